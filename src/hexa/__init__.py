@@ -1,0 +1,1 @@
+"""Self-supervised visual pre-training with hard examples."""
