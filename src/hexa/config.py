@@ -1,0 +1,106 @@
+"""The base of every configuration: typed, frozen, complete, and helpful when a field is mistyped.
+
+The experiment that a recipe returns is `hexa.experiment.Experiment`; this module is a leaf that any package may import.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, TypeVar
+
+import pydantic
+
+
+class UserError(ValueError):
+    """A mistake of the user's: one line that says what is wrong and what to do. The command line exits with status 2."""
+
+
+class ConfigError(UserError):
+    """One or several fields that do not hold. `problems` lists (dotted path, message)."""
+
+    def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
+        self.problems = list(problems)
+        super().__init__("; ".join(f"{path}: {message}" if path else message for path, message in self.problems))
+
+    @classmethod
+    def of(cls, error: pydantic.ValidationError) -> ConfigError:
+        """pydantic's report in our words, with the paths of nested choices joined on."""
+        return cls(problem for detail in error.errors() for problem in _problems(detail))
+
+
+def _problems(detail: Any) -> Iterator[tuple[str, str]]:
+    path = ".".join(str(part) for part in detail["loc"])
+    cause = detail.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        for inner, message in cause.problems:
+            yield ".".join(part for part in (path, inner) if part), message
+        return
+    message = detail["msg"].removeprefix("Value error, ")
+    given = detail.get("input")
+    shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool) and not cause else ""
+    yield path, message[:1].lower() + message[1:] + shown
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A half-sentence to end an error with: the nearest known name, or all of them."""
+    known = sorted(known)
+    match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean '{match[0]}'?" if match else f"known: {', '.join(known) or 'none'}"
+
+
+class Config(pydantic.BaseModel):
+    """A frozen pydantic model that refuses unknown fields and names the nearest known one."""
+
+    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True
+    )
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _known_fields(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            unknown = [key for key in value if key not in cls.model_fields]
+            if unknown:
+                raise ConfigError((str(key), f"unknown field; {nearest(str(key), cls.model_fields)}") for key in unknown)
+        return value
+
+
+Base = TypeVar("Base", bound=Config)
+
+
+def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]:
+    """Every sub-class of `base` by the default of its `field`, those defined in the modules of `package` included.
+
+    A new method or hard example is found by being a file of its package; one defined elsewhere by being imported.
+    """
+    home = importlib.import_module(package)
+    for module in pkgutil.iter_modules(home.__path__):
+        importlib.import_module(f"{package}.{module.name}")
+    found: dict[str, type[Base]] = {}
+    pending = list(base.__subclasses__())
+    while pending:
+        candidate = pending.pop()
+        pending.extend(candidate.__subclasses__())
+        name = candidate.model_fields[field].default
+        if isinstance(name, str):
+            found.setdefault(name, candidate)
+    return found
+
+
+def choose(base: type[Base], field: str, package: str, value: Any, default: str | None = None) -> Base:
+    """The sub-class of `base` that `value[field]` names, validated. `default` stands in for an absent name."""
+    if isinstance(value, base):
+        return value
+    if not isinstance(value, dict):
+        raise ConfigError([("", f"expected fields, for instance {field}: …")])
+    known = choices(base, field, package)
+    name = str(value.get(field, default))
+    if name not in known:
+        raise ConfigError([(field, f"unknown {field} '{name}'; {nearest(name, known)}")])
+    try:
+        return known[name].model_validate({field: name, **value})
+    except pydantic.ValidationError as error:
+        raise ConfigError.of(error) from None

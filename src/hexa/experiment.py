@@ -1,0 +1,151 @@
+"""An experiment: the complete, typed description of one pre-training run, which a recipe returns and config.yaml stores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+
+from hexa.config import Config, ConfigError, UserError, choose, nearest
+from hexa.core import HardExampleConfig, MethodConfig, ObjectiveConfig
+from hexa.data.views import ViewsConfig
+from hexa.nn.backbones import NetworkConfig
+from hexa.training.config import TrainingConfig
+from hexa.training.monitor import MonitorConfig
+from hexa.training.optimizers import OptimizerConfig
+from hexa.training.schedules import ScheduleConfig
+
+
+class Experiment(Config):
+    """Everything that decides a run. `config.yaml` holds it whole and can be fed back with `--config`."""
+
+    recipe: str
+    """The recipe it started from."""
+    data: str
+    """The source of images: digits, folder:PATH, parquet:PATH, cifar10, … (SOURCE#split picks a split)."""
+    seed: int = 0
+    """The seed of every random stream."""
+    epochs: int = pydantic.Field(gt=0)
+    """Passes over the data."""
+    batch_size: int = pydantic.Field(gt=0)
+    """Images a step over all processes."""
+    network: NetworkConfig
+    views: ViewsConfig
+    method: pydantic.SerializeAsAny[MethodConfig]
+    hard_examples: dict[str, pydantic.SerializeAsAny[HardExampleConfig]] = {}
+    objective: ObjectiveConfig = ObjectiveConfig()
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    training: TrainingConfig = TrainingConfig()
+    monitor: MonitorConfig = MonitorConfig()
+
+    @pydantic.field_validator("method", mode="before")
+    @classmethod
+    def _method(cls, value: Any) -> MethodConfig:
+        return choose(MethodConfig, "name", "hexa.methods", value)
+
+    @pydantic.field_validator("hard_examples", mode="before")
+    @classmethod
+    def _hard_examples(cls, value: Any) -> dict[str, HardExampleConfig]:
+        """Each by its `kind`; the key of the entry stands in for an absent kind, and an empty entry is left out."""
+        found, problems = {}, []
+        for name, entry in dict(value or {}).items():
+            if entry is None:
+                continue
+            try:
+                found[name] = choose(HardExampleConfig, "kind", "hexa.hard_examples", entry, default=name)
+            except ConfigError as error:
+                problems += [(f"{name}.{path}", message) for path, message in error.problems]
+        if problems:
+            raise ConfigError(problems)
+        return found
+
+    @pydantic.model_validator(mode="after")
+    def _sources_exist(self) -> Experiment:
+        for name, example in self.hard_examples.items():
+            seen, source = {name}, example.source
+            while source != "std":
+                if source not in self.hard_examples:
+                    remedy = nearest(source, {"std", *self.hard_examples} - {name})
+                    raise ConfigError([(f"hard_examples.{name}.source", f"no hard example '{source}'; {remedy}")])
+                if source in seen:
+                    raise ConfigError([(f"hard_examples.{name}.source", "hard examples take each other as source")])
+                seen.add(source)
+                source = self.hard_examples[source].source
+        return self
+
+
+def validate(fields: Mapping[str, Any]) -> Experiment:
+    """The experiment of these fields. Raises ConfigError that names each wrong field."""
+    try:
+        return Experiment.model_validate(dict(fields))
+    except pydantic.ValidationError as error:
+        raise ConfigError.of(error) from None
+
+
+def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
+    """The experiment with some fields changed.
+
+    `changes` maps dotted paths to values or to their text, read as YAML: {"method.temperature": "0.1"}. A hard example
+    that the recipe lacks is added by naming a field of it, and taken out by setting it to `none`. Raises ConfigError.
+    """
+    fields = experiment.model_dump(mode="json")
+    problems = []
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        place = fields
+        for depth, part in enumerate(parents):
+            if part not in place and parents[:depth] == ["hard_examples"]:
+                place[part] = {}
+            inner = place.get(part)
+            if not isinstance(inner, dict):
+                remedy = "it has no fields" if part in place else nearest(part, place)
+                problems.append((path, f"unknown field '{part}'; {remedy}"))
+                break
+            place = inner
+        else:
+            place[last] = _read(value)
+    if problems:
+        raise ConfigError(problems)
+    return validate(fields)
+
+
+def _read(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        read = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+    if isinstance(read, str) and read.lower() == "none":
+        return None
+    # "folder:photos: 2" or a date is text to its user, whatever YAML makes of it
+    return read if isinstance(read, int | float | bool | list | dict | None) and not value.count(": ") else value
+
+
+def load(path: Path | str) -> Experiment:
+    """Read an experiment from YAML. Raises UserError that names the file and the field."""
+    try:
+        fields = yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}; give the path of a config.yaml") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not a YAML file ({' '.join(str(error).split())})") from None
+    if not isinstance(fields, dict):
+        raise UserError(f"{path}: holds no fields; a config.yaml of a run shows what one looks like")
+    try:
+        return validate(fields)
+    except ConfigError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def dump(experiment: Experiment, path: Path) -> None:
+    """Write the complete experiment as YAML, at once or not at all."""
+    text = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
