@@ -1,1 +1,27 @@
+"""The vocabulary: a method predicts pseudo-labels of batches, hard examples make that difficult, an objective trains."""
 
+from hexa.core.batch import MAIN, Batch, Branch, PseudoLabels
+from hexa.core.example import Example, Mixture, Score
+from hexa.core.hard_example import HardExample, HardExampleConfig
+from hexa.core.method import Method, MethodConfig, Setting
+from hexa.core.objective import STD, Objective, ObjectiveConfig, Part, Term
+
+__all__ = [
+    "MAIN",
+    "STD",
+    "Batch",
+    "Branch",
+    "Example",
+    "HardExample",
+    "HardExampleConfig",
+    "Method",
+    "MethodConfig",
+    "Mixture",
+    "Objective",
+    "ObjectiveConfig",
+    "Part",
+    "PseudoLabels",
+    "Score",
+    "Setting",
+    "Term",
+]

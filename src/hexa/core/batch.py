@@ -1,0 +1,67 @@
+"""What goes through a method: batches of crops, the BN branch of a pass, and the pseudo-labels that are predicted."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Self
+
+from torch import Tensor
+
+from hexa.runtime.random import Stream
+
+Index = Tensor | slice
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The views of one step.
+
+    crops: V tensors [B, 3, S_v, S_v], float in [0, 1]. index: [B], position of each image in the data set.
+    stream: names the step's randomness, the same on every process.
+    """
+
+    crops: tuple[Tensor, ...]
+    index: Tensor
+    stream: Stream
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Which set of batch-norms a pass uses, and how (REFERENCE §5.4, §5.11).
+
+    name: "main" is the set that is kept; any other name is a set of its own ("aux" for adversarial views).
+    training: normalise with batch statistics; else with running ones.
+    update: let this pass move the running statistics; extra passes of an attack must not.
+    """
+
+    name: str = "main"
+    training: bool = True
+    update: bool = True
+
+    @classmethod
+    def of(cls, text: str, update: bool = True) -> Branch:
+        """The branch that a text such as `main_train` or `aux_eval` names."""
+        name, _, mode = text.partition("_")
+        return cls(name, training=mode != "eval", update=update and mode != "eval")
+
+
+MAIN = Branch("main")
+
+
+class PseudoLabels(ABC):
+    """What a method predicts for the anchors of a batch: keys, clusters, codes … Frozen, and opaque but to its method."""
+
+    @abstractmethod
+    def __getitem__(self, index: Index) -> Self:
+        """The pseudo-labels of a selection or a reordering of the images."""
+
+    def mixed(self, permutation: Tensor) -> tuple[Self, Self]:
+        """The two pseudo-labels of images mixed with `permutation` of themselves: their own, and their partner's.
+
+        A method whose label set grows by mixing overrides this (MoCo's shared dictionaries, REFERENCE D11).
+        """
+        return self, self[permutation]

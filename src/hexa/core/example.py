@@ -1,0 +1,101 @@
+"""An example: views, the mixture of pseudo-labels they should be recognised as, and the branch they go through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from hexa.core.batch import MAIN, Branch, Index, PseudoLabels
+from hexa.core.method import Method
+
+Mixture = tuple[tuple[PseudoLabels, Tensor], ...]
+
+
+class Score:
+    """score(example) = Σ_i weight_i · loss(embed(crops, branch), labels_i), [V, B]: one forward for any mixture.
+
+    The same for every method; this is how a hard example asks how hard it is.
+    """
+
+    def __init__(
+        self, method: Method, autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+    ) -> None:
+        self.method = method
+        self.autocast = autocast
+
+    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+        """The embedding [V, B, D] of a pass, in the run's precision."""
+        with self.autocast():
+            return self.method.embed(crops, branch)
+
+    def of(self, embedding: Tensor, mixture: Mixture) -> Tensor:
+        """The score [V, B] of an embedding that is there already."""
+        return sum_weighted([(self.method.loss(embedding, labels), weight) for labels, weight in mixture])
+
+    def __call__(self, example: Example) -> Tensor:
+        return self.of(self.embed(example.crops, example.branch), example.mixture)
+
+    def gradient(self, example: Example, branch: Branch) -> tuple[Tensor, ...]:
+        """∂ mean(score) / ∂ crops by a pass of its own, which leaves parameters' gradients and statistics alone."""
+        crops = tuple(crop.detach().requires_grad_() for crop in example.crops)
+        at = replace(example, crops=crops, branch=replace(branch, update=False), shared_gradient=None)
+        with torch.enable_grad():
+            return torch.autograd.grad(self(at).mean(), crops)
+
+
+def sum_weighted(terms: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Σ value · weight; a single term of weight one is returned as it is."""
+    total = terms[0][0] * terms[0][1]
+    for value, weight in terms[1:]:
+        total = total + value * weight
+    return total
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """Views in [0, 1], with what they should be recognised as.
+
+    crops: V tensors [B, 3, S_v, S_v]. mixture: (pseudo-labels, weight [V, B]) pairs whose weights sum to one.
+    branch: the batch-norms of the pass that learns from it. facts: 0-d tensors for the logs (|δ|, λ …).
+    shared_gradient: ∂loss/∂crops up to a positive factor, where the pass that trained on this example left it behind.
+    """
+
+    crops: tuple[Tensor, ...]
+    mixture: Mixture
+    score: Score
+    branch: Branch = MAIN
+    facts: dict[str, Tensor] = field(default_factory=dict)
+    shared_gradient: tuple[Tensor, ...] | None = None
+
+    def gradient(self, branch: Branch | None = None) -> tuple[Tensor, ...]:
+        """∂ loss / ∂ crops, up to a positive factor, through `branch` (default: the example's own).
+
+        Costs nothing where the backward pass that trained on this example already yielded it (REFERENCE §6), and
+        otherwise one pass for the inputs alone.
+        """
+        branch = self.branch if branch is None else branch
+        same_pass = (branch.name, branch.training) == (self.branch.name, self.branch.training)
+        if self.shared_gradient is not None and same_pass:
+            return self.shared_gradient
+        return self.score.gradient(self, branch)
+
+    def at(self, crops: tuple[Tensor, ...]) -> Example:
+        """The same example elsewhere in view space, so without a shared gradient."""
+        return replace(self, crops=crops, shared_gradient=None, facts={})
+
+    def select(self, index: Index) -> Example:
+        """The example of a selection of its images."""
+        shared = self.shared_gradient
+        return replace(
+            self,
+            crops=tuple(crop[index] for crop in self.crops),
+            mixture=tuple((labels[index], weight[:, index]) for labels, weight in self.mixture),
+            shared_gradient=None if shared is None else tuple(gradient[index] for gradient in shared),
+        )
+
+    def __len__(self) -> int:
+        return len(self.crops[0])

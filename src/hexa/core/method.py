@@ -1,0 +1,100 @@
+"""A self-supervised method: a classifier of pseudo-labels (REFERENCE §1)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hexa.config import Config
+from hexa.core.batch import Batch, Branch, PseudoLabels
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method must know of its surroundings to reserve everything it will remember.
+
+    batch_size is global; branches are the names of all batch-norm sets that some pass will use.
+    """
+
+    data_size: int
+    batch_size: int
+    world_size: int = 1
+    branches: tuple[str, ...] = ("main",)
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    seed: int = 0
+
+
+class MethodConfig(Config):
+    """The fields of a method. A sub-class gives `name` a default, which is how recipes and the command line find it."""
+
+    name: str
+
+    def check(self, setting: Setting) -> None:
+        """Raise ConfigError if the method can't run in this setting, before anything is built or written."""
+
+    def build(self, backbone: nn.Module, setting: Setting) -> Method:
+        """The method around `backbone`, a network of normalised images [B, 3, S, S] -> features [B, num_features]."""
+        raise NotImplementedError
+
+
+class Method(nn.Module, ABC):
+    """The contract between a method and the engine.
+
+    Everything it remembers exists once it is constructed and is a parameter or a buffer. `embed`, `pseudo_labels` and
+    `loss` change nothing but the batch-norm statistics of the passes that count; `commit` is the only mutation.
+    """
+
+    #: Pseudo-labels are made of the clean embedding of the same images (SwAV's codes, SimCLR's dictionary).
+    labels_from_embedding: bool = False
+
+    @property
+    @abstractmethod
+    def backbone(self) -> nn.Module:
+        """The network that evaluation and export receive: normalised images -> features [B, num_features]."""
+
+    @abstractmethod
+    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
+        """The crops that carry gradient: V tensors [B, 3, S_v, S_v]. MoCo: the query; SimCLR, DeepCluster: all."""
+
+    @abstractmethod
+    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+        """Crops in [0, 1] -> embedding [V, B, D], through the batch-norms of `branch`."""
+
+    @abstractmethod
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> PseudoLabels:
+        """The pseudo-labels of every image of the batch, from clean views, without gradient.
+
+        `embedding` is the detached clean embedding, or None where not every image has one (see `labels_from_embedding`).
+        """
+
+    @abstractmethod
+    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        """The loss [V, B] per anchor and image; its mean is the published reduction. Pure."""
+
+    def clean_loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        """The loss [V, B] of the clean views, where it differs (SimCLR back-propagates through both views)."""
+        return self.loss(embedding, labels)
+
+    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        """Whether the pseudo-label is the most likely one, bool [V, B]: the contrastive accuracy of the logs."""
+        raise NotImplementedError
+
+    @property
+    def chance_loss(self) -> float | None:
+        """The loss of a network that tells nothing apart, to recognise a run that does not learn; None if unknown."""
+        return None
+
+    @torch.no_grad()
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
+        """Remember the step: momentum twin, queue, bank … Called once, after the optimizer's step, with clean data only.
+
+        `embedding` is the detached clean embedding of the first images of the batch (all, unless a `fraction` is set).
+        """
+
+    def start_epoch(self, epoch: int, **context: Any) -> None:
+        """Called before the first step of every epoch (DeepCluster-v2 and PCL cluster here)."""

@@ -1,0 +1,284 @@
+"""The objective: L = L_std + Σ_h α_h · L_h, as terms to be back-propagated one after another (REFERENCE §5.1, §6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pydantic
+import torch
+from torch import Tensor
+
+from hexa.config import Config, ConfigError
+from hexa.core.batch import MAIN, Batch, Branch, PseudoLabels
+from hexa.core.example import Example, Score, sum_weighted
+from hexa.core.hard_example import HardExample
+from hexa.core.method import Method
+
+STD = "std"
+
+
+class ObjectiveConfig(Config):
+    """How the terms are weighed and which images they see."""
+
+    reduction: Literal["sum", "mean"] = "sum"
+    """sum as published; mean divides by the sum of the weights, so that a scheme does not change the learning rate."""
+    clean_fraction: float = pydantic.Field(default=1.0, gt=0, le=1)
+    """The share of the batch on which the clean term is computed."""
+    split: bool = False
+    """The terms take disjoint parts of the batch, and those of one batch-norm branch go through the network together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One term as the logs see it: everything detached, nothing computed unless asked for."""
+
+    loss: Tensor  # 0-d, unweighted mean
+    embedding: Tensor  # [V, b, D]
+    example: Example
+    method: Method
+
+    @torch.no_grad()
+    def accuracy(self) -> Tensor:
+        """The share of anchors whose pseudo-label is the most likely, counted by mixture weight; 0-d.
+
+        Ask before `commit`, which moves what the embedding is compared with.
+        """
+        mixture = self.example.mixture
+        hits = [(self.method.correct(self.embedding, labels).float(), weight) for labels, weight in mixture]
+        return sum_weighted(hits).mean()
+
+    @property
+    def facts(self) -> dict[str, Tensor]:
+        """What the maker of the example noted (|δ|, λ …), as 0-d tensors."""
+        return self.example.facts
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """A weighted loss to back-propagate, and the parts it is the sum of (several where passes were merged)."""
+
+    loss: Tensor
+    parts: dict[str, Part]
+
+    @property
+    def name(self) -> str:
+        return "+".join(self.parts)
+
+
+class Objective:
+    """A method with its hard examples.
+
+    >>> for term in objective.losses(batch):      # one graph alive at a time      # doctest: +SKIP
+    ...     term.loss.backward()
+    >>> optimizer.step(); objective.commit(batch)                                  # doctest: +SKIP
+
+    The clean backward yields ∂L_std/∂x on the way, which is all that a one-step attack through the same pass needs: it
+    costs no pass of its own. `share_gradients=False` is the naive step, for comparison.
+    Raises ConfigError for shares of the batch that do not fit.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        hard_examples: Mapping[str, HardExample] | None = None,
+        config: ObjectiveConfig = ObjectiveConfig(),
+        *,
+        autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+        share_gradients: bool = True,
+    ) -> None:
+        self.method = method
+        self.hard_examples = dict(hard_examples or {})
+        self.config = config
+        self.score = Score(method, autocast)
+        self.share_gradients = share_gradients
+        self._clean: tuple[Tensor | None, PseudoLabels] | None = None
+        self.order = [name for name in _by_source(self.hard_examples) if self.hard_examples[name].config.weight > 0]
+        self._check_shares()
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of every term that is trained on, by name."""
+        raw = {STD: 1.0} | {name: self.hard_examples[name].config.weight for name in self.order}
+        total = sum(raw.values()) if self.config.reduction == "mean" else 1.0
+        return {name: weight / total for name, weight in raw.items()}
+
+    def losses(self, batch: Batch) -> Iterator[Term]:
+        """Yield the terms of a step; each must be back-propagated before the next is asked for."""
+        rows = self._rows(len(batch))
+        return self._split(batch, rows) if self.config.split else self._one_after_another(batch, rows)
+
+    def commit(self, batch: Batch) -> None:
+        """After the optimizer's step: the method remembers this step, once."""
+        assert self._clean is not None, "commit follows losses"
+        (embedding, labels), self._clean = self._clean, None
+        self.method.commit(batch, embedding, labels)
+
+    def examples(self, batch: Batch) -> dict[str, Example]:
+        """The clean and every hard example of the whole batch, made naively and changing no gradient: for looking at."""
+        with torch.no_grad():
+            embedding = self.score.embed(self.method.anchors(batch), replace(MAIN, update=False))
+        with self.score.autocast():
+            clean = self._clean_example(batch, self.method.pseudo_labels(batch, embedding))
+        made = {STD: clean}
+        for name in _by_source(self.hard_examples):
+            made[name] = self._make(name, made[self.hard_examples[name].config.source], batch)
+        return made
+
+    # -- the two ways through a step ------------------------------------------------------------------------------
+
+    def _one_after_another(self, batch: Batch, rows: dict[str, slice]) -> Iterator[Term]:
+        """std -> hard examples, each in a pass of its own on the first images of the batch."""
+        method, weights = self.method, self.weights
+        anchors = tuple(crop[rows[STD]] for crop in method.anchors(batch))
+        if self._wants_gradient(STD, MAIN):
+            anchors = tuple(crop.detach().requires_grad_() for crop in anchors)
+        embedding = self.score.embed(anchors, MAIN)
+        detached = embedding.detach()
+        with self.score.autocast():
+            labels = method.pseudo_labels(batch, detached if len(batch) == len(anchors[0]) else None)
+        self._clean = (detached, labels)
+        everything = self._clean_example(batch, labels)
+        clean = replace(everything.select(rows[STD]), crops=anchors)
+        loss = method.clean_loss(embedding, labels[rows[STD]]).mean()
+        yield self._term(STD, weights[STD] * loss, loss, embedding, clean)
+        del embedding, loss
+
+        made = {STD: _with_gradient(clean)}
+        for name in self.order:
+            source = self._source(self.hard_examples[name].config.source, rows[name], made, everything, batch)
+            example = self._make(name, source, batch)
+            if self._wants_gradient(name, example.branch):
+                example = replace(example, crops=tuple(crop.requires_grad_() for crop in example.crops))
+            embedding = self.score.embed(example.crops, example.branch)
+            loss = self.score.of(embedding, example.mixture).mean()
+            yield self._term(name, weights[name] * loss, loss, embedding, example)
+            del embedding, loss
+            made[name] = _with_gradient(example)
+
+    def _split(self, batch: Batch, rows: dict[str, slice]) -> Iterator[Term]:
+        """Disjoint parts of the batch, and one pass for all parts of a branch: HEXA at the price of its baseline."""
+        with self.score.autocast():
+            labels = self.method.pseudo_labels(batch, None)
+        everything = self._clean_example(batch, labels)
+        examples = {name: self._source(name, part, {}, everything, batch) for name, part in rows.items()}
+        for branch in dict.fromkeys(example.branch for example in examples.values()):
+            together = {name: example for name, example in examples.items() if example.branch == branch}
+            crops = tuple(torch.cat(parts) for parts in zip(*(e.crops for e in together.values()), strict=True))
+            embedding = self.score.embed(crops, branch)
+            pieces = dict(zip(together, embedding.split([len(e) for e in together.values()], dim=1), strict=True))
+            losses = {name: self._loss(name, pieces[name], example).mean() for name, example in together.items()}
+            if STD in together:
+                self._clean = (pieces[STD].detach(), labels)
+            weighted = [self.weights[name] * loss for name, loss in losses.items()]
+            yield Term(
+                torch.stack(weighted).sum(),
+                {name: self._part(losses[name], pieces[name], example) for name, example in together.items()},
+            )
+
+    def _loss(self, name: str, embedding: Tensor, example: Example) -> Tensor:
+        if name == STD:
+            return self.method.clean_loss(embedding, example.mixture[0][0])
+        return self.score.of(embedding, example.mixture)
+
+    # -- examples ---------------------------------------------------------------------------------------------------
+
+    def _clean_example(self, batch: Batch, labels: PseudoLabels) -> Example:
+        anchors = self.method.anchors(batch)
+        one = torch.ones(len(anchors), len(batch), device=anchors[0].device)
+        return Example(anchors, ((labels, one),), self.score)
+
+    def _source(
+        self, name: str, rows: slice, made: dict[str, Example], everything: Example, batch: Batch
+    ) -> Example:
+        """The example `name` on these images: what a term left behind if it covers them, else made anew."""
+        if name in made and len(made[name]) >= rows.stop:
+            return made[name] if len(made[name]) == rows.stop else made[name].select(rows)
+        if name == STD:
+            return everything.select(rows)
+        source = self._source(self.hard_examples[name].config.source, rows, made, everything, batch)
+        return self._make(name, source, batch)
+
+    def _make(self, name: str, source: Example, batch: Batch) -> Example:
+        if not self.share_gradients:
+            source = replace(source, shared_gradient=None)
+        return self.hard_examples[name](source, batch.stream.child("hard example", name))
+
+    def _wants_gradient(self, name: str, branch: Branch) -> bool:
+        """Whether a hard example that is trained on can use the input gradient of the pass that trains on `name`."""
+        takers = (self.hard_examples[other] for other in self._needed() if self.share_gradients)
+        wanted = [taker.gradient_of_source for taker in takers if taker.config.source == name]
+        return any(b is not None and (b.name, b.training) == (branch.name, branch.training) for b in wanted)
+
+    def _needed(self) -> set[str]:
+        """The hard examples that are trained on, and those they are made from."""
+        needed: set[str] = set()
+        for name in self.order:
+            while name != STD and name not in needed:
+                needed.add(name)
+                name = self.hard_examples[name].config.source
+        return needed
+
+    # -- shares of the batch ----------------------------------------------------------------------------------------
+
+    def _shares(self) -> dict[str, float]:
+        return {STD: self.config.clean_fraction} | {
+            name: self.hard_examples[name].config.fraction for name in self.order
+        }
+
+    def _check_shares(self) -> None:
+        shares = self._shares()
+        if self.config.split and sum(shares.values()) > 1 + 1e-6:
+            listed = " + ".join(f"{name} {share:g}" for name, share in shares.items())
+            message = f"split terms take disjoint parts of the batch, but their fractions ({listed}) exceed 1"
+            raise ConfigError([("objective.split", message)])
+        if self.method.labels_from_embedding and (self.config.split or self.config.clean_fraction < 1):
+            message = "this method makes its pseudo-labels of the clean embedding of all images; use 1, without split"
+            raise ConfigError([("objective.clean_fraction", message)])
+
+    def _rows(self, batch_size: int) -> dict[str, slice]:
+        """The images of each term: the first ones, or with `split` one part after another."""
+        rows, start, taken = {}, 0, 0.0
+        for name, share in self._shares().items():
+            begin, end = (taken, taken + share) if self.config.split else (0.0, share)
+            start, stop = round(begin * batch_size), max(round(end * batch_size), round(begin * batch_size) + 1)
+            rows[name] = slice(start, min(stop, batch_size))
+            taken += share
+        if any(part.start >= part.stop for part in rows.values()):
+            message = f"{batch_size} images a process are too few for parts of {', '.join(map(str, rows))}"
+            raise ConfigError([("batch_size", message)])
+        return rows
+
+    def _term(self, name: str, weighted: Tensor, loss: Tensor, embedding: Tensor, example: Example) -> Term:
+        return Term(weighted, {name: self._part(loss, embedding, example)})
+
+    def _part(self, loss: Tensor, embedding: Tensor, example: Example) -> Part:
+        return Part(loss.detach(), embedding.detach(), example, self.method)
+
+
+def _with_gradient(example: Example) -> Example:
+    """After its backward: the example with the input gradient that the pass left, and crops that need none."""
+    if not example.crops[0].requires_grad:
+        return example
+    gradients = tuple(crop.grad for crop in example.crops)
+    assert all(g is not None for g in gradients), "back-propagate each term before asking for the next"
+    return replace(
+        example,
+        crops=tuple(crop.detach() for crop in example.crops),
+        shared_gradient=tuple(g for g in gradients if g is not None),
+    )
+
+
+def _by_source(hard_examples: Mapping[str, HardExample]) -> list[str]:
+    """Names in an order in which every source comes before what is made from it; otherwise as given."""
+    ordered: list[str] = []
+    pending = list(hard_examples)
+    while pending:
+        ready = [name for name in pending if hard_examples[name].config.source in {STD, *ordered}]
+        if not ready:
+            raise ConfigError([(f"hard_examples.{pending[0]}.source", "names no example that can be made first")])
+        ordered.append(ready[0])
+        pending.remove(ready[0])
+    return ordered
