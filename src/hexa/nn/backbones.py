@@ -1,0 +1,98 @@
+"""Backbones: any timm network as a feature extractor, with a stem for small images, and narrow ResNets for two cores."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import timm
+import torch
+from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock
+
+from hexa.config import Config, UserError, nearest
+from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD
+
+
+class NetworkConfig(Config):
+    """The network that is trained, and the statistics its input is normalised with."""
+
+    name: str = "resnet50"
+    """A timm model, or small-resnet for a network of `widths`."""
+    small_stem: bool = False
+    """For images of about 32 pixels: a 3×3 stem of stride 1 and no max-pool (REFERENCE §2.6). ResNets only."""
+    widths: tuple[int, ...] = ()
+    """small-resnet only: channels of each stage, one basic block each."""
+    stem_stride: int = 1
+    """small-resnet only: 2 halves the resolution at once, for speed."""
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    """Mean of each channel over the data, pixels in [0, 1]."""
+    std: tuple[float, float, float] = IMAGENET_STD
+    """Standard deviation of each channel."""
+
+
+class SmallResNet(nn.Module):
+    """A ResNet of one basic block a stage, with torchvision's key names: normalised images -> features [B, widths[-1]].
+
+    The stem is 3×3; every stage after the first halves the resolution. With four stages it has nine 3×3 layers.
+    """
+
+    def __init__(self, widths: tuple[int, ...], stem_stride: int = 1) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, widths[0], 3, stem_stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        self.relu = nn.ReLU(inplace=True)
+        self.num_stages = len(widths)
+        for stage, (before, width) in enumerate(zip((widths[0], *widths), widths, strict=False)):
+            stride = 1 if stage == 0 else 2
+            downsample = None
+            if stride != 1 or before != width:
+                downsample = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+            block = BasicBlock(before, width, stride, downsample)
+            setattr(self, f"layer{stage + 1}", nn.Sequential(block))
+        self.num_features = widths[-1]
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.relu(self.bn1(self.conv1(images)))
+        for stage in range(self.num_stages):
+            x = getattr(self, f"layer{stage + 1}")(x)
+        return cast(Tensor, x.mean((2, 3)))
+
+
+def build(config: NetworkConfig) -> nn.Module:
+    """The network without classifier: normalised images [B, 3, S, S] -> features [B, num_features].
+
+    Weights are drawn from torch's global generator. Raises UserError for an unknown name or a stem it can't have.
+    """
+    if config.name == "small-resnet":
+        if not config.widths:
+            raise UserError("network.widths: small-resnet needs the channels of its stages, such as [16, 32, 64, 128]")
+        return SmallResNet(config.widths, config.stem_stride)
+    if config.name not in timm.list_models():
+        remedy = nearest(config.name, ["small-resnet", *timm.list_models()])
+        raise UserError(f"network.name: unknown network '{config.name}'; {remedy.split(':')[0]}")
+    network = cast(nn.Module, timm.create_model(config.name, num_classes=0))
+    return use_small_stem(network, config.name) if config.small_stem else network
+
+
+def use_small_stem(network: nn.Module, name: str = "this network") -> nn.Module:
+    """Give a ResNet a 3×3 stem of stride 1 and no max-pool, in place (REFERENCE §2.6). Works on timm and torchvision."""
+    stem = getattr(network, "conv1", None)
+    if not isinstance(stem, nn.Conv2d) or not hasattr(network, "maxpool"):
+        raise UserError(f"network.small_stem: {name} has no ResNet stem to replace; set it to false")
+    small = nn.Conv2d(3, stem.out_channels, 3, 1, 1, bias=False)
+    nn.init.kaiming_normal_(small.weight, mode="fan_out", nonlinearity="relu")
+    network.conv1 = small
+    network.maxpool = nn.Identity()
+    return network
+
+
+def num_features(network: nn.Module) -> int:
+    """The width of the features of a backbone."""
+    width = getattr(network, "num_features", None)
+    if not isinstance(width, int):
+        with torch.no_grad():
+            width = network(torch.zeros(2, 3, 64, 64)).shape[1]
+    return width

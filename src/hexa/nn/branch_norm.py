@@ -1,0 +1,193 @@
+"""Several sets of batch-norms in one network, and batch statistics per group of images (REFERENCE §5.4, §2.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class _Switch:
+    """Which branch the batch-norms of one network use now; shared by all of them, so that switching costs nothing."""
+
+    def __init__(self) -> None:
+        self.name = "main"
+        self.training = True
+        self.update = True
+
+
+class BranchBatchNorm(nn.Module):
+    """A batch-norm with one complete set (weight, bias, running mean and variance, counter) per branch.
+
+        y = (x − E[x]) / √(Var[x] + eps) · weight + bias
+
+    The main set keeps the plain key names (`bn1.weight`); any other lives under its name (`bn1.aux.weight`). So a plain
+    checkpoint loads, and dropping the extra keys gives a plain network. With `groups` > 1 the batch is normalised in
+    that many runs of consecutive images, each with its own statistics, and running statistics follow their mean:
+    the equivalent in one process of one batch-norm per GPU (split BN, REFERENCE §2.4).
+    """
+
+    def __init__(self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: _Switch) -> None:
+        super().__init__()
+        assert plain.momentum is not None and plain.track_running_stats and plain.affine, "an unusual batch-norm"
+        self.eps, self.momentum, self.groups = plain.eps, plain.momentum, groups
+        self.weight, self.bias = plain.weight, plain.bias
+        self.running_mean: Tensor
+        self.running_var: Tensor
+        self.num_batches_tracked: Tensor
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            self.register_buffer(name, getattr(plain, name))
+        # timm fuses normalisation, dropout and activation in one module; what follows the normalisation is kept
+        self.drop = getattr(plain, "drop", None)
+        self.act = getattr(plain, "act", None)
+        for branch in branches:
+            if branch != "main":
+                self.add_module(branch, _one_more(plain))
+        self.switch = switch
+
+    def forward(self, x: Tensor) -> Tensor:
+        switch = self.switch
+        chosen: Any = self if switch.name == "main" else getattr(self, switch.name)
+        if not (self.training and switch.training):
+            mean, var = chosen.running_mean, chosen.running_var
+            y = F.batch_norm(x, mean, var, chosen.weight, chosen.bias, False, 0.0, self.eps)
+        elif self.groups > 1 and len(x) > 1:
+            y = self._grouped(x, chosen, switch.update)
+        elif switch.update:
+            chosen.num_batches_tracked.add_(1)
+            mean, var = chosen.running_mean, chosen.running_var
+            y = F.batch_norm(x, mean, var, chosen.weight, chosen.bias, True, self.momentum, self.eps)
+        else:
+            y = F.batch_norm(x, None, None, chosen.weight, chosen.bias, True, 0.0, self.eps)
+        if self.drop is not None:
+            y = self.drop(y)
+        return y if self.act is None else self.act(y)
+
+    def _grouped(self, x: Tensor, chosen: Any, update: bool) -> Tensor:
+        """Each group is normalised on its own; no group is smaller than two images."""
+        groups = min(self.groups, len(x) // 2)
+        y, mean, var = _GroupedNorm.apply(x, chosen.weight, chosen.bias, groups, self.eps)
+        if update:
+            chosen.num_batches_tracked.add_(1)
+            chosen.running_mean.lerp_(mean, self.momentum)
+            chosen.running_var.lerp_(var, self.momentum)
+        return y  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, groups={self.groups}, branches={['main', *dict(self.named_children())]}"
+
+
+class _GroupedNorm(torch.autograd.Function):
+    """Batch-norm of runs of consecutive images, written into one output: no re-layout, so channels_last stays.
+
+    Returns y and the means over groups of the batch mean and of the unbiased batch variance (for running statistics).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, ...]:
+        y = torch.empty_like(x)
+        means, invstds, counts = [], [], []
+        for part, out in zip(x.tensor_split(groups), y.tensor_split(groups), strict=True):
+            normed, mean, invstd = torch.native_batch_norm(part, weight, bias, None, None, True, 0.0, eps)
+            out.copy_(normed)
+            means.append(mean)
+            invstds.append(invstd)
+            counts.append(part.numel() // part.shape[1])
+        mean, invstd = torch.stack(means), torch.stack(invstds)
+        ctx.save_for_backward(x, weight, mean, invstd)
+        ctx.eps = eps
+        count = torch.tensor(counts, dtype=mean.dtype).to(mean.device, non_blocking=True)[:, None]
+        var = (invstd.pow(-2) - eps) * (count / (count - 1))
+        mean_of_means, mean_of_vars = mean.mean(0), var.mean(0)
+        ctx.mark_non_differentiable(mean_of_means, mean_of_vars)
+        return y, mean_of_means, mean_of_vars
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mean, invstd = ctx.saved_tensors
+        groups = len(mean)
+        wanted = [bool(w) for w in ctx.needs_input_grad[:3]]
+        dy = gradients[0]
+        dx = torch.empty_like(x) if wanted[0] else None
+        dx_parts = dx.tensor_split(groups) if dx is not None else [None] * groups
+        dweight, dbias = None, None
+        for g, (part, dpart, out) in enumerate(
+            zip(x.tensor_split(groups), dy.tensor_split(groups), dx_parts, strict=True)
+        ):
+            dx_g, dw_g, db_g = torch.ops.aten.native_batch_norm_backward(
+                dpart, part, weight, None, None, mean[g], invstd[g], True, ctx.eps, wanted
+            )
+            if out is not None:
+                out.copy_(dx_g)
+            if wanted[1]:
+                dweight = dw_g if dweight is None else dweight + dw_g
+            if wanted[2]:
+                dbias = db_g if dbias is None else dbias + db_g
+        return dx, dweight, dbias, None, None
+
+
+def _one_more(plain: _BatchNorm) -> nn.BatchNorm2d:
+    """A second set that starts as a copy of the first."""
+    extra = nn.BatchNorm2d(plain.num_features, plain.eps, plain.momentum)
+    tensors = {name: value for name, value in plain.state_dict().items() if name in extra.state_dict()}
+    extra.load_state_dict(tensors)
+    return extra.to(plain.weight.device, plain.weight.dtype)
+
+
+def convert(network: nn.Module, branches: Iterable[str] = ("main", "aux"), groups: int = 1) -> nn.Module:
+    """Replace every batch-norm of `network`, any torchvision or timm network, in place; returns the network.
+
+    branches: names of the sets, "main" among them. groups: runs of images with statistics of their own.
+    """
+    switch = _Switch()
+    branches = tuple(branches)
+
+    def replace(module: nn.Module) -> nn.Module:
+        if isinstance(module, _BatchNorm):
+            return BranchBatchNorm(module, branches, groups, switch)
+        for name, child in module.named_children():
+            swapped = replace(child)
+            if swapped is not child:
+                setattr(module, name, swapped)
+        return module
+
+    return replace(network)
+
+
+@contextmanager
+def use_branch(
+    network: nn.Module, name: str = "main", training: bool = True, update: bool = True
+) -> Iterator[None]:
+    """Send what runs inside through the batch-norms of one branch; restored on the way out, whatever happens.
+
+    training: normalise with batch statistics. update: let the passes move the running statistics.
+    A network without batch-norm (a ViT) has one branch only, so nothing happens.
+    """
+    switch = next((m.switch for m in network.modules() if isinstance(m, BranchBatchNorm)), None)
+    if switch is None:
+        yield
+        return
+    before = switch.name, switch.training, switch.update
+    switch.name, switch.training, switch.update = name, training, update
+    try:
+        yield
+    finally:
+        switch.name, switch.training, switch.update = before
+
+
+def plain_state_dict(network: nn.Module) -> dict[str, Tensor]:
+    """The state of `network` with its main batch-norms only, under the key names of the plain network."""
+    extra = tuple(
+        f"{path}.{branch}."
+        for path, module in network.named_modules()
+        if isinstance(module, BranchBatchNorm)
+        for branch, _ in module.named_children()
+        if branch not in ("drop", "act")
+    )
+    extra += tuple(name.lstrip(".") for name in extra if name.startswith("."))
+    return {name: value for name, value in network.state_dict().items() if not name.startswith(extra)}

@@ -1,0 +1,29 @@
+"""The momentum twin: a slow copy of a network."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+
+def twin_of(network: nn.Module) -> nn.Module:
+    """An exact copy that takes no gradient."""
+    return copy.deepcopy(network).requires_grad_(False)
+
+
+@torch.no_grad()
+def follow(twin: nn.Module, network: nn.Module, momentum: float) -> None:
+    """θ′ ← m·θ′ + (1 − m)·θ for every parameter of the twin, matched by name; buffers are the twin's own.
+
+    Parameters that only the network has (further batch-norm sets) are passed over (REFERENCE §2.3, §5.4).
+    """
+    source = dict(network.named_parameters())
+    pairs = [(slow, source[name]) for name, slow in twin.named_parameters()]
+    slow, fast = [pair[0] for pair in pairs], [pair[1].detach() for pair in pairs]
+    torch._foreach_lerp_(_tensors(slow), _tensors(fast), 1 - momentum)
+
+
+def _tensors(parameters: list[nn.Parameter] | list[Tensor]) -> list[Tensor]:
+    return list(parameters)

@@ -1,0 +1,66 @@
+"""Boxes of cut-mix."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def cut_boxes(shares: Tensor, size: int, inside: bool, generator: torch.Generator) -> Tensor:
+    """Boxes [n, 4] = (top, bottom, left, right) to be pasted into square images of `size`, for wanted λ0 `shares` [n].
+
+        cut = ⌊S·√(1 − λ0)⌋, half = ⌊cut / 2⌋
+
+    clipped (`inside` false): centre uniform in [0, S)², the box of 2·half clipped at the borders, so that the realised
+    λ = 1 − area/S² is larger than λ0 on average. inside: a box of side `cut`, its corner uniform in [0, S − cut]².
+    Source: REFERENCE §5.5, D12. Integers on the CPU.
+    """
+    cut = (size * (1 - shares.double()).clamp(0, 1).sqrt()).floor().long()
+    draw = torch.rand(len(shares), 2, generator=generator, dtype=torch.float64)
+    if inside:
+        corner = (draw * (size - cut + 1)[:, None]).floor().long().clamp(max=size)
+        low, high = corner, corner + cut[:, None]
+    else:
+        centre, half = (draw * size).floor().long(), (cut // 2)[:, None]
+        low, high = (centre - half).clamp(0, size), (centre + half).clamp(0, size)
+    return torch.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], 1)
+
+
+def kept_share(boxes: Tensor, size: int) -> Tensor:
+    """λ = 1 − area/S² of boxes [n, 4] in images of side `size`; float32 [n]."""
+    top, bottom, left, right = boxes.unbind(1)
+    return (1 - ((bottom - top) * (right - left)).double() / size**2).float()
+
+
+def paste(images: Tensor, partners: Tensor, boxes: Tensor) -> Tensor:
+    """A copy of images [B, 3, S, S] with the box of each filled from its partner's. boxes: [1, 4] for all, or [B, 4]."""
+    if len(boxes) == 1:
+        top, bottom, left, right = (int(edge) for edge in boxes[0])
+        mixed = images.clone()
+        mixed[:, :, top:bottom, left:right] = partners[:, :, top:bottom, left:right]
+        return mixed
+    top, bottom, left, right = boxes.to(images.device, non_blocking=True)[:, :, None].unbind(1)
+    along = torch.arange(images.shape[-1], device=images.device)
+    rows = (along >= top) & (along < bottom)
+    columns = (along >= left) & (along < right)
+    return torch.where((rows[:, :, None] & columns[:, None, :])[:, None], partners, images)
+
+
+def draw_beta(alpha: float, beta: float, count: int, generator: torch.Generator) -> Tensor:
+    """`count` draws of Beta(α, β) from this generator; float64 [count].
+
+    X/(X + Y) for X ~ Gamma(α), Y ~ Gamma(β); torch's own Beta takes no generator.
+    """
+    shapes = torch.tensor([alpha, beta], dtype=torch.float64).expand(count, 2).contiguous()
+    gamma = torch._standard_gamma(shapes, generator=generator)
+    total = gamma.sum(1)
+    # both can underflow to 0 for tiny shapes; the mean stands in for an undefined share
+    return torch.where(total > 0, gamma[:, 0] / total, torch.full_like(total, alpha / (alpha + beta)))
+
+
+def beta_moments(alpha: float, beta: float) -> tuple[float, float]:
+    """Mean and standard deviation of Beta(α, β)."""
+    total = alpha + beta
+    return alpha / total, math.sqrt(alpha * beta / (total**2 * (total + 1)))

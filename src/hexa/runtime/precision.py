@@ -1,0 +1,54 @@
+"""Devices and precision: fp32 or bf16 autocast, never fp16 (DESIGN §3.2, REFERENCE §6.4)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from hexa.config import UserError
+from hexa.runtime.processes import local_rank
+
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """`auto` is this process's GPU if there is one, else the CPU. Raises UserError for a device that isn't there."""
+    if name == "auto":
+        return torch.device("cuda", local_rank()) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"device '{name}' is none that torch knows; use auto, cpu or cuda") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("device 'cuda' is not there; `hexa doctor` says what this machine has, auto or cpu runs anywhere")
+    return torch.device("cuda", local_rank()) if device.type == "cuda" and device.index is None else device
+
+
+def has_native_bf16(device: torch.device) -> bool:
+    """Whether the device multiplies bf16 in hardware; elsewhere bf16 is slower than fp32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type == "cpu":
+        try:
+            flags = Path("/proc/cpuinfo").read_text()
+        except OSError:
+            return False
+        return "avx512_bf16" in flags or "amx_bf16" in flags or "bf16" in flags.split()
+    return False
+
+
+def resolve(precision: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
+    """`auto` is bf16 where the hardware has it."""
+    if precision == "auto":
+        return "bf16" if has_native_bf16(device) else "fp32"
+    return precision
+
+
+def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> AbstractContextManager[object]:
+    """The context in which forward passes run."""
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
