@@ -1,0 +1,66 @@
+# make demo   pre-trains two small networks on embedded real images and compares them (a few minutes on two cores)
+# make test   runs the tests
+# make lint   checks style and types
+# make setup  only installs: a virtual environment in .venv, uv inside it, then this package with the versions of constraints.txt
+#
+# Needs Python 3.11 or newer. Another interpreter than python3:  make PYTHON=python3.12 demo
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$name; break; }; done)
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
+
+.PHONY: demo setup setup-dev test lint format constraints clean
+.DELETE_ON_ERROR:
+
+demo: setup
+	$(BIN)/hexa demo
+
+test: setup-dev
+	$(BIN)/python -m pytest
+
+lint: setup-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+setup: $(VENV)/.setup
+setup-dev: $(VENV)/.setup-dev
+
+# The stamps make a second `make` start at once; a changed dependency list installs again.
+$(VENV)/.setup: pyproject.toml constraints.txt $(BIN)/uv
+	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.setup-dev: $(VENV)/.setup
+	$(INSTALL) --editable '.[dev]'
+	@touch $@
+
+# Some systems ship Python without ensurepip, so that a virtual environment cannot get its own pip; the system's pip serves then.
+$(BIN)/uv:
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or newer is needed (none found); name one with make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "make: Python 3.11 or newer is needed; $(PYTHON) is older. Name another with make PYTHON=/path/to/python3" >&2; exit 1; }
+	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then \
+		$(PYTHON) -m venv --clear $(VENV) && $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv; \
+	elif $(PYTHON) -m pip --version >/dev/null 2>&1; then \
+		$(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install --quiet --constraint constraints.txt uv; \
+	else \
+		echo "make: $(PYTHON) has neither ensurepip nor pip, so nothing can be installed; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; \
+	fi
+
+# Pins every dependency, dev ones included, for all supported Pythons and systems: names and versions only.
+constraints:
+	printf '%s\n' '# Tested versions of everything that may be installed; written by `make constraints`.' > $(VENV)/constraints.new
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --no-header --no-annotate \
+		--no-emit-index-url --no-emit-find-links pyproject.toml >> $(VENV)/constraints.new
+	printf 'uv==%s\n' "$$($(BIN)/uv --version | cut -d ' ' -f 2)" >> $(VENV)/constraints.new
+	mv $(VENV)/constraints.new constraints.txt
+
+clean:
+	rm -rf $(VENV) build dist runs src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
