@@ -15,7 +15,7 @@ import pydantic
 
 
 class UserError(ValueError):
-    """A mistake of the user's: one line that says what is wrong and what to do. The command line exits with status 2."""
+    """A mistake of the user's, in one line: what is wrong and what to do. The command line exits with status 2."""
 
 
 class ConfigError(UserError):
@@ -64,7 +64,9 @@ class Config(pydantic.BaseModel):
         if isinstance(value, dict):
             unknown = [key for key in value if key not in cls.model_fields]
             if unknown:
-                raise ConfigError((str(key), f"unknown field; {nearest(str(key), cls.model_fields)}") for key in unknown)
+                raise ConfigError(
+                    (str(key), f"unknown field; {nearest(str(key), cls.model_fields)}") for key in unknown
+                )
         return value
 
 

@@ -1,4 +1,4 @@
-"""An experiment: the complete, typed description of one pre-training run, which a recipe returns and config.yaml stores."""
+"""An experiment: the complete, typed description of one run, which a recipe returns and config.yaml stores."""
 
 from __future__ import annotations
 

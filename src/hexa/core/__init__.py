@@ -1,4 +1,4 @@
-"""The vocabulary: a method predicts pseudo-labels of batches, hard examples make that difficult, an objective trains."""
+"""The vocabulary: methods predict pseudo-labels of batches, hard examples make that difficult, objectives train."""
 
 from hexa.core.batch import MAIN, Batch, Branch, PseudoLabels
 from hexa.core.example import Example, Mixture, Score

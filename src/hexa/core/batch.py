@@ -53,7 +53,7 @@ MAIN = Branch("main")
 
 
 class PseudoLabels(ABC):
-    """What a method predicts for the anchors of a batch: keys, clusters, codes … Frozen, and opaque but to its method."""
+    """What a method predicts for the anchors of a batch: keys, clusters, codes … Frozen, opaque to all others."""
 
     @abstractmethod
     def __getitem__(self, index: Index) -> Self:

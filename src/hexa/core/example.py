@@ -21,9 +21,7 @@ class Score:
     The same for every method; this is how a hard example asks how hard it is.
     """
 
-    def __init__(
-        self, method: Method, autocast: Callable[[], AbstractContextManager[object]] = nullcontext
-    ) -> None:
+    def __init__(self, method: Method, autocast: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
         self.method = method
         self.autocast = autocast
 

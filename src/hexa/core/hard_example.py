@@ -13,7 +13,7 @@ from hexa.runtime.random import Stream
 
 
 class HardExampleConfig(Config):
-    """The fields every kind of hard example has. A sub-class gives `kind` a default, by which configurations find it."""
+    """The fields of every kind of hard example. A sub-class gives `kind` a default, by which configurations find it."""
 
     kind: str
     weight: float = pydantic.Field(default=1.0, ge=0)

@@ -67,9 +67,9 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> PseudoLabels:
-        """The pseudo-labels of every image of the batch, from clean views, without gradient.
+        """The pseudo-labels of all images of the batch, from clean views, without gradient.
 
-        `embedding` is the detached clean embedding, or None where not every image has one (see `labels_from_embedding`).
+        `embedding` is the detached clean embedding; None where not all images have one (`labels_from_embedding`).
         """
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Method(nn.Module, ABC):
         return self.loss(embedding, labels)
 
     def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        """Whether the pseudo-label is the most likely one, bool [V, B]: the contrastive accuracy of the logs."""
+        """Whether the pseudo-label is the most likely one, bool [V, B]: contrastive accuracy."""
         raise NotImplementedError
 
     @property
@@ -91,7 +91,7 @@ class Method(nn.Module, ABC):
 
     @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
-        """Remember the step: momentum twin, queue, bank … Called once, after the optimizer's step, with clean data only.
+        """Remember the step: momentum twin, queue, bank … Called once, after the optimizer's step, on clean data only.
 
         `embedding` is the detached clean embedding of the first images of the batch (all, unless a `fraction` is set).
         """

@@ -28,7 +28,7 @@ class ObjectiveConfig(Config):
     clean_fraction: float = pydantic.Field(default=1.0, gt=0, le=1)
     """The share of the batch on which the clean term is computed."""
     split: bool = False
-    """The terms take disjoint parts of the batch, and those of one batch-norm branch go through the network together."""
+    """The terms take disjoint parts of the batch; those of one batch-norm branch go through the network together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,14 +84,14 @@ class Objective:
         self,
         method: Method,
         hard_examples: Mapping[str, HardExample] | None = None,
-        config: ObjectiveConfig = ObjectiveConfig(),
+        config: ObjectiveConfig | None = None,
         *,
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
         share_gradients: bool = True,
     ) -> None:
         self.method = method
         self.hard_examples = dict(hard_examples or {})
-        self.config = config
+        self.config = config or ObjectiveConfig()
         self.score = Score(method, autocast)
         self.share_gradients = share_gradients
         self._clean: tuple[Tensor | None, PseudoLabels] | None = None
@@ -117,7 +117,10 @@ class Objective:
         self.method.commit(batch, embedding, labels)
 
     def examples(self, batch: Batch) -> dict[str, Example]:
-        """The clean and every hard example of the whole batch, made naively and changing no gradient: for looking at."""
+        """The clean and every hard example of the whole batch, each made by passes of its own: for looking at.
+
+        Leaves gradients and the query's statistics alone; making pseudo-labels moves statistics as in any step.
+        """
         with torch.no_grad():
             embedding = self.score.embed(self.method.anchors(batch), replace(MAIN, update=False))
         with self.score.autocast():
@@ -168,7 +171,9 @@ class Objective:
             together = {name: example for name, example in examples.items() if example.branch == branch}
             crops = tuple(torch.cat(parts) for parts in zip(*(e.crops for e in together.values()), strict=True))
             embedding = self.score.embed(crops, branch)
-            pieces = dict(zip(together, embedding.split([len(e) for e in together.values()], dim=1), strict=True))
+            pieces = dict(
+                zip(together, torch.split(embedding, [len(e) for e in together.values()], dim=1), strict=True)
+            )
             losses = {name: self._loss(name, pieces[name], example).mean() for name, example in together.items()}
             if STD in together:
                 self._clean = (pieces[STD].detach(), labels)
@@ -190,9 +195,7 @@ class Objective:
         one = torch.ones(len(anchors), len(batch), device=anchors[0].device)
         return Example(anchors, ((labels, one),), self.score)
 
-    def _source(
-        self, name: str, rows: slice, made: dict[str, Example], everything: Example, batch: Batch
-    ) -> Example:
+    def _source(self, name: str, rows: slice, made: dict[str, Example], everything: Example, batch: Batch) -> Example:
         """The example `name` on these images: what a term left behind if it covers them, else made anew."""
         if name in made and len(made[name]) >= rows.stop:
             return made[name] if len(made[name]) == rows.stop else made[name].select(rows)

@@ -1,4 +1,4 @@
-"""Backbones: any timm network as a feature extractor, with a stem for small images, and narrow ResNets for two cores."""
+"""Backbones: any timm network as a feature extractor, a stem for small images, and narrow ResNets for two cores."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def build(config: NetworkConfig) -> nn.Module:
 
 
 def use_small_stem(network: nn.Module, name: str = "this network") -> nn.Module:
-    """Give a ResNet a 3×3 stem of stride 1 and no max-pool, in place (REFERENCE §2.6). Works on timm and torchvision."""
+    """Give a ResNet a 3×3 stem of stride 1 and no max-pool, in place (REFERENCE §2.6); timm's or torchvision's."""
     stem = getattr(network, "conv1", None)
     if not isinstance(stem, nn.Conv2d) or not hasattr(network, "maxpool"):
         raise UserError(f"network.small_stem: {name} has no ResNet stem to replace; set it to false")

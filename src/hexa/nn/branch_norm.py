@@ -34,7 +34,7 @@ class BranchBatchNorm(nn.Module):
 
     def __init__(self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: _Switch) -> None:
         super().__init__()
-        assert plain.momentum is not None and plain.track_running_stats and plain.affine, "an unusual batch-norm"
+        assert plain.momentum is not None, "cumulative averages have no second set"
         self.eps, self.momentum, self.groups = plain.eps, plain.momentum, groups
         self.weight, self.bias = plain.weight, plain.bias
         self.running_mean: Tensor
@@ -160,9 +160,7 @@ def convert(network: nn.Module, branches: Iterable[str] = ("main", "aux"), group
 
 
 @contextmanager
-def use_branch(
-    network: nn.Module, name: str = "main", training: bool = True, update: bool = True
-) -> Iterator[None]:
+def use_branch(network: nn.Module, name: str = "main", training: bool = True, update: bool = True) -> Iterator[None]:
     """Send what runs inside through the batch-norms of one branch; restored on the way out, whatever happens.
 
     training: normalise with batch statistics. update: let the passes move the running statistics.

@@ -34,18 +34,21 @@ def kept_share(boxes: Tensor, size: int) -> Tensor:
     return (1 - ((bottom - top) * (right - left)).double() / size**2).float()
 
 
-def paste(images: Tensor, partners: Tensor, boxes: Tensor) -> Tensor:
-    """A copy of images [B, 3, S, S] with the box of each filled from its partner's. boxes: [1, 4] for all, or [B, 4]."""
+def paste(images: Tensor, permutation: Tensor, boxes: Tensor) -> Tensor:
+    """x_cmx = M∘x + (1 − M)∘x[permutation]: a copy of images [B, 3, S, S] with the box of each filled from its partner.
+
+    boxes: [1, 4], one for all images, or [B, 4]; (top, bottom, left, right) on the CPU. The layout in memory is kept.
+    """
     if len(boxes) == 1:
-        top, bottom, left, right = (int(edge) for edge in boxes[0])
+        top, bottom, left, right = boxes[0].tolist()
         mixed = images.clone()
-        mixed[:, :, top:bottom, left:right] = partners[:, :, top:bottom, left:right]
+        mixed[:, :, top:bottom, left:right] = images[:, :, top:bottom, left:right][permutation]
         return mixed
     top, bottom, left, right = boxes.to(images.device, non_blocking=True)[:, :, None].unbind(1)
     along = torch.arange(images.shape[-1], device=images.device)
     rows = (along >= top) & (along < bottom)
     columns = (along >= left) & (along < right)
-    return torch.where((rows[:, :, None] & columns[:, None, :])[:, None], partners, images)
+    return torch.where((rows[:, :, None] & columns[:, None, :])[:, None], images[permutation], images)
 
 
 def draw_beta(alpha: float, beta: float, count: int, generator: torch.Generator) -> Tensor:

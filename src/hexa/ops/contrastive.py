@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 
-def info_nce(query: Tensor, positive: Tensor, negatives: Tensor, temperature: float, extra: Tensor | None = None) -> Tensor:
+def info_nce(
+    query: Tensor, positive: Tensor, negatives: Tensor, temperature: float, extra: Tensor | None = None
+) -> Tensor:
     """InfoNCE with one positive a query, in fp32 (REFERENCE §1.2, §2.3).
 
         ℓ = −log [ exp(q·k⁺/τ) / ( exp(q·k⁺/τ) + Σ_j exp(q·n_j/τ) + Σ_e exp(s_e/τ) ) ]

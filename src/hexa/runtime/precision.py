@@ -23,7 +23,9 @@ def pick_device(name: str = "auto") -> torch.device:
     except RuntimeError:
         raise UserError(f"device '{name}' is none that torch knows; use auto, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("device 'cuda' is not there; `hexa doctor` says what this machine has, auto or cpu runs anywhere")
+        raise UserError(
+            "device 'cuda' is not there; `hexa doctor` says what this machine has, auto or cpu runs anywhere"
+        )
     return torch.device("cuda", local_rank()) if device.type == "cuda" and device.index is None else device
 
 

@@ -87,7 +87,7 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     flat = torch.cat([g.reshape(-1) for g in gradients])
     dist.all_reduce(flat)
     flat /= world_size()
-    pieces = flat.split([g.numel() for g in gradients])
+    pieces = torch.split(flat, [g.numel() for g in gradients])
     for gradient, piece in zip(gradients, pieces, strict=True):
         gradient.copy_(piece.view(gradient.shape))
 

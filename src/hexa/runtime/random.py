@@ -14,9 +14,9 @@ Key = str | int
 class Stream:
     """A place in the tree of random streams, named by the seed and a path of keys.
 
-    Two uses with the same name draw the same numbers, whatever was drawn before, in this process or another. So a resumed
-    run restores no generator, a hard example cannot disturb the data stream, and one view can be reproduced alone
-    (DESIGN §3.2; REFERENCE §10.20).
+    Two uses with the same name draw the same numbers, whatever was drawn before, in this process or another. So a
+    resumed run restores no generator, a hard example cannot disturb the data stream, and one view can be reproduced
+    alone (DESIGN §3.2; REFERENCE §10.20).
 
     >>> Stream(0).child("views", 3).integer() == Stream(0, ("views", 3)).integer()
     True
@@ -35,5 +35,5 @@ class Stream:
         return int.from_bytes(hashlib.sha256(name).digest()[:8], "big") >> 1
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
-        """A fresh generator at the start of this stream. Draw on the CPU unless the numbers may differ between devices."""
+        """A generator at the start of this stream. Draw on the CPU unless the numbers may differ between devices."""
         return torch.Generator(device).manual_seed(self.integer())

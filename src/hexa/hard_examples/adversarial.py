@@ -1,0 +1,116 @@
+"""Adversarial views: a step against the method's own loss (REFERENCE §5.2–5.4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import pydantic
+import torch
+from torch import Tensor
+
+from hexa.core import Branch, Example, HardExample, HardExampleConfig
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
+
+
+class AdversarialConfig(HardExampleConfig):
+    """Projected gradient ascent on the source's loss. The default is the published one: 1 step, ε = η = 1."""
+
+    kind: Literal["adversarial"] = "adversarial"
+    norm: Literal["linf", "l2"] = "linf"
+    """linf: sign steps in a box; l2: steps along the gradient in a ball, per image and crop (D1)."""
+    epsilon: float = pydantic.Field(default=1.0, ge=0)
+    """Radius of the ball, in grey levels of 255."""
+    step_size: float = pydantic.Field(default=1.0, ge=0)
+    """Length of a step, η, in grey levels. With one step only min(ε, η) matters."""
+    unit: Literal["grey", "pixel"] = "grey"
+    """grey: ε and η are multiples of 1/255; pixel: of 1, the whole range, usual for l2 (D2)."""
+    steps: int = pydantic.Field(default=1, ge=1)
+    """Steps of the attack; the first is free where the gradient is shared."""
+    random_start: bool = False
+    """Start from a random point of the ball; then no step is free (D4)."""
+    clip: bool = True
+    """Keep pixels in [0, 1] (D3)."""
+    generation: Literal["main_train", "aux_train", "aux_eval", "main_eval"] = "main_train"
+    """The batch-norms the attack goes through; main_train shares the gradient of the clean pass (D5)."""
+    branch: Literal["aux", "main"] = "aux"
+    """The batch-norms the adversarial views are trained through (REFERENCE §5.4)."""
+
+    def build(self) -> Adversarial:
+        return Adversarial(self)
+
+    def branches(self) -> tuple[str, ...]:
+        return (self.branch, Branch.of(self.generation).name)
+
+
+class Adversarial(HardExample):
+    """x_adv = clip(x + δ), after n steps of δ ← Π_ε(δ + η·sign ∂L/∂x(x + δ)), the pseudo-labels held fixed.
+
+    With one step and no random start this is x + min(ε, η)·sign ∂L/∂x, in grey levels. It is data from then on: no
+    gradient flows through the attack. The pixels are in [0, 1], so one radius serves all channels of any data set.
+    Costs n input-gradient passes, the first of them free if the source's own pass left its gradient (REFERENCE §6).
+    """
+
+    def __init__(self, config: AdversarialConfig | None = None) -> None:
+        self.config: AdversarialConfig = config or AdversarialConfig()
+
+    @property
+    def gradient_of_source(self) -> Branch | None:
+        return None if self.config.random_start else Branch.of(self.config.generation)
+
+    def __call__(self, source: Example, stream: Stream) -> Example:
+        config, generation = self.config, Branch.of(self.config.generation)
+        scale = 1 / 255 if config.unit == "grey" else 1.0
+        clean = tuple(crop.detach() for crop in source.crops)
+        views = self._start(clean, scale * config.epsilon, stream)
+        zeros: list[Tensor] = []
+        for step in range(config.steps):
+            first = step == 0 and not config.random_start
+            gradient = (source if first else source.at(views)).gradient(generation)
+            if step == 0:
+                zeros = [(g == 0).float().mean() for g in gradient]
+            views = tuple(
+                self._step(crop, view, g, scale) for crop, view, g in zip(clean, views, gradient, strict=True)
+            )
+        moved = [(view - crop).abs().mean() for view, crop in zip(views, clean, strict=True)]
+        facts = {"perturbation": 255 * torch.stack(moved).mean(), "zero_gradient": torch.stack(zeros).mean()}
+        return replace(source, crops=views, branch=Branch(config.branch), facts=facts, shared_gradient=None)
+
+    def _start(self, clean: tuple[Tensor, ...], radius: float, stream: Stream) -> tuple[Tensor, ...]:
+        if not self.config.random_start:
+            return clean
+        generator = stream.child("start", processes.rank()).generator()
+        views = []
+        for crop in clean:
+            noise = torch.rand(crop.shape, generator=generator).to(crop.device, non_blocking=True) * 2 - 1
+            views.append(self._inside(crop, noise.to(crop.dtype) * radius, radius))
+        return tuple(views)
+
+    def _step(self, clean: Tensor, view: Tensor, gradient: Tensor, scale: float) -> Tensor:
+        config = self.config
+        # a gradient that is not finite leaves its pixels alone: one bad batch must not poison the running statistics
+        gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
+        if config.norm == "linf":
+            direction = gradient.sign()
+        else:
+            direction = gradient / _norms(gradient).clamp_min(torch.finfo(gradient.dtype).tiny)
+        delta = (view - clean) + scale * config.step_size * direction
+        return self._inside(clean, delta, scale * config.epsilon)
+
+    def _inside(self, clean: Tensor, delta: Tensor, radius: float) -> Tensor:
+        """clean + δ with δ projected to the ball, and pixels to [0, 1]."""
+        if self.config.norm == "linf":
+            delta = delta.clamp(-radius, radius)
+        else:
+            norms = _norms(delta)
+            delta = delta * (radius / norms.clamp_min(torch.finfo(delta.dtype).tiny)).clamp(max=1.0)
+        view = clean + delta
+        return view.clamp(0, 1) if self.config.clip else view
+
+
+def _norms(images: Tensor) -> Tensor:
+    """The Euclidean norm of each image, [B, 1, 1, 1]; scaled first, since squares of tiny gradients underflow."""
+    largest = images.abs().amax((1, 2, 3), keepdim=True)
+    scaled = images / largest.clamp_min(torch.finfo(images.dtype).tiny)
+    return largest * scaled.square().sum((1, 2, 3), keepdim=True).sqrt()

@@ -1,0 +1,89 @@
+"""Cut-mixed views: a box of another image pasted in, and both pseudo-labels by area (REFERENCE §5.5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import pydantic
+import torch
+
+from hexa.core import MAIN, Branch, Example, HardExample, HardExampleConfig
+from hexa.ops.boxes import cut_boxes, draw_beta, kept_share, paste
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
+
+
+class CutMixConfig(HardExampleConfig):
+    """One box for the whole batch and crop, its size by λ0 ~ Beta(5, 3), clipped at the borders, as published."""
+
+    kind: Literal["cutmix"] = "cutmix"
+    alpha: float = pydantic.Field(default=5.0, gt=0)
+    """α of Beta(α, β), from which the share that is kept is drawn."""
+    beta: float = pydantic.Field(default=3.0, gt=0)
+    """β of Beta(α, β)."""
+    per_sample: bool = False
+    """A box for each image instead of one for all (D12)."""
+    inside: bool = False
+    """Boxes that lie inside the image, so that the realised λ is the drawn one; else they are clipped (D12)."""
+    branch: Literal["source", "main", "aux", "mixed"] = "source"
+    """The batch-norms of the mixed views: the source's (D6: main for clean, D7: aux for adversarial views), or a set of
+    their own (mixed)."""
+    update_statistics: bool = True
+    """Let mixed views move the running statistics of their batch-norms (D33)."""
+
+    def build(self) -> CutMix:
+        return CutMix(self)
+
+    def branches(self) -> tuple[str, ...]:
+        return () if self.branch == "source" else (self.branch,)
+
+
+class CutMix(HardExample):
+    """x_cmx = M∘x + (1 − M)∘x[perm], with λ·L(x_cmx, y) + (1 − λ)·L(x_cmx, y[perm]); λ is the exact area kept.
+
+    One permutation for all crops of a step, drawn over the images of this process (D14); a box and a λ for each crop.
+    Costs one full pass.
+    """
+
+    def __init__(self, config: CutMixConfig | None = None) -> None:
+        self.config: CutMixConfig = config or CutMixConfig()
+
+    def __call__(self, source: Example, stream: Stream) -> Example:
+        device, count = source.crops[0].device, len(source)
+        permutation = self.permutation(count, stream).to(device, non_blocking=True)
+        views, shares = [], []
+        for number, crop in enumerate(source.crops):
+            boxes = self.boxes(count, crop.shape[-1], stream.child("box", number))
+            views.append(paste(crop.detach(), permutation, boxes))
+            shares.append(kept_share(boxes, crop.shape[-1]).expand(count))
+        kept = torch.stack(shares).to(device, non_blocking=True)  # [V, B]
+        mixture = []
+        for labels, weight in source.mixture:
+            own, other = labels.mixed(permutation)
+            mixture += [(own, weight * kept), (other, weight[:, permutation] * (1 - kept))]
+        return replace(
+            source,
+            crops=tuple(views),
+            mixture=tuple(mixture),
+            branch=self._branch(source.branch),
+            facts={"lambda": kept.mean()},
+            shared_gradient=None,
+        )
+
+    def permutation(self, count: int, stream: Stream) -> torch.Tensor:
+        """Who is mixed with whom, among the images of this process."""
+        return torch.randperm(count, generator=stream.child("permutation", processes.rank()).generator())
+
+    def boxes(self, count: int, size: int, stream: Stream) -> torch.Tensor:
+        """One box [1, 4], the same on every process, or one a sample [count, 4]."""
+        config = self.config
+        if config.per_sample:
+            stream = stream.child(processes.rank())
+        generator = stream.generator()
+        shares = draw_beta(config.alpha, config.beta, count if config.per_sample else 1, generator)
+        return cut_boxes(shares, size, config.inside, generator)
+
+    def _branch(self, source: Branch) -> Branch:
+        name = source.name if self.config.branch == "source" else self.config.branch
+        return replace(MAIN, name=name, update=self.config.update_statistics)
