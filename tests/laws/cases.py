@@ -97,8 +97,7 @@ def all_cases() -> list[Case]:
             cases.append(Case(method, fields))
             cases.append(Case(method, fields, {"adversarial": {}, "cutmix": {}}))
         for kind in kinds:
-            for variant in VARIANTS.get(kind, [{}]):
-                cases.append(Case(method, {}, {kind: variant}))
+            cases += [Case(method, {}, {kind: variant}) for variant in VARIANTS.get(kind, [{}])]
         mixed = {"kind": "cutmix", "source": "adversarial"}
         cases.append(Case(method, {}, {"adversarial": {}, "cutmix_adversarial": mixed}))
         cases.append(Case(method, {}, {"adversarial": {}, "cutmix": {}, "cutmix_adversarial": mixed}))

@@ -123,7 +123,7 @@ def test_hard_examples_are_valid_pixels(case: Case) -> None:
     made = objective.examples(batch())
     for name, example in made.items():
         for crop, clean in zip(example.crops, made[STD].crops, strict=True):
-            assert 0 <= float(crop.min())
+            assert float(crop.min()) >= 0
             assert float(crop.max()) <= 1
             assert not crop.requires_grad
             assert crop.shape == clean.shape

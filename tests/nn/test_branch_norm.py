@@ -1,0 +1,143 @@
+"""Branch batch-norm against torch's own, one set at a time and group by group."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import timm
+import torch
+import torchvision
+from torch import nn
+
+from hexa.nn.branch_norm import BranchBatchNorm, convert, plain_state_dict, use_branch
+
+
+def images(count: int = 12, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, 3, 5, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def seeded_norm() -> nn.BatchNorm2d:
+    norm = nn.BatchNorm2d(3).double()
+    torch.manual_seed(0)
+    nn.init.uniform_(norm.weight, 0.5, 2)
+    nn.init.normal_(norm.bias)
+    return norm
+
+
+@pytest.mark.parametrize("branch", ["main", "aux"])
+def test_one_branch_equals_a_plain_batch_norm_and_leaves_the_other_alone(branch: str) -> None:
+    plain = seeded_norm()
+    ours = convert(nn.Sequential(copy.deepcopy(plain)))
+    before = {n: v.clone() for n, v in ours.state_dict().items()}
+    with use_branch(ours, branch):
+        torch.testing.assert_close(ours(images()), plain(images()))
+    chosen = ours[0] if branch == "main" else ours[0].aux
+    torch.testing.assert_close(chosen.running_mean, plain.running_mean)
+    torch.testing.assert_close(chosen.running_var, plain.running_var)
+    assert int(chosen.num_batches_tracked) == 1
+    changed = {n for n, v in ours.state_dict().items() if not torch.equal(v, before[n])}
+    assert all((".aux." in n) == (branch == "aux") for n in changed)
+    ours.eval()
+    plain.eval()
+    with use_branch(ours, branch):
+        torch.testing.assert_close(ours(images(seed=1)), plain(images(seed=1)))
+
+
+@pytest.mark.parametrize(("count", "groups"), [(12, 4), (13, 4), (12, 1), (4, 8)])
+def test_groups_equal_one_plain_batch_norm_a_group(count: int, groups: int) -> None:
+    """REFERENCE §2.4: own batch statistics a group, running statistics by the mean over groups, same gradients."""
+    plain = seeded_norm()
+    ours = convert(nn.Sequential(copy.deepcopy(plain)), groups=groups)
+    x = images(count).requires_grad_()
+    weights = torch.randn_like(x)
+    effective = min(groups, count // 2)
+    norms = []
+    outputs = []
+    for part in x.tensor_split(effective):
+        norm = copy.deepcopy(plain)
+        norm.weight, norm.bias = plain.weight, plain.bias
+        outputs.append(norm(part))
+        norms.append(norm)
+    theirs = torch.cat(outputs)
+    result = ours(x)
+    torch.testing.assert_close(result, theirs)
+    a = torch.autograd.grad((result * weights).sum(), [x, ours[0].weight, ours[0].bias])
+    b = torch.autograd.grad((theirs * weights).sum(), [x, plain.weight, plain.bias])
+    for mine, other in zip(a, b, strict=True):
+        torch.testing.assert_close(mine, other)
+    for name in ("running_mean", "running_var"):
+        mean = torch.stack([getattr(norm, name) for norm in norms]).mean(0)
+        torch.testing.assert_close(getattr(ours[0], name), mean)
+
+
+def test_grouped_norm_keeps_channels_last() -> None:
+    ours = convert(nn.Sequential(seeded_norm()), groups=3)
+    x = images().to(memory_format=torch.channels_last).requires_grad_()
+    y = ours(x)
+    y.sum().backward()
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    assert x.grad is not None
+    assert x.grad.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_frozen_passes_move_nothing_and_eval_passes_use_running_statistics(groups: int) -> None:
+    ours = convert(nn.Sequential(seeded_norm()), groups=groups)
+    before = {n: v.clone() for n, v in ours.state_dict().items()}
+    with use_branch(ours, "aux", update=False):
+        trained = ours(images())
+    with use_branch(ours, "aux", training=False):
+        frozen = ours(images())
+    assert all(torch.equal(v, before[n]) for n, v in ours.state_dict().items())
+    plain = seeded_norm().eval()
+    torch.testing.assert_close(frozen, plain(images()))
+    assert not torch.allclose(trained, frozen)
+
+
+def test_branch_is_restored_after_an_exception() -> None:
+    ours = convert(nn.Sequential(seeded_norm()))
+    with pytest.raises(RuntimeError), use_branch(ours, "aux"):
+        raise RuntimeError
+    ours(images())
+    assert int(ours[0].num_batches_tracked) == 1
+
+
+@pytest.mark.parametrize("name", ["resnet18", "efficientnet_b0", "regnety_002", "mobilenetv3_small_050"])
+def test_surgery_on_timm_networks(name: str) -> None:
+    """Same outputs and key names as before, in train and eval mode, whatever is fused into the normalisation."""
+    torch.manual_seed(0)
+    plain = timm.create_model(name, num_classes=0, drop_rate=0.0).double()
+    ours = convert(copy.deepcopy(plain), groups=1)
+    x = torch.rand(4, 3, 64, 64, dtype=torch.float64)
+    for train in (True, False):
+        torch.testing.assert_close(ours.train(train)(x), plain.train(train)(x))
+    assert not any(isinstance(m, nn.BatchNorm2d) and not n.endswith("aux") for n, m in ours.named_modules())
+    assert plain_state_dict(ours).keys() == plain.state_dict().keys()
+    plain.load_state_dict(plain_state_dict(ours))
+
+
+def test_surgery_on_torchvision_and_plain_checkpoints() -> None:
+    plain = torchvision.models.resnet18(num_classes=4)
+    ours = convert(copy.deepcopy(plain))
+    missing = ours.load_state_dict(plain.state_dict(), strict=False)
+    assert not missing.unexpected_keys
+    assert all(".aux." in key for key in missing.missing_keys)
+    assert ours.bn1.aux.weight.shape == ours.bn1.weight.shape
+    assert set(dict(ours.bn1.named_children())) == {"aux"}
+
+
+def test_a_network_without_batch_norm_has_one_branch() -> None:
+    network = convert(nn.Sequential(nn.Linear(2, 2)))
+    with use_branch(network, "aux"):
+        assert network(torch.ones(1, 2)).shape == (1, 2)
+    assert plain_state_dict(network).keys() == network.state_dict().keys()
+
+
+def test_aux_starts_as_a_copy_of_main() -> None:
+    ours = convert(nn.Sequential(seeded_norm()), ("main", "aux", "mixed"))[0]
+    assert isinstance(ours, BranchBatchNorm)
+    for extra in (ours.aux, ours.mixed):
+        torch.testing.assert_close(extra.weight, ours.weight)
+        assert extra.weight.data_ptr() != ours.weight.data_ptr()
+        assert extra.weight.dtype == torch.float64

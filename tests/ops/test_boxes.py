@@ -1,0 +1,84 @@
+"""Cut-mix boxes against the written rule, its simulated statistics, and a pixel loop."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from hexa.ops.boxes import beta_moments, cut_boxes, draw_beta, kept_share, paste
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_clipped_boxes_follow_the_original_rule() -> None:
+    """REFERENCE §5.5: cut = ⌊S√(1−λ0)⌋, half = ⌊cut/2⌋, clipped around a uniform centre."""
+    shares = torch.linspace(0, 1, 50, dtype=torch.float64)
+    boxes = cut_boxes(shares, 32, False, generator())
+    centres = torch.rand(50, 2, generator=generator(), dtype=torch.float64)
+    for share, (top, bottom, left, right), (y, x) in zip(shares, boxes.tolist(), centres.tolist(), strict=True):
+        half = int(32 * math.sqrt(1 - float(share))) // 2
+        cy, cx = int(y * 32), int(x * 32)
+        assert (top, bottom) == (max(cy - half, 0), min(cy + half, 32))
+        assert (left, right) == (max(cx - half, 0), min(cx + half, 32))
+
+
+@pytest.mark.parametrize(("size", "mean", "std"), [(224, 0.740, 0.122), (32, 0.759, 0.118), (96, 0.746, None)])
+def test_realised_share_of_clipped_boxes(size: int, mean: float, std: float | None) -> None:
+    """The simulated moments of REFERENCE §5.5 for Beta(5, 3)."""
+    draw = generator(1)
+    kept = kept_share(cut_boxes(draw_beta(5, 3, 60_000, draw), size, False, draw), size)
+    assert float(kept.mean()) == pytest.approx(mean, abs=0.003)
+    if std is not None:
+        assert float(kept.std()) == pytest.approx(std, abs=0.003)
+
+
+def test_inside_boxes_keep_the_drawn_share() -> None:
+    draw = generator(2)
+    shares = draw_beta(5, 3, 60_000, draw)
+    boxes = cut_boxes(shares, 224, True, draw)
+    assert int(boxes.min()) >= 0
+    assert int(boxes.max()) <= 224
+    kept = kept_share(boxes, 224)
+    assert float(kept.mean()) == pytest.approx(0.625, abs=0.006)
+    assert float((kept - shares).abs().max()) < 2 / 224
+    # every corner is possible, the last included
+    assert int(boxes[:, 1].max()) == 224
+
+
+def test_shares_at_the_ends() -> None:
+    for inside in (False, True):
+        whole, none = cut_boxes(torch.tensor([0.0, 1.0]), 8, inside, generator()).tolist()
+        assert none[0] == none[1]
+        assert kept_share(torch.tensor([none]), 8).item() == 1
+        if inside:
+            assert whole == [0, 8, 0, 8]
+
+
+def test_beta_moments() -> None:
+    draws = draw_beta(5, 3, 100_000, generator(3))
+    mean, std = beta_moments(5, 3)
+    assert (round(mean, 3), round(std, 4)) == (0.625, 0.1614)
+    assert float(draws.mean()) == pytest.approx(mean, abs=0.002)
+    assert float(draws.std()) == pytest.approx(std, abs=0.002)
+    assert bool(draw_beta(1e-6, 1e-6, 100, generator(4)).isfinite().all())
+
+
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_paste_against_a_pixel_loop(per_sample: bool) -> None:
+    images = torch.rand(5, 3, 6, 6, generator=generator()).to(memory_format=torch.channels_last)
+    permutation = torch.tensor([1, 2, 0, 4, 3])
+    draw = generator(5)
+    boxes = cut_boxes(torch.full((5 if per_sample else 1,), 0.5), 6, False, draw)
+    mixed = paste(images, permutation, boxes)
+    for i in range(5):
+        top, bottom, left, right = boxes[i if per_sample else 0].tolist()
+        for y in range(6):
+            for x in range(6):
+                source = permutation[i] if top <= y < bottom and left <= x < right else i
+                assert torch.equal(mixed[i, :, y, x], images[source, :, y, x])
+    assert mixed.is_contiguous(memory_format=torch.channels_last)
+    assert not torch.equal(mixed, images)

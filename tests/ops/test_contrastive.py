@@ -1,0 +1,72 @@
+"""InfoNCE against torch's cross-entropy over the written-out logits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hexa.ops.contrastive import info_nce, is_nearest
+
+
+def unit(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return F.normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
+
+
+def naive(q: Tensor, k: Tensor, n: Tensor, temperature: float, extra: Tensor | None) -> Tensor:
+    logits = torch.cat([(q * k).sum(-1, keepdim=True), *([] if extra is None else [extra]), q @ n.T], -1)
+    target = torch.zeros(q.shape[:-1], dtype=torch.long).flatten()
+    return F.cross_entropy((logits / temperature).flatten(0, 1), target, reduction="none").view(q.shape[:-1])
+
+
+def test_value_and_gradient_equal_cross_entropy() -> None:
+    for temperature in (0.07, 0.2):
+        for extra in (None, torch.rand(2, 5, 3, dtype=torch.float64)):
+            q, k, n = unit(2, 5, 8).requires_grad_(), unit(2, 5, 8, seed=1), unit(13, 8, seed=2)
+            ours, theirs = info_nce(q, k, n, temperature, extra), naive(q, k, n, temperature, extra)
+            torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+            weight = torch.rand(2, 5, dtype=torch.float64)
+            gradients = [torch.autograd.grad((weight * loss).sum(), q)[0] for loss in (ours, theirs)]
+            torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
+
+
+def test_gradient_check() -> None:
+    q, k, n = unit(4, 6).requires_grad_(), unit(4, 6, seed=1), unit(9, 6, seed=2)
+    assert torch.autograd.gradcheck(lambda x: info_nce(x, k, n, 0.2), (q,))
+
+
+def test_extra_similarities_get_a_gradient_and_minus_infinity_is_absent() -> None:
+    q, k, n = unit(1, 4, 6), unit(1, 4, 6, seed=1), unit(9, 6, seed=2)
+    extra = torch.full((1, 4, 1), -torch.inf, dtype=torch.float64)
+    torch.testing.assert_close(info_nce(q, k, n, 0.2, extra), info_nce(q, k, n, 0.2))
+    present = torch.zeros(1, 4, 1, dtype=torch.float64, requires_grad=True)
+    info_nce(q, k, n, 0.2, present).sum().backward()
+    assert present.grad is not None
+    assert bool((present.grad > 0).all())
+
+
+def test_the_queue_may_change_once_the_backward_has_run() -> None:
+    q, k, n = unit(1, 4, 6).requires_grad_(), unit(1, 4, 6, seed=1), unit(9, 6, seed=2)
+    info_nce(q, k, n, 0.2).sum().backward()
+    n.zero_()
+
+
+def test_bf16_embeddings_are_scored_in_fp32() -> None:
+    q, k, n = unit(1, 4, 6).bfloat16(), unit(1, 4, 6, seed=1).float(), unit(9, 6, seed=2).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = info_nce(q, k, n, 0.2)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, info_nce(q.float(), k, n, 0.2), atol=0, rtol=0)
+
+
+def test_is_nearest_against_a_loop() -> None:
+    q, k, n = unit(2, 20, 3), unit(2, 20, 3, seed=1), unit(4, 3, seed=2)
+    extra = torch.rand(2, 20, 2, dtype=torch.float64) - 0.5
+    for beside in (None, extra):
+        found = is_nearest(q, k, n, beside)
+        for v in range(2):
+            for b in range(20):
+                others = [float(q[v, b] @ row) for row in n] + ([] if beside is None else beside[v, b].tolist())
+                assert bool(found[v, b]) == (float(q[v, b] @ k[v, b]) > max(others))
+        assert 0 < int(found.sum()) < 40
