@@ -103,10 +103,10 @@ class MoCoLabels(PseudoLabels):
     def similarities_beside(self, query: Tensor) -> Tensor | None:
         """Similarities of a query [V, B, D] to what is in its dictionary beside its key and the queue; [V, B, E]."""
         if self.partner is not None and self.not_self is not None:
-            pair = (query.float() * self.partner.float()).sum(-1, keepdim=True)
+            pair = (query * self.partner).sum(-1, keepdim=True)
             return pair.masked_fill(~self.not_self[:, None], -torch.inf)
         if self.dictionary is not None and self.own is not None:
-            every = query.float() @ self.dictionary.float().mT
+            every = query @ self.dictionary.mT
             own = F.one_hot(self.own, every.shape[-1]).bool()
             return every.masked_fill(own, -torch.inf)
         return None

@@ -1,0 +1,135 @@
+"""The attack against its formula, written out (REFERENCE §5.2)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hexa.config import ConfigError
+from hexa.core import MAIN, STD, Batch, Branch, ObjectiveConfig
+from tests.laws.cases import Case, batch
+
+
+def attack(data: Batch | None = None, **fields: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Clean view, adversarial view and ∂L/∂x of the clean view."""
+    objective = Case("moco", {}, {"adversarial": fields}).objective(Case("moco", {}, {"adversarial": fields}).build())
+    made = objective.examples(data or batch())
+    generation = Branch.of(str(fields.get("generation", "main_train")))
+    return made[STD].crops[0], made["adversarial"].crops[0], made[STD].gradient(generation)[0]
+
+
+def test_one_step_is_the_printed_formula() -> None:
+    clean, adversarial, gradient = attack()
+    expected = (clean + gradient.sign() / 255).clamp(0, 1)
+    torch.testing.assert_close(adversarial, expected, atol=1e-15, rtol=0)
+
+
+def test_grid_of_epsilon_and_step_depends_on_the_smaller_alone() -> None:
+    """(1,1) ≡ (1,3) ≡ (3,1) ≠ (3,3) for one step (REFERENCE §5.2, §11)."""
+    views = {(e, s): attack(epsilon=e, step_size=s)[1] for e in (1.0, 3.0) for s in (1.0, 3.0)}
+    torch.testing.assert_close(views[1.0, 3.0], views[1.0, 1.0], atol=1e-15, rtol=0)
+    torch.testing.assert_close(views[3.0, 1.0], views[1.0, 1.0], atol=1e-15, rtol=0)
+    assert not torch.allclose(views[3.0, 3.0], views[1.0, 1.0])
+
+
+@pytest.mark.parametrize(("epsilon", "step"), [(1.0, 1.0), (3.0, 2.0), (2.0, 8.0)])
+def test_size_in_grey_levels(epsilon: float, step: float) -> None:
+    clean, adversarial, gradient = attack(epsilon=epsilon, step_size=step)
+    free = (gradient != 0) & (clean > 0.1) & (clean < 0.9)
+    size = 255 * (adversarial - clean).abs()[free]
+    torch.testing.assert_close(size, torch.full_like(size, min(epsilon, step)))
+
+
+def test_several_steps_against_a_loop() -> None:
+    case = Case("moco", {}, {"adversarial": {"steps": 3, "epsilon": 4.0, "step_size": 2.0}})
+    objective = case.objective(case.build())
+    made = objective.examples(batch())
+    clean = made[STD]
+    x, delta = clean.crops[0], torch.zeros_like(clean.crops[0])
+    for _ in range(3):
+        gradient = objective.score.gradient(clean.at((x + delta,)), MAIN)[0]
+        delta = (delta + 2 / 255 * gradient.sign()).clamp(-4 / 255, 4 / 255)
+        delta = (x + delta).clamp(0, 1) - x
+    torch.testing.assert_close(made["adversarial"].crops[0], x + delta, atol=1e-12, rtol=0)
+
+
+def test_l2_steps_along_the_gradient_of_each_image() -> None:
+    clean, adversarial, gradient = attack(norm="l2", unit="pixel", epsilon=0.5, step_size=0.2, clip=False)
+    for x, view, slope in zip(clean, adversarial, gradient, strict=True):
+        torch.testing.assert_close(view, x + 0.2 * slope / slope.norm())
+    _, projected, _ = attack(norm="l2", unit="pixel", epsilon=0.1, step_size=0.2, clip=False)
+    torch.testing.assert_close((projected - clean).flatten(1).norm(dim=1), torch.full((8,), 0.1, dtype=torch.float64))
+
+
+def test_l2_survives_tiny_and_zero_gradients() -> None:
+    from hexa.hard_examples.adversarial import Adversarial, AdversarialConfig
+
+    attacker = Adversarial(AdversarialConfig(norm="l2", unit="pixel", epsilon=0.5, step_size=0.2, clip=False))
+    clean = torch.full((3, 3, 4, 4), 0.5)
+    gradient = torch.zeros_like(clean)
+    gradient[0] = 1e-30
+    gradient[1, 0, 0, 0] = float("nan")
+    moved = (attacker._step(clean, clean, gradient, 1.0) - clean).flatten(1).norm(dim=1)
+    torch.testing.assert_close(moved, torch.tensor([0.2, 0.0, 0.0]), atol=1e-6, rtol=1e-6)
+
+
+def test_random_start_differs_by_step_of_training_and_stays_in_the_ball() -> None:
+    clean, first, _ = attack(random_start=True, epsilon=2.0, step_size=0.0)
+    _, second, _ = attack(batch(1), random_start=True, epsilon=2.0, step_size=0.0)
+    assert float((first - clean).abs().max()) <= 2 / 255 + 1e-12
+    assert float((first - clean).abs().mean()) > 0.5 / 255
+    assert not torch.allclose(first - clean, second - batch(1).crops[0])
+
+
+def test_valid_pixels_are_an_option() -> None:
+    clean, clipped, gradient = attack()
+    assert bool(((clean == 1) & (gradient > 0)).any())
+    _, free, _ = attack(clip=False)
+    assert float(free.max()) == pytest.approx(1 + 1 / 255)
+    assert float(clipped.max()) == 1
+
+
+def test_generation_branches_give_different_views() -> None:
+    """D5: each mode of generation is its own attack, once the two sets differ."""
+    case = Case("moco", {}, {"adversarial": {}})
+    method = case.build()
+    for name, value in method.query.named_parameters():
+        if ".aux.weight" in name:
+            torch.nn.init.uniform_(value, 0.2, 3)
+    views = []
+    for generation in ("main_train", "main_eval", "aux_train", "aux_eval"):
+        changed = Case("moco", {}, {"adversarial": {"generation": generation}})
+        views.append(changed.objective(method).examples(batch())["adversarial"].crops[0])
+    for i in range(4):
+        for j in range(i):
+            assert not torch.equal(views[i], views[j])
+
+
+def test_facts_of_the_log() -> None:
+    case = Case("moco", {}, {"adversarial": {}})
+    objective = case.objective(case.build())
+    facts = {}
+    for term in objective.losses(batch()):
+        term.loss.backward()
+        facts |= {name: part.facts for name, part in term.parts.items()}
+    assert 0.6 < float(facts["adversarial"]["perturbation"]) <= 1.0 + 1e-9
+    assert 0 <= float(facts["adversarial"]["zero_gradient"]) < 0.01
+    assert facts[STD] == {}
+
+
+def test_adversarial_accuracy_is_not_above_clean() -> None:
+    """REFERENCE §10.21: if it were, attack or branch would be broken. A large ε, through the branch it is made with."""
+    fields = {"epsilon": 8.0, "step_size": 8.0, "branch": "main"}
+    case = Case("moco", {"bn_groups": 1}, {"adversarial": fields})
+    losses = {}
+    for term in case.objective(case.build()).losses(batch()):
+        term.loss.backward()
+        losses |= {name: (float(part.loss), float(part.accuracy())) for name, part in term.parts.items()}
+    assert losses["adversarial"][0] > losses[STD][0]
+    assert losses["adversarial"][1] <= losses[STD][1]
+
+
+def test_shares_that_do_not_fit_are_refused() -> None:
+    case = Case("moco", {}, {"adversarial": {"fraction": 0.6}})
+    with pytest.raises(ConfigError, match=r"std 0\.5 \+ adversarial 0\.6"):
+        case.objective(case.build(), ObjectiveConfig(split=True, clean_fraction=0.5))

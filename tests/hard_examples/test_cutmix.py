@@ -1,0 +1,87 @@
+"""Cut-mix terms against two standard losses by hand (REFERENCE §5.5, §5.6)."""
+
+from __future__ import annotations
+
+import torch
+
+from hexa.core import MAIN, STD
+from hexa.hard_examples.cutmix import CutMix, CutMixConfig
+from hexa.runtime.random import Stream
+from tests.laws.cases import BATCH, Case, batch
+
+
+class Identity(CutMix):
+    def permutation(self, count: int, stream: Stream) -> torch.Tensor:
+        return torch.arange(count)
+
+
+def test_score_is_two_standard_losses_weighed_by_area() -> None:
+    case = Case("moco", {"bn_groups": 1}, {"cutmix": {}})
+    objective = case.objective(case.build())
+    made = objective.examples(batch())
+    mixed, labels = made["cutmix"], made[STD].mixture[0][0]
+    order = objective.hard_examples["cutmix"].permutation(BATCH, batch().stream.child("hard example", "cutmix"))
+    share = mixed.mixture[0][1]
+    embedding = objective.method.embed(mixed.crops, MAIN)
+    expected = share * objective.method.loss(embedding, labels)
+    expected = expected + (1 - share) * objective.method.loss(embedding, labels[order])
+    torch.testing.assert_close(mixed.score(mixed), expected)
+    assert 0 < float(share[0, 0]) < 1
+
+
+def test_identity_permutation_is_the_clean_loss() -> None:
+    """λ does not matter where an image is mixed with itself: L^Cmx = L^Std(x) (REFERENCE §11)."""
+    objective = Case("moco", {"bn_groups": 1}).objective(Case("moco", {"bn_groups": 1}).build())
+    clean = objective.examples(batch())[STD]
+    mixed = Identity(CutMixConfig())(clean, Stream(0))
+    assert torch.equal(mixed.crops[0], clean.crops[0])
+    torch.testing.assert_close(mixed.score(mixed), clean.score(clean))
+
+
+def test_an_empty_box_is_the_identity() -> None:
+    class Empty(CutMix):
+        def boxes(self, count: int, size: int, stream: Stream) -> torch.Tensor:
+            return torch.tensor([[3, 3, 0, 4]])
+
+    objective = Case("moco", {"bn_groups": 1}).objective(Case("moco", {"bn_groups": 1}).build())
+    clean = objective.examples(batch())[STD]
+    mixed = Empty(CutMixConfig())(clean, Stream(0))
+    assert torch.equal(mixed.crops[0], clean.crops[0])
+    assert bool((mixed.mixture[0][1] == 1).all())
+    torch.testing.assert_close(mixed.score(mixed), clean.score(clean))
+
+
+def test_one_permutation_for_all_crops_and_a_box_for_each() -> None:
+    """REFERENCE §5.5: V crops of an image meet the V crops of one partner; crops of other sizes get other boxes."""
+    case = Case("moco", {"symmetric": True}, {"cutmix": {}})
+    objective = case.objective(case.build())
+    clean, mixed = (objective.examples(batch())[name] for name in (STD, "cutmix"))
+    order = objective.hard_examples["cutmix"].permutation(BATCH, batch().stream.child("hard example", "cutmix"))
+    boxes = []
+    for v in range(2):
+        changed = (mixed.crops[v] != clean.crops[v]).any(1)
+        torch.testing.assert_close(
+            mixed.crops[v].movedim(1, -1)[changed], clean.crops[v][order].movedim(1, -1)[changed]
+        )
+        boxes.append(changed.any(0))
+    assert not torch.equal(*boxes)
+
+
+def test_mixing_adversarial_views_goes_through_their_branch_with_clean_labels() -> None:
+    """Cmx_A (D7, D23)."""
+    case = Case("moco", {}, {"adversarial": {}, "cmxA": {"kind": "cutmix", "source": "adversarial"}, "cutmix": {}})
+    made = case.objective(case.build()).examples(batch())
+    assert made["cmxA"].branch.name == "aux"
+    assert made["cutmix"].branch.name == "main"
+    clean = made[STD].mixture[0][0]
+    torch.testing.assert_close(made["cmxA"].mixture[0][0].keys, clean.keys)
+    unchanged = (made["cmxA"].crops[0] == made["adversarial"].crops[0]).all(1).double().mean((1, 2))
+    assert float(unchanged.mean()) > 0.3
+
+
+def test_box_moves_from_step_to_step_and_is_reproducible() -> None:
+    maker = CutMix()
+    boxes = [maker.boxes(4, 32, Stream(0).child("step", step)).tolist() for step in (0, 1, 0)]
+    assert boxes[0] == boxes[2]
+    assert boxes[0] != boxes[1]
+    assert len(CutMix(CutMixConfig(per_sample=True)).boxes(4, 32, Stream(0))) == 4

@@ -1,0 +1,188 @@
+"""MoCo against the published iteration written out (REFERENCE §2.3), and the facts to keep."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hexa.config import ConfigError
+from hexa.core import MAIN, Batch, Setting
+from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels
+from hexa.nn.backbones import NetworkConfig, build
+from hexa.runtime.random import Stream
+from tests.laws.cases import BATCH, Case, batch, one_step
+
+
+def moco(**fields: object) -> MoCo:
+    method = Case("moco", fields).build()
+    assert isinstance(method, MoCo)
+    return method
+
+
+def test_three_steps_equal_the_published_iteration() -> None:
+    """Logits [B, 1+K] by concatenation, target column 0, FIFO queue, EMA of parameters only, plain SGD."""
+    ours, theirs = moco(bn_groups=1), moco(bn_groups=1)
+    objective = Case("moco", {"bn_groups": 1}).objective(ours)
+    optimizer = torch.optim.SGD([p for p in ours.parameters() if p.requires_grad], lr=0.1)
+    query, key, queue, pointer = theirs.query, theirs.key, theirs.queue.T.clone(), 0
+    for step in range(6):
+        data = batch(step)
+        one_step(objective, optimizer, data)
+
+        q = F.normalize(query(data.crops[0]))
+        with torch.no_grad():
+            k = F.normalize(key(data.crops[1]))
+        logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.clone()], 1)
+        assert logits.shape == (BATCH, 1 + 32)
+        loss = F.cross_entropy(logits / 0.2, torch.zeros(BATCH, dtype=torch.long))
+        query.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for p in query.parameters():
+                p -= 0.1 * p.grad
+            for slow, fast in zip(key.parameters(), query.parameters(), strict=True):
+                slow.mul_(0.999).add_(fast, alpha=0.001)
+        queue[:, pointer : pointer + BATCH] = k.T
+        pointer = (pointer + BATCH) % 32
+        assert int(ours.queue_pointer) == pointer
+        torch.testing.assert_close(ours.queue, queue.T)
+    for name, value in ours.query.state_dict().items():
+        torch.testing.assert_close(value, query.state_dict()[name])
+    for name, value in ours.key.state_dict().items():
+        torch.testing.assert_close(value, key.state_dict()[name])
+    assert not torch.equal(ours.key.backbone.bn1.running_mean, ours.query.backbone.bn1.running_mean)
+
+
+def test_symmetric_loss_adds_the_swapped_roles_and_enqueues_both() -> None:
+    method, one_way = moco(symmetric=True, bn_groups=1), moco(bn_groups=1)
+    data = batch()
+    swapped = Batch(data.crops[::-1], data.index, data.stream)
+    embedding = method.embed(method.anchors(data), MAIN)
+    labels = method.pseudo_labels(data, None)
+    both = method.loss(embedding, labels).mean()
+    parts = [
+        one_way.loss(one_way.embed(one_way.anchors(d), MAIN), one_way.pseudo_labels(d, None)).mean()
+        for d in (data, swapped)
+    ]
+    torch.testing.assert_close(both, parts[0] + parts[1])
+    method.commit(data, embedding.detach(), labels)
+    torch.testing.assert_close(method.queue[: 2 * BATCH], labels.keys.reshape(2 * BATCH, -1))
+    assert int(method.queue_pointer) == 2 * BATCH
+
+
+def test_keys_are_shuffled_between_groups_and_come_back_in_order() -> None:
+    """Split BN with shuffling: every key is normalised with the statistics of its shuffled group (REFERENCE §2.4)."""
+    method = moco(bn_groups=2)
+    data = batch()
+    labels = method.pseudo_labels(data, None)
+    stream = data.stream.child("key shuffle", 0)
+    order = torch.randperm(BATCH, generator=stream.generator())
+    expected = torch.empty_like(labels.keys[0])
+    plain = moco(bn_groups=1)
+    for group in order.chunk(2):
+        with torch.no_grad():
+            expected[group] = F.normalize(plain.key(data.crops[1][group]))
+    torch.testing.assert_close(labels.keys[0], expected)
+    assert not torch.allclose(labels.keys[0], F.normalize(plain.key(data.crops[1])))
+    assert not torch.equal(order, torch.arange(BATCH))
+
+
+def by_hand(method: MoCo, query: torch.Tensor, permutation: torch.Tensor, share: float, kind: str) -> torch.Tensor:
+    """Cross-entropy of each mixed query against its written-out dictionary and soft label (REFERENCE §5.6)."""
+    keys, losses = method.pseudo_labels(batch(), None).keys[0], []
+    for i, j in enumerate(permutation.tolist()):
+        if kind == "batch":
+            dictionary, a, b = torch.cat([keys, method.queue]), i, j
+        else:
+            columns = [keys[i]] if i == j else [keys[i], keys[j]]
+            dictionary, a, b = torch.cat([torch.stack(columns), method.queue]), 0, len(columns) - 1
+        logits = (dictionary @ query[i] / method.config.temperature).log_softmax(0)
+        losses.append(-(share * logits[a] + (1 - share) * logits[b]))
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize("kind", ["pair", "batch"])
+def test_mixed_positives_against_written_dictionaries(kind: str) -> None:
+    method = moco(bn_groups=1, mixed_positives=kind)
+    permutation = torch.tensor([1, 0, 2, 5, 3, 4, 7, 6])
+    query = method.embed(method.anchors(batch()), MAIN).detach()
+    own, other = method.pseudo_labels(batch(), None).mixed(permutation)
+    ours = 0.7 * method.loss(query, own) + 0.3 * method.loss(query, other)
+    torch.testing.assert_close(ours[0], by_hand(method, query[0], permutation, 0.7, kind))
+
+
+def test_separate_and_pair_differ_by_exactly_the_extra_column() -> None:
+    separate, pair = moco(bn_groups=1), moco(bn_groups=1, mixed_positives="pair")
+    permutation = torch.tensor([1, 0, 2, 3, 5, 4, 7, 6])  # two fixed points
+    query = separate.embed(separate.anchors(batch()), MAIN).detach()
+    first, second = (m.pseudo_labels(batch(), None).mixed(permutation)[0] for m in (separate, pair))
+    keys = first.keys[0]
+    a, b = separate.loss(query, first)[0].exp(), pair.loss(query, second)[0].exp()
+    own = ((query[0] * keys).sum(1) / 0.2).exp()
+    column = ((query[0] * keys[permutation]).sum(1) / 0.2).exp() / own
+    moved = permutation != torch.arange(BATCH)
+    torch.testing.assert_close((b - a)[moved], column[moved])
+    torch.testing.assert_close(b[~moved], a[~moved])
+
+
+def test_keys_enter_the_queue_after_all_terms() -> None:
+    """No term sees a key of its own step among the negatives (REFERENCE §10.5)."""
+    case = Case("moco", {}, {"adversarial": {}, "cutmix": {}})
+    method = case.build()
+    objective = case.objective(method)
+    before = method.queue.clone()
+    for term in objective.losses(batch()):
+        assert torch.equal(method.queue, before)
+        term.loss.backward()
+    objective.commit(batch())
+    assert int((method.queue != before).any(1).sum()) == BATCH
+    torch.testing.assert_close(method.queue.norm(dim=1), torch.ones(32, dtype=torch.float64))
+
+
+def test_queue_must_hold_whole_steps() -> None:
+    network = build(NetworkConfig(name="small-resnet", widths=(4,)))
+    with pytest.raises(ConfigError, match=r"method\.queue_size: 100 is not divisible by the 8 keys.*96 or 104"):
+        MoCoConfig(queue_size=100).build(network, Setting(64, 8))
+    with pytest.raises(ConfigError, match=r"16 keys of a step; use 16"):
+        MoCoConfig(queue_size=8, symmetric=True).build(network, Setting(64, 8))
+
+
+def test_the_key_network_takes_no_gradient_and_starts_equal() -> None:
+    method = moco()
+    assert not any(p.requires_grad for p in method.key.parameters())
+    source = dict(method.query.named_parameters())
+    assert all(torch.equal(p, source[n]) for n, p in method.key.named_parameters())
+    assert not any("aux" in name for name in method.key.state_dict())
+
+
+def test_heads_and_chance() -> None:
+    kinds = {kind: moco(head=kind).query.head for kind in ("linear", "mlp")}
+    assert isinstance(kinds["linear"], torch.nn.Linear)
+    assert [type(m).__name__ for m in kinds["mlp"]] == ["Linear", "ReLU", "Linear"]
+    assert moco().chance_loss == pytest.approx(math.log(33), rel=1e-6)
+
+
+def test_queue_is_drawn_from_the_seed_alone() -> None:
+    network = build(NetworkConfig(name="small-resnet", widths=(4,)))
+    queues = [MoCoConfig(queue_size=8).build(network, Setting(64, 8, seed=seed)).queue for seed in (0, 0, 1)]
+    assert torch.equal(queues[0], queues[1])
+    assert not torch.equal(queues[0], queues[2])
+
+
+def test_one_view_is_a_clear_error() -> None:
+    data = Batch(batch().crops[:1], batch().index, Stream(0))
+    with pytest.raises(ConfigError, match="two views"):
+        moco().pseudo_labels(data, None)
+
+
+def test_labels_are_reordered_whole() -> None:
+    method = moco(mixed_positives="pair")
+    own, _ = method.pseudo_labels(batch(), None).mixed(torch.arange(BATCH).roll(1))
+    picked = own[torch.tensor([3, 1])]
+    assert isinstance(picked, MoCoLabels)
+    assert picked.partner is not None
+    assert own.partner is not None
+    torch.testing.assert_close(picked.partner[:, 0], own.partner[:, 3])
