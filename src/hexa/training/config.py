@@ -1,0 +1,42 @@
+"""How a run is carried out: none of it changes what is learned, beyond rounding."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pydantic
+
+from hexa.config import Config
+
+
+class TrainingConfig(Config):
+    """Device, precision, logging and checkpoints of a run."""
+
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N; auto takes a GPU if there is one."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """auto is bf16 where the hardware has it, else fp32."""
+    channels_last: bool = True
+    """Keep images and filters with channels innermost, which convolutions prefer."""
+    compile: bool = False
+    """Compile the networks with torch.compile: a minute at the start, faster steps on a GPU."""
+    deterministic: bool = False
+    """Take only deterministic GPU kernels, so that two runs agree bit for bit there too (on a CPU they do anyway)."""
+    num_workers: int = pydantic.Field(default=4, ge=0)
+    """Processes that decode photographs; sources that fit the memory limit need none."""
+    resident_limit_bytes: int = pydantic.Field(default=4 * 1024**3, ge=0)
+    """Sources up to this size, decoded, are kept in the device's memory."""
+    max_corrupt_share: float = pydantic.Field(default=0.01, ge=0, le=1)
+    """The run stops when a larger share of the images cannot be read."""
+    log_every: int = pydantic.Field(default=20, gt=0)
+    """Steps between two lines of metrics."""
+    checkpoint_every: int = pydantic.Field(default=1, gt=0)
+    """Epochs between two checkpoints; the last epoch always ends with one."""
+    checkpoint_every_steps: int | None = pydantic.Field(default=None, gt=0)
+    """Also every so many steps; none for epochs only."""
+    keep: int = pydantic.Field(default=2, gt=0)
+    """How many checkpoints are kept, the newest ones."""
+    tensorboard: bool = True
+    """Write TensorBoard events beside metrics.jsonl."""
+    report: bool = True
+    """Write report.html at the end."""

@@ -1,0 +1,128 @@
+"""Is it learning? Statistics of the embedding, and warnings in plain words of collapse (REFERENCE §10.1, §10.9)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pydantic
+import torch
+from torch import Tensor
+
+from hexa.config import Config
+
+#: Below this the embedding hardly varies: 1 is a batch spread evenly over the sphere, 0 a single point.
+LOW_FEATURE_STD = 0.05
+#: An effective rank below this share of the embedding's width, or below 2, is a collapse to few directions.
+LOW_RANK_SHARE = 0.03
+#: A loss within this of ln(1 + K) has learned nothing.
+CHANCE_MARGIN = 0.02
+#: … for so many lines of metrics.
+STUCK_LINES = 10
+#: A contrastive accuracy above this with a k-NN hardly above chance: the task is solved by other means than content.
+HIGH_ACCURACY = 0.97
+
+
+class MonitorConfig(Config):
+    """The k-NN monitor: accuracy of the frozen features while training, where the data has labels (REFERENCE §7.3)."""
+
+    knn_every: int = pydantic.Field(default=10, ge=0)
+    """Epochs between two; the last epoch always has one. 0 turns it off."""
+    k: int = pydantic.Field(default=200, gt=0)
+    """Neighbours that vote, at most; capped by the number of images."""
+    temperature: float = pydantic.Field(default=0.07, gt=0)
+    """T of the votes exp(similarity / T)."""
+    max_images: int = pydantic.Field(default=20000, gt=0)
+    """At most so many images of each of the two splits, drawn once."""
+
+
+def feature_std(embedding: Tensor) -> Tensor:
+    """√D · mean over dimensions of the std over images of unit embeddings [B, D]; 0-d, near 1 healthy, 0 dead."""
+    flat = embedding.flatten(0, -2).float()
+    return flat.std(0, correction=0).mean() * math.sqrt(flat.shape[1])
+
+
+def effective_rank(embedding: Tensor) -> Tensor:
+    """exp(−Σ p log p) of the normalised singular values p of the centred embeddings [B, D]; 0-d, 1 … min(B − 1, D)."""
+    flat = embedding.flatten(0, -2).float()
+    values = torch.linalg.svdvals(flat - flat.mean(0))
+    share = values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
+    rank: Tensor = torch.special.entr(share).sum().exp()
+    return rank
+
+
+class Watch:
+    """Looks at the metrics of log and monitor lines and says what they mean; each warning once, until it has passed.
+
+    chance_loss: the loss of a network that tells nothing apart, if the method knows it. num_classes: for what k-NN
+    would reach by guessing. Only the last few lines are remembered, and `state` makes that survive a resume.
+    """
+
+    def __init__(self, chance_loss: float | None, num_classes: int | None, dim: int | None = None) -> None:
+        self.chance_loss = chance_loss
+        self.num_classes = num_classes
+        self.dim = dim
+        self.given: set[str] = set()
+        self.accuracy = 0.0
+        self.stuck = 0
+
+    @property
+    def state(self) -> dict[str, object]:
+        """What a checkpoint must hold."""
+        return {"given": sorted(self.given), "accuracy": self.accuracy, "stuck": self.stuck}
+
+    @state.setter
+    def state(self, state: Mapping[str, object]) -> None:
+        given, accuracy, stuck = state["given"], state["accuracy"], state["stuck"]
+        assert isinstance(given, list)
+        assert isinstance(accuracy, float)
+        assert isinstance(stuck, int)
+        self.given, self.accuracy, self.stuck = set(given), accuracy, stuck
+
+    def train(self, line: Mapping[str, float], batch_size: int) -> list[str]:
+        """Warnings about a line of training metrics."""
+        said: list[str | None] = []
+        spread, rank = line.get("feature_std"), line.get("effective_rank")
+        if spread is not None:
+            message = (
+                f"the embedding hardly varies (std {spread:.3f}, healthy is near 1): it is collapsing to one point; "
+                "lower optimizer.learning_rate or raise method.temperature"
+            )
+            said.append(self._once("std", spread < LOW_FEATURE_STD, message))
+        if rank is not None and self.dim is not None:
+            lowest = max(2.0, LOW_RANK_SHARE * min(self.dim, batch_size))
+            message = (
+                f"the embedding uses {rank:.1f} of {self.dim} directions: it is collapsing to few; "
+                "lower optimizer.learning_rate"
+            )
+            said.append(self._once("rank", rank < lowest, message))
+        loss = line.get("loss/std")
+        if loss is not None and self.chance_loss is not None:
+            near = abs(loss - self.chance_loss) < CHANCE_MARGIN * self.chance_loss
+            self.stuck = self.stuck + 1 if near else 0
+            message = (
+                f"the loss stays at {loss:.3f}, that of guessing among all keys ({self.chance_loss:.3f}): "
+                "nothing is learned yet; change optimizer.learning_rate, or look at the views with hexa visualize"
+            )
+            said.append(self._once("chance", self.stuck >= STUCK_LINES, message))
+        self.accuracy = line.get("accuracy/std", self.accuracy)
+        return [message for message in said if message]
+
+    def knn(self, percent: float) -> list[str]:
+        """Warnings about a k-NN accuracy, given the contrastive accuracy of the last line."""
+        if not self.num_classes:
+            return []
+        guess = 100 / self.num_classes
+        poor = percent < min(2 * guess, guess + 0.2 * (100 - guess))
+        message = (
+            f"the pretext task is solved ({100 * self.accuracy:.0f} %) but k-NN is {percent:.1f} %, guessing gives "
+            f"{guess:.1f} %: the views betray each other by something other than content, often by shared batch-norm "
+            "statistics; raise method.bn_groups or make the views harder"
+        )
+        said = self._once("shortcut", poor and self.accuracy > HIGH_ACCURACY, message)
+        return [said] if said else []
+
+    def _once(self, name: str, wrong: bool, message: str) -> str | None:
+        new = wrong and name not in self.given
+        self.given = self.given | {name} if wrong else self.given - {name}
+        return message if new else None

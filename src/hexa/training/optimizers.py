@@ -1,0 +1,66 @@
+"""Optimizers by name. One entry in `_BUILDERS` and one name in the config is all a further one needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import pydantic
+import torch
+from torch import nn
+
+from hexa.config import Config
+
+
+class OptimizerConfig(Config):
+    """What turns gradients into steps. The defaults are MoCo's (REFERENCE §2.1)."""
+
+    name: Literal["sgd"] = "sgd"
+    """sgd: v ← μ·v + (g + λ·θ); θ ← θ − lr·v."""
+    learning_rate: float = pydantic.Field(default=0.03, gt=0)
+    """The rate at `base_batch_size`, or at any batch size if that is not given."""
+    base_batch_size: int | None = pydantic.Field(default=None, gt=0)
+    """Scale the rate linearly: learning_rate · batch_size / base_batch_size. none takes it as it is."""
+    momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
+    """μ."""
+    weight_decay: float = pydantic.Field(default=1e-4, ge=0)
+    """λ, on every parameter, as MoCo does: batch-norms and biases too (REFERENCE §10.16)."""
+    nesterov: bool = False
+    """Look one step of momentum ahead."""
+
+    @pydantic.model_validator(mode="after")
+    def _nesterov_has_momentum(self) -> OptimizerConfig:
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0")
+        return self
+
+    def scaled_learning_rate(self, batch_size: int) -> float:
+        """The learning rate at a global batch of `batch_size` images (linear scaling)."""
+        if self.base_batch_size is None:
+            return self.learning_rate
+        return self.learning_rate * batch_size / self.base_batch_size
+
+
+def _sgd(parameters: list[nn.Parameter], config: OptimizerConfig, learning_rate: float) -> torch.optim.Optimizer:
+    # one kernel for all parameters: the step is bound by launches on a GPU, and by memory passes on a CPU
+    fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
+    return torch.optim.SGD(
+        parameters,
+        lr=learning_rate,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        nesterov=config.nesterov,
+        fused=fused,
+    )
+
+
+_BUILDERS: dict[str, Callable[[list[nn.Parameter], OptimizerConfig, float], torch.optim.Optimizer]] = {"sgd": _sgd}
+
+
+def build(parameters: Iterable[nn.Parameter], config: OptimizerConfig, batch_size: int) -> torch.optim.Optimizer:
+    """The optimizer of all parameters that require a gradient, in one group, at the rate for `batch_size` (global).
+
+    Parameters whose gradient is None in a step are left as they are, not decayed (REFERENCE §10.16).
+    """
+    trained = [p for p in parameters if p.requires_grad]
+    return _BUILDERS[config.name](trained, config, config.scaled_learning_rate(batch_size))

@@ -1,0 +1,64 @@
+"""Learning-rate schedules as closed forms of the absolute step, so that resuming can't bend them (REFERENCE §10.6)."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import pydantic
+
+from hexa.config import Config, ConfigError
+
+
+class ScheduleConfig(Config):
+    """How the learning rate moves; everything is a share of the optimizer's learning rate (REFERENCE §2.1, §4.6)."""
+
+    kind: Literal["cosine", "steps", "constant"] = "cosine"
+    """cosine falls along half a cosine; steps multiplies by `gamma` at each milestone; constant stays."""
+    per: Literal["epoch", "step"] = "epoch"
+    """How often cosine moves: once an epoch (MoCo) or at every step (SwAV)."""
+    final_share: float = pydantic.Field(default=0.0, ge=0)
+    """Where cosine ends, as a share of the learning rate (SwAV: 0.001)."""
+    milestones: tuple[int, ...] = (120, 160)
+    """steps only: the epochs at which the rate falls (MoCo v1)."""
+    gamma: float = pydantic.Field(default=0.1, gt=0)
+    """steps only: the factor of each fall."""
+    warmup_epochs: float = pydantic.Field(default=0.0, ge=0)
+    """Epochs of linear warm-up, at every step, before the schedule proper."""
+    warmup_start_share: float = pydantic.Field(default=0.0, ge=0)
+    """Where the warm-up starts, as a share of the learning rate (SwAV: 0.3 / 4.8)."""
+
+    @pydantic.field_validator("milestones")
+    @classmethod
+    def _ascending(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if list(value) != sorted(set(value)) or any(milestone <= 0 for milestone in value):
+            raise ValueError("milestones are positive epochs in ascending order")
+        return value
+
+    def check(self, epochs: int) -> None:
+        """Raise ConfigError if the warm-up leaves nothing of a run of `epochs`."""
+        if self.warmup_epochs >= epochs:
+            message = f"a warm-up of {self.warmup_epochs:g} epochs does not fit a run of {epochs}; shorten it"
+            raise ConfigError([("schedule.warmup_epochs", message)])
+
+
+def learning_rate_share(config: ScheduleConfig, step: int, epochs: int, steps_per_epoch: int) -> float:
+    """The share of the learning rate at an absolute step, 0 … epochs · steps_per_epoch − 1.
+
+    cosine: f + (1 − f) · ½ (1 + cos(π · t / T)), f the final share; t and T count epochs or steps after the warm-up.
+    MoCo's is t = e = 0 … E − 1, T = E. steps: γ^(milestones passed). Warm-up over w = warmup_epochs · steps_per_epoch
+    points, both ends included: s + (1 − s) · step / (w − 1) (REFERENCE §2.1, §4.6).
+    """
+    warmup = round(config.warmup_epochs * steps_per_epoch)
+    if step < warmup:
+        return config.warmup_start_share + (1 - config.warmup_start_share) * step / max(1, warmup - 1)
+    epoch = step // steps_per_epoch
+    if config.kind == "constant":
+        return 1.0
+    if config.kind == "steps":
+        return config.gamma ** sum(epoch >= milestone for milestone in config.milestones)
+    if config.per == "step":
+        passed = (step - warmup) / (epochs * steps_per_epoch - warmup)
+    else:
+        passed = max(0.0, epoch - config.warmup_epochs) / (epochs - config.warmup_epochs)
+    return config.final_share + (1 - config.final_share) * 0.5 * (1 + math.cos(math.pi * passed))
