@@ -55,7 +55,7 @@ class Config(pydantic.BaseModel):
     """A frozen pydantic model that refuses unknown fields and names the nearest known one."""
 
     model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True
+        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, coerce_numbers_to_str=True
     )
 
     @pydantic.model_validator(mode="before")

@@ -1,1 +1,88 @@
+"""Recipes: an experiment is a function that returns a complete `Experiment`.
 
+Its docstring states the command, the expected result and the cost; `hexa recipes` prints them. The name on the command
+line is the function's, with dashes. A recipe of one's own is such a function in any file, run by
+`hexa pretrain ./mine.py:name`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hexa.config import UserError, nearest
+
+if TYPE_CHECKING:
+    from hexa.experiment import Experiment
+
+Recipe = Callable[[], "Experiment"]
+_registry: dict[str, Recipe] = {}
+
+
+def recipe(function: Recipe) -> Recipe:
+    """Offer this function by its name with dashes."""
+    name = function.__name__.replace("_", "-")
+    assert name not in _registry, f"two recipes are called {name}"
+    _registry[name] = function
+    return function
+
+
+def register(name: str, function: Recipe, doc: str) -> None:
+    """Offer one of a family of recipes that differ by a parameter."""
+    function.__doc__ = doc
+    function.__name__ = name.replace("-", "_")
+    recipe(function)
+
+
+def _all() -> dict[str, Recipe]:
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return _registry
+
+
+def names() -> list[str]:
+    """The names of all recipes, sorted."""
+    return sorted(_all())
+
+
+def get(name: str) -> Experiment:
+    """The experiment of a recipe. Raises UserError with the nearest name."""
+    known = _all()
+    if name not in known:
+        raise UserError(f"unknown recipe '{name}'; {nearest(name, known).split(':')[0]}; `hexa recipes` lists them")
+    return known[name]()
+
+
+def describe() -> list[dict[str, Any]]:
+    """What can be run: name, method, hard examples, data, and what the docstring says of result and cost."""
+    described = []
+    for name, function in sorted(_all().items()):
+        experiment = function()
+        summary, facts = _read(inspect.getdoc(function) or "")
+        described.append(
+            {
+                "name": name,
+                "summary": summary,
+                "method": experiment.method.name,
+                "hard_examples": [n for n, h in experiment.hard_examples.items() if h.weight > 0],
+                "data": experiment.data,
+                "epochs": experiment.epochs,
+                "batch_size": experiment.batch_size,
+                **facts,
+            }
+        )
+    return described
+
+
+def _read(doc: str) -> tuple[str, dict[str, str]]:
+    """Summary line, and the paragraphs that begin with Command:, Expected: and Cost:."""
+    paragraphs = [" ".join(part.split()) for part in doc.split("\n\n")]
+    facts = {"command": "", "expected": "", "cost": ""}
+    for line in "\n".join(doc.splitlines()[1:]).replace("\n    ", " ").splitlines():
+        label, _, text = line.strip().partition(": ")
+        if label.lower() in facts:
+            facts[label.lower()] = " ".join(text.split())
+    return paragraphs[0], facts

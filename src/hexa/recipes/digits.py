@@ -1,0 +1,68 @@
+"""The embedded digits: recipes that need no download and run in a minute on two cores."""
+
+from __future__ import annotations
+
+from hexa.data.views import ViewsConfig
+from hexa.experiment import Experiment
+from hexa.hard_examples.adversarial import AdversarialConfig
+from hexa.methods.moco import MoCoConfig
+from hexa.nn.backbones import NetworkConfig
+from hexa.recipes import recipe
+from hexa.training.config import TrainingConfig
+from hexa.training.monitor import MonitorConfig
+from hexa.training.optimizers import OptimizerConfig
+from hexa.training.schedules import ScheduleConfig
+
+
+def _digits(name: str) -> Experiment:
+    return Experiment(
+        recipe=name,
+        data="digits",
+        epochs=40,
+        batch_size=128,
+        network=NetworkConfig(name="small-resnet", widths=(16, 32, 64), mean=(0.3, 0.3, 0.3), std=(0.37, 0.37, 0.37)),
+        # digits have no colour and mirrored ones are other digits: what is left of MoCo-v2's views is crop and contrast
+        views=ViewsConfig(
+            size=16,
+            scale=(0.4, 1.0),
+            flip_probability=0.0,
+            brightness=0.4,
+            contrast=0.4,
+            saturation=0.0,
+            hue=0.0,
+            grayscale_probability=0.0,
+            blur_probability=0.0,
+        ),
+        method=MoCoConfig(queue_size=1024, momentum=0.99, temperature=0.1, bn_groups=4),
+        optimizer=OptimizerConfig(learning_rate=0.03, weight_decay=5e-4),
+        schedule=ScheduleConfig(kind="cosine", per="epoch"),
+        training=TrainingConfig(log_every=10, checkpoint_every=5),
+        monitor=MonitorConfig(knn_every=10),
+    )
+
+
+@recipe
+def digits_moco_v2() -> Experiment:
+    """MoCo-v2 on the 8×8 digits of scikit-learn: the baseline of the demo.
+
+    Command: hexa pretrain digits-moco-v2
+
+    Expected: k-NN 97 % after 40 epochs (random features: 93 %).
+
+    Cost: half a minute on two cores.
+    """
+    return _digits("digits-moco-v2")
+
+
+@recipe
+def digits_hexa_moco() -> Experiment:
+    """HEXA-MoCo on the digits: MoCo-v2 with adversarial queries, the other arm of the demo.
+
+    Command: hexa pretrain digits-hexa-moco
+
+    Expected: k-NN 97 % after 40 epochs; on data this small a draw with digits-moco-v2.
+
+    Cost: a minute on two cores.
+    """
+    experiment = _digits("digits-hexa-moco")
+    return experiment.model_copy(update={"hard_examples": {"adversarial": AdversarialConfig()}})

@@ -1,0 +1,82 @@
+"""ImageNet: the published MoCo rows (REFERENCE §5.13). Written down exactly; not run here."""
+
+from __future__ import annotations
+
+from hexa.core import HardExampleConfig
+from hexa.data.views import ViewsConfig
+from hexa.experiment import Experiment
+from hexa.hard_examples.adversarial import AdversarialConfig
+from hexa.hard_examples.cutmix import CutMixConfig
+from hexa.methods.moco import MoCoConfig
+from hexa.nn.backbones import NetworkConfig
+from hexa.recipes import register
+from hexa.training.optimizers import OptimizerConfig
+from hexa.training.schedules import ScheduleConfig
+
+DATA = "folder:imagenet"
+ADV, CMX = "adversarial", "cutmix"
+
+#: The six schemes of the ablation (REFERENCE §5.9).
+SCHEMES: dict[str, dict[str, HardExampleConfig]] = {
+    "i": {},
+    "ii": {ADV: AdversarialConfig()},
+    "iii": {CMX: CutMixConfig()},
+    "iv": {ADV: AdversarialConfig(), CMX: CutMixConfig()},
+    "v": {ADV: AdversarialConfig(), "cutmix_adversarial": CutMixConfig(source=ADV)},
+    "vi": {ADV: AdversarialConfig(), CMX: CutMixConfig(), "cutmix_adversarial": CutMixConfig(source=ADV)},
+}
+
+#: ImageNet linear top-1 of REFERENCE §8.1.
+PUBLISHED = {("moco-v2", 200): 67.5, ("moco-v2", 800): 71.1, ("hexa-moco", 200): 68.9, ("hexa-moco", 800): 71.7}
+
+
+def moco(name: str, epochs: int, hard_examples: dict[str, HardExampleConfig]) -> Experiment:
+    """ResNet-50, 2×224 of scale 0.2–1, batch 256, lr 0.03, cosine per epoch (REFERENCE §2.1, §2.2)."""
+    return Experiment(
+        recipe=name,
+        data=DATA,
+        epochs=epochs,
+        batch_size=256,
+        network=NetworkConfig(name="resnet50"),
+        views=ViewsConfig(size=224, scale=(0.2, 1.0)),
+        method=MoCoConfig(bn_groups=8),
+        hard_examples=hard_examples,
+        optimizer=OptimizerConfig(learning_rate=0.03, base_batch_size=256, weight_decay=1e-4),
+        schedule=ScheduleConfig(kind="cosine", per="epoch"),
+    )
+
+
+for _family, _scheme, _what in (
+    ("moco-v2", "i", "MoCo-v2, the baseline"),
+    ("hexa-moco", "ii", "HEXA-MoCo, adversarial queries beside the clean ones"),
+):
+    for _epochs in (200, 800):
+        _name = f"imagenet-{_family}-{_epochs}"
+        register(
+            _name,
+            lambda name=_name, epochs=_epochs, scheme=_scheme: moco(name, epochs, SCHEMES[scheme]),  # type: ignore[misc]
+            f"""{_what}: ImageNet, ResNet-50, {_epochs} epochs.
+
+            Command: torchrun --nproc-per-node 8 -m hexa pretrain {_name} --data folder:imagenet
+
+            Expected: published linear top-1 {PUBLISHED[_family, _epochs]} (REFERENCE §8.1). Not run here.
+
+            Cost: {_epochs} epochs of 5,004 steps of 256 images at 224², eight GPUs for days.
+            """,
+        )
+
+for _number, _hard in SCHEMES.items():
+    _terms = " + ".join(["Std", *("CmxA" if "_" in n else {"a": "Adv", "c": "Cmx"}[n[0]] for n in _hard)])
+    _name = f"ablate-moco-{_number}"
+    register(
+        _name,
+        lambda name=_name, hard=_hard: moco(name, 20, hard),  # type: ignore[misc]
+        f"""Scheme {_number} of the ablation, {_terms}: MoCo-v2 on ImageNet, 20 epochs, then a 1-epoch linear probe.
+
+        Command: torchrun --nproc-per-node 8 -m hexa pretrain {_name} --data folder:imagenet
+
+        Expected: published as a bar without a number; every scheme above Std, Cmx above CmxA. Not run here.
+
+        Cost: {1 + 0.75 * len(_hard):g} times 20 epochs of MoCo-v2, by counting passes.
+        """,
+    )

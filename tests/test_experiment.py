@@ -1,0 +1,78 @@
+"""Experiments: overrides, files, and errors that name the field and its nearest neighbour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hexa import recipes
+from hexa.config import ConfigError, UserError
+from hexa.experiment import dump, load, override
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_survives_its_file(name: str, tmp_path: Path) -> None:
+    experiment = recipes.get(name)
+    assert experiment.recipe == name
+    dump(experiment, tmp_path / "config.yaml")
+    assert load(tmp_path / "config.yaml") == experiment
+
+
+def test_overrides_by_text_and_by_value() -> None:
+    plain = recipes.get("digits-moco-v2")
+    changed = override(plain, {"method.temperature": "1e-1", "epochs": 3, "training.precision": "fp32"})
+    assert (changed.method.temperature, changed.epochs, changed.training.precision) == (0.1, 3, "fp32")
+    assert changed.method.queue_size == plain.method.queue_size
+    assert override(plain, {"data": "folder:a: b"}).data == "folder:a: b"
+
+
+def test_hard_examples_come_and_go_by_naming_them() -> None:
+    plain = recipes.get("digits-moco-v2")
+    changed = override(plain, {"hard_examples.cutmix.weight": "0.5"})
+    assert changed.hard_examples["cutmix"].weight == 0.5
+    assert override(changed, {"hard_examples.cutmix": "none"}).hard_examples == {}
+    named = {"hard_examples.mine.kind": "cutmix", "hard_examples.mine.per_sample": "true"}
+    assert override(plain, named).hard_examples["mine"].per_sample
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("method.temperture", r"method\.temperture: unknown field; did you mean 'temperature'"),
+        ("metod.temperature", r"unknown field 'metod'; did you mean 'method'"),
+        ("hard_examples.adversarial.epsilom", r"adversarial\.epsilom: unknown field; did you mean 'epsilon'"),
+        ("epochs.x", r"'epochs'; it has no fields"),
+        ("hard_examples.cutmx.weight", r"cutmx\.kind: unknown kind 'cutmx'; did you mean 'cutmix'"),
+        ("method.name", r"method\.name: unknown name '7'"),
+        ("epoch", r"epoch: unknown field; did you mean 'epochs'"),
+        ("hard_examples.adversarial.source", r"no hard example '7'"),
+    ],
+)
+def test_a_mistyped_field_names_the_nearest(path: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        override(recipes.get("digits-hexa-moco"), {path: "7"})
+
+
+def test_wrong_values_name_their_field() -> None:
+    with pytest.raises(ConfigError, match=r"epochs: input should be greater than 0 .*given: -1"):
+        override(recipes.get("digits-moco-v2"), {"epochs": "-1"})
+    with pytest.raises(ConfigError, match=r"method\.temperature: .*given: 'warm'"):
+        override(recipes.get("digits-moco-v2"), {"method.temperature": "warm"})
+
+
+def test_sources_in_a_circle_are_refused() -> None:
+    circle = {"hard_examples.a.kind": "cutmix", "hard_examples.a.source": "b", "hard_examples.b.kind": "cutmix"}
+    with pytest.raises(ConfigError, match="each other"):
+        override(recipes.get("digits-moco-v2"), {**circle, "hard_examples.b.source": "a"})
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"absent\.yaml: No such file"):
+        load(tmp_path / "absent.yaml")
+    (tmp_path / "text.yaml").write_text("just words")
+    with pytest.raises(UserError, match="holds no fields"):
+        load(tmp_path / "text.yaml")
+    (tmp_path / "broken.yaml").write_text("a: [")
+    with pytest.raises(UserError, match="not a YAML file"):
+        load(tmp_path / "broken.yaml")
