@@ -1,0 +1,139 @@
+"""Checkpoints that are whole or not there, and recognised when they are neither ours nor intact."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hexa.config import UserError
+
+FORMAT = "hexa-checkpoint-1"
+_NAME = re.compile(r"step-(\d{8,})\.pt")
+
+State = dict[str, Any]
+
+
+class BadCheckpoint(UserError):
+    """A file that is truncated, damaged, or no checkpoint of ours; the message says which."""
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """The file of a step: step-00000123.pt."""
+    return folder / f"step-{step:08d}.pt"
+
+
+def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2) -> Path:
+    """Write the state of a step at once or not at all, then delete all but the newest `keep` up to this step.
+
+    A temporary file in the same folder is written, flushed to the disk and renamed, and the folder is flushed: whenever
+    the machine stops, every file with a checkpoint's name is a complete one. `state` holds tensors, numbers, text,
+    lists and dictionaries of them; a checksum over all of it is stored beside, because a disk may damage what is whole.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = path_of(folder, step)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    content: State = {"format": FORMAT, "step": step, **state}
+    try:
+        with temporary.open("wb") as file:
+            torch.save({**content, "checksum": checksum(content)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _flush_folder(folder)
+    older = [found for found in checkpoints(folder) if step_of(found) <= step]
+    for found in older[: -keep or None]:
+        found.unlink(missing_ok=True)
+    return path
+
+
+def load(path: Path, device: torch.device | str = "cpu") -> State:
+    """Read a checkpoint, weights only: nothing in the file is executed. Raises BadCheckpoint with the reason."""
+    try:
+        content = torch.load(path, map_location=device, weights_only=True)
+    except OSError as error:
+        raise BadCheckpoint(f"{path}: {error.strerror or error}") from None
+    except Exception as error:  # torch's reader raises whatever the damaged bytes lead it to
+        raise BadCheckpoint(f"{path}: truncated, damaged or foreign ({_first_line(error)})") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise BadCheckpoint(f"{path}: not a checkpoint of hexa (format {FORMAT})")
+    stored = content.pop("checksum", None)
+    if stored != checksum(content):
+        raise BadCheckpoint(f"{path}: damaged (its content does not match its checksum)")
+    return content
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a folder by their names, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), key=step_of)
+
+
+def step_of(path: Path) -> int:
+    """The step that a checkpoint's name tells."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match.group(1))
+
+
+def newest_good(
+    folder: Path, warn: Callable[[str], None], device: torch.device | str = "cpu"
+) -> tuple[Path, State] | None:
+    """The newest checkpoint that is intact, passing over bad ones and saying so; None if there is no good one."""
+    for path in reversed(checkpoints(folder)):
+        try:
+            return path, load(path, device)
+        except BadCheckpoint as error:
+            warn(f"{error}; trying the checkpoint before it")
+    return None
+
+
+def checksum(content: object) -> str:
+    """SHA-256 over names, types, shapes and bytes of nested dictionaries, lists, tensors and plain values."""
+    digest = hashlib.sha256()
+    for piece in _pieces(content):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _pieces(value: object) -> Iterator[bytes | memoryview]:
+    if isinstance(value, Tensor):
+        yield f"tensor {value.dtype} {tuple(value.shape)}".encode()
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        yield flat.view(torch.uint8).numpy().data if flat.numel() else b""
+    elif isinstance(value, Mapping):
+        yield f"mapping {len(value)}".encode()
+        for key, inner in value.items():
+            yield repr(key).encode()
+            yield from _pieces(inner)
+    elif isinstance(value, list | tuple):
+        yield f"{type(value).__name__} {len(value)}".encode()
+        for inner in value:
+            yield from _pieces(inner)
+    else:
+        yield repr(value).encode()
+
+
+def _flush_folder(folder: Path) -> None:
+    """A rename is on the disk once its folder is; systems that can't open folders need no such thing."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(". ")[:120]

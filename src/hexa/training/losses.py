@@ -1,0 +1,103 @@
+"""Losses between two log lines, kept on the device: their means, and where the first one stopped being finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hexa.runtime import processes
+
+_NEVER = 2**62
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss, or the weights, stopped being finite: the run ends with the last good checkpoint kept. Exit code 1."""
+
+    exit_code = 1
+
+    def __init__(self, step: int, term: str, learning_rate: float, checkpoint: Path | None) -> None:
+        self.step, self.term, self.learning_rate, self.checkpoint = step, term, learning_rate, checkpoint
+        what = "the weights are" if term == "weights" else f"the loss of '{term}' is"
+        kept = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was written yet"
+        super().__init__(
+            f"step {step}: {what} not finite at learning rate {learning_rate:g}; {kept}; "
+            "lower optimizer.learning_rate and start anew"
+        )
+
+
+class LossWindow:
+    """Sums of each part's loss and of the weighted total since the last log line.
+
+    Nothing is read from the device until asked for: where the first non-finite value occurred is remembered there too.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._names: list[str] = []
+        self._sums = torch.zeros(0, device=device)
+        self._first_bad = torch.zeros(0, dtype=torch.long, device=device)
+        self.count = 0
+
+    def add(self, parts: Mapping[str, Tensor], total: Tensor, step: int) -> None:
+        """The losses of a step, 0-d each; `step` counts from 1."""
+        values = torch.stack([*parts.values(), total]).float()
+        if not self._names:
+            self._names = [*parts, "total"]
+            self._sums = torch.zeros_like(values)
+            self._first_bad = torch.full_like(values, _NEVER, dtype=torch.long)
+        assert self._names == [*parts, "total"], "the terms of an objective don't change"
+        self._sums += values
+        self.count += 1
+        self._first_bad.clamp_(max=torch.where(values.isfinite(), _NEVER, step))
+
+    def means(self) -> tuple[list[str], Tensor]:
+        """Names as the journal has them, and the means on the device."""
+        return [*(f"loss/{name}" for name in self._names[:-1]), "loss"], self._sums / max(1, self.count)
+
+    def first_non_finite(self) -> tuple[int, str] | None:
+        """The first step with a loss that was not finite, on any process, and the term; reads the device."""
+        if not self._names:
+            return None
+        steps = (-processes.all_reduce_max(-self._first_bad)).tolist()
+        step = min(steps)
+        return None if step == _NEVER else (step, self._names[steps.index(step)])
+
+    def clear(self) -> None:
+        """Start the next window."""
+        self._sums.zero_()
+        self.count = 0
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold for the next log line to come out the same."""
+        return {"names": list(self._names), "sums": self._sums.clone(), "count": self.count}
+
+    @state.setter
+    def state(self, state: Mapping[str, Any]) -> None:
+        self._names, self.count = list(state["names"]), state["count"]
+        self._sums = state["sums"].to(self._device).clone()
+        self._first_bad = torch.full((len(self._names),), _NEVER, dtype=torch.long, device=self._device)
+
+
+def is_finite(state: object) -> bool:
+    """Whether every floating-point tensor of a nested state is finite; reads the device once."""
+    flags = [tensor.isfinite().all() for tensor in _tensors(state) if tensor.is_floating_point()]
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for flag in flags:
+        by_device.setdefault(flag.device, []).append(flag)
+    return all(bool(torch.stack(same).all()) for same in by_device.values())
+
+
+def _tensors(state: object) -> Iterator[Tensor]:
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, Mapping):
+        for value in state.values():
+            yield from _tensors(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _tensors(value)

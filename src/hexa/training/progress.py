@@ -1,0 +1,85 @@
+"""Progress for people: a bar on a terminal, plain lines elsewhere, nothing from any process but the main one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+#: Seconds between two plain lines.
+_PAUSE = 5.0
+
+
+class Reporter:
+    """Shows a run's steps. console None is silent."""
+
+    def __init__(self, console: Console | None, total: int, done: int = 0) -> None:
+        self._console = console
+        self._total = total
+        self._begin, self._first = time.monotonic(), done
+        self._shown = self._begin - _PAUSE
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        if console is not None and console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(elapsed_when_finished=True),
+                console=console,
+                transient=True,
+            )
+            self._task = self._bar.add_task("training", total=total, completed=done)
+            self._bar.start()
+
+    def step(self, step: int) -> None:
+        """One more step is done."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=step)
+
+    def metrics(self, step: int, line: Mapping[str, object]) -> None:
+        """A line of metrics was written."""
+        text = _describe(line)
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, description=text, completed=step)
+            return
+        now = time.monotonic()
+        if self._console is None or (now - self._shown < _PAUSE and step < self._total):
+            return
+        self._shown = now
+        left = (now - self._begin) / max(1, step - self._first) * (self._total - step)
+        self.say(f"step {step}/{self._total} · {text} · {_duration(left)} left")
+
+    def say(self, message: str) -> None:
+        """A line that stays."""
+        if self._console is not None:
+            self._console.print(escape(message), highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _describe(line: Mapping[str, object]) -> str:
+    pieces = []
+    for name, text in (
+        ("epoch", "epoch {:.1f}"),
+        ("loss", "loss {:.3f}"),
+        ("images_per_second", "{:.0f} images/s"),
+        ("data_wait", "{:.0%} waiting for data"),
+    ):
+        value = line.get(name)
+        if isinstance(value, int | float):
+            pieces.append(text.format(value))
+    return " · ".join(pieces)
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,69 @@
+"""Ctrl-C and SIGTERM as a request to finish the step and save."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+import torch
+
+from hexa.runtime import processes
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, has saved, and can be resumed. `exit_code` is 130 for SIGINT, 143 for SIGTERM."""
+
+    def __init__(self, number: int, step: int, run: Path | None) -> None:
+        self.number, self.step, self.run = number, step, run
+        super().__init__(
+            f"interrupted by {signal.Signals(number).name}; saved at step {step}"
+            + (f"; go on with: hexa resume {run}" if run is not None else "")
+        )
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.number
+
+
+class Interrupts:
+    """While entered, the first SIGINT or SIGTERM is remembered in `received`; a second one acts as it always does.
+
+    Handlers belong to the main thread; entered in another one it does nothing.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.received: int | None = None
+        self._say = say
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        self._restore()
+        self._say("stopping: this step is finished and saved first; once more to stop at once")
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def agreed(self, device: torch.device) -> int | None:
+        """The signal that any process received, the same on all of them; a collective call."""
+        if processes.world_size() == 1:
+            return self.received
+        value = torch.tensor(self.received or 0, device=device)
+        return int(processes.all_reduce_max(value)) or None

@@ -1,0 +1,308 @@
+"""The loop around an objective (DESIGN §3.2). It knows the contract of `hexa.core` and no method by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hexa.config import UserError
+from hexa.core import STD, Batch, Objective, Part
+from hexa.runtime import processes
+from hexa.training import checkpoints
+from hexa.training.clock import Clock
+from hexa.training.config import TrainingConfig
+from hexa.training.journal import Journal
+from hexa.training.losses import LossWindow, NonFiniteError, is_finite
+from hexa.training.monitor import Watch, effective_rank, feature_std
+from hexa.training.progress import Reporter
+from hexa.training.schedules import ScheduleConfig, learning_rate_share
+from hexa.training.signals import Interrupted, Interrupts
+
+
+class Loader(Protocol):
+    """Batches of views by epoch, from any step of it."""
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+    @property
+    def wait_seconds(self) -> float: ...
+    @property
+    def problems(self) -> list[str]: ...
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The numbers that a trainer works by. learning_rate is the scaled one; batch_size is global."""
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    schedule: ScheduleConfig
+    training: TrainingConfig
+    fingerprint: str = ""
+    monitor_every: int = 0
+
+
+@dataclass
+class Trainer:
+    """Trains, logs, saves; `run` returns at the end or raises Interrupted or NonFiniteError.
+
+    folder: the run's folder, None to write no checkpoints. monitor: metrics of the frozen features, in percent.
+    Every process holds one; only the main one writes. `step` counts finished steps.
+    """
+
+    objective: Objective
+    optimizer: torch.optim.Optimizer
+    loader: Loader
+    plan: Plan
+    device: torch.device
+    folder: Path | None = None
+    journal: Journal = field(default_factory=lambda: Journal(None))
+    reporter: Reporter = field(default_factory=lambda: Reporter(None, 0))
+    monitor: Callable[[], dict[str, float]] | None = None
+    watch: Watch | None = None
+    step: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._window = LossWindow(self.device)
+        self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self._interrupts = Interrupts(self.reporter.say)
+        self._saved_step = -1
+        self._problems = 0
+        self._clock = Clock(self.loader)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.loader.steps_per_epoch
+
+    @property
+    def total_steps(self) -> int:
+        return self.plan.epochs * self.steps_per_epoch
+
+    # -- the loop ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Train to the end from wherever the state stands."""
+        method = self.objective.method
+        with self._interrupts:
+            self._clock.start(self.seconds)
+            while self.step < self.total_steps:
+                epoch, start = divmod(self.step, self.steps_per_epoch)
+                method.train()
+                if start == 0:
+                    method.start_epoch(epoch)
+                for batch in self.loader.epoch(epoch, start):
+                    self._train_step(self._prepared(batch))
+                    self._after_step()
+                self._list_problems()
+
+    def _prepared(self, batch: Batch) -> Batch:
+        """Layers that draw numbers (dropout) draw those of this step and process, as everything else does."""
+        torch.manual_seed(batch.stream.child("layers", processes.rank()).integer())
+        if not self.plan.training.channels_last:
+            return batch
+        crops = tuple(crop.contiguous(memory_format=torch.channels_last) for crop in batch.crops)
+        return replace(batch, crops=crops)
+
+    def _train_step(self, batch: Batch) -> None:
+        learning_rate = self.learning_rate
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        seen = _Seen(wanted=self._logs(self.step + 1))
+        losses: dict[str, Tensor] = {}
+        total = torch.zeros((), device=self.device)
+        for term in self.objective.losses(batch):
+            term.loss.backward()  # type: ignore[no-untyped-call]  # frees the graph before the next term is built
+            total = total + term.loss.detach()
+            for name, part in term.parts.items():
+                losses[name] = part.loss
+                seen.look(name, part)
+        processes.average_gradients(self._parameters)
+        self._window.add(losses, total, self.step + 1)
+        if self.device.type == "cpu":  # where asking makes nothing wait: stop before the weights are touched
+            self._raise_if_not_finite()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.objective.commit(batch)
+        self.step += 1
+        if seen.wanted:
+            self._raise_if_not_finite()
+            self._log(learning_rate, seen)
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the step that comes next."""
+        share = learning_rate_share(self.plan.schedule, self.step, self.plan.epochs, self.steps_per_epoch)
+        return self.plan.learning_rate * share
+
+    def _logs(self, step: int) -> bool:
+        return step % self.plan.training.log_every == 0 or step == self.total_steps
+
+    def _after_step(self) -> None:
+        """Whatever is due after a step: monitor, checkpoint, and stopping when asked to."""
+        training, at_end = self.plan.training, self.step == self.total_steps
+        epoch, rest = divmod(self.step, self.steps_per_epoch)
+        self.reporter.step(self.step)
+        every = self.plan.monitor_every
+        if rest == 0 and self.monitor is not None and every and (epoch % every == 0 or at_end):
+            with self._clock.paused():
+                self._run_monitor()
+        steps = training.checkpoint_every_steps
+        due = rest == 0 and (epoch % training.checkpoint_every == 0 or at_end)
+        if due or (steps and self.step % steps == 0):
+            self.save()
+        # a collective answer is asked for now and then on a GPU, where it makes the host wait
+        asks = processes.world_size() == 1 or self.device.type == "cpu" or self.step % 10 == 0
+        stop = self._interrupts.agreed(self.device) if asks and not at_end else None
+        if stop is not None:
+            self.save()
+            self.journal.write("interrupted", self.step)
+            raise Interrupted(stop, self.step, self.folder)
+
+    # -- metrics ----------------------------------------------------------------------------------------------------
+
+    def _log(self, learning_rate: float, seen: _Seen) -> None:
+        """One line of metrics: losses as means since the last one, all else of this step. Here the device is read.
+
+        Losses are averaged over processes; what a term notes beside (accuracy, facts) too.
+        """
+        names, values = self._window.means()
+        facts = {**seen.facts, **seen.spread()}
+        if facts:
+            values = torch.cat([values, torch.stack([value.float() for value in facts.values()])])
+        read = processes.all_gather(values[None]).mean(0).tolist()
+        line = dict(zip([*names, *facts], read, strict=True))
+        lap = self._clock.lap()
+        line["learning_rate"] = learning_rate
+        line["images_per_second"] = self._window.count * self.plan.batch_size / max(lap.seconds, 1e-9)
+        line["data_wait"] = lap.waited / max(lap.seconds, 1e-9)
+        self._window.clear()
+        line = {"epoch": self.step / self.steps_per_epoch, "seconds": self._clock.total, **line}
+        self.journal.write("train", self.step, **line)
+        self.reporter.metrics(self.step, line)
+        if self.watch is not None:
+            self._warn(self.watch.train(line, seen.batch_size))
+
+    def _run_monitor(self) -> None:
+        assert self.monitor is not None
+        method = self.objective.method
+        if processes.is_main():
+            found = self.monitor()
+            method.train()
+            line = {"epoch": self.step / self.steps_per_epoch, "seconds": self._clock.total, **found}
+            self.journal.write("monitor", self.step, **line)
+            scores = " · ".join(f"{name} {value:.2f} %" for name, value in found.items())
+            self.reporter.say(f"epoch {line['epoch']:g}: {scores}")
+            if self.watch is not None and "knn" in found:
+                self._warn(self.watch.knn(found["knn"]))
+        processes.barrier()
+
+    def _warn(self, messages: Iterable[str]) -> None:
+        for message in messages:
+            self.journal.write("warning", self.step, message=message)
+            self.reporter.say(f"warning: {message}")
+
+    def _list_problems(self) -> None:
+        """Images that could not be read, at the end of the epoch in which they were met."""
+        new = self.loader.problems[self._problems :]
+        self._problems += len(new)
+        if new:
+            listed = "; ".join(str(problem) for problem in new[:10]) + (" …" if len(new) > 10 else "")
+            self._warn([f"{len(new)} images could not be read and were replaced: {listed}"])
+
+    def _raise_if_not_finite(self) -> None:
+        found = self._window.first_non_finite()
+        if found is not None:
+            raise self._non_finite(*found)
+
+    def _non_finite(self, step: int, term: str) -> NonFiniteError:
+        share = learning_rate_share(self.plan.schedule, step - 1, self.plan.epochs, self.steps_per_epoch)
+        good = checkpoints.checkpoints(self.folder / "checkpoints") if self.folder is not None else []
+        error = NonFiniteError(step, term, self.plan.learning_rate * share, good[-1] if good else None)
+        self.journal.write("non-finite", step, message=str(error))
+        return error
+
+    # -- state ------------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write a checkpoint of this step, unless there is one. Raises NonFiniteError rather than save a bad state."""
+        if self.folder is None or self._saved_step == self.step:
+            return
+        with self._clock.paused():
+            self._raise_if_not_finite()
+            state = self.state()
+            bad = torch.tensor(float(not is_finite([state["method"], state["optimizer"]])), device=self.device)
+            if processes.all_reduce_max(bad).item():
+                raise self._non_finite(self.step, "weights")
+            if processes.is_main():
+                path = checkpoints.save(self.folder / "checkpoints", self.step, state, self.plan.training.keep)
+                self.journal.write("checkpoint", self.step, path=path.name)
+            self._saved_step = self.step
+            processes.barrier()
+
+    def state(self) -> checkpoints.State:
+        """Everything that the steps to come depend on; all randomness is a function of the step."""
+        return {
+            "method": self.objective.method.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "epoch": self.step / self.steps_per_epoch,
+            "seconds": self._clock.total,
+            "steps_per_epoch": self.steps_per_epoch,
+            "fingerprint": self.plan.fingerprint,
+            "world_size": processes.world_size(),
+            "window": self._window.state,
+            "watch": self.watch.state if self.watch is not None else {},
+        }
+
+    def load(self, state: checkpoints.State) -> None:
+        """Go on from a checkpoint's state. Raises UserError if it is of another experiment or of other data."""
+        for name, here in (("fingerprint", self.plan.fingerprint), ("steps_per_epoch", self.steps_per_epoch)):
+            if state[name] != here:
+                what = "config.yaml" if name == "fingerprint" else "the data"
+                raise UserError(
+                    f"{what} has changed since the checkpoint at step {state['step']}: going on would be another "
+                    "experiment; restore it, or start a new run with 'hexa pretrain'"
+                )
+        self.objective.method.load_state_dict(state["method"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.seconds = state["step"], state["seconds"]
+        self._saved_step = self.step
+        self._window.state = state["window"]
+        if self.watch is not None and state["watch"]:
+            self.watch.state = state["watch"]
+        if state["world_size"] != processes.world_size():
+            before, now = state["world_size"], processes.world_size()
+            self._warn(
+                [f"the run had {before} processes and goes on with {now}: equal up to rounding and batch-norm"]
+            )
+
+
+@dataclass
+class _Seen:
+    """What a log step keeps of its terms: nothing at other steps, so that no graph or image outlives its term."""
+
+    wanted: bool
+    facts: dict[str, Tensor] = field(default_factory=dict)
+    embedding: Tensor | None = None  # [V, b, D], clean
+    batch_size: int = 0
+
+    def look(self, name: str, part: Part) -> None:
+        if not self.wanted:
+            return
+        self.facts[f"accuracy/{name}"] = part.accuracy()
+        self.facts |= {f"{fact}/{name}": value.detach() for fact, value in part.facts.items()}
+        if name == STD:
+            self.embedding, self.batch_size = part.embedding, part.embedding.shape[1]
+
+    def spread(self) -> dict[str, Tensor]:
+        if self.embedding is None:
+            return {}
+        return {"feature_std": feature_std(self.embedding), "effective_rank": effective_rank(self.embedding)}
