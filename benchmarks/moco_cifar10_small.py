@@ -1,0 +1,184 @@
+"""Do hard examples help MoCo-v2 on CIFAR-10 with a narrow network, at equal epochs and at equal time?
+
+    python benchmarks/moco_cifar10_small.py --data parquet:PATH/cifar10 --out runs/evidence
+
+Every arm first looks for its own learning rate, by the same short search on a held-out tenth of the *training*
+images; test images are scored once, at the end. Then every arm trains with every seed: for all epochs, and for as many
+as cost the time of the plain arm (its relative cost comes from `hexa benchmark`). Every job is stored when it is done,
+so the script goes on where it stopped. The result file names recipe, commit, seeds, machine and every single score.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ARMS = {
+    "plain": "cifar10-small-moco-v2",
+    "+adv": "cifar10-small-hexa-moco",
+    "+cmx": "cifar10-small-hexa-moco-cutmix",
+    "+adv+cmx": "cifar10-small-hexa-moco-plus",
+    "split": "cifar10-small-hexa-moco-split",
+}
+QUIET = {"training.tensorboard": "false", "training.report": "false", "monitor.knn_every": "0"}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.03, 0.06, 0.12])
+    parser.add_argument("--search-epochs", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2, help="runs at once, one thread each")
+    parser.add_argument("--costs", type=Path, help="output of `hexa benchmark cifar10-small-moco-v2 --json`")
+    parser.add_argument("--result", type=Path, help="the result file to write")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def carry_out(job: dict[str, Any], data: str, out: Path) -> None:
+    """Pre-train and score one job, in this process; its JSON file is written last."""
+    import torch
+    from hexa.training.run import pretrain
+
+    import hexa.recipes
+    from hexa.evaluation import evaluate
+    from hexa.experiment import override
+
+    torch.set_num_threads(1)
+    changes = {**QUIET, "data": data, "epochs": job["epochs"], "seed": job["seed"]}
+    changes["optimizer.learning_rate"] = job["rate"]
+    experiment = override(hexa.recipes.get(ARMS[job["arm"]]), changes)
+    run = out / job["name"]
+    shutil.rmtree(run, ignore_errors=True)
+    begin = time.perf_counter()
+    pretrain(experiment, run)
+    job["pretrain_seconds"] = time.perf_counter() - begin
+    options: dict[str, Any] = {"holdout": 0.1} if job["phase"] == "search" else {}
+    for protocol in ("knn", "probe"):
+        if job["phase"] == "search" and protocol == "probe":
+            continue
+        found = evaluate(protocol, str(run), data, seed=job["seed"], **options)
+        job[protocol], job[f"{protocol}_protocol"] = found["metrics"]["top1"], found["protocol"]
+    (out / f"{job['name']}.json").write_text(json.dumps(job))
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+
+
+def run_all(jobs: list[dict[str, Any]], given: argparse.Namespace) -> list[dict[str, Any]]:
+    """All jobs, `workers` at once, those without a stored result only."""
+
+    def one(job: dict[str, Any]) -> dict[str, Any]:
+        path = given.out / f"{job['name']}.json"
+        if not path.exists():
+            command = [
+                sys.executable,
+                __file__,
+                "--data",
+                given.data,
+                "--out",
+                str(given.out),
+                "--job",
+                json.dumps(job),
+            ]
+            with (given.out / f"{job['name']}.log").open("w") as log:
+                subprocess.run(command, check=True, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            print(time.strftime("%H:%M:%S"), path.read_text(), flush=True)
+        return json.loads(path.read_text())
+
+    given.out.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(given.workers) as pool:
+        return list(pool.map(one, jobs))
+
+
+def best_rates(given: argparse.Namespace) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """The learning rate of each arm with the best k-NN accuracy on held-out training images."""
+    jobs = [
+        {"name": f"search-{arm}-{rate:g}", "phase": "search", "arm": arm, "rate": rate, "seed": 1000,
+         "epochs": given.search_epochs}
+        for arm in ARMS
+        for rate in given.rates
+    ]  # fmt: skip
+    done = run_all(jobs, given)
+    best = {arm: max((j for j in done if j["arm"] == arm), key=lambda j: j["knn"])["rate"] for arm in ARMS}
+    print("best rates:", best, flush=True)
+    return best, done
+
+
+def epochs_at_equal_time(given: argparse.Namespace) -> dict[str, int]:
+    """The epochs of each arm that cost as much as all epochs of the plain one."""
+    if given.costs is None:
+        return {}
+    schemes = json.loads(given.costs.read_text())["schemes"]
+    cost = {arm: schemes[name]["relative_cost"] for arm, name in
+            {"+adv": "std+adv", "+cmx": "std+cmx", "+adv+cmx": "std+adv+cmx"}.items()}  # fmt: skip
+    return {arm: max(1, round(given.epochs / relative)) for arm, relative in cost.items()}
+
+
+def summary(jobs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and standard deviation over seeds by (arm, epochs)."""
+    table: dict[str, Any] = {}
+    for arm, epochs in sorted({(job["arm"], job["epochs"]) for job in jobs}):
+        these = [job for job in jobs if (job["arm"], job["epochs"]) == (arm, epochs)]
+        row: dict[str, Any] = {"arm": arm, "epochs": epochs, "seeds": [job["seed"] for job in these]}
+        for metric in ("knn", "probe"):
+            values = [job[metric] for job in these]
+            row[metric] = {"mean": statistics.mean(values), "std": statistics.stdev(values) if values[1:] else None}
+        table[f"{arm} @ {epochs}"] = row
+    return table
+
+
+def main() -> None:
+    given = arguments()
+    if given.job:
+        carry_out(json.loads(given.job), given.data, given.out)
+        return
+    rates, search = best_rates(given)
+    shorter = epochs_at_equal_time(given)
+    jobs = [
+        {
+            "name": f"{arm}-{epochs}-{seed}",
+            "phase": "final",
+            "arm": arm,
+            "rate": rates[arm],
+            "seed": seed,
+            "epochs": epochs,
+        }
+        for seed in given.seeds
+        for arm in ARMS
+        for epochs in dict.fromkeys([given.epochs, shorter.get(arm, given.epochs)])
+    ]  # fmt: skip
+    final = run_all(jobs, given)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    import torch
+
+    result = {
+        "question": __doc__.splitlines()[0],
+        "command": "python benchmarks/moco_cifar10_small.py " + " ".join(
+            f"--{name.replace('_', '-')} {value}" for name, value in vars(given).items()
+            if name not in ("job", "data", "out", "result", "costs")
+        ),
+        "recipes": ARMS, "rates": rates, "seeds": given.seeds, "epochs": given.epochs, "epochs_at_equal_time": shorter,
+        "commit": commit, "machine": {"processor": platform.processor() or platform.machine(), "threads_per_run": 1,
+                                      "torch": torch.__version__},
+        "summary": summary(final), "search": search, "runs": final,
+    }  # fmt: skip
+    text = json.dumps(result, indent=1)
+    if given.result:
+        given.result.write_text(text + "\n")
+    print(json.dumps(result["summary"], indent=1))
+
+
+if __name__ == "__main__":
+    main()
