@@ -1,0 +1,197 @@
+"""The grid of hard examples: rows are images, columns are view | perturbation | adversarial | cut-mixed … (REFERENCE §8.7).
+
+Columns follow from the objective: a hard example that reports a perturbation gets a column of it, magnified around
+mid-grey; one that mixes pseudo-labels says in what shares. The PNG carries its layout as text, so that a report can cut
+the pictures out again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
+from torch import Tensor
+
+from hexa.core import STD, Batch, Example, Objective
+
+MID_GREY = 128
+_LAYOUT = "hexa-gallery"
+_TILE = 96
+"""Pictures are magnified to about this many pixels, by a whole factor."""
+
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Column:
+    """tiles: uint8 [N, S, S, 3]; captions: a text below each tile, perhaps empty."""
+
+    title: str
+    tiles: Pixels
+    captions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The pictures of a grid, to be written as one PNG or shown one by one."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def num_images(self) -> int:
+        return len(self.columns[0].tiles)
+
+    def draw(self) -> Image.Image:
+        """The grid as one picture, on white."""
+        return _draw(self)[0]
+
+    def save(self, path: Path) -> Path:
+        """Write the grid as PNG, at once or not at all, with its layout inside."""
+        image, layout = _draw(self)
+        info = PngInfo()
+        info.add_text(_LAYOUT, json.dumps(layout))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        try:
+            image.save(temporary, format="png", pnginfo=info, optimize=True)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return path
+
+    @classmethod
+    def load(cls, path: Path) -> Gallery:
+        """The pictures of a file that `save` wrote. Raises ValueError for another."""
+        with Image.open(path) as image:
+            image.load()
+            layout = getattr(image, "text", {}).get(_LAYOUT)
+            if layout is None:
+                raise ValueError(f"{path}: a picture, but not a gallery written by hexa")
+            return _cut(np.asarray(image.convert("RGB")), json.loads(layout))
+
+
+@torch.no_grad()
+def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float | None = None) -> Gallery:
+    """The clean view and every hard example of the first `num_images` of a batch, made with the objective's method.
+
+    Everything is made from the whole batch, as in training: batch-norm and cut-mix see all of its images. Of a method
+    with several anchors the first is shown. gain: by how much perturbations are magnified around mid-grey; by default
+    the power of two that uses the grey scale best. The method's parameters, statistics and memory are left as they are.
+    """
+    examples = objective.examples(batch)
+    shown = {name: example.select(slice(0, num_images)) for name, example in examples.items()}
+    columns = [_column("view", shown[STD])]
+    for name, hard_example in objective.hard_examples.items():
+        example, source = shown[name], hard_example.config.source
+        title = name if source == STD else f"{name} of {source}"
+        if "perturbation" in example.facts:
+            columns.append(_perturbation(example.crops[0] - shown[source].crops[0], gain))
+        columns.append(_column(title, example))
+    return Gallery(tuple(columns))
+
+
+def magnify(perturbation: Tensor, gain: float) -> Pixels:
+    """128 + gain·255·δ, clipped, for δ in units of the pixel range [0, 1]; [N, 3, S, S] -> uint8 [N, S, S, 3]."""
+    grey = MID_GREY + gain * 255 * perturbation.double()
+    return _channels_last(grey.round().clamp(0, 255))
+
+
+def automatic_gain(perturbation: Tensor) -> float:
+    """The largest power of two by which no pixel leaves the grey scale; 1 for no perturbation at all."""
+    largest = 255 * perturbation.abs().max().item()
+    return 2.0 ** math.floor(math.log2((MID_GREY - 1) / largest) + 1e-6) if largest > 1e-6 else 1.0
+
+
+def _perturbation(delta: Tensor, gain: float | None) -> Column:
+    gain = automatic_gain(delta) if gain is None else gain
+    moved = 255 * delta.abs().flatten(1).double()
+    sizes = zip(moved.mean(1).tolist(), moved.amax(1).tolist(), strict=True)
+    captions = tuple(f"mean |δ| {mean:.2f}, max {largest:.2f}" for mean, largest in sizes)
+    return Column(f"perturbation × {gain:g}", magnify(delta, gain), captions)
+
+
+def _column(title: str, example: Example) -> Column:
+    tiles = _channels_last((255 * example.crops[0].double()).round().clamp(0, 255))
+    if len(example.mixture) < 2:
+        return Column(title, tiles, ("",) * len(tiles))
+    weights = torch.stack([weight[0] for _, weight in example.mixture], 1)  # [N, pseudo-labels]
+    captions = tuple("λ = " + " + ".join(f"{w:.2f}" for w in row[:-1]) for row in weights.tolist())
+    return Column(title, tiles, captions)
+
+
+def _channels_last(images: Tensor) -> Pixels:
+    pixels: Pixels = images.to("cpu", torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
+    return pixels
+
+
+# -- the picture ----------------------------------------------------------------------------------------------------
+
+
+def _draw(grid: Gallery) -> tuple[Image.Image, dict[str, Any]]:
+    """The picture, and where in it the tiles are."""
+    size = grid.columns[0].tiles.shape[1]
+    scale = max(1, round(_TILE / size))
+    side, gap, margin = size * scale, 14, 16
+    title_font, caption_font = _font(15), _font(12)
+    measure = ImageDraw.Draw(Image.new("RGB", (1, 1)))
+    widths = [
+        math.ceil(
+            max(
+                side,
+                measure.textlength(column.title, title_font),
+                *(measure.textlength(caption, caption_font) for caption in column.captions),
+            )
+        )
+        for column in grid.columns
+    ]
+    captioned = any(any(column.captions) for column in grid.columns)
+    top, pitch = margin + 26, side + gap + (18 if captioned else 0)
+    width = 2 * margin + sum(widths) + gap * (len(widths) - 1)
+    image = Image.new("RGB", (width, top + grid.num_images * pitch - gap + margin), "white")
+    pen = ImageDraw.Draw(image)
+    left, boxes = margin, []
+    for column, column_width in zip(grid.columns, widths, strict=True):
+        pen.text((left + column_width / 2, margin), column.title, "#1b1f24", title_font, anchor="ma")
+        x = left + (column_width - side) // 2
+        boxes.append(x)
+        for row, (tile, caption) in enumerate(zip(column.tiles, column.captions, strict=True)):
+            y = top + row * pitch
+            image.paste(Image.fromarray(np.ascontiguousarray(tile.repeat(scale, 0).repeat(scale, 1))), (x, y))
+            pen.text((left + column_width / 2, y + side + 4), caption, "#5d6875", caption_font, anchor="ma")
+        left += column_width + gap
+    layout = {
+        "size": size,
+        "scale": scale,
+        "left": boxes,
+        "top": [top + row * pitch for row in range(grid.num_images)],
+        "titles": [column.title for column in grid.columns],
+        "captions": [list(column.captions) for column in grid.columns],
+    }
+    return image, layout
+
+
+def _cut(picture: Pixels, layout: dict[str, Any]) -> Gallery:
+    size, scale = int(layout["size"]), int(layout["scale"])
+    columns = []
+    for left, title, captions in zip(layout["left"], layout["titles"], layout["captions"], strict=True):
+        tiles = [
+            picture[top : top + size * scale : scale, left : left + size * scale : scale] for top in layout["top"]
+        ]
+        columns.append(Column(str(title), np.stack(tiles), tuple(map(str, captions))))
+    return Gallery(tuple(columns))
+
+
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    """DejaVu Sans, which has δ, λ and ×, from matplotlib: no system promises a font."""
+    import matplotlib
+
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"), size)

@@ -1,0 +1,205 @@
+"""One self-contained HTML page about one run, or about several side by side."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from markupsafe import Markup
+
+from hexa.config import UserError
+from hexa.reporting import comparison, curves, published
+from hexa.reporting.runs import Record, Run, is_number, read_run
+from hexa.reporting.tables import format_duration, format_number
+
+if TYPE_CHECKING:
+    from hexa.reporting.gallery import Pixels
+
+GALLERY = "gallery.png"
+_LARGEST_TILE = 128
+"""Pictures are carried at most this large, in pixels; larger ones are thinned."""
+
+
+def report(runs: Sequence[Path | str], out: Path | str) -> Path:
+    """Write one HTML file about these run folders and return its path.
+
+    It needs no network and no other file: figures are inline SVG, pictures data URIs. Several runs are compared: fields
+    in which they differ, curves overlaid, evaluations side by side. What is missing or broken in a run is said in the
+    report. A run without a gallery of its hard examples gets one (`gallery.png`) if its network and data are at hand.
+    Raises UserError for a folder that is no run, or no run at all.
+    """
+    if not runs:
+        raise UserError("no run to report on; give one or several run folders")
+    read = [read_run(run) for run in runs]
+    out = Path(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(f".{out.name}.tmp")
+    try:
+        temporary.write_text(render(read), encoding="utf-8")
+        os.replace(temporary, out)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return out
+
+
+def render(runs: Sequence[Run]) -> str:
+    """The page as text."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("hexa.reporting", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["svg"] = Markup  # charts escape their texts themselves
+    names = curves.labels(runs)
+
+    def package_file(name: str) -> Markup:
+        assert environment.loader is not None
+        return Markup(environment.loader.get_source(environment, name)[0])
+
+    return environment.get_template("report.html").render(
+        title=names[0] if len(runs) == 1 else f"{len(runs)} runs compared",
+        style=package_file("report.css"),
+        script=package_file("report.js"),
+        pages=[_page(run, name, slot) for slot, (run, name) in enumerate(zip(runs, names, strict=True))],
+        charts=curves.charts(runs),
+        evaluation=comparison.evaluations(runs, names),
+        seeds=comparison.over_seeds(runs, names),
+        differences=comparison.differences(runs),
+        published=[block for run, name in zip(runs, names, strict=True) if (block := _published(run, name))],
+        published_columns=published.COLUMNS,
+        published_source=published.SOURCE,
+    )
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The gallery for the page: columns of (data URI, caption, alternative text), or why there is none."""
+
+    titles: tuple[str, ...] = ()
+    rows: tuple[tuple[tuple[str, str, str], ...], ...] = ()
+    size: int = 0
+    missing: str = ""
+
+
+def _page(run: Run, name: str, slot: int) -> dict[str, Any]:
+    """What the template shows of one run."""
+    return {
+        "name": name,
+        "slot": slot % 8,
+        "folder": str(run.folder),
+        "state": _state(run),
+        "good": run.state == "finished",
+        "facts": comparison.facts(run),
+        "headline": _headline(run),
+        "command": comparison.command(run),
+        "gallery": _gallery(run),
+        "warnings": run.warnings,
+        "problems": run.problems,
+        "environment": comparison.listed(run.environment),
+        "config": run.config_text,
+    }
+
+
+def _state(run: Run) -> str:
+    total = run.config.get("epochs")
+    if run.state == "finished" or run.epoch is None:
+        return run.state
+    return f"{run.state} at epoch {format_number(run.epoch)}" + (
+        f" of {format_number(total)}" if is_number(total) else ""
+    )
+
+
+def _headline(run: Run) -> list[tuple[str, str, str]]:
+    """The few numbers that one looks for first: (label, value, remark)."""
+    shown = []
+    knn = [line["knn"] for line in run.monitor if is_number(line.get("knn"))]
+    if knn:
+        remark = f"best {format_number(max(knn))} %" if max(knn) > knn[-1] else "its best so far" if knn[1:] else ""
+        shown.append(("k-NN monitor", f"{format_number(knn[-1])} %", remark))
+    for result in run.results[-2:]:
+        metric, value = next(iter(result["metrics"].items()), ("", None))
+        if is_number(value):
+            label = str(result.get("protocol", "evaluation"))
+            shown.append((label, f"{format_number(value)} %", " · ".join(filter(None, [metric, _data(result)]))))
+    if run.seconds is not None:
+        shown.append(("Training time", format_duration(run.seconds), comparison.device(run)))
+    rates = sorted(line["images_per_second"] for line in run.train if is_number(line.get("images_per_second")))
+    if rates:
+        waits = [line["data_wait"] for line in run.train if is_number(line.get("data_wait"))]
+        waiting = f"{100 * sum(waits) / len(waits):.0f} % waiting for data" if waits else ""
+        shown.append(("Throughput", f"{format_number(rates[len(rates) // 2])} images/s", waiting))
+    return shown
+
+
+def _data(result: Record) -> str:
+    return comparison.text(result["data"]) if result.get("data") is not None else ""
+
+
+def _published(run: Run, name: str) -> dict[str, Any] | None:
+    """The published rows that belong to the recipe of the run, and whether it was changed since."""
+    own = published.counterpart(str(run.config.get("recipe", "")))
+    if own is None:
+        return None
+    return {
+        "name": name,
+        "own": own,
+        "rows": published.rows_for(str(run.config["recipe"])),
+        "epochs": run.config.get("epochs"),
+        "same_epochs": run.config.get("epochs") == own.epochs,
+    }
+
+
+def _gallery(run: Run) -> Picture:
+    """The pictures of the run's gallery file, which is made if there is none or only an older one."""
+    from hexa.reporting.gallery import Gallery
+
+    path = run.folder / GALLERY
+    reason = ""
+    if run.config and _outdated(path, run.folder):
+        try:
+            from hexa.reporting.visualize import visualize
+
+            visualize(run.folder, None, path)
+        except UserError as error:
+            reason = str(error)
+        except Exception as error:  # a page about the rest of the run is better than none
+            reason = f"{type(error).__name__}: {error}"
+    if not path.is_file():
+        return Picture(missing=reason or "the run has no configuration to make it from")
+    try:
+        gallery = Gallery.load(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Picture(missing=str(error))
+    step = max(1, round(gallery.columns[0].tiles.shape[1] / _LARGEST_TILE))
+    rows = []
+    for row in range(gallery.num_images):
+        cells = []
+        for column in gallery.columns:
+            alternative = f"{column.title} of image {row + 1}"
+            cells.append((_data_uri(column.tiles[row][::step, ::step]), column.captions[row], alternative))
+        rows.append(tuple(cells))
+    size = gallery.columns[0].tiles.shape[1] // step
+    return Picture(tuple(column.title for column in gallery.columns), tuple(rows), size)
+
+
+def _outdated(path: Path, folder: Path) -> bool:
+    if not path.is_file():
+        return True
+    made = path.stat().st_mtime
+    return any(checkpoint.stat().st_mtime > made for checkpoint in folder.glob("checkpoints/step-*.pt"))
+
+
+def _data_uri(tile: Pixels) -> str:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(tile.copy()).save(file, format="png", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

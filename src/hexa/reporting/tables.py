@@ -1,0 +1,145 @@
+"""Tables for the terminal and for Markdown: mean ± std where there are several values, the best of a column marked."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Cell = str | float | Sequence[float] | None
+Rows = Sequence[Mapping[str, Cell]]
+
+NOTHING = "–"
+
+
+def mean_std(values: Sequence[float], digits: int = 1) -> str:
+    """`98.1 ± 0.3`: the mean and the sample standard deviation (n − 1); a single value alone, "–" for none.
+
+    >>> mean_std([97.9, 98.1, 98.6])
+    '98.2 ± 0.4'
+    """
+    if not values:
+        return NOTHING
+    mean = statistics.fmean(values)
+    if len(values) == 1:
+        return f"{mean:.{digits}f}"
+    return f"{mean:.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+
+
+def format_number(value: float, digits: int = 3) -> str:
+    """A number with `digits` significant digits, without superfluous zeros: 0.06, 3.41, 1,230, 1e-05.
+
+    >>> [format_number(v) for v in (0.06, 3.4142, 1234.5, 0.00001, 0)]
+    ['0.06', '3.41', '1,235', '1e-05', '0']
+    """
+    if not math.isfinite(value):
+        return str(value)
+    if value == 0:
+        return "0"
+    size = abs(value)
+    if size >= 1e7 or size < 1e-4:
+        return f"{value:.{digits - 1}e}".replace(".00e", "e").replace(".0e", "e").replace("e+0", "e").replace("e+", "e")
+    decimals = max(0, digits - 1 - math.floor(math.log10(size)))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds in the two units that matter.
+
+    >>> [format_duration(s) for s in (3.24, 59.6, 75, 3600 * 5 + 120, 86400 * 3)]
+    ['3.2 s', '1 min 0 s', '1 min 15 s', '5 h 2 min', '3 d 0 h']
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, smaller, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // smaller} {name}"
+    return f"{whole} s"
+
+
+def comparison_table(rows: Rows, *, title: str | None = None, digits: int = 1) -> Table:
+    """A table for the terminal: a row a mapping, its first entry the label, the best mean of each column in bold.
+
+    rows: mappings of column name to text, a number, several numbers (shown as mean ± std) or None. Larger is better.
+    Columns appear in the order in which they are first named.
+
+    >>> rows = [{"features": "raw pixels", "k-NN": 95.1}, {"features": "MoCo-v2", "k-NN": [98.0, 98.4]}]
+    >>> comparison_table(rows).row_count
+    2
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = _columns(rows)
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=number > 0)
+    best = _best(rows, columns)
+    for row in rows:
+        cells = []
+        for column in columns:
+            leads = column in best and _mean(row.get(column)) == best[column]
+            cells.append(Text(_shown(row.get(column), digits), style="bold" if leads else ""))
+        table.add_row(*cells)
+    return table
+
+
+def markdown_table(rows: Rows, *, digits: int = 1) -> str:
+    """The same as Markdown, the best mean of each column in bold; ends with a newline. Pipes in texts are escaped."""
+    columns = _columns(rows)
+    if not columns:
+        return ""
+    best = _best(rows, columns)
+    lines = [
+        "| " + " | ".join(map(_escape, columns)) + " |",
+        "|" + "|".join("---" if number == 0 else "---:" for number in range(len(columns))) + "|",
+    ]
+    for row in rows:
+        cells = []
+        for column in columns:
+            text = _escape(_shown(row.get(column), digits))
+            leads = column in best and _mean(row.get(column)) == best[column]
+            cells.append(f"**{text}**" if leads else text)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _columns(rows: Iterable[Mapping[str, Cell]]) -> list[str]:
+    return list(dict.fromkeys(column for row in rows for column in row))
+
+
+def _best(rows: Rows, columns: Sequence[str]) -> dict[str, float]:
+    """The largest mean of each column that has at least two numbers to choose from."""
+    best = {}
+    for column in columns:
+        means = [mean for row in rows if (mean := _mean(row.get(column))) is not None and math.isfinite(mean)]
+        if len(means) > 1 and len(set(means)) > 1:
+            best[column] = max(means)
+    return best
+
+
+def _mean(cell: Cell) -> float | None:
+    if cell is None or isinstance(cell, str):
+        return None
+    if isinstance(cell, int | float):
+        return float(cell)
+    return statistics.fmean(cell) if len(cell) else None
+
+
+def _shown(cell: Cell, digits: int) -> str:
+    if cell is None:
+        return NOTHING
+    if isinstance(cell, str):
+        return cell
+    return mean_std([cell] if isinstance(cell, int | float) else list(cell), digits)
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,113 @@
+"""Run folders written from the schema alone, so that reports are tested without training."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from hexa.reporting.gallery import Column, Gallery
+
+MakeRun = Callable[..., Path]
+
+
+def write_run(folder: Path, *, seed: int = 0, epochs: int = 30, finished: bool = True, **fields: Any) -> Path:
+    """A run of MoCo with adversarial and cut-mixed views whose curves are made up."""
+    folder.mkdir(parents=True)
+    config = {
+        "recipe": "digits-hexa-moco",
+        "data": "digits",
+        "seed": seed,
+        "epochs": epochs,
+        "batch_size": 128,
+        "network": {"name": "resnet18", "small_stem": True},
+        "views": {"recipe": "moco-v2", "size": 16},
+        "method": {"name": "moco", "temperature": 0.2, "queue_size": 1280},
+        "hard_examples": {
+            "adversarial": {"kind": "adversarial", "weight": 1.0, "source": "std", "epsilon": 1.0},
+            "cutmix": {"kind": "cutmix", "weight": 0.5, "source": "std", "alpha": 5.0},
+        },
+        "objective": {"reduction": "sum"},
+        "optimizer": {"lr": 0.06, "momentum": 0.9},
+        **fields,
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    environment = {"device": "Some CPU", "precision": "fp32", "versions": {"torch": "2.15.0"}, "processes": 1}
+    (folder / "environment.json").write_text(json.dumps(environment))
+    draw = random.Random(seed)
+    terms = ["std", *config["hard_examples"]]
+    lines: list[dict[str, Any]] = [{"event": "start", "step": 0, "time": "2026-01-02T03:04:05+00:00"}]
+    last = epochs if finished else epochs // 2
+    for step in range(5, 10 * last + 1, 5):
+        decay = math.exp(-step / 90)
+        line: dict[str, Any] = {"event": "train", "step": step, "epoch": step / 10, "seconds": step * 0.31}
+        for number, term in enumerate(terms):
+            line[f"loss/{term}"] = 4.2 + 0.5 * number + 2.6 * decay + draw.gauss(0, 0.08)
+            line[f"accuracy/{term}"] = min(1.0, max(0.0, 0.75 - 0.1 * number - 0.7 * decay + draw.gauss(0, 0.03)))
+        line["loss"] = sum(line[f"loss/{term}"] for term in terms)
+        line |= {"perturbation/adversarial": 0.9 + draw.gauss(0, 0.01), "zero_gradient/adversarial": 0.02}
+        line |= {"lambda/cutmix": 0.74 + draw.gauss(0, 0.05)}
+        line["learning_rate"] = 0.03 * (1 + math.cos(math.pi * step / (10 * epochs)))
+        line |= {"images_per_second": 410 + draw.gauss(0, 6), "data_wait": 0.011, "feature_std": 0.8 - 0.3 * decay}
+        line["effective_rank"] = 40 - 30 * decay
+        lines.append(line)
+        if step % 50 == 0:
+            knn = 97 - 30 * decay + draw.gauss(0, 0.3)
+            lines.append({"event": "monitor", "step": step, "epoch": step / 10, "seconds": step * 0.31, "knn": knn})
+    lines.append({"event": "end" if finished else "interrupted", "step": 10 * last, "time": "2026-01-02T03:09:05+00:00"})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if finished:
+        results = [
+            _result("knn", "k200-T0.07", {"top1": 96.4 + draw.gauss(0, 0.4)}, seed),
+            _result("linear", "moco", {"top1": 97.1 + draw.gauss(0, 0.4), "top1_last": 96.9, "top5": 99.8}, seed),
+        ]
+        (folder / "results.json").write_text(json.dumps(results))
+    made_up_gallery().save(folder / "gallery.png")
+    return folder
+
+
+def _result(protocol: str, preset: str, metrics: dict[str, float], seed: int) -> dict[str, Any]:
+    return {
+        "protocol": protocol,
+        "preset": preset,
+        "metrics": metrics,
+        "backbone": {"encoder": "query", "branch": "main"},
+        "data": "digits",
+        "seed": seed,
+        "versions": {"torch": "2.15.0"},
+        "seconds": 12.3,
+    }
+
+
+def made_up_gallery(num_images: int = 5, size: int = 16) -> Gallery:
+    draw = np.random.default_rng(0)
+    tiles = draw.integers(0, 256, (num_images, size, size, 3), dtype=np.uint8)
+    delta = draw.choice(np.array([64, 128, 192], dtype=np.uint8), tiles.shape)
+    mixed = tiles.copy()
+    mixed[:, 2:9, 4:12] = np.roll(tiles, 1, 0)[:, 2:9, 4:12]
+    none = ("",) * num_images
+    return Gallery(
+        (
+            Column("view", tiles, none),
+            Column("perturbation × 64", delta, tuple(f"mean |δ| 0.9{i}" for i in range(num_images))),
+            Column("adversarial", tiles, none),
+            Column("cutmix", mixed, ("λ = 0.78",) * num_images),
+        )
+    )
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """make_run("name", seed=…, finished=…, any config field=…) -> a run folder."""
+
+    def make(name: str = "run", **options: Any) -> Path:
+        return write_run(tmp_path / name, **options)
+
+    return make
