@@ -58,10 +58,9 @@ class Watch:
     would reach by guessing. Only the last few lines are remembered, and `state` makes that survive a resume.
     """
 
-    def __init__(self, chance_loss: float | None, num_classes: int | None, dim: int | None = None) -> None:
+    def __init__(self, chance_loss: float | None, num_classes: int | None) -> None:
         self.chance_loss = chance_loss
         self.num_classes = num_classes
-        self.dim = dim
         self.given: set[str] = set()
         self.accuracy = 0.0
         self.stuck = 0
@@ -79,8 +78,8 @@ class Watch:
         assert isinstance(stuck, int)
         self.given, self.accuracy, self.stuck = set(given), accuracy, stuck
 
-    def train(self, line: Mapping[str, float], batch_size: int) -> list[str]:
-        """Warnings about a line of training metrics."""
+    def train(self, line: Mapping[str, float], directions: int) -> list[str]:
+        """Warnings about a line of training metrics; an effective rank could be as high as `directions`."""
         said: list[str | None] = []
         spread, rank = line.get("feature_std"), line.get("effective_rank")
         if spread is not None:
@@ -89,10 +88,10 @@ class Watch:
                 "lower optimizer.learning_rate or raise method.temperature"
             )
             said.append(self._once("std", spread < LOW_FEATURE_STD, message))
-        if rank is not None and self.dim is not None:
-            lowest = max(2.0, LOW_RANK_SHARE * min(self.dim, batch_size))
+        if rank is not None:
+            lowest = max(2.0, LOW_RANK_SHARE * directions)
             message = (
-                f"the embedding uses {rank:.1f} of {self.dim} directions: it is collapsing to few; "
+                f"the embedding uses {rank:.1f} of {directions} directions: it is collapsing to few; "
                 "lower optimizer.learning_rate"
             )
             said.append(self._once("rank", rank < lowest, message))

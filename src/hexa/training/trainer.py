@@ -73,9 +73,9 @@ class Trainer:
     def __post_init__(self) -> None:
         self._window = LossWindow(self.device)
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self._interrupts = Interrupts(self.reporter.say)
+        self._interrupts = Interrupts(lambda message: self.reporter.say(message))
         self._saved_step = -1
-        self._problems = 0
+        self._problems: set[str] = set()
         self._clock = Clock(self.loader)
 
     @property
@@ -188,7 +188,7 @@ class Trainer:
         self.journal.write("train", self.step, **line)
         self.reporter.metrics(self.step, line)
         if self.watch is not None:
-            self._warn(self.watch.train(line, seen.batch_size))
+            self.warn(self.watch.train(line, seen.directions))
 
     def _run_monitor(self) -> None:
         assert self.monitor is not None
@@ -201,21 +201,22 @@ class Trainer:
             scores = " · ".join(f"{name} {value:.2f} %" for name, value in found.items())
             self.reporter.say(f"epoch {line['epoch']:g}: {scores}")
             if self.watch is not None and "knn" in found:
-                self._warn(self.watch.knn(found["knn"]))
+                self.warn(self.watch.knn(found["knn"]))
         processes.barrier()
 
-    def _warn(self, messages: Iterable[str]) -> None:
+    def warn(self, messages: Iterable[str]) -> None:
+        """Write warnings down and show them."""
         for message in messages:
             self.journal.write("warning", self.step, message=message)
             self.reporter.say(f"warning: {message}")
 
     def _list_problems(self) -> None:
         """Images that could not be read, at the end of the epoch in which they were met."""
-        new = self.loader.problems[self._problems :]
-        self._problems += len(new)
+        new = [problem for problem in self.loader.problems if problem not in self._problems]
+        self._problems.update(new)
         if new:
             listed = "; ".join(str(problem) for problem in new[:10]) + (" …" if len(new) > 10 else "")
-            self._warn([f"{len(new)} images could not be read and were replaced: {listed}"])
+            self.warn([f"{len(new)} images could not be read and were replaced: {listed}"])
 
     def _raise_if_not_finite(self) -> None:
         found = self._window.first_non_finite()
@@ -280,9 +281,7 @@ class Trainer:
             self.watch.state = state["watch"]
         if state["world_size"] != processes.world_size():
             before, now = state["world_size"], processes.world_size()
-            self._warn(
-                [f"the run had {before} processes and goes on with {now}: equal up to rounding and batch-norm"]
-            )
+            self.warn([f"the run had {before} processes and goes on with {now}: equal up to rounding and batch-norm"])
 
 
 @dataclass
@@ -292,7 +291,6 @@ class _Seen:
     wanted: bool
     facts: dict[str, Tensor] = field(default_factory=dict)
     embedding: Tensor | None = None  # [V, b, D], clean
-    batch_size: int = 0
 
     def look(self, name: str, part: Part) -> None:
         if not self.wanted:
@@ -300,7 +298,12 @@ class _Seen:
         self.facts[f"accuracy/{name}"] = part.accuracy()
         self.facts |= {f"{fact}/{name}": value.detach() for fact, value in part.facts.items()}
         if name == STD:
-            self.embedding, self.batch_size = part.embedding, part.embedding.shape[1]
+            self.embedding = part.embedding
+
+    @property
+    def directions(self) -> int:
+        """The highest effective rank there could be."""
+        return 0 if self.embedding is None else min(self.embedding.shape[-1], self.embedding.shape[1] - 1)
 
     def spread(self) -> dict[str, Tensor]:
         if self.embedding is None:

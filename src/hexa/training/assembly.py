@@ -1,0 +1,112 @@
+"""From an experiment to the objects that carry it out: the seam between training and methods, networks and data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from hexa.config import ConfigError
+from hexa.core import Method, Objective, Setting
+from hexa.data import Source
+from hexa.experiment import Experiment
+from hexa.nn import backbones
+from hexa.runtime import precision as precisions
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how precisely a run computes."""
+
+    device: torch.device
+    precision: str
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Machine:
+        """What the experiment asks for, on this machine. Raises UserError for a device that isn't there."""
+        device = precisions.pick_device(experiment.training.device)
+        return cls(device, precisions.resolve(experiment.training.precision, device))
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context in which forward passes run."""
+        return precisions.autocast("bf16" if self.precision == "bf16" else "fp32", self.device)
+
+
+def setting_of(experiment: Experiment, data_size: int) -> Setting:
+    """What a method must know to reserve all it remembers. Raises ConfigError for sizes that don't fit together."""
+    batch, world = experiment.batch_size, processes.world_size()
+    if batch > data_size:
+        message = f"{batch} is more than the {data_size} images of {experiment.data}; use at most {data_size}"
+        raise ConfigError([("batch_size", message)])
+    if batch % world:
+        raise ConfigError(
+            [("batch_size", f"{batch} is not divisible by {world} processes; use {batch // world * world}")]
+        )
+    experiment.schedule.check(experiment.epochs)
+    branches = (b for hard in experiment.hard_examples.values() if hard.weight > 0 for b in hard.branches())
+    setting = Setting(
+        data_size=data_size,
+        batch_size=batch,
+        world_size=world,
+        branches=tuple(dict.fromkeys(["main", *branches])),
+        mean=experiment.network.mean,
+        std=experiment.network.std,
+        seed=experiment.seed,
+    )
+    experiment.method.check(setting)
+    return setting
+
+
+def build_method(experiment: Experiment, setting: Setting, machine: Machine) -> Method:
+    """The method with freshly drawn weights, which depend on the seed alone, on the device and in its memory format."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Stream(experiment.seed).child("initial weights").integer())
+        method = experiment.method.build(backbones.build(experiment.network), setting)
+    if experiment.training.channels_last:
+        method = method.to(machine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    method = method.to(machine.device)
+    processes.broadcast_state(method)
+    if experiment.training.compile:
+        for network in method.children():
+            network.compile()
+    return method
+
+
+def build_objective(
+    experiment: Experiment, method: Method, machine: Machine, share_gradients: bool = True
+) -> Objective:
+    """The objective of the experiment around a method."""
+    hard = {name: config.build() for name, config in experiment.hard_examples.items()}
+    return Objective(method, hard, experiment.objective, autocast=machine.autocast, share_gradients=share_gradients)
+
+
+def fingerprint(experiment: Experiment, source: Source) -> str:
+    """A hash of all that decides the trajectory: the experiment but for `training` and `monitor`, and the images."""
+    fields = experiment.model_dump(mode="json", exclude={"training", "monitor", "recipe", "data"})
+    text = json.dumps([fields, source.fingerprint], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@contextmanager
+def kernels(deterministic: bool) -> Iterator[None]:
+    """Deterministic kernels inside, or on a GPU the fastest ones for the shapes at hand; as before on the way out."""
+    cudnn, before = torch.backends.cudnn, torch.are_deterministic_algorithms_enabled()
+    benchmark, fill = cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    cudnn.benchmark = not deterministic
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        cudnn.benchmark = benchmark
+        torch.use_deterministic_algorithms(before)
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]

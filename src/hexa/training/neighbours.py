@@ -1,0 +1,120 @@
+"""The k-NN monitor: what the frozen features are worth while they are being trained (REFERENCE §7.3)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hexa.core import Method
+from hexa.data import Source, open_source
+from hexa.data.loaders import evaluation_batches
+from hexa.data.views import evaluation_transform
+from hexa.experiment import Experiment
+from hexa.runtime.random import Stream
+from hexa.training.assembly import Machine
+
+_BATCH = 512
+#: The share of images that ask, where the source has no test split.
+_HELD_OUT = 0.2
+
+
+class KnnMonitor:
+    """Top-1 accuracy in percent of a k-NN vote, main batch-norms, no augmentation.
+
+    Labelled images of the training split vote on the test split; where the source has none, on others of their own
+    split. At most `max_images` of each, the same in every call and every sitting; they are decoded at the first call.
+    """
+
+    def __init__(self, experiment: Experiment, source: Source, method: Method, machine: Machine) -> None:
+        self.config, self.size = experiment.monitor, experiment.views.size
+        self.method, self.machine, self.source = method, machine, source
+        self.channels_last = experiment.training.channels_last
+        self.mean = torch.tensor(experiment.network.mean, device=machine.device).view(1, 3, 1, 1)
+        self.std = torch.tensor(experiment.network.std, device=machine.device).view(1, 3, 1, 1)
+        self.stream = Stream(experiment.seed).child("knn monitor")
+        self._images: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+
+    @classmethod
+    def of(cls, experiment: Experiment, source: Source, method: Method, machine: Machine) -> KnnMonitor | None:
+        """The monitor, or None if it is turned off or there are no labels."""
+        if not experiment.monitor.knn_every or source.labels is None:
+            return None
+        return cls(experiment, source, method, machine)
+
+    @property
+    def num_classes(self) -> int:
+        labels = self.source.labels
+        assert labels is not None
+        return len(self.source.class_names) if self.source.class_names else int(labels.max()) + 1
+
+    @torch.no_grad()
+    def __call__(self) -> dict[str, float]:
+        """{"knn": percent}. Leaves the method in evaluation mode."""
+        from hexa.evaluation.knn import knn_classify
+
+        if self._images is None:
+            self._images = self._decoded()
+        self.method.eval()
+        (bank, bank_labels), (queries, labels) = [(self._features(images), y) for images, y in self._images]
+        classes = max(self.num_classes, int(labels.max()) + 1)
+        k = min(self.config.k, len(bank))
+        scores = knn_classify(bank, bank_labels.to(bank.device), queries, k, self.config.temperature, classes)
+        return {"knn": 100 * float((scores.argmax(1).cpu() == labels).double().mean())}
+
+    def _decoded(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """(images uint8, labels) of those that vote and those that ask, on the CPU."""
+        bank, queries = self._parts()
+        return self._read(bank), self._read(queries)
+
+    def _parts(self) -> tuple[Source, Source]:
+        source, most = self.source, self.config.max_images
+        order = torch.randperm(len(source), generator=self.stream.child("train").generator())
+        if source.split != "test" and "test" in source.splits():
+            test = open_source(source.name, "test")
+            if test.labels is not None:
+                other = torch.randperm(len(test), generator=self.stream.child("test").generator())
+                return Some(source, order[:most]), Some(test, other[:most])
+        asking = max(1, round(_HELD_OUT * len(source)))
+        return Some(source, order[asking:][:most]), Some(source, order[:asking][:most])
+
+    def _read(self, source: Source) -> tuple[Tensor, Tensor]:
+        images, labels = [], []
+        for batch, batch_labels, _ in evaluation_batches(source, evaluation_transform(self.size), _BATCH):
+            assert batch_labels is not None
+            images.append((batch * 255).round().to(torch.uint8))
+            labels.append(batch_labels)
+        return torch.cat(images), torch.cat(labels)
+
+    def _features(self, images: Tensor) -> Tensor:
+        """Features [N, D] fp32 on the device of uint8 images [N, 3, S, S]."""
+        found = []
+        for start in range(0, len(images), _BATCH):
+            part = images[start : start + _BATCH]
+            pixels = part.to(self.machine.device, non_blocking=True).float() / 255
+            if self.channels_last:
+                pixels = pixels.contiguous(memory_format=torch.channels_last)
+            with self.machine.autocast():
+                found.append(self.method.backbone((pixels - self.mean) / self.std).float())
+        return torch.cat(found)
+
+
+class Some(Source):
+    """Some images of a source, in an order of one's own."""
+
+    def __init__(self, source: Source, positions: Tensor) -> None:
+        self.source, self.positions = source, positions.tolist()
+        self.name, self.split, self.class_names = source.name, source.split, source.class_names
+        self.labels = None if source.labels is None else source.labels[np.asarray(self.positions, dtype=np.int64)]
+        self.paths = [source.paths[position] for position in self.positions]
+        self.uniform_size = source.uniform_size
+        self.fingerprint = f"{source.fingerprint}/{len(self.positions)}"
+
+    def splits(self) -> list[str]:
+        return self.source.splits()
+
+    def decode(self, index: int) -> Tensor:
+        return self.source.decode(self.positions[index])
+
+    def encoded(self, index: int) -> bytes | None:
+        return self.source.encoded(self.positions[index])

@@ -1,0 +1,195 @@
+"""A run from its experiment to its folder: pretrain and resume (DESIGN §2)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from hexa import experiment as experiments
+from hexa.config import UserError
+from hexa.data import Source, open_source
+from hexa.data.loaders import PretrainLoader
+from hexa.data.views import Views
+from hexa.experiment import Experiment
+from hexa.nn import backbones
+from hexa.nn.branch_norm import plain_state_dict
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
+from hexa.training import checkpoints, optimizers
+from hexa.training.assembly import Machine, build_method, build_objective, fingerprint, kernels, setting_of
+from hexa.training.journal import Journal, write_environment
+from hexa.training.monitor import Watch
+from hexa.training.neighbours import KnnMonitor
+from hexa.training.progress import Reporter
+from hexa.training.trainer import Plan, Trainer
+
+CONFIG, BACKBONE, REPORT, CHECKPOINTS = "config.yaml", "backbone.safetensors", "report.html", "checkpoints"
+
+
+def pretrain(experiment: Experiment, out: Path | str | None = None, *, console: Console | None = None) -> Path:
+    """Carry out an experiment in the folder `out`, by default runs/RECIPE-date-time, and return the folder.
+
+    Everything that can be wrong with an experiment is found before the folder is made. Under torchrun every process
+    calls it. console: where progress is shown, standard error by default.
+    Raises UserError; Interrupted after a signal, the run being saved; NonFiniteError.
+    """
+    folder = Path(out) if out is not None else _default_folder(experiment)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and _is_first_process():
+        if (folder / CONFIG).is_file():
+            raise UserError(f"{folder} holds a run; go on with 'hexa resume {folder}', or give another --out")
+        raise UserError(f"{folder} is not an empty folder; give another --out")
+    return _carry_out(experiment, folder, console, resumed=False)
+
+
+def resume(run: Path | str, *, console: Console | None = None) -> Path:
+    """Go on with a run exactly where it stopped, from its newest intact checkpoint; returns its folder.
+
+    What follows equals what would have followed without the stop, bit for bit (on a GPU with training.deterministic).
+    A run that is complete only gets what is missing of its results. Raises as `pretrain` does.
+    """
+    folder = Path(run)
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder}: no run to resume ({CONFIG} is missing); give the folder that hexa pretrain wrote")
+    return _carry_out(experiments.load(folder / CONFIG), folder, console, resumed=True)
+
+
+def _carry_out(experiment: Experiment, folder: Path, console: Console | None, resumed: bool) -> Path:
+    machine = Machine.of(experiment)
+    processes.initialize(machine.device)
+    try:
+        console = console or Console(stderr=True)
+        with kernels(experiment.training.deterministic):
+            return _run(experiment, folder, console if processes.is_main() else None, machine, resumed)
+    finally:
+        processes.shutdown()
+
+
+def _run(experiment: Experiment, folder: Path, console: Console | None, machine: Machine, resumed: bool) -> Path:
+    source = open_source(experiment.data, None if "#" in experiment.data else "train")
+    setting = setting_of(experiment, len(source))
+    method = build_method(experiment, setting, machine)
+    objective = build_objective(experiment, method, machine)
+    loader = _loader(experiment, source, machine)
+    plan = Plan(
+        epochs=experiment.epochs,
+        batch_size=experiment.batch_size,
+        learning_rate=experiment.optimizer.scaled_learning_rate(experiment.batch_size),
+        schedule=experiment.schedule,
+        training=experiment.training,
+        fingerprint=fingerprint(experiment, source),
+        monitor_every=experiment.monitor.knn_every,
+    )
+    knn = KnnMonitor.of(experiment, source, method, machine)
+    trainer = Trainer(
+        objective,
+        optimizers.build(method.parameters(), experiment.optimizer, experiment.batch_size),
+        loader,
+        plan,
+        machine.device,
+        folder=folder,
+        monitor=knn,
+        watch=Watch(method.chance_loss, knn.num_classes if knn is not None else None),
+    )
+    warnings: list[str] = []
+    found = checkpoints.newest_good(folder / CHECKPOINTS, warnings.append) if resumed else None
+    if resumed and found is None and checkpoints.checkpoints(folder / CHECKPOINTS):
+        raise UserError(f"{'; '.join(warnings)}; no checkpoint of {folder} is intact, start a new run")
+    step = found[1]["step"] if found is not None else 0
+    if found is not None:
+        trainer.load(found[1])
+    if processes.is_main():
+        folder.mkdir(parents=True, exist_ok=True)
+        if not resumed:
+            experiments.dump(experiment, folder / CONFIG)
+        write_environment(folder, machine.device, machine.precision)
+    processes.barrier()
+    with Journal(folder if processes.is_main() else None, step, experiment.training.tensorboard) as journal:
+        trainer.reporter = Reporter(console, trainer.total_steps, step)
+        trainer.journal = journal
+        try:
+            trainer.reporter.say(_headline(experiment, source, machine, folder, step if resumed else None))
+            journal.write("resume" if resumed else "start", step)
+            trainer.warn(warnings)
+            trainer.run()
+        finally:
+            trainer.reporter.close()
+            loader.close()
+        if processes.is_main():
+            _finish(experiment, trainer, folder)
+            journal.write("end", trainer.step)
+    processes.barrier()
+    if processes.is_main():
+        _write_report(experiment, folder, trainer)
+    processes.barrier()
+    return folder
+
+
+def _loader(experiment: Experiment, source: Source, machine: Machine) -> PretrainLoader:
+    return PretrainLoader(
+        source,
+        Views(experiment.views),
+        experiment.batch_size,
+        Stream(experiment.seed),
+        machine.device,
+        num_workers=experiment.training.num_workers,
+        resident_limit_bytes=experiment.training.resident_limit_bytes,
+        tolerance=experiment.training.max_corrupt_share,
+    )
+
+
+def _headline(experiment: Experiment, source: Source, machine: Machine, folder: Path, step: int | None) -> str:
+    hard = "".join(f" + {name}" for name, config in experiment.hard_examples.items() if config.weight > 0)
+    begun = f"resumed at step {step}" if step is not None else f"{experiment.epochs} epochs"
+    where = f"{machine.device.type} {machine.precision}"
+    return f"{experiment.recipe}: {experiment.method.name}{hard} on {source!r}, {begun}, {where}, into {folder}"
+
+
+def _finish(experiment: Experiment, trainer: Trainer, folder: Path) -> None:
+    """The trained backbone as a plain network."""
+    from hexa.nn.pretrained import Backbone, save_backbone
+
+    network = backbones.build(experiment.network)
+    state = plain_state_dict(trainer.objective.method.backbone)
+    network.load_state_dict({name: value.detach().cpu().contiguous() for name, value in state.items()})
+    info = {
+        "recipe": experiment.recipe,
+        "method": experiment.method.name,
+        "encoder": "query",
+        "branch": "main",
+        "step": trainer.step,
+        "epoch": trainer.step / trainer.steps_per_epoch,
+        "seed": experiment.seed,
+        "data": experiment.data,
+    }
+    backbone = Backbone(
+        network.eval(),
+        mean=experiment.network.mean,
+        std=experiment.network.std,
+        image_size=experiment.views.size,
+        network_config=experiment.network,
+        info=info,
+    )
+    save_backbone(backbone, folder / BACKBONE)
+
+
+def _write_report(experiment: Experiment, folder: Path, trainer: Trainer) -> None:
+    """report.html. A run is complete without it, so that a report that fails says so and no more."""
+    if not experiment.training.report:
+        return
+    from hexa.reporting.report import report
+
+    try:
+        report([folder], folder / REPORT)
+    except Exception as error:
+        trainer.reporter.say(f"warning: no report was written ({type(error).__name__}: {error})")
+
+
+def _default_folder(experiment: Experiment) -> Path:
+    return Path("runs") / f"{experiment.recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _is_first_process() -> bool:
+    """Asked before the processes have found each other."""
+    return processes.rank() == 0 and processes.local_rank() == 0
