@@ -1,0 +1,155 @@
+"""A checkpoint is whole, or recognised as not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hexa.training import checkpoints
+from hexa.training.checkpoints import BadCheckpoint
+
+
+def state(seed: int = 0) -> checkpoints.State:
+    generator = torch.Generator().manual_seed(seed)
+    parameter = torch.nn.Parameter(torch.randn(8, 3, 3, 3, generator=generator).to(memory_format=torch.channels_last))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    for _ in range(2):
+        parameter.grad = torch.randn(8, 3, 3, 3, generator=generator)
+        optimizer.step()
+    method = {
+        "weight": parameter.detach(),
+        "half": torch.randn(3, generator=generator).bfloat16(),
+        "count": torch.tensor(7),
+    }
+    return {"method": method, "optimizer": optimizer.state_dict(), "epoch": 1.5, "window": {"names": ["a"], "count": 2}}
+
+
+def assert_identical(left: object, right: object) -> None:
+    if isinstance(left, torch.Tensor):
+        assert isinstance(right, torch.Tensor)
+        assert left.dtype == right.dtype
+        assert torch.equal(left, right)
+    elif isinstance(left, dict):
+        assert isinstance(right, dict)
+        assert list(left) == list(right)
+        for key in left:
+            assert_identical(left[key], right[key])
+    elif isinstance(left, list | tuple):
+        assert isinstance(right, list | tuple)
+        for a, b in zip(left, right, strict=True):
+            assert_identical(a, b)
+    else:
+        assert left == right
+
+
+def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    original = state()
+    path = checkpoints.save(tmp_path, 123, original)
+    assert path.name == "step-00000123.pt"
+    loaded = checkpoints.load(path)
+    assert loaded["step"] == 123
+    for key, value in original.items():
+        assert_identical(value, loaded[key])
+    buffer = original["optimizer"]["state"][0]["momentum_buffer"]
+    assert torch.equal(buffer, loaded["optimizer"]["state"][0]["momentum_buffer"])
+    assert buffer.abs().sum() > 0
+
+
+def test_the_newest_are_kept_and_nothing_else_lies_about(tmp_path: Path) -> None:
+    for step in (10, 20, 30, 40):
+        checkpoints.save(tmp_path, step, state(step), keep=2)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000030.pt", "step-00000040.pt"]
+
+
+def test_a_later_bad_file_does_not_push_out_good_ones(tmp_path: Path) -> None:
+    checkpoints.save(tmp_path, 10, state())
+    checkpoints.path_of(tmp_path, 90).write_bytes(b"bad")
+    checkpoints.save(tmp_path, 20, state())
+    checkpoints.save(tmp_path, 30, state())
+    assert [checkpoints.step_of(path) for path in checkpoints.checkpoints(tmp_path)] == [20, 30, 90]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
+def test_a_truncated_file_is_passed_over_with_a_warning(tmp_path: Path, share: float) -> None:
+    checkpoints.save(tmp_path, 10, state(1))
+    path = checkpoints.save(tmp_path, 20, state(2))
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    said: list[str] = []
+    found = checkpoints.newest_good(tmp_path, said.append)
+    assert found is not None
+    assert found[0].name == "step-00000010.pt"
+    assert len(said) == 1
+    assert "step-00000020.pt" in said[0]
+    assert "trying the checkpoint before it" in said[0]
+
+
+def test_any_flipped_byte_of_a_tensor_is_noticed(tmp_path: Path) -> None:
+    original = state()
+    path = checkpoints.save(tmp_path, 1, original)
+    content = bytearray(path.read_bytes())
+    pattern = original["method"]["weight"].permute(0, 2, 3, 1).contiguous().numpy().tobytes()
+    place = content.find(pattern)
+    assert place > 0, "the weight lies in the file as it is in memory"
+    content[place + 5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(BadCheckpoint, match=r"step-00000001\.pt"):
+        checkpoints.load(path)
+
+
+def test_an_altered_value_is_noticed_where_the_archive_is_intact(tmp_path: Path) -> None:
+    path = checkpoints.save(tmp_path, 1, state())
+    content = torch.load(path, weights_only=True)
+    content["method"]["weight"][0, 0, 0, 0] *= 1.000001
+    torch.save(content, path)
+    with pytest.raises(BadCheckpoint, match="checksum"):
+        checkpoints.load(path)
+
+
+def test_foreign_files_are_recognised(tmp_path: Path) -> None:
+    path = checkpoints.path_of(tmp_path, 5)
+    torch.save({"state_dict": {"weight": torch.zeros(2)}}, path)
+    with pytest.raises(BadCheckpoint, match="not a checkpoint of hexa"):
+        checkpoints.load(path)
+    path.write_text("hello")
+    with pytest.raises(BadCheckpoint, match="foreign"):
+        checkpoints.load(path)
+    with pytest.raises(BadCheckpoint, match="No such file"):
+        checkpoints.load(tmp_path / "step-00000006.pt")
+
+
+class Trap:
+    sprung = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (setattr, (Trap, "sprung", True))
+
+
+def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
+    path = checkpoints.path_of(tmp_path, 5)
+    torch.save({"format": checkpoints.FORMAT, "trap": Trap()}, path)
+    with pytest.raises(BadCheckpoint):
+        checkpoints.load(path)
+    assert not Trap.sprung
+
+
+def test_no_checkpoint_at_all(tmp_path: Path) -> None:
+    said: list[str] = []
+    assert checkpoints.newest_good(tmp_path / "none", said.append) is None
+    checkpoints.path_of(tmp_path, 3).write_bytes(b"")
+    assert checkpoints.newest_good(tmp_path, said.append) is None
+    assert len(said) == 1
+
+
+def test_a_failed_save_leaves_the_folder_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints.save(tmp_path, 1, state())
+
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        checkpoints.save(tmp_path, 2, state())
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001.pt"]

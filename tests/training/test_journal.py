@@ -1,0 +1,75 @@
+"""Lines of a journal: all there, once, readable."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from hexa.training import journal as journals
+from hexa.training.journal import METRICS, Journal
+
+
+def lines(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+
+
+def test_lines_are_there_as_soon_as_they_are_written(tmp_path: Path) -> None:
+    with Journal(tmp_path, tensorboard=False) as journal:
+        journal.write("start", 0)
+        journal.write("train", 10, loss=1.25, **{"loss/std": float("nan")})
+        found = lines(tmp_path)
+    assert found[0]["event"] == "start"
+    assert "time" in found[0]
+    assert found[1] == {"event": "train", "step": 10, "loss": 1.25, "loss/std": None}
+
+
+def test_resuming_drops_later_and_broken_lines(tmp_path: Path) -> None:
+    with Journal(tmp_path, tensorboard=False) as journal:
+        for step in (10, 20, 30):
+            journal.write("train", step, loss=float(step))
+        journal.write("checkpoint", 20)
+    with (tmp_path / METRICS).open("a") as file:
+        file.write('{"event": "train", "step": 15, "los')
+    with Journal(tmp_path, step=20, tensorboard=False) as journal:
+        journal.write("resume", 20)
+        journal.write("train", 30, loss=31.0)
+    found = [(line["event"], line["step"], line.get("loss")) for line in lines(tmp_path)]
+    assert found == [
+        ("train", 10, 10.0),
+        ("train", 20, 20.0),
+        ("checkpoint", 20, None),
+        ("resume", 20, None),
+        ("train", 30, 31.0),
+    ]
+
+
+def test_other_processes_write_nothing(tmp_path: Path) -> None:
+    with Journal(None) as journal:
+        journal.write("train", 1, loss=1.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tensorboard_holds_the_same_numbers_once(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with Journal(tmp_path) as journal:
+        for step in (1, 2, 3):
+            journal.write("train", step, loss=step / 2)
+    with Journal(tmp_path, step=2) as journal:
+        journal.write("train", 3, loss=9.0)
+        journal.write("monitor", 3, knn=50.0)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 0.5), (2, 1.0), (3, 9.0)]
+    assert [(e.step, e.value) for e in events.Scalars("monitor/knn")] == [(3, 50.0)]
+
+
+def test_environment_says_what_a_result_depends_on(tmp_path: Path) -> None:
+    journals.write_environment(tmp_path, torch.device("cpu"), "fp32")
+    found = json.loads((tmp_path / "environment.json").read_text())
+    assert found["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert found["threads"] == torch.get_num_threads()
+    assert found["precision"] == "fp32"
+    assert {"python", "device", "commit", "platform", "processes"} <= set(found)

@@ -1,0 +1,77 @@
+"""Statistics with known answers, and warnings when they are bad."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hexa.training.monitor import STUCK_LINES, Watch, effective_rank, feature_std
+
+
+def test_feature_std_is_one_on_the_sphere_and_zero_at_a_point() -> None:
+    generator = torch.Generator().manual_seed(0)
+    spread = F.normalize(torch.randn(1, 4000, 32, generator=generator), dim=-1)
+    assert float(feature_std(spread)) == pytest.approx(1.0, abs=0.02)
+    assert float(feature_std(spread[:, :1].expand(1, 50, 32))) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_effective_rank_counts_equal_directions() -> None:
+    # ± the first r axes: centred, with r equal singular values
+    for rank in (1, 3, 7):
+        axes = torch.eye(8)[:rank]
+        assert float(effective_rank(torch.cat([axes, -axes])[None])) == pytest.approx(rank, rel=1e-5)
+    values = torch.tensor([3.0, 1.0])
+    share = values / values.sum()
+    expected = math.exp(-float((share * share.log()).sum()))
+    points = torch.cat([torch.diag(values), -torch.diag(values)])[None]
+    assert float(effective_rank(points)) == pytest.approx(expected, rel=1e-5)
+    assert float(effective_rank(torch.zeros(1, 4, 3))) == pytest.approx(1.0)
+
+
+def healthy(**values: float) -> dict[str, float]:
+    return {"feature_std": 0.9, "effective_rank": 60.0, "loss/std": 5.0, "accuracy/std": 0.5, **values}
+
+
+def test_a_healthy_run_is_not_warned_about() -> None:
+    watch = Watch(chance_loss=8.3, num_classes=10)
+    for _ in range(50):
+        assert watch.train(healthy(), 127) == []
+    assert watch.knn(60.0) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "words"), [({"feature_std": 0.01}, "hardly varies"), ({"effective_rank": 1.4}, "1.4 of 127")]
+)
+def test_collapse_is_said_once_and_again_when_it_comes_back(values: dict[str, float], words: str) -> None:
+    watch = Watch(None, None)
+    assert words in watch.train(healthy(**values), 127)[0]
+    assert watch.train(healthy(**values), 127) == []
+    assert watch.train(healthy(), 127) == []
+    assert words in watch.train(healthy(**values), 127)[0]
+
+
+def test_a_loss_that_stays_at_chance_is_said_after_a_while() -> None:
+    watch = Watch(chance_loss=math.log(1 + 4096), num_classes=None)
+    said = [watch.train(healthy(**{"loss/std": 8.31}), 127) for _ in range(STUCK_LINES)]
+    assert not any(said[:-1])
+    assert "guessing" in said[-1][0]
+
+
+def test_a_solved_task_with_poor_neighbours_is_a_shortcut() -> None:
+    watch = Watch(None, num_classes=10)
+    watch.train(healthy(**{"accuracy/std": 0.99}), 127)
+    assert watch.knn(85.0) == []
+    assert "99 %" in watch.knn(12.0)[0]
+
+
+def test_a_resumed_watch_neither_repeats_nor_forgets() -> None:
+    watch = Watch(8.0, 10)
+    watch.train(healthy(feature_std=0.0), 127)
+    watch.train(healthy(**{"feature_std": 0.0, "loss/std": 8.0}), 127)
+    other = Watch(8.0, 10)
+    other.state = watch.state
+    assert other.state == watch.state
+    assert other.train(healthy(feature_std=0.0), 127) == []

@@ -1,0 +1,77 @@
+"""Closed forms against loops that remember, as the published code has them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hexa.config import ConfigError
+from hexa.training.schedules import ScheduleConfig, learning_rate_share
+
+
+def rates(config: ScheduleConfig, epochs: int, steps: int, base: float = 1.0) -> list[float]:
+    return [base * learning_rate_share(config, step, epochs, steps) for step in range(epochs * steps)]
+
+
+def test_cosine_per_epoch_is_mocos() -> None:
+    found = rates(ScheduleConfig(kind="cosine", per="epoch"), epochs=7, steps=3, base=0.03)
+    expected = []
+    for epoch in range(7):
+        expected += 3 * [0.03 * 0.5 * (1.0 + math.cos(math.pi * epoch / 7))]
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert found[0] == 0.03
+
+
+def test_cosine_per_epoch_agrees_with_torchs_scheduler() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.3)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=9)
+    expected = []
+    for _ in range(9):
+        expected += [optimizer.param_groups[0]["lr"]] * 4
+        optimizer.step()
+        scheduler.step()
+    assert rates(ScheduleConfig(), 9, 4, 0.3) == pytest.approx(expected, rel=1e-9)
+
+
+def test_cosine_per_step_with_warm_up_is_swavs() -> None:
+    base, final, start, warm, epochs, steps = 4.8, 0.0048, 0.3, 2, 6, 5
+    expected = np.linspace(start, base, warm * steps).tolist()
+    length = (epochs - warm) * steps
+    for t in range(length):
+        expected.append(final + 0.5 * (base - final) * (1 + math.cos(math.pi * t / length)))
+    config = ScheduleConfig(per="step", final_share=final / base, warmup_epochs=warm, warmup_start_share=start / base)
+    assert rates(config, epochs, steps, base) == pytest.approx(expected, rel=1e-12)
+
+
+def test_steps_fall_at_milestones() -> None:
+    config = ScheduleConfig(kind="steps", milestones=(2, 4), gamma=0.1)
+    rate, expected = 1.0, []
+    for epoch in range(6):
+        if epoch in (2, 4):
+            rate *= 0.1
+        expected += [rate] * 2
+    assert rates(config, 6, 2) == pytest.approx(expected)
+
+
+def test_warm_up_leads_into_a_cosine_per_epoch() -> None:
+    found = rates(ScheduleConfig(warmup_epochs=1, warmup_start_share=0.5), epochs=3, steps=3)
+    assert found == pytest.approx([0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5])
+
+
+def test_constant_stays() -> None:
+    assert set(rates(ScheduleConfig(kind="constant"), 3, 4)) == {1.0}
+
+
+def test_a_warm_up_that_leaves_nothing_is_refused() -> None:
+    ScheduleConfig(warmup_epochs=4).check(5)
+    with pytest.raises(ConfigError, match=r"schedule\.warmup_epochs"):
+        ScheduleConfig(warmup_epochs=5).check(5)
+
+
+@pytest.mark.parametrize("milestones", [(160, 120), (0, 5), (5, 5)])
+def test_milestones_ascend(milestones: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="ascending"):
+        ScheduleConfig(milestones=milestones)
