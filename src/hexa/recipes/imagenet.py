@@ -9,7 +9,7 @@ from hexa.hard_examples.adversarial import AdversarialConfig
 from hexa.hard_examples.cutmix import CutMixConfig
 from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig
-from hexa.recipes import register
+from hexa.recipes import recipe, register
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import ScheduleConfig
 
@@ -43,6 +43,25 @@ def moco(name: str, epochs: int, hard_examples: dict[str, HardExampleConfig]) ->
         hard_examples=hard_examples,
         optimizer=OptimizerConfig(learning_rate=0.03, base_batch_size=256, weight_decay=1e-4),
         schedule=ScheduleConfig(kind="cosine", per="epoch"),
+    )
+
+
+@recipe
+def imagenet_moco_v1_200() -> Experiment:
+    """MoCo v1: ImageNet, ResNet-50, 200 epochs; a linear head, τ 0.07, the views of v1, falls at epochs 120 and 160.
+
+    Command: torchrun --nproc-per-node 8 -m hexa pretrain imagenet-moco-v1-200 --data folder:imagenet
+
+    Expected: published linear top-1 60.6 (REFERENCE §2.1). Not run here.
+
+    Cost: 200 epochs of 5,004 steps of 256 images at 224², eight GPUs for days.
+    """
+    return moco("imagenet-moco-v1-200", 200, {}).model_copy(
+        update={
+            "views": ViewsConfig.model_validate({"recipe": "moco-v1", "size": 224}),
+            "method": MoCoConfig(bn_groups=8, head="linear", temperature=0.07),
+            "schedule": ScheduleConfig(kind="steps", milestones=(120, 160), gamma=0.1),
+        }
     )
 
 
