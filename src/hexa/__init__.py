@@ -1,1 +1,76 @@
-"""Self-supervised visual pre-training with hard examples."""
+"""Self-supervised visual pre-training with hard examples.
+
+The short way; every part is usable alone as well, `hexa.core`, `hexa.methods`, `hexa.hard_examples` … . Importing this package
+is quick: torch is imported by the first call that needs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hexa.experiment import Experiment
+    from hexa.nn.pretrained import Backbone
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "embed", "evaluate", "load_backbone", "pretrain"]
+
+
+def pretrain(
+    recipe: str | Experiment,
+    data: str | None = None,
+    epochs: int | None = None,
+    out: str | Path | None = None,
+    **fields: Any,
+) -> Path:
+    """Pre-train a backbone without labels and return the run folder.
+
+    `recipe` is a name that `hexa recipes` lists, `file.py:function`, or an Experiment. `data` is a source such as
+    "digits" or "folder:photos"; `out` the run folder, "runs/RECIPE" if not given. Further fields of the experiment are
+    given by their dotted path: `pretrain("digits-moco-v2", **{"method.temperature": 0.1})`.
+
+    Raises ValueError for a field, a source or a folder that does not serve, before anything is written.
+    """
+    from hexa.experiment import override
+    from hexa.plugins import experiment_of, run_folder
+    from hexa.training.run import pretrain as train
+
+    experiment = experiment_of(recipe) if isinstance(recipe, str) else recipe
+    changes = {"data": data, "epochs": epochs}
+    changes = {name: value for name, value in changes.items() if value is not None} | fields
+    return train(override(experiment, changes), run_folder(experiment, out))
+
+
+def load_backbone(spec: str | Path) -> Backbone:
+    """The pre-trained network of a run folder, a file, or a name: images [B, 3, S, S] in [0, 1] -> features [B, D].
+
+    `spec` is a run folder, a safetensors or checkpoint file, "timm:NAME" or "random:NAME". Pixels are normalised
+    inside. `.network` is the plain torch network, whose state_dict loads into timm's or torchvision's.
+    Raises ValueError.
+    """
+    from hexa.nn.pretrained import load_backbone as load
+
+    return load(spec)
+
+
+def evaluate(protocol: str, backbone: str | Path | Backbone, data: str, **options: Any) -> dict[str, Any]:
+    """Evaluate a backbone on labelled images: "knn" or "linear" -> results with protocol, metrics in percent, seed ….
+
+    `backbone` is anything `load_backbone` takes, or what it returned. Options (preset, seed, k, …) are those of the
+    protocol. Results for a run folder are added to its results.json. Raises ValueError.
+    """
+    from hexa.evaluation import evaluate as run
+
+    return run(protocol, backbone, data, **options)
+
+
+def embed(backbone: str | Path | Backbone, data: str, out: str | Path) -> Path:
+    """Write the features of every image to `out`, .npz or .parquet: features [N, D] float32, labels [N], paths [N]."""
+    from pathlib import Path as AnyPath
+
+    from hexa.evaluation.embed import embed as run
+
+    run(backbone, data, AnyPath(out))
+    return AnyPath(out)

@@ -1,0 +1,219 @@
+"""The command line. Nothing heavy is imported here: `hexa --help` answers before torch would have been loaded."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import hexa
+from hexa.config import UserError, nearest
+
+SOURCES = "digits · folder:PATH · parquet:PATH · cifar10[:ROOT] · cifar100[:ROOT] · stl10[:ROOT]; SOURCE#split"
+BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · random:NAME"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that reports an error as ours: one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see `{self.prog} --help`")
+
+
+def build_parser() -> tuple[Parser, dict[str, Parser]]:
+    """The parser, and the parser of each command by name."""
+    parser = Parser(
+        prog="hexa",
+        description="Self-supervised visual pre-training with hard examples.",
+        epilog="Several processes: torchrun --nproc-per-node 8 -m hexa pretrain …",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"hexa {hexa.__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command")
+    parsers: dict[str, Parser] = {}
+
+    def command(name: str, summary: str, description: str = "") -> Parser:
+        added: Parser = commands.add_parser(name, help=summary, description=description or summary, allow_abbrev=False)
+        parsers[name] = added
+        return added
+
+    sub = command("recipes", "what can be run: name, method, hard examples, expected result and cost")
+    sub.add_argument("--json", action="store_true", help="as JSON")
+
+    sub = command(
+        "pretrain",
+        "pre-train a backbone without labels",
+        "Pre-train a backbone without labels. Any field of the experiment is an option: --batch-size 256, "
+        "--method.temperature=0.1. `hexa pretrain RECIPE --help` lists them with their values in that recipe.",
+    )
+    sub.add_argument(
+        "recipe", metavar="RECIPE", nargs="?", help="a name from `hexa recipes`, or ./my_method.py:function"
+    )
+    sub.add_argument(
+        "--config", metavar="FILE.yaml", help="instead of a recipe: the config.yaml of a run, or one like it"
+    )
+    sub.add_argument("--data", metavar="SOURCE", help=SOURCES)
+    sub.add_argument("--out", metavar="RUN", help="the run folder; runs/RECIPE if not given")
+    sub.add_argument("--epochs", metavar="N", help="passes over the data")
+    sub.add_argument("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N; short for --training.device")
+    sub.add_argument("--precision", metavar="NAME", help="auto, fp32 or bf16; short for --training.precision")
+    sub.add_argument("--compile", action="store_const", const="true", help="short for --training.compile true")
+
+    sub = command("resume", "go on with a run exactly where it stopped")
+    sub.add_argument("run", metavar="RUN", help="a run folder")
+
+    sub = command(
+        "evaluate",
+        "measure a backbone on labelled images: knn, linear",
+        "Measure a backbone on labelled images by a published protocol. Options of the protocol are given as they are "
+        "named there, such as --k 20 for knn; a mistyped one is answered with the nearest.",
+    )
+    sub.add_argument("protocol", metavar="PROTOCOL", help="knn or linear")
+    sub.add_argument("backbone", metavar="BACKBONE", help=BACKBONES)
+    sub.add_argument("--data", metavar="SOURCE", required=True, help=SOURCES)
+    sub.add_argument("--out", metavar="FILE.json", help="write the result there too (a run keeps it in results.json)")
+    sub.add_argument("--preset", metavar="NAME", help="the published settings to use: linear has moco and swav")
+    sub.add_argument("--seed", metavar="N", type=int, default=0, help="of what the protocol draws; 0 if not given")
+
+    sub = command("embed", "write the features of every image, for search, clustering, plots")
+    sub.add_argument("backbone", metavar="BACKBONE", help=BACKBONES)
+    sub.add_argument("--data", metavar="SOURCE", required=True, help=SOURCES)
+    sub.add_argument("--out", metavar="FILE", required=True, help=".npz or .parquet with features, labels, paths")
+
+    sub = command("visualize", "a picture: clean | perturbation | adversarial | cut-mixed, side by side")
+    sub.add_argument("target", metavar="RUN|RECIPE", help="a run folder, or a recipe with fresh weights")
+    sub.add_argument("--data", metavar="SOURCE", required=True, help=SOURCES)
+    sub.add_argument("--out", metavar="FILE.png", required=True)
+    sub.add_argument("--num-images", metavar="N", type=int, default=8, help="rows of the picture; 8 if not given")
+    sub.add_argument("--gain", metavar="X", type=float, help="how many times the perturbation is magnified")
+    sub.add_argument("--seed", metavar="N", type=int, default=0, help="of the images and views; 0 if not given")
+
+    sub = command("export", "hand the backbone over to another library; checked before success is reported")
+    sub.add_argument("run", metavar="RUN", help="a run folder, or any other backbone: " + BACKBONES)
+    sub.add_argument("--to", metavar="FORMAT", required=True, help="torchvision, timm or safetensors")
+    sub.add_argument("--out", metavar="PATH", required=True)
+
+    sub = command("report", "one self-contained HTML file on one or several runs: curves, tables, hard examples")
+    sub.add_argument("runs", metavar="RUN", nargs="+", help="run folders")
+    sub.add_argument("--out", metavar="FILE.html", required=True)
+
+    sub = command(
+        "benchmark",
+        "images per second of this machine for each scheme, the data path and the step apart",
+        "Measure this machine: each scheme of hard examples relative to the plain step, the naive adversarial step "
+        "beside the shared-gradient one, the data path alone, the whole. Fields of the recipe are options here too.",
+    )
+    sub.add_argument(
+        "recipe", metavar="RECIPE", nargs="?", default="cifar10-hexa-moco", help="cifar10-hexa-moco if not given"
+    )
+    sub.add_argument("--json", action="store_true", help="as JSON")
+    sub.add_argument("--repeats", metavar="N", type=int, default=5, help="rounds over all schemes; 5 if not given")
+
+    sub = command("doctor", "versions, devices, precision, decoders; what is wrong and how to mend it")
+    sub.add_argument("--json", action="store_true", help="as JSON")
+
+    sub = command("demo", "MoCo-v2 against HEXA-MoCo on embedded images, in a few minutes on two cores")
+    sub.add_argument("--out", metavar="FOLDER", default="runs/demo", help="runs/demo if not given")
+    sub.add_argument("--epochs", metavar="N", type=int, help="of the recipes if not given")
+    return parser, parsers
+
+
+#: Commands that take fields or options of their own beyond those declared above.
+OPEN = ("pretrain", "evaluate", "benchmark")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0, 2 after a mistake of the user's, 1 after one of ours.
+
+    An interrupted run that saved gives 128 + signal number, one stopped by a non-finite loss 1.
+    """
+    try:
+        return _guarded(list(sys.argv[1:] if arguments is None else arguments))
+    except BrokenPipeError:  # the reader of our output has gone, as in `hexa recipes | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _guarded(arguments: list[str]) -> int:
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return _say("interrupted", 130)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if os.environ.get("HEXA_TRACEBACK"):
+            raise
+        status = getattr(error, "exit_code", 2 if _is_users(error) else 0)
+        if status:
+            return _say(f"error: {_sentence(error)}", status)
+        traceback.print_exc()
+        return _say("this is a bug of hexa's: please report it with the lines above and the output of `hexa doctor`", 1)
+
+
+def _run(arguments: list[str]) -> int:
+    parser, parsers = build_parser()
+    if not arguments:
+        parser.print_help()
+        return 2
+    name = arguments[0]
+    if not name.startswith("-") and name not in parsers:
+        raise UserError(f"unknown command '{name}'; {nearest(name, parsers)}")
+
+    from hexa import fields
+
+    options = sorted(parsers[name]._option_string_actions) if name in parsers else ["--version", "--help"]
+    ours, extra = fields.split(arguments, options)
+    if name == "pretrain" and {"-h", "--help"} & set(ours):
+        ours = [argument for argument in ours if argument not in ("-h", "--help")]
+        given = parser.parse_args(ours)
+        if given.recipe is None:
+            parsers[name].print_help()
+            return 0
+        return _handler("describe_fields")(given, extra)
+    if extra and name not in OPEN:
+        option = next(iter(extra)).replace("_", "-")
+        raise UserError(f"--{option}: no such option of `hexa {name}`; {nearest(f'--{option}', options)}")
+    given = parser.parse_args(ours)
+    given.options = options
+    return _handler(name)(given, extra)
+
+
+def _handler(name: str) -> Callable[[argparse.Namespace, dict[str, str]], int]:
+    from hexa import commands
+
+    handler: Callable[[argparse.Namespace, dict[str, str]], int] = getattr(commands, name)
+    return handler
+
+
+def _is_users(error: Exception) -> bool:
+    """Whether a user can mend it: said by us in a ValueError, by the system about a file, or by the device's memory.
+
+    A ValueError that some library raised below us is not: we called it wrongly, and the traceback is needed.
+    """
+    if isinstance(error, UserError | OSError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    raised_in = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
+    return isinstance(error, ValueError) and str(raised_in).split(".")[0].startswith("hexa")
+
+
+def _sentence(error: Exception) -> str:
+    """The error on one line, with a remedy where only the system spoke."""
+    if isinstance(error, OSError) and error.strerror:
+        places = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+        return f"{places}: {error.strerror}" if places else error.strerror
+    text = " ".join(str(error).split())
+    if type(error).__name__ == "OutOfMemoryError":
+        return f"the device's memory is full; lower --batch-size, or use another --device ({text[:200]})"
+    return text
+
+
+def _say(line: str, status: int) -> int:
+    print(f"hexa: {line}", file=sys.stderr)
+    return status

@@ -1,0 +1,272 @@
+"""What each command does, once its arguments are parsed: one function a command, returning the exit status."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from hexa.config import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hexa.experiment import Experiment
+
+Fields = Mapping[str, str]
+
+
+def recipes(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa recipes`"""
+    from rich.padding import Padding
+
+    from hexa.recipes import describe
+
+    described = describe()
+    if given.json:
+        print(json.dumps(described, indent=2))
+        return 0
+    console = _console()
+    for row in described:
+        parts = [row["method"], *row["hard_examples"]]
+        console.print(row["name"], style="bold", highlight=False)
+        console.print(f"  {' + '.join(parts)} on {row['data']}, {row['epochs']} epochs", highlight=False)
+        for label in ("expected", "cost"):
+            if row[label]:
+                console.print(Padding(f"{label}: {row[label]}", (0, 0, 0, 2)), highlight=False)
+    console.print("\nhexa pretrain RECIPE --help  lists every field of one", highlight=False)
+    return 0
+
+
+def pretrain(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa pretrain`"""
+    from hexa.plugins import run_folder
+
+    experiment = _experiment(given, extra)
+    from hexa.training.run import pretrain as train
+
+    run = train(experiment, run_folder(experiment, given.out), console=_console())
+    return _finished(run)
+
+
+def describe_fields(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa pretrain RECIPE --help`"""
+    from hexa import fields
+
+    experiment = _experiment(given, extra)
+    print(f"usage: hexa pretrain {given.recipe} [--out RUN] [--any.field VALUE …]\n")
+    print("Every field with its value in this recipe:\n")
+    print(fields.describe(fields.of_experiment(experiment)))
+    absent = fields.of_absent_hard_examples(experiment)
+    if absent:
+        print("\nHard examples this recipe lacks; a field adds one, --hard_examples.NAME none takes one away:\n")
+        print(fields.describe(absent))
+    return 0
+
+
+def resume(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa resume`"""
+    from hexa import plugins
+    from hexa.training.run import resume as go_on
+
+    run = Path(given.run)
+    plugins.restore(run / "config.yaml")
+    return _finished(go_on(run, console=_console()))
+
+
+def evaluate(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa evaluate`"""
+    from hexa.evaluation import evaluate as run
+
+    out = _writable(given.out, ".json") if given.out else None
+    options = {name: yaml.safe_load(value) for name, value in extra.items()}
+    if given.preset:
+        options["preset"] = given.preset
+    console = _console()
+    with _bar(console) as progress:
+        result = run(given.protocol, given.backbone, given.data, seed=given.seed, out=out, progress=progress, **options)
+    figures = " · ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items())
+    console.print(f"{result['protocol']} on {result['data']}: {figures}", highlight=False)
+    for note in result.get("notes", ()):
+        console.print(f"note: {note}", highlight=False)
+    if out is not None:
+        console.print(f"written to {out}", highlight=False)
+    return 0
+
+
+def embed(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa embed`"""
+    out = _writable(given.out, ".npz", ".parquet")
+    from hexa.evaluation.embed import embed as run
+
+    run(given.backbone, given.data, out)
+    _console().print(f"written to {out}", highlight=False)
+    return 0
+
+
+def visualize(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa visualize`"""
+    from hexa import plugins
+    from hexa.reporting.visualize import visualize as run
+
+    out = _writable(given.out, ".png")
+    if given.num_images < 1:
+        raise UserError(f"--num-images {given.num_images}: at least one image is needed")
+    plugins.restore(Path(given.target) / "config.yaml")
+    gain = {} if given.gain is None else {"gain": given.gain}
+    path = run(given.target, given.data, out, num_images=given.num_images, seed=given.seed, **gain)
+    _console().print(f"written to {path}", highlight=False)
+    return 0
+
+
+def export(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa export`"""
+    from hexa.nn.export import export as run
+
+    out = Path(given.out)
+    checked = run(given.run, given.to, out)
+    console = _console()
+    console.print(f"written to {out}, loaded back and compared", highlight=False)
+    for name, value in checked.items():
+        if isinstance(value, str | int | float):
+            console.print(f"  {name}: {value}", highlight=False)
+    return 0
+
+
+def report(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa report`"""
+    from hexa import plugins
+    from hexa.reporting.report import report as run
+
+    out = _writable(given.out, ".html")
+    folders = [Path(folder) for folder in given.runs]
+    for folder in folders:
+        plugins.restore(folder / "config.yaml")
+    _console().print(f"written to {run(folders, out)}", highlight=False)
+    return 0
+
+
+def benchmark(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa benchmark`"""
+    from hexa.benchmark import benchmark as run
+    from hexa.benchmark import table
+
+    given.config, given.data, given.epochs = None, None, None
+    experiment = _experiment(given, extra)
+    console = _console(stderr=True)
+    with _bar(console) as progress:
+        measured = run(experiment, repeats=given.repeats, progress=progress)
+    if given.json:
+        print(json.dumps(measured, indent=2))
+    else:
+        _console().print(table(measured))
+    return 0
+
+
+def doctor(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa doctor`"""
+    from hexa.runtime.doctor import diagnose, failed
+
+    findings = diagnose(Path.cwd())
+    if given.json:
+        print(json.dumps([vars(finding) for finding in findings], indent=2))
+    else:
+        marks = {"ok": "[green]ok[/]   ", "warning": "[yellow]warn[/] ", "failure": "[red]FAIL[/] "}
+        console = _console()
+        for finding in findings:
+            console.print(f"{marks[finding.status]} {finding.name}: ", end="")
+            console.print(finding.found, markup=False, highlight=False, soft_wrap=True)
+            if finding.remedy:
+                console.print(f"      → {finding.remedy}", markup=False, highlight=False, soft_wrap=True)
+    return 1 if failed(findings) else 0
+
+
+def demo(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa demo`"""
+    from hexa.demo import demo as run
+
+    run(Path(given.out), epochs=given.epochs, console=_console())
+    return 0
+
+
+def _experiment(given: argparse.Namespace, extra: Fields) -> Experiment:
+    """The recipe or file with the fields of the command line. Raises UserError before anything else happens."""
+    if (given.recipe is None) == (given.config is None):
+        raise UserError("give either a recipe or --config FILE.yaml; `hexa recipes` lists the recipes")
+    from hexa import fields, plugins
+    from hexa.experiment import load, override
+
+    if given.config is not None:
+        plugins.restore(Path(given.config))
+        experiment = load(given.config)
+    else:
+        experiment = plugins.experiment_of(given.recipe)
+    changes = dict(extra)
+    for name, path in _SHORT.items():
+        value = getattr(given, name, None)
+        if value is not None:
+            changes[path] = value
+    known = [field.path for field in fields.of_experiment(experiment)]
+    fields.check_names(changes, known, getattr(given, "options", ()))
+    return override(experiment, changes)
+
+
+#: Declared options of `hexa pretrain` and the fields they stand for.
+_SHORT = {
+    "data": "data",
+    "epochs": "epochs",
+    "device": "training.device",
+    "precision": "training.precision",
+    "compile": "training.compile",
+}
+
+
+def _writable(path: str, *suffixes: str) -> Path:
+    """`path` if something can be written there under one of these endings, its folder made; said before the work."""
+    out = Path(path)
+    if out.suffix not in suffixes:
+        raise UserError(f"--out {path}: the name must end in {' or '.join(suffixes)}")
+    if out.is_dir():
+        raise UserError(f"--out {path}: is a folder; name a file in it")
+    return out
+
+
+def _finished(run: Path) -> int:
+    console = _console()
+    console.print(f"run: {run}", highlight=False, soft_wrap=True)
+    console.print(f"next: hexa evaluate knn {run} --data SOURCE", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _console(stderr: bool = False) -> Console:
+    """Where people read; plain text when it is no terminal, and silent in all processes but the first."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, quiet=os.environ.get("RANK", "0") != "0")
+
+
+class _bar:
+    """Progress of an evaluation or a benchmark: a bar on a terminal, nothing elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import Progress
+
+        self._progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> _bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, label: str, done: int, total: int) -> None:
+        if label not in self._tasks:
+            self._tasks[label] = self._progress.add_task(label)
+        self._progress.update(self._tasks[label], completed=done, total=total)
