@@ -20,17 +20,29 @@ Range = tuple[float, float]
 # REFERENCE §2.2 (v1, v2), §2.6 (cifar); crop-flip is what supervised probes train on (§7.1)
 RECIPES: dict[str, dict[str, Any]] = {
     "moco-v2": {},
-    "moco-v1": {"hue": 0.4, "jitter_probability": 1.0, "blur_probability": 0.0, "order": ("grayscale", "jitter", "blur", "solarize")},
+    "moco-v1": {
+        "hue": 0.4,
+        "jitter_probability": 1.0,
+        "blur_probability": 0.0,
+        "order": ("grayscale", "jitter", "blur", "solarize"),
+    },
     "moco-cifar": {"scale": (0.08, 1.0), "blur_probability": 0.0},
-    "crop-flip": {"num_views": 1, "scale": (0.08, 1.0), "jitter_probability": 0.0, "grayscale_probability": 0.0, "blur_probability": 0.0},
+    "crop-flip": {
+        "num_views": 1,
+        "scale": (0.08, 1.0),
+        "jitter_probability": 0.0,
+        "grayscale_probability": 0.0,
+        "blur_probability": 0.0,
+    },
 }
 
 
 class ViewsConfig(Config):
     """How views are made from an image. The defaults are MoCo-v2's (REFERENCE §2.2).
 
-    `recipe` may be given instead of the fields: moco-v2, moco-v1, moco-cifar or crop-flip fills in those that are absent, and is
-    kept as `based_on`. Where `based_on` is there too (a stored configuration), the fields that still hold its values change along.
+    `recipe` may be given instead of the fields: moco-v2, moco-v1, moco-cifar or crop-flip fills in those that are
+    absent, and is kept as `based_on`. Where `based_on` is there too (a stored configuration), the fields that still
+    hold its values change along.
     """
 
     based_on: str = "moco-v2"
@@ -64,7 +76,9 @@ class ViewsConfig(Config):
     solarize_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
     """How often values from ½ upwards are inverted."""
     order: tuple[str, ...] = ("jitter", "grayscale", "blur", "solarize")
-    """The order of the colour operations. The crop comes first; the flip commutes with all of them and is part of the crop."""
+    """The order of the colour operations. The crop comes first; the flip commutes with all of them and is part of the
+    crop.
+    """
 
     @property
     def recipe(self) -> str:
@@ -82,7 +96,9 @@ class ViewsConfig(Config):
             raise ConfigError([("recipe", f"unknown recipe '{name}'; {nearest(str(name), RECIPES)}")])
         if fields.get("based_on") in RECIPES:
             before = {**_defaults(cls), **RECIPES[fields["based_on"]]}
-            fields = {key: entry for key, entry in fields.items() if key == "size" or not _equal(entry, before.get(key))}
+            fields = {
+                key: entry for key, entry in fields.items() if key == "size" or not _equal(entry, before.get(key))
+            }
         return {**RECIPES[name], **fields, "based_on": name}
 
     @pydantic.model_validator(mode="after")
@@ -90,7 +106,9 @@ class ViewsConfig(Config):
         for name, low, high in (("scale", 0.0, 1.0), ("ratio", 0.0, math.inf), ("blur_sigma", 0.0, math.inf)):
             first, last = getattr(self, name)
             if not low < first <= last <= high:
-                raise ConfigError([(name, f"two increasing numbers above 0{' and at most 1' if high == 1 else ''} are needed")])
+                raise ConfigError(
+                    [(name, f"two increasing numbers above 0{' and at most 1' if high == 1 else ''} are needed")]
+                )
         if sorted(self.order) != ["blur", "grayscale", "jitter", "solarize"]:
             raise ConfigError([("order", "name each of jitter, grayscale, blur, solarize once")])
         return self
@@ -107,7 +125,9 @@ def _equal(left: Any, right: Any) -> bool:
 
 # Columns of the uniform numbers that decide one view of one image.
 _BOX = slice(0, geometry.UNIFORMS_PER_BOX)
-_FLIP, _JITTER, _GRAYSCALE, _BLUR, _SOLARIZE, _SIGMA, _ORDER, _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(_BOX.stop, _BOX.stop + 11)
+_FLIP, _JITTER, _GRAYSCALE, _BLUR, _SOLARIZE, _SIGMA, _ORDER, _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(
+    _BOX.stop, _BOX.stop + 11
+)
 _COLUMNS = _BOX.stop + 11
 # Floats worked on at a time: on a CPU what stays in cache is up to twice as fast, on a GPU memory is the only bound.
 _CHUNK = {"cpu": 2**19, "cuda": 2**27}
@@ -116,17 +136,19 @@ _CHUNK = {"cpu": 2**19, "cuda": 2**27}
 class Views:
     """Makes the views of a batch, all parameters being functions of (stream, row of the image in the global batch).
 
-    >>> crops = Views(ViewsConfig(size=32))(images, stream)      # images uint8 [B, 3, H, W] -> 2 × float [B, 3, 32, 32] in [0, 1]
+    >>> crops = Views(ViewsConfig(size=32))(images, stream)      # images uint8 [B, 3, H, W] -> 2 × float [B, 3, 32,
+    32] in [0, 1]
     """
 
     def __init__(self, config: ViewsConfig) -> None:
         self.config = config
 
     def __call__(self, images: Tensor, stream: Stream, rows: slice | None = None) -> tuple[Tensor, ...]:
-        """The `num_views` views of `images` [B, 3, H, W] (uint8, or float in [0, 1]), on their device: float32 [B, 3, S, S] each.
+        """The `num_views` views of `images` [B, 3, H, W] (uint8, or float in [0, 1]), on their device: float32 [B, 3,
+        S, S] each.
 
-        rows: where these images stand in the global batch (default: they are all of it), so that every process makes the views that
-        one process would have made.
+        rows: where these images stand in the global batch (default: they are all of it), so that every process makes
+        the views that one process would have made.
         """
         numbers = self.draw(stream, rows or slice(0, len(images)))  # [V, B, P]
         views, batch = self.config.num_views, len(images)
@@ -139,12 +161,16 @@ class Views:
         scale = 1 / 255 if images.dtype == torch.uint8 else 1.0
         for part in _chunks(views * batch, 3 * max(height * width, size * size), images.device):
             now = packed[:, part]
-            cut = geometry.crop_resize(images.index_select(0, source[part]), geometry.Boxes(*now[:4]), size, now[4].bool())
+            cut = geometry.crop_resize(
+                images.index_select(0, source[part]), geometry.Boxes(*now[:4]), size, now[4].bool()
+            )
             out.append(self.recolor(cut.mul_(scale).contiguous(), flat[part]))
         return tuple(torch.cat(out).view(views, batch, 3, size, size).unbind())
 
     def finish(self, crops: Sequence[Tensor], stream: Stream, rows: slice | None = None) -> tuple[Tensor, ...]:
-        """The colour half alone, for crops that a worker cut with `boxes`: V tensors [B, 3, S, S], uint8 or float in [0, 1]."""
+        """The colour half alone, for crops that a worker cut with `boxes`: V tensors [B, 3, S, S], uint8 or float in
+        [0, 1].
+        """
         numbers = self.draw(stream, rows or slice(0, len(crops[0])))
         return tuple(
             torch.cat(
@@ -166,12 +192,16 @@ class Views:
         return numbers[rows.start or 0 :].transpose(0, 1).contiguous()
 
     def boxes(self, numbers: Tensor, height: Tensor | int, width: Tensor | int) -> tuple[geometry.Boxes, Tensor]:
-        """The crop boxes and flips [n] that `numbers` [n, P] decide for images of these heights and widths, on the CPU."""
+        """The crop boxes and flips [n] that `numbers` [n, P] decide for images of these heights and widths, on the
+        CPU.
+        """
         boxes = geometry.random_boxes(numbers[:, _BOX], height, width, self.config.scale, self.config.ratio)
         return boxes, numbers[:, _FLIP] < self.config.flip_probability
 
     def recolor(self, crops: Tensor, numbers: Tensor) -> Tensor:
-        """Colour operations on crops [n, 3, S, S] in [0, 1], as `numbers` [n, P] decide, each on those it applies to. May overwrite."""
+        """Colour operations on crops [n, 3, S, S] in [0, 1], as `numbers` [n, P] decide, each on those it applies to.
+        May overwrite.
+        """
         for name in self.config.order:
             crops = getattr(self, f"_{name}")(crops, numbers)
         return crops
@@ -237,10 +267,12 @@ def _chunks(rows: int, floats_per_row: int, device: torch.device) -> list[slice]
 
 
 class EvaluationTransform:
-    """The one view of an image that evaluation sees: uint8 [..., 3, H, W] to uint8 [..., 3, S, S] (REFERENCE §7.1, §10.15).
+    """The one view of an image that evaluation sees: uint8 [..., 3, H, W] to uint8 [..., 3, S, S] (REFERENCE §7.1,
+    §10.15).
 
-    Squares no larger than S are taken whole, as they are when they have S pixels (CIFAR at 32, STL-10 at 96) and else enlarged.
-    Of all others the shorter side is resized to 256/224 · S and the centre S × S is cut. Bilinear, antialiased.
+    Squares no larger than S are taken whole, as they are when they have S pixels (CIFAR at 32, STL-10 at 96) and else
+    enlarged. Of all others the shorter side is resized to 256/224 · S and the centre S × S is cut. Bilinear,
+    antialiased.
     """
 
     def __init__(self, size: int) -> None:

@@ -1,7 +1,8 @@
 """Batched crops: one box per image, cut, resized with antialiasing and flipped by two matrix products for the batch.
 
-Resizing is linear and separable, so a crop with its flip is `rows @ image @ columnsᵀ` with a small matrix of filter weights per
-image and axis. Against a sampling grid this costs about the same at 32 px, and antialiases exactly where a grid cannot.
+Resizing is linear and separable, so a crop with its flip is `rows @ image @ columnsᵀ` with a small matrix of filter
+weights per image and axis. Against a sampling grid this costs about the same at 32 px, and antialiases exactly where
+a grid cannot.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ def random_boxes(
 ) -> Boxes:
     """Boxes distributed as those of torchvision's RandomResizedCrop, for a batch at once (REFERENCE §2.2).
 
-    Area share uniform in `scale`, log of width/height uniform in log `ratio`; of ten tries the first that fits into the image; if
-    none does, the largest centred box whose ratio is within bounds. Position uniform over the whole pixels that fit.
+    Area share uniform in `scale`, log of width/height uniform in log `ratio`; of ten tries the first that fits into
+    the image; if none does, the largest centred box whose ratio is within bounds. Position uniform over the whole
+    pixels that fit.
 
-    uniforms: [B, 22] independent numbers in [0, 1), which are all the randomness there is. height, width: of the images, [B] or one
-    number for all. Returns boxes on the device of `uniforms`.
+    uniforms: [B, 22] independent numbers in [0, 1), which are all the randomness there is. height, width: of the
+    images, [B] or one number for all. Returns boxes on the device of `uniforms`.
     """
     size_h = torch.as_tensor(height, device=uniforms.device).expand(len(uniforms)).double()  # [B]
     size_w = torch.as_tensor(width, device=uniforms.device).expand(len(uniforms)).double()
@@ -63,11 +65,13 @@ def random_boxes(
 
 
 def resize_weights(start: Tensor, length: Tensor, extent: int, size: int, flip: Tensor | None = None) -> Tensor:
-    """The matrix that resizes the pixels [start, start + length) of an axis to `size` pixels, per image: [B, size, extent].
+    """The matrix that resizes the pixels [start, start + length) of an axis to `size` pixels, per image: [B, size,
+    extent].
 
-    Row i holds the triangle filter w_j ∝ max(0, 1 − |j + ½ − c_i| / max(s, 1)) with s = length / size, c_i = start + s·(i + ½),
-    over the pixels j inside the box, normalised to sum 1: bilinear interpolation with antialiasing, as torchvision and PIL define
-    it. start, length: [B]. extent: pixels of the whole axis. flip: [B] bool, which images to mirror.
+    Row i holds the triangle filter w_j ∝ max(0, 1 − |j + ½ − c_i| / max(s, 1)) with s = length / size, c_i = start +
+    s·(i + ½), over the pixels j inside the box, normalised to sum 1: bilinear interpolation with antialiasing, as
+    torchvision and PIL define it. start, length: [B]. extent: pixels of the whole axis. flip: [B] bool, which images
+    to mirror.
     """
     out = torch.arange(size, device=start.device, dtype=torch.float32)
     pixel = torch.arange(extent, device=start.device, dtype=torch.float32) + 0.5
@@ -82,7 +86,8 @@ def resize_weights(start: Tensor, length: Tensor, extent: int, size: int, flip: 
 
 
 def crop_resize(images: Tensor, boxes: Boxes, size: int, flip: Tensor | None = None) -> Tensor:
-    """Cut one box out of every image, resize it to `size` × `size` (bilinear, antialiased) and mirror some: float [B, 3, size, size].
+    """Cut one box out of every image, resize it to `size` × `size` (bilinear, antialiased) and mirror some: float [B,
+    3, size, size].
 
     images: [B, C, H, W], uint8 or float; values keep their range. boxes: on the device of `images`. flip: [B] bool.
     Equals torchvision's `resized_crop(..., antialias=True)` then `hflip` of each float image.
@@ -90,7 +95,8 @@ def crop_resize(images: Tensor, boxes: Boxes, size: int, flip: Tensor | None = N
     batch, channels, height, width = images.shape
     rows = resize_weights(boxes.top, boxes.height, height, size)
     columns = resize_weights(boxes.left, boxes.width, width, size, flip)
-    # channels between height and width: then each product is one matrix multiplication per image, without a copy between them
+    # channels between height and width: then each product is one matrix multiplication per image, without a copy
+    # between them
     tall = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)
     tall = torch.bmm(rows, tall.reshape(batch, height, channels * width))
     out = torch.bmm(tall.view(batch, size * channels, width), columns.transpose(1, 2))

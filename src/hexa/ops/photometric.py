@@ -1,8 +1,9 @@
 """Batched colour operations with parameters of their own for every image, equal to torchvision's per image.
 
-Images are float [B, 3, H, W] in [0, 1], contiguous (per-channel arithmetic is up to five times slower on channels_last), and stay
-in [0, 1]: each operation clips, as torchvision does between the parts of a colour jitter. Every function returns a new tensor and
-is meant to get only the images it applies to: an operation of probability ½ then costs half. No gradients flow.
+Images are float [B, 3, H, W] in [0, 1], contiguous (per-channel arithmetic is up to five times slower on
+channels_last), and stay in [0, 1]: each operation clips, as torchvision does between the parts of a colour jitter.
+Every function returns a new tensor and is meant to get only the images it applies to: an operation of probability ½
+then costs half. No gradients flow.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
     """Turn the hue by `shift` [B] of the full circle, in [−½, ½]; HSV value and saturation stay.
 
     With V = max, C = max − min and the hue h in sixths of the circle, the colours of hue h are
-    R = V − C·clip(2 − |h − 3|), G = V − C·clip(|h − 2| − 1), B = V − C·clip(|h − 4| − 1), all clipped to [0, 1] and for h in [0, 6).
-    So one pass computes h and three apply it; saturation and the six cases of the way back from HSV never appear.
+    R = V − C·clip(2 − |h − 3|), G = V − C·clip(|h − 2| − 1), B = V − C·clip(|h − 4| − 1), all clipped to [0, 1] and
+    for h in [0, 6). So one pass computes h and three apply it; saturation and the six cases of the way back from HSV
+    never appear.
     """
     red, green, blue = images[:, 0], images[:, 1], images[:, 2]
     value = torch.maximum(torch.maximum(red, green), blue)  # [B, H, W]
@@ -79,8 +81,8 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
 class Jitter(NamedTuple):
     """The parameters of a colour jitter for a batch, all [B] on the CPU.
 
-    brightness, contrast, saturation: factors. hue: shift in turns. order: int64 in 0 … 23, the rank of the image's permutation of
-    (brightness, contrast, saturation, hue) in lexicographic order.
+    brightness, contrast, saturation: factors. hue: shift in turns. order: int64 in 0 … 23, the rank of the image's
+    permutation of (brightness, contrast, saturation, hue) in lexicographic order.
     """
 
     brightness: Tensor
@@ -95,11 +97,12 @@ class Jitter(NamedTuple):
 
 
 def color_jitter(images: Tensor, jitter: Jitter) -> Tensor:
-    """Brightness, contrast, saturation and hue in an order of its own for every image, clipped after each (REFERENCE §2.2).
+    """Brightness, contrast, saturation and hue in an order of its own for every image, clipped after each (REFERENCE
+    §2.2).
 
-    The first three are all clip(a·x + b·luma(x) + c·mean luma(x)), so whatever the orders are, three such steps serve the whole
-    batch; before, between and after them the hue turns of those images whose turn it is. Parameters are on the CPU and are copied
-    to the device once; nothing is read back.
+    The first three are all clip(a·x + b·luma(x) + c·mean luma(x)), so whatever the orders are, three such steps serve
+    the whole batch; before, between and after them the hue turns of those images whose turn it is. Parameters are on
+    the CPU and are copied to the device once; nothing is read back.
     """
     place = torch.tensor(ORDERS).argsort(1)[jitter.order]  # [B, 4]: when each operation comes
     hue_at = place[:, _HUE]
@@ -132,7 +135,8 @@ def color_jitter(images: Tensor, jitter: Jitter) -> Tensor:
 
 
 def blur_radius(sigma: float, size: int) -> int:
-    """Pixels to each side that a blur of standard deviation `sigma` looks at: ⌈3 σ⌉ (0.3 % of the weight is beyond), below the size.
+    """Pixels to each side that a blur of standard deviation `sigma` looks at: ⌈3 σ⌉ (0.3 % of the weight is beyond),
+    below the size.
 
     For the published σ of at most 2 pixels the kernel has 13 taps (REFERENCE §2.2).
     """
@@ -142,12 +146,14 @@ def blur_radius(sigma: float, size: int) -> int:
 def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
     """Separable Gaussian blur with a standard deviation [B] in pixels for every image and reflected borders.
 
-    w_k ∝ exp(−k² / 2σ²), |k| ≤ radius < min(H, W), normalised to sum 1: torchvision's `gaussian_blur` with kernel 2·radius + 1.
-    Each axis is one product with a band matrix per image in which the reflection is folded.
+    w_k ∝ exp(−k² / 2σ²), |k| ≤ radius < min(H, W), normalised to sum 1: torchvision's `gaussian_blur` with kernel
+    2·radius + 1. Each axis is one product with a band matrix per image in which the reflection is folded.
     """
     batch, channels, height, width = images.shape
     if radius >= min(height, width):
-        raise ValueError(f"a blur of radius {radius} needs images larger than {height} × {width}; take blur_radius(sigma, size)")
+        raise ValueError(
+            f"a blur of radius {radius} needs images larger than {height} × {width}; take blur_radius(sigma, size)"
+        )
     offset = torch.arange(-radius, radius + 1, device=images.device, dtype=torch.float32)
     kernel = torch.exp(-0.5 * (offset / sigma[:, None]).square())  # [B, K]
     kernel /= kernel.sum(1, keepdim=True)

@@ -1,0 +1,123 @@
+"""Decoding a source whole: images of one size that fit into memory, kept as one uint8 tensor on the device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from hexa.config import UserError
+from hexa.data import decode as decoding
+from hexa.data.sources import ArraySource, Source
+
+Progress = Callable[[int, int], None]
+_BLOCK = 256
+
+
+class ImageStore:
+    """All images of a source, decoded once.
+
+    images: uint8 [N, 3, H, W] on `device`. problems: why images could not be read, by position. stand_in: [N] on the
+    CPU, the position of the image to show for each, its own but for the unreadable.
+    """
+
+    def __init__(self, images: Tensor, problems: Mapping[int, str]) -> None:
+        self.images = images
+        self.problems = dict(problems)
+        self.stand_in = stand_ins(len(images), self.problems)
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        device: torch.device | str = "cpu",
+        limit_bytes: float = float("inf"),
+        tolerance: float = 0.01,
+        progress: Progress | None = None,
+    ) -> ImageStore | None:
+        """The store of a source, or None if its images have several sizes or take more than `limit_bytes`.
+
+        tolerance: the share of unreadable images above which UserError lists them. progress: called with (images
+        done, of all).
+        """
+        if isinstance(source, ArraySource):
+            return cls(source.images.to(device), {}) if source.images.numel() <= limit_bytes else None
+        size = source.uniform_size or _first_size(source)
+        if size is None or 3 * size[0] * size[1] * len(source) > limit_bytes:
+            return None
+        images = torch.zeros((len(source), 3, *size), dtype=torch.uint8)
+        problems: dict[int, str] = {}
+
+        def block(start: int) -> bool:
+            for index in range(start, min(start + _BLOCK, len(source))):
+                try:
+                    image = source.decode(index)
+                except decoding.DecodeError as error:
+                    problems[index] = str(error)
+                    continue
+                if image.shape[1:] != images.shape[2:]:
+                    return False
+                images[index] = image
+            return True
+
+        pool = ThreadPoolExecutor(available_cores())
+        try:
+            with decoding.quiet():
+                for number, of_one_size in enumerate(pool.map(block, range(0, len(source), _BLOCK))):
+                    if not of_one_size:
+                        return None
+                    check_problems(source, problems, tolerance)
+                    if progress is not None:
+                        progress(min((number + 1) * _BLOCK, len(source)), len(source))
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return cls(images.to(device), problems)
+
+
+def _first_size(source: Source) -> tuple[int, int] | None:
+    for index in range(min(100, len(source))):
+        try:
+            _, height, width = source.decode(index).shape
+            return int(height), int(width)
+        except decoding.DecodeError:
+            continue
+    return None
+
+
+def stand_ins(count: int, problems: Mapping[int, str]) -> Tensor:
+    """Each position, or for unreadable images that of the next readable one; int64 [count]."""
+    positions = torch.arange(count)
+    for index in problems:
+        other = (index + 1) % count
+        while other in problems and other != index:
+            other = (other + 1) % count
+        positions[index] = other
+    return positions
+
+
+def check_problems(source: Source, problems: Mapping[int, str], tolerance: float) -> None:
+    """Raise UserError if more than this share of the source's images cannot be read. A single one passes unless it is
+    0.
+    """
+    allowed = max(1.0, tolerance * len(source)) if tolerance > 0 else 0.0
+    if len(problems) > allowed:
+        listed = describe_problems(source, problems, 5)
+        raise UserError(
+            f"data '{source.name}#{source.split}': {len(problems)} of {len(source)} images cannot be read, more than "
+            f"{100 * tolerance:g} %: {'; '.join(listed)}; remove them or allow a larger share"
+        )
+
+
+def describe_problems(source: Source, problems: Mapping[int, str], most: int = 1000) -> list[str]:
+    """A line for each unreadable image, at most so many."""
+    lines = [f"{source.paths[index]}: {reason}" for index, reason in sorted(problems.items())[:most]]
+    return [*lines, "…"] if len(problems) > most else lines
+
+
+def available_cores() -> int:
+    """The cores this process may use, its share if several processes were started on this machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -1,0 +1,261 @@
+"""Worker processes: they decode each photograph once, cut all its crops, and hand them over as uint8."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import signal
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+from hexa.config import UserError
+from hexa.data import decode as decoding
+from hexa.data.sources import ArraySource, Source
+from hexa.data.store import available_cores
+from hexa.data.views import EvaluationTransform, Views
+from hexa.ops.photometric import to_device
+from hexa.runtime.random import Stream
+
+__all__ = ["CropPlan", "CropStream", "choose_workers", "evaluation_stream", "to_device"]
+
+PART = 32
+"""Images a worker handles at a time: several workers share a batch, and little shared memory is held."""
+_REDUCING_GAP = 2.0
+_MOST_WORKERS = 16
+Problems = list[tuple[int, str]]
+
+
+def choose_workers(asked: int | None, device: torch.device) -> int:
+    """The number of workers: as asked for, or all cores but one beside a GPU, half of them where training needs them
+    too.
+    """
+    if asked is not None:
+        return asked
+    cores = available_cores()
+    return max(1, min(_MOST_WORKERS, cores // 2 if device.type == "cpu" else cores - 1))
+
+
+@dataclass
+class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
+    """What is to be cut for part `p` of step `n`: a function of the stream alone, so any worker can do it."""
+
+    source: Source
+    views: Views
+    batch_size: int
+    stream: Stream
+    rows: slice
+    _order: tuple[int, Tensor] = field(default=(-1, torch.empty(0)), repr=False)
+
+    @property
+    def parts(self) -> int:
+        """Parts of this process's share of a batch."""
+        return math.ceil(int(self.rows.stop - self.rows.start) / PART)
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[list[Tensor], Tensor, Problems]:
+        """The crops of one part: V tensors uint8 [n, 3, S, S], the positions [n] of the images, and what could not be
+        read.
+        """
+        number, part = key
+        first = self.rows.start + part * PART
+        rows = slice(first, min(first + PART, self.rows.stop))
+        numbers = self.views.draw(self.stream.child("step", number), rows)  # [V, n, P]
+        crops: list[list[Tensor]] = []
+        index, problems = [], []
+        for row, wanted in enumerate(self._positions(number, rows)):
+            position, cut, unreadable = self._readable(wanted, numbers[:, row])
+            index.append(position)
+            crops.append(cut)
+            problems += unreadable
+        return [torch.stack(view) for view in zip(*crops, strict=True)], torch.tensor(index), problems
+
+    def _positions(self, number: int, rows: slice) -> list[int]:
+        epoch, step = divmod(number, len(self.source) // self.batch_size)
+        if self._order[0] != epoch:
+            generator = self.stream.child("order", epoch).generator()
+            self._order = (epoch, torch.randperm(len(self.source), generator=generator))
+        start = step * self.batch_size
+        return [int(position) for position in self._order[1][start + rows.start : start + rows.stop]]
+
+    def _readable(self, wanted: int, numbers: Tensor) -> tuple[int, list[Tensor], Problems]:
+        """The crops of image `wanted`, or of the first after it that can be read."""
+        problems: Problems = []
+        for offset in range(min(100, len(self.source))):
+            position = (wanted + offset) % len(self.source)
+            try:
+                return position, cut_crops(self.source, position, self.views, numbers), problems
+            except decoding.DecodeError as error:
+                problems.append((position, str(error)))
+        reason = f"{self.source.paths[wanted]}: {problems[0][1]}"
+        raise UserError(
+            f"data '{self.source.name}': {len(problems)} images in a row cannot be read, the first is {reason}"
+        )
+
+
+def cut_crops(source: Source, position: int, views: Views, numbers: Tensor) -> list[Tensor]:
+    """Decode an image once and cut all its views: V tensors uint8 [3, S, S]. numbers: [V, P]."""
+    image = source.decode(position)
+    height, width = image.shape[1:]
+    boxes, flips = views.boxes(numbers, height, width)
+    size = views.config.size
+    crops = []
+    for top, left, high, wide, flip in zip(*(values.tolist() for values in (*boxes, flips)), strict=True):
+        crop = image[None, :, top : top + high, left : left + wide]
+        out = functional.interpolate(crop, (size, size), mode="bilinear", antialias=True)[0]
+        crops.append(out.flip(2) if flip else out)
+    return crops
+
+
+class CropStream:
+    """Crops of one step after the other, across epochs, made ahead by workers; a jump to another step starts them
+    anew.
+    """
+
+    def __init__(self, plan: CropPlan, device: torch.device, num_workers: int) -> None:
+        self.plan, self.device, self.num_workers = plan, device, num_workers
+        self._next = -1
+        self._items: Items | None = None
+
+    def take(self, number: int) -> tuple[list[Tensor], Tensor, Problems]:
+        """The crops of this process's rows of step `number` on the device, the positions of the images, and what was
+        unreadable.
+        """
+        if self._items is None or number != self._next:
+            self.close()
+            keys = ((step, part) for step in itertools.count(number) for part in range(self.plan.parts))
+            self._items = Items(self.plan, keys, self.device, self.num_workers)
+        parts = [next(self._items) for _ in range(self.plan.parts)]
+        self._next = number + 1
+        rows = sum(len(index) for _, index, _ in parts)
+        crops = [torch.empty((rows, *view.shape[1:]), dtype=torch.uint8, device=self.device) for view in parts[0][0]]
+        start = 0
+        for cut, index, _ in parts:
+            for view, part in zip(crops, cut, strict=True):
+                view[start : start + len(index)].copy_(part, non_blocking=True)
+            start += len(index)
+        return crops, torch.cat([index for _, index, _ in parts]), [entry for _, _, found in parts for entry in found]
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._items is not None:
+            self._items.close()
+            self._items = None
+
+
+class _Keys:
+    """A sampler: DataLoader wants something it can iterate over."""
+
+    def __init__(self, keys: Iterable[Any]) -> None:
+        self.keys = keys
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys)
+
+
+class Items(Iterator[Any]):
+    """dataset[key] for every key in order, made ahead by `num_workers` processes (0: by this one, when asked). Close
+    it.
+    """
+
+    def __init__(self, dataset: Any, keys: Iterable[Any], device: torch.device, num_workers: int) -> None:
+        if num_workers == 0:
+            self._items: Iterator[Any] = (dataset[key] for key in keys)
+            self.close: Callable[[], object] = lambda: None
+            return
+        loader: Any = DataLoader(
+            dataset,
+            batch_size=None,
+            sampler=_Keys(keys),
+            num_workers=num_workers,
+            collate_fn=_as_it_is,
+            pin_memory=device.type == "cuda",
+            prefetch_factor=4,
+            worker_init_fn=_start_worker,
+        )
+        # Ctrl-C goes to every process of the terminal, and a scheduler's SIGTERM to every process of the job. Workers
+        # inherit the blocked signals and so see neither: this process finishes its step, saves, and ends them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            self._items = iter(loader)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self.close = weakref.finalize(self, _end_workers, self._items)  # also when the interpreter exits
+
+    def __next__(self) -> Any:
+        return next(self._items)
+
+
+def _end_workers(iterator: Any) -> None:
+    """DataLoader's own clean-up, at a time of our choosing; it has no public name. A worker stuck in a read is
+    killed.
+    """
+    workers = list(iterator._workers)
+    iterator._shutdown_workers()
+    for worker in workers:
+        if worker.is_alive():
+            worker.kill()
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
+
+
+def _start_worker(number: int) -> None:
+    import warnings
+
+    warnings.filterwarnings("ignore", module=r"PIL\b")
+
+
+@dataclass
+class _EvaluationPlan(Dataset[tuple[Tensor, Tensor, Problems]]):
+    source: Source
+    transform: EvaluationTransform
+    batch_size: int
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor, Problems]:
+        images, index, problems = [], [], []
+        for position in range(number * self.batch_size, min((number + 1) * self.batch_size, len(self.source))):
+            try:
+                images.append(self.source.decode(position))
+                index.append(position)
+            except decoding.DecodeError as error:
+                problems.append((position, str(error)))
+        if not images:
+            return (
+                torch.empty(0, 3, self.transform.size, self.transform.size, dtype=torch.uint8),
+                torch.tensor([]),
+                problems,
+            )
+        if len({image.shape for image in images}) == 1:
+            return self.transform(torch.stack(images)), torch.tensor(index), problems
+        return torch.stack([self.transform(image) for image in images]), torch.tensor(index), problems
+
+
+def evaluation_stream(
+    source: Source, transform: EvaluationTransform, batch_size: int, device: torch.device, num_workers: int | None
+) -> Iterator[tuple[Tensor, Tensor, Problems]]:
+    """Batches of transformed uint8 images, their positions, and what was unreadable, in order."""
+    if num_workers is None:
+        num_workers = 0 if isinstance(source, ArraySource) or _is_small(source) else choose_workers(None, device)
+    plan = _EvaluationPlan(source, transform, batch_size)
+    items = Items(plan, range(math.ceil(len(source) / batch_size)), device, num_workers)
+    try:
+        yield from items
+    finally:
+        items.close()
+
+
+def _is_small(source: Source) -> bool:
+    """Whether decoding is cheaper than handing over: by the first image that can be read."""
+    for position in range(min(100, len(source))):
+        try:
+            return source.decode(position).shape[1] <= 64
+        except decoding.DecodeError:
+            continue
+    return True
