@@ -53,6 +53,11 @@ def test_collapse_is_said_once_and_again_when_it_comes_back(values: dict[str, fl
     assert words in watch.train(healthy(**values), 127)[0]
 
 
+def test_the_first_epoch_is_let_pass() -> None:
+    assert Watch(None, None).train(healthy(feature_std=0.0, epoch=0.9), 127) == []
+    assert Watch(None, None).train(healthy(feature_std=0.0, epoch=1.0), 127) != []
+
+
 def test_a_loss_that_stays_at_chance_is_said_after_a_while() -> None:
     watch = Watch(chance_loss=math.log(1 + 4096), num_classes=None)
     said = [watch.train(healthy(**{"loss/std": 8.31}), 127) for _ in range(STUCK_LINES)]

@@ -79,7 +79,12 @@ class Watch:
         self.given, self.accuracy, self.stuck = set(given), accuracy, stuck
 
     def train(self, line: Mapping[str, float], directions: int) -> list[str]:
-        """Warnings about a line of training metrics; an effective rank could be as high as `directions`."""
+        """Warnings about a line of training metrics; an effective rank could be as high as `directions`.
+
+        The first epoch is let pass: an untrained network maps all images to nearly the same point.
+        """
+        if line.get("epoch", 1.0) < 1:
+            return []
         said: list[str | None] = []
         spread, rank = line.get("feature_std"), line.get("effective_rank")
         if spread is not None:

@@ -1,0 +1,259 @@
+"""The loop: what it computes, that it resumes exactly, and how it stops."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hexa.config import UserError
+from hexa.training import checkpoints
+from hexa.training.journal import METRICS
+from hexa.training.losses import NonFiniteError
+from hexa.training.schedules import learning_rate_share
+from hexa.training.signals import Interrupted
+from hexa.training.trainer import Trainer
+
+from .test_checkpoints import assert_identical
+from .toy import BATCH, STEPS, ToyLoader, method, trainer
+
+TIMES = {"seconds", "images_per_second", "data_wait", "time"}
+
+
+def metrics(folder: Path, *events: str) -> list[dict[str, Any]]:
+    """The lines of the journal without what depends on the clock."""
+    lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+    return [
+        {k: v for k, v in line.items() if k not in TIMES} for line in lines if line["event"] in (events or ("train",))
+    ]
+
+
+def final(made: Trainer) -> dict[str, Any]:
+    return {"method": made.objective.method.state_dict(), "optimizer": made.optimizer.state_dict()}
+
+
+def test_the_loop_is_the_one_of_the_design() -> None:
+    made = trainer(epochs=2)
+    made.run()
+    from hexa.core import Objective
+    from hexa.hard_examples.adversarial import AdversarialConfig
+    from hexa.hard_examples.cutmix import CutMixConfig
+
+    plain = method()
+    objective = Objective(plain, {"adversarial": AdversarialConfig().build(), "cutmix": CutMixConfig().build()})
+    trained = [p for p in plain.parameters() if p.requires_grad]
+    velocity: dict[int, torch.Tensor] = {}
+    loader = ToyLoader()
+    for epoch in range(2):
+        for batch in loader.epoch(epoch):
+            for term in objective.losses(batch):
+                term.loss.backward()
+            rate = 0.05 * learning_rate_share(made.plan.schedule, epoch * STEPS, 2, STEPS)
+            for number, p in enumerate(trained):
+                assert p.grad is not None
+                step = p.grad + 1e-4 * p.detach()
+                velocity[number] = 0.9 * velocity[number] + step if number in velocity else step
+                p.data -= rate * velocity[number]
+                p.grad = None
+            objective.commit(batch)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(made.objective.method.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("stop", [1, 3, STEPS, STEPS + 2, 2 * STEPS])
+def test_resuming_equals_never_having_stopped_bit_for_bit(tmp_path: Path, stop: int) -> None:
+    whole = trainer(tmp_path / "whole", checkpoint_every_steps=1)
+    whole.run()
+
+    class Kill(BaseException):
+        pass
+
+    def kill(step: int) -> None:
+        if step == stop:
+            raise Kill
+
+    first = trainer(tmp_path / "stopped", ToyLoader(kill), checkpoint_every_steps=1)
+    with pytest.raises(Kill):
+        first.run()
+    found = checkpoints.newest_good(tmp_path / "stopped" / "checkpoints", pytest.fail)
+    assert found is not None
+    assert found[1]["step"] == stop
+    second = trainer(tmp_path / "stopped", state=found[1], checkpoint_every_steps=1)
+    second.run()
+    assert_identical(final(whole), final(second))
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "stopped")
+    assert isinstance(second.loader, ToyLoader)
+    assert second.loader.asked == list(range(stop, 3 * STEPS))
+
+
+def test_resuming_from_an_older_checkpoint_repeats_steps_exactly(tmp_path: Path) -> None:
+    whole = trainer(tmp_path, epochs=3, checkpoint_every=1, keep=3)
+    whole.run()
+    expected, lines = final(whole), metrics(tmp_path)
+    checkpoints.path_of(tmp_path / "checkpoints", 3 * STEPS).write_bytes(b"half a file")
+    said: list[str] = []
+    found = checkpoints.newest_good(tmp_path / "checkpoints", said.append)
+    assert found is not None
+    assert found[1]["step"] == 2 * STEPS
+    assert len(said) == 1
+    again = trainer(tmp_path, state=found[1])
+    again.run()
+    assert_identical(expected, final(again))
+    assert metrics(tmp_path) == lines
+
+
+def test_every_promised_metric_is_there(tmp_path: Path) -> None:
+    trainer(tmp_path).run()
+    lines = metrics(tmp_path)
+    assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12, 14, 15]
+    raw = json.loads((tmp_path / METRICS).read_text().splitlines()[0])
+    terms = ("std", "adversarial", "cutmix")
+    for name in (*(f"loss/{t}" for t in terms), *(f"accuracy/{t}" for t in terms), "loss", *TIMES - {"time"}):
+        assert isinstance(raw[name], float), name
+    for name in (
+        "perturbation/adversarial",
+        "zero_gradient/adversarial",
+        "lambda/cutmix",
+        "feature_std",
+        "effective_rank",
+    ):
+        assert raw[name] >= 0, name
+    assert raw["loss"] == pytest.approx(sum(raw[f"loss/{t}"] for t in terms), rel=1e-5)
+    assert lines[0]["epoch"] == pytest.approx(2 / STEPS)
+    assert lines[3]["learning_rate"] == pytest.approx(0.05 * 0.75)
+
+
+def test_a_line_holds_the_mean_over_its_steps(tmp_path: Path) -> None:
+    trainer(tmp_path / "each", log_every=1).run()
+    trainer(tmp_path / "three", log_every=3).run()
+    each, three = metrics(tmp_path / "each"), metrics(tmp_path / "three")
+    assert [line["step"] for line in three] == [3, 6, 9, 12, 15]
+    for number, line in enumerate(three):
+        mean = sum(single["loss/std"] for single in each[3 * number : 3 * number + 3]) / 3
+        assert line["loss/std"] == pytest.approx(mean, rel=1e-5)
+
+
+def test_logging_and_checkpoints_change_nothing() -> None:
+    often, seldom = trainer(log_every=1), trainer(log_every=1000)
+    often.run()
+    seldom.run()
+    assert_identical(final(often), final(seldom))
+
+
+@pytest.mark.parametrize("term", ["std", "adversarial", "cutmix"])
+def test_a_loss_that_is_not_finite_stops_before_the_weights_change(tmp_path: Path, term: str) -> None:
+    made = trainer(tmp_path, checkpoint_every_steps=2)
+    objective, losses = made.objective, made.objective.losses
+
+    def poisoned(batch: Any) -> Any:
+        for found in losses(batch):
+            if made.step == 6 and found.name == term:
+                found.parts[term].loss.fill_(float("nan"))
+            yield found
+
+    objective.losses = poisoned  # type: ignore[method-assign]
+    with pytest.raises(NonFiniteError) as caught:
+        made.run()
+    error = caught.value
+    assert (error.step, error.term, error.exit_code) == (7, term, 1)
+    assert error.learning_rate == pytest.approx(0.05 * 0.75)
+    for words in ("step 7", term, "0.0375", "step-00000006.pt"):
+        assert words in str(error)
+    assert "\n" not in str(error)
+    found = checkpoints.newest_good(tmp_path / "checkpoints", pytest.fail)
+    assert found is not None
+    assert found[1]["step"] == 6
+    assert_identical(found[1]["method"], objective.method.state_dict() | _moved_by_forwards(objective.method, found[1]))
+    assert metrics(tmp_path, "non-finite")[0]["step"] == 7
+
+
+def _moved_by_forwards(model: torch.nn.Module, state: checkpoints.State) -> dict[str, torch.Tensor]:
+    """Batch-norm statistics move in the forward passes of the step that failed; everything else must not."""
+    return {name: value for name, value in state["method"].items() if "running_" in name or "num_batches" in name}
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
+    made = trainer(tmp_path, checkpoint_every=1)
+
+    def spoil(step: int) -> None:
+        if step == 2 * STEPS - 1:
+            with torch.no_grad():
+                next(iter(made.optimizer.state.values()))["momentum_buffer"].fill_(float("inf"))
+
+    made.loader.before = spoil  # type: ignore[attr-defined]
+    with pytest.raises(NonFiniteError, match="weights"):
+        made.run()
+    assert [path.name for path in checkpoints.checkpoints(tmp_path / "checkpoints")] == ["step-00000005.pt"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_finishes_the_step_and_saves(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    before = signal.getsignal(number)
+    made = trainer(tmp_path, ToyLoader(lambda step: signal.raise_signal(number) if step == 6 else None))
+    with pytest.raises(Interrupted) as caught:
+        made.run()
+    assert caught.value.exit_code == code
+    assert f"hexa resume {tmp_path}" in str(caught.value)
+    assert caught.value.step == 7
+    assert signal.getsignal(number) is before
+    found = checkpoints.newest_good(tmp_path / "checkpoints", pytest.fail)
+    assert found is not None
+    assert found[1]["step"] == 7
+    again = trainer(tmp_path, state=found[1])
+    again.run()
+    whole = trainer()
+    whole.run()
+    assert_identical(final(whole), final(again))
+    assert metrics(tmp_path, "interrupted") == [{"event": "interrupted", "step": 7}]
+
+
+def test_another_experiment_or_other_data_is_refused(tmp_path: Path) -> None:
+    made = trainer(tmp_path, epochs=1)
+    made.run()
+    state = made.state()
+    with pytest.raises(UserError, match=r"config\.yaml has changed"):
+        trainer().load({**state, "fingerprint": "other"})
+    with pytest.raises(UserError, match="the data has changed"):
+        trainer(loader=ToyLoader(steps_per_epoch=7)).load(state)
+
+
+def test_the_monitor_runs_at_its_epochs_and_at_the_end(tmp_path: Path) -> None:
+    made = trainer(tmp_path, epochs=3)
+    made.plan = type(made.plan)(**{**vars(made.plan), "monitor_every": 2})
+
+    def monitor() -> dict[str, float]:
+        made.objective.method.eval()
+        return {"knn": 50.0}
+
+    made.monitor = monitor
+    made.run()
+    found = metrics(tmp_path, "monitor")
+    assert [(line["step"], line["knn"]) for line in found] == [(2 * STEPS, 50.0), (3 * STEPS, 50.0)]
+    assert made.objective.method.training
+    plain = trainer(epochs=3)
+    plain.run()
+    assert_identical(final(plain), final(made))
+
+
+def test_unreadable_images_are_listed_at_the_end_of_their_epoch(tmp_path: Path) -> None:
+    loader = ToyLoader()
+    loader.before = lambda step: loader.problems.append("broken.jpg: empty") if step == 1 else None
+    trainer(tmp_path, loader, epochs=2).run()
+    said = metrics(tmp_path, "warning")
+    about = [line for line in said if "could not be read" in line["message"]]
+    assert [line["step"] for line in about] == [STEPS]
+    assert "broken.jpg: empty" in about[0]["message"]
+
+
+def test_images_per_second_are_global(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trainer(tmp_path, epochs=1, log_every=5)
+    ticks = iter(range(1000))
+    monkeypatch.setattr("hexa.training.clock.time.perf_counter", lambda: float(next(ticks)))
+    made.run()
+    line = json.loads((tmp_path / METRICS).read_text().splitlines()[0])
+    # start reads the clock twice at most; the lap ends at its next reading
+    assert line["images_per_second"] in {STEPS * BATCH / n for n in (1.0, 2.0)}

@@ -1,0 +1,81 @@
+"""A small whole: MoCo on random images, deterministic, a few milliseconds a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hexa.core import Batch, Method, Objective, Setting
+from hexa.hard_examples.adversarial import AdversarialConfig
+from hexa.hard_examples.cutmix import CutMixConfig
+from hexa.methods.moco import MoCoConfig
+from hexa.nn.backbones import NetworkConfig, build
+from hexa.runtime.random import Stream
+from hexa.training import optimizers
+from hexa.training.config import TrainingConfig
+from hexa.training.journal import Journal
+from hexa.training.monitor import Watch
+from hexa.training.optimizers import OptimizerConfig
+from hexa.training.schedules import ScheduleConfig
+from hexa.training.trainer import Plan, Trainer
+
+BATCH, SIZE, STEPS = 8, 12, 5
+
+
+class ToyLoader:
+    """Noise around two prototypes, a function of the step alone. `before` is called with every batch's global step."""
+
+    def __init__(self, before: Callable[[int], None] = lambda step: None, steps_per_epoch: int = STEPS) -> None:
+        self.steps_per_epoch = steps_per_epoch
+        self.wait_seconds = 0.0
+        self.problems: list[str] = []
+        self.before = before
+        self.asked: list[int] = []
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        for step in range(start_step, self.steps_per_epoch):
+            number = epoch * self.steps_per_epoch + step
+            self.before(number)
+            self.asked.append(number)
+            stream = Stream(0).child("step", number)
+            generator = stream.child("pixels").generator()
+            crops = tuple(torch.rand(BATCH, 3, SIZE, SIZE, generator=generator) for _ in range(2))
+            yield Batch(crops, torch.arange(BATCH), stream)
+
+
+def method() -> Method:
+    torch.manual_seed(0)
+    network = build(NetworkConfig(name="small-resnet", widths=(4, 8)))
+    setting = Setting(64, BATCH, branches=("main", "aux"))
+    return MoCoConfig(queue_size=32, dim=8, bn_groups=2, momentum=0.9).build(network, setting)
+
+
+def trainer(
+    folder: Path | None = None, loader: ToyLoader | None = None, epochs: int = 3, state: Any = None, **training: Any
+) -> Trainer:
+    """A trainer, gone on from `state` if given; `training` overrides fields of its TrainingConfig."""
+    model = method()
+    hard = {"adversarial": AdversarialConfig().build(), "cutmix": CutMixConfig().build()}
+    fields = {"log_every": 2, "channels_last": False, **training}
+    plan = Plan(epochs, BATCH, 0.05, ScheduleConfig(), TrainingConfig(**fields), fingerprint="toy")
+    made = Trainer(
+        Objective(model, hard),
+        optimizers.build(model.parameters(), OptimizerConfig(), BATCH),
+        loader or ToyLoader(),
+        plan,
+        torch.device("cpu"),
+        folder=folder,
+        watch=Watch(model.chance_loss, None),
+    )
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        made.journal = Journal(folder, 0 if state is None else state["step"], tensorboard=False)
+    if state is not None:
+        with torch.no_grad():  # whatever the fresh weights are, they must not matter
+            for p in model.parameters():
+                p += 1
+        made.load(state)
+    return made
