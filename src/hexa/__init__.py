@@ -1,7 +1,7 @@
 """Self-supervised visual pre-training with hard examples.
 
-The short way; every part is usable alone as well, `hexa.core`, `hexa.methods`, `hexa.hard_examples` … . Importing this package
-is quick: torch is imported by the first call that needs it.
+The short way. Every part is usable alone as well: `hexa.core`, `hexa.methods`, `hexa.hard_examples`, ….
+Importing this package is quick: torch is imported by the first call that needs it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import hexa
-from hexa.config import UserError, nearest
 
 SOURCES = "digits · folder:PATH · parquet:PATH · cifar10[:ROOT] · cifar100[:ROOT] · stl10[:ROOT]; SOURCE#split"
 BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · random:NAME"
@@ -20,6 +19,8 @@ class Parser(argparse.ArgumentParser):
     """argparse that reports an error as ours: one line."""
 
     def error(self, message: str) -> NoReturn:
+        from hexa.config import UserError  # pydantic comes with it, which help can do without
+
         raise UserError(f"{message}; see `{self.prog} --help`")
 
 
@@ -160,10 +161,14 @@ def _run(arguments: list[str]) -> int:
         parser.print_help()
         return 2
     name = arguments[0]
-    if not name.startswith("-") and name not in parsers:
-        raise UserError(f"unknown command '{name}'; {nearest(name, parsers)}")
+    if name in ("-h", "--help", "--version"):
+        parser.parse_args(arguments)
 
     from hexa import fields
+    from hexa.config import UserError, nearest
+
+    if not name.startswith("-") and name not in parsers:
+        raise UserError(f"unknown command '{name}'; {nearest(name, parsers)}")
 
     options = sorted(parsers[name]._option_string_actions) if name in parsers else ["--version", "--help"]
     ours, extra = fields.split(arguments, options)
@@ -194,6 +199,8 @@ def _is_users(error: Exception) -> bool:
 
     A ValueError that some library raised below us is not: we called it wrongly, and the traceback is needed.
     """
+    from hexa.config import UserError
+
     if isinstance(error, UserError | OSError) or type(error).__name__ == "OutOfMemoryError":
         return True
     trace = error.__traceback__

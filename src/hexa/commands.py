@@ -81,9 +81,9 @@ def resume(given: argparse.Namespace, extra: Fields) -> int:
 
 def evaluate(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa evaluate`"""
+    out = _writable(given.out, ".json") if given.out else None
     from hexa.evaluation import evaluate as run
 
-    out = _writable(given.out, ".json") if given.out else None
     options = {name: yaml.safe_load(value) for name, value in extra.items()}
     if given.preset:
         options["preset"] = given.preset
@@ -111,12 +111,12 @@ def embed(given: argparse.Namespace, extra: Fields) -> int:
 
 def visualize(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa visualize`"""
-    from hexa import plugins
-    from hexa.reporting.visualize import visualize as run
-
     out = _writable(given.out, ".png")
     if given.num_images < 1:
         raise UserError(f"--num-images {given.num_images}: at least one image is needed")
+    from hexa import plugins
+    from hexa.reporting.visualize import visualize as run
+
     plugins.restore(Path(given.target) / "config.yaml")
     gain = {} if given.gain is None else {"gain": given.gain}
     path = run(given.target, given.data, out, num_images=given.num_images, seed=given.seed, **gain)
@@ -140,10 +140,10 @@ def export(given: argparse.Namespace, extra: Fields) -> int:
 
 def report(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa report`"""
+    out = _writable(given.out, ".html")
     from hexa import plugins
     from hexa.reporting.report import report as run
 
-    out = _writable(given.out, ".html")
     folders = [Path(folder) for folder in given.runs]
     for folder in folders:
         plugins.restore(folder / "config.yaml")

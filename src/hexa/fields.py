@@ -110,8 +110,9 @@ def _walk(config: pydantic.BaseModel, prefix: str) -> Iterator[Field]:
         if isinstance(value, pydantic.BaseModel | Mapping):
             groups.append((name, value))
         else:
-            description = " ".join((info.description or "").split())
-            yield Field(prefix + name, value, _kind(info.annotation), description)
+            # the name of a method or kind has no words of its own: those of its class say what it is
+            description = info.description or (type(config).__doc__ or "").split("\n\n")[0]
+            yield Field(prefix + name, value, _kind(info.annotation), " ".join(description.split()))
     for name, value in groups:  # plain fields first, so that a group's fields stand together
         if isinstance(value, pydantic.BaseModel):
             yield from _walk(value, f"{prefix}{name}.")

@@ -1,0 +1,107 @@
+"""Imports point one way, read from the source text, so that an import inside a function counts as well."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import hexa
+
+SOURCE = Path(hexa.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+# What each package may import from, itself apart. config is a leaf everybody may use.
+ALLOWED = {
+    "config": set(),
+    "runtime": {"config"},
+    "core": {"config", "runtime"},
+    "ops": {"config", "runtime"},
+    "nn": {"config", "runtime", "ops"},
+    "data": {"config", "runtime", "core", "ops"},
+    "methods": {"config", "runtime", "core", "nn", "ops"},
+    "hard_examples": {"config", "runtime", "core", "nn", "ops"},
+    "evaluation": {"config", "runtime", "data", "nn", "ops"},
+    "experiment": {"config", "core", "data", "nn", "training"},
+    "training": {"config", "runtime", "core", "data", "nn", "experiment", "evaluation", "reporting", "methods"},
+    "reporting": {
+        "config",
+        "runtime",
+        "core",
+        "data",
+        "nn",
+        "experiment",
+        "evaluation",
+        "training",
+        "recipes",
+        "plugins",
+    },
+    "plugins": {"config", "experiment", "recipes"},
+    "recipes": {"config", "core", "data", "nn", "methods", "hard_examples", "training", "experiment"},
+}
+# The way in: these may import everything below them, and nobody there may import them.
+TOP = {"", "__main__", "cli", "commands", "fields", "demo", "benchmark"}
+
+
+def package_of(path: Path) -> str:
+    part = path.relative_to(SOURCE).parts[0]
+    return "" if part == "__init__.py" else part.removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    """The packages of hexa that this file imports from, wherever in the file, type checking included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            module = node.module or ""
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "hexa" else [module]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        found |= {name.split(".")[1] if "." in name else "" for name in names if name.split(".")[0] == "hexa"}
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_one_way(path: Path) -> None:
+    package = package_of(path)
+    if package in TOP:
+        return
+    assert package in ALLOWED, f"a new package: say in this test what {package} may import"
+    wrong = imported(path) - ALLOWED[package] - {package}
+    assert not wrong, f"{path.relative_to(SOURCE)} imports from {sorted(wrong)}"
+
+
+def test_the_reader_sees_imports_in_functions() -> None:
+    assert "training" in imported(SOURCE / "commands.py")
+
+
+def test_core_and_ops_need_torch_alone() -> None:
+    allowed = {"torch", "hexa", "pydantic", "__future__", "abc", "collections", "contextlib", "dataclasses", "typing"}
+    allowed |= {"math", "types", "enum", "functools", "itertools"}
+    for path in [*(SOURCE / "core").glob("*.py"), *(SOURCE / "ops").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            roots = []
+            if isinstance(node, ast.Import):
+                roots = [alias.name.split(".")[0] for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                roots = [(node.module or "").split(".")[0]]
+            assert set(roots) <= allowed, f"{path}: {roots}"
+
+
+def test_no_module_is_a_drawer_for_everything() -> None:
+    assert not [path for path in MODULES if path.stem in {"utils", "helpers", "common", "misc"}]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_method_is_known_by_name_outside_methods(path: Path) -> None:
+    """`if method == "moco"` has no place outside methods/ (DESIGN §3)."""
+    if package_of(path) in {"methods", "recipes", "evaluation", "nn"}:
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Compare):
+            constants = [c.value for c in [node.left, *node.comparators] if isinstance(c, ast.Constant)]
+            assert "moco" not in constants, f"{path}:{node.lineno}"
