@@ -42,15 +42,13 @@ class OptimizerConfig(Config):
 
 
 def _sgd(parameters: list[nn.Parameter], config: OptimizerConfig, learning_rate: float) -> torch.optim.Optimizer:
-    # one kernel for all parameters: the step is bound by launches on a GPU, and by memory passes on a CPU
-    fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
+    # torch picks its multi-tensor form on a GPU; the fused form fails where some parameter gets its first gradient late
     return torch.optim.SGD(
         parameters,
         lr=learning_rate,
         momentum=config.momentum,
         weight_decay=config.weight_decay,
         nesterov=config.nesterov,
-        fused=fused,
     )
 
 

@@ -1,0 +1,265 @@
+"""What hard examples cost on this machine: every scheme in one run, interleaved, medians of several repeats."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from hexa.core import MAIN, Batch, HardExampleConfig, Objective
+from hexa.data import ArraySource
+from hexa.data.loaders import PretrainLoader
+from hexa.data.views import Views
+from hexa.experiment import Experiment, override
+from hexa.runtime.random import Stream
+from hexa.training import optimizers
+from hexa.training.assembly import Machine, build_method, build_objective, kernels, setting_of
+from hexa.training.journal import environment
+from hexa.training.memory import MEASURE, peak_bytes
+
+#: Schemes i–vi of the ablation (REFERENCE §5.9): the names of their terms beside the clean one.
+SCHEMES: dict[str, tuple[str, ...]] = {
+    "std": (),
+    "std+adv": ("adv",),
+    "std+cmx": ("cmx",),
+    "std+adv+cmx": ("adv", "cmx"),
+    "std+adv+cmxA": ("adv", "cmxA"),
+    "std+adv+cmx+cmxA": ("adv", "cmx", "cmxA"),
+}
+NAIVE = ("std+adv", "std+adv+cmx")
+#: A measurement takes at least so many seconds, so that a fast device is not timed by its launches.
+_LEAST_SECONDS = 0.3
+_BATCHES_OF_DATA = 4
+
+Progress = Callable[[str, int, int], None]
+
+
+def benchmark(experiment: Experiment, repeats: int = 5, *, progress: Progress | None = None) -> dict[str, Any]:
+    """Measure an experiment's method, network, views and batch size in every scheme, on images of its views' size.
+
+    The images are drawn, not loaded, and live on the device, as any small source does. Returns
+    {"machine", "recipe", "precision", "query_share", "schemes": {name: {"images_per_second", "relative_cost",
+    "peak_memory_bytes"}}, "naive": the same for steps in which generation is a pass of its own,
+    "views_images_per_second", "end_to_end_images_per_second"}. relative_cost is time over that of scheme i;
+    query_share is the time of the query's forward, loss and backward over that of the plain step, so that with shared
+    gradients std+adv should cost 1 + q (REFERENCE §6.2). The whole, end to end, is that of the experiment's own scheme.
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats is {repeats}; measure at least once")
+    machine = Machine.of(experiment)
+    with kernels(experiment.training.deterministic):
+        bench = _Bench(experiment, machine)
+        work = bench.work()
+        counts = {name: _calibrate(machine.device, step) for name, step in work.items()}
+        peaks = {
+            name: peak_bytes(work[name], machine.device, bench.standing())
+            for name in work
+            if name in SCHEMES or name.startswith("naive ")
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in work}
+        for repeat in range(repeats):
+            for number, (name, step) in enumerate(work.items()):
+                seconds[name].append(_time(machine.device, step, counts[name]))
+                if progress is not None:
+                    progress("measuring", repeat * len(work) + number + 1, repeats * len(work))
+    return _result(
+        experiment, machine, {name: statistics.median(values) for name, values in seconds.items()}, peaks, repeats
+    )
+
+
+def _result(
+    experiment: Experiment, machine: Machine, seconds: dict[str, float], peaks: dict[str, int], repeats: int
+) -> dict[str, Any]:
+    def row(name: str) -> dict[str, float | int]:
+        return {
+            "images_per_second": round(experiment.batch_size / seconds[name], 1),
+            "relative_cost": round(seconds[name] / seconds["std"], 4),
+            "peak_memory_bytes": peaks[name],
+        }
+
+    about = environment(machine.device, machine.precision)
+    kept = ("device", "device_type", "platform", "threads", "cores", "versions", "commit", "time")
+    return {
+        "machine": {
+            **{name: about[name] for name in kept},
+            "batch_size": experiment.batch_size,
+            "image_size": experiment.views.size,
+            "repeats": repeats,
+            "memory_measure": MEASURE[machine.device.type],
+        },
+        "recipe": experiment.recipe,
+        "precision": machine.precision,
+        "query_share": round(seconds["query"] / seconds["std"], 4),
+        "schemes": {name: row(name) for name in SCHEMES},
+        "naive": {name: row(f"naive {name}") for name in NAIVE},
+        "views_images_per_second": round(experiment.batch_size / seconds["views"], 1),
+        "end_to_end_images_per_second": round(experiment.batch_size / seconds["end to end"], 1),
+    }
+
+
+def table(measured: dict[str, Any]) -> Table:
+    """A benchmark's result for a terminal."""
+    machine, q = measured["machine"], measured["query_share"]
+    title = f"{measured['recipe']}, {machine['device']}, {measured['precision']}, batch {machine['batch_size']}"
+    shown = Table("step", "images/s", "relative cost", "by counting", "peak memory", title=title)
+    for kind, prefix in (("schemes", ""), ("naive", "naive ")):
+        for name, row in measured[kind].items():
+            passes = 1 + q * (name.count("+") + (kind == "naive"))
+            memory = f"{row['peak_memory_bytes'] / 2**20:,.0f} MiB"
+            speed, cost = f"{row['images_per_second']:,.0f}", f"{row['relative_cost']:.2f}"
+            shown.add_row(prefix + name, speed, cost, f"{passes:.2f}", memory)
+    shown.add_row("views alone", f"{measured['views_images_per_second']:,.0f}", "", "", "")
+    shown.add_row("end to end", f"{measured['end_to_end_images_per_second']:,.0f}", "", "", "")
+    shown.caption = f"query's share of the plain step q = {q:.2f}; by counting: 1 + q for every further pass"
+    return shown
+
+
+@dataclass
+class _Parts:
+    """The fields of a scheme: its hard examples, as the experiment has them or by default."""
+
+    adversarial: dict[str, Any]
+    cutmix: dict[str, Any]
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> _Parts:
+        def fields(kind: str) -> dict[str, Any]:
+            own = (hard for hard in experiment.hard_examples.values() if hard.kind == kind and hard.source == "std")
+            found: HardExampleConfig | None = next(own, None)
+            return {"kind": kind} if found is None else found.model_dump(mode="json")
+
+        return cls(fields("adversarial"), fields("cutmix"))
+
+    def hard_examples(self, terms: tuple[str, ...]) -> dict[str, Any]:
+        made = {"adv": self.adversarial, "cmx": self.cutmix, "cmxA": {**self.cutmix, "source": "adv"}}
+        return {name: {**made[name], "weight": 1.0, "fraction": 1.0} for name in terms}
+
+
+class _Bench:
+    """One method and one optimizer that all schemes train in turn: what differs is the objective around them."""
+
+    def __init__(self, experiment: Experiment, machine: Machine) -> None:
+        self.experiment, self.machine = experiment, machine
+        parts = _Parts.of(experiment)
+        plain = {"split": False, "clean_fraction": 1.0}
+        widest = self._scheme(parts, SCHEMES["std+adv+cmx+cmxA"], plain)
+        data_size = _BATCHES_OF_DATA * experiment.batch_size
+        self.method = build_method(widest, setting_of(widest, data_size), machine)
+        self.optimizer = optimizers.build(self.method.parameters(), experiment.optimizer, experiment.batch_size)
+        for group in self.optimizer.param_groups:
+            group["lr"] = 1e-6  # what is measured must not depend on how long it was trained
+        size = experiment.views.size
+        generator = Stream(experiment.seed).child("benchmark").generator()
+        coarse = torch.rand(data_size, 3, max(1, size // 4), max(1, size // 4), generator=generator)
+        images = torch.nn.functional.interpolate(coarse, (size, size), mode="bilinear")
+        source = ArraySource((255 * images).to(torch.uint8), name="drawn")
+        self.views = Views(experiment.views)
+        self.loader = PretrainLoader(source, self.views, experiment.batch_size, Stream(0), machine.device)
+        self.batches = self._forever()
+        self.batch = next(self.batches)
+        self.objectives = {
+            name: build_objective(self._scheme(parts, terms, plain), self.method, machine)
+            for name, terms in SCHEMES.items()
+        }
+        for name in NAIVE:
+            scheme = self._scheme(parts, SCHEMES[name], plain)
+            self.objectives[f"naive {name}"] = build_objective(scheme, self.method, machine, share_gradients=False)
+        self.own = build_objective(experiment, self.method, machine)
+        self.steps = 0
+
+    def _scheme(self, parts: _Parts, terms: tuple[str, ...], objective: dict[str, Any]) -> Experiment:
+        return override(
+            self.experiment,
+            {"hard_examples": parts.hard_examples(terms)}
+            | {f"objective.{name}": value for name, value in objective.items()},
+        )
+
+    def work(self) -> dict[str, Callable[[], None]]:
+        """Everything that is timed, by name."""
+
+        def training(objective: Objective) -> Callable[[], None]:
+            return lambda: self._train(objective, self._next())
+
+        steps = {name: training(objective) for name, objective in self.objectives.items()}
+        return {
+            **steps,
+            "query": self._query,
+            "views": self._views,
+            "end to end": lambda: self._train(self.own, self._laid_out(next(self.batches))),
+        }
+
+    def standing(self) -> list[Tensor]:
+        """What takes memory between steps."""
+        state = [
+            value for kept in self.optimizer.state.values() for value in kept.values() if isinstance(value, Tensor)
+        ]
+        return [*self.method.state_dict().values(), *state, *self.batch.crops, *self._images()]
+
+    def _images(self) -> list[Tensor]:
+        return [] if self.loader.store is None else [self.loader.store.images]
+
+    def _forever(self) -> Iterator[Batch]:
+        epoch = 0
+        while True:
+            yield from self.loader.epoch(epoch)
+            epoch += 1
+
+    def _next(self) -> Batch:
+        self.steps += 1
+        return self._laid_out(Batch(self.batch.crops, self.batch.index, Stream(1).child("step", self.steps)))
+
+    def _laid_out(self, batch: Batch) -> Batch:
+        if not self.experiment.training.channels_last:
+            return batch
+        crops = tuple(crop.contiguous(memory_format=torch.channels_last) for crop in batch.crops)
+        return Batch(crops, batch.index, batch.stream)
+
+    def _train(self, objective: Objective, batch: Batch) -> None:
+        for term in objective.losses(batch):
+            term.loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        objective.commit(batch)
+
+    def _query(self) -> None:
+        """The forward, loss and backward of the clean views alone."""
+        objective, batch = self.objectives["std"], self._next()
+        embedding = objective.score.embed(self.method.anchors(batch), MAIN)
+        if not hasattr(self, "_labels"):
+            with self.machine.autocast():
+                self._labels = self.method.pseudo_labels(batch, embedding.detach())
+        self.method.clean_loss(embedding, self._labels).mean().backward()  # type: ignore[no-untyped-call]
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _views(self) -> None:
+        assert self.loader.store is not None
+        self.steps += 1
+        images = self.loader.store.images[: self.experiment.batch_size]
+        self.views(images, Stream(1).child("step", self.steps), slice(0, self.experiment.batch_size))
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _time(device: torch.device, work: Callable[[], None], count: int) -> float:
+    """Seconds of one piece of work, the mean of `count`."""
+    _synchronize(device)
+    begin = time.perf_counter()
+    for _ in range(count):
+        work()
+    _synchronize(device)
+    return (time.perf_counter() - begin) / count
+
+
+def _calibrate(device: torch.device, work: Callable[[], None]) -> int:
+    """Warm up, and the number of runs that a measurement needs."""
+    work()  # compiles kernels, picks algorithms, fills caches
+    return max(1, round(_LEAST_SECONDS / _time(device, work, 1)))
