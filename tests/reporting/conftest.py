@@ -35,7 +35,7 @@ def write_run(folder: Path, *, seed: int = 0, epochs: int = 30, finished: bool =
             "cutmix": {"kind": "cutmix", "weight": 0.5, "source": "std", "alpha": 5.0},
         },
         "objective": {"reduction": "sum"},
-        "optimizer": {"lr": 0.06, "momentum": 0.9},
+        "optimizer": {"learning_rate": 0.06, "momentum": 0.9},
         **fields,
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
@@ -61,7 +61,9 @@ def write_run(folder: Path, *, seed: int = 0, epochs: int = 30, finished: bool =
         if step % 50 == 0:
             knn = 97 - 30 * decay + draw.gauss(0, 0.3)
             lines.append({"event": "monitor", "step": step, "epoch": step / 10, "seconds": step * 0.31, "knn": knn})
-    lines.append({"event": "end" if finished else "interrupted", "step": 10 * last, "time": "2026-01-02T03:09:05+00:00"})
+    lines.append(
+        {"event": "end" if finished else "interrupted", "step": 10 * last, "time": "2026-01-02T03:09:05+00:00"}
+    )
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if finished:
         results = [

@@ -40,7 +40,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Network", flat.get("network.name")),
         ("Epochs", flat.get("epochs")),
         ("Batch size", flat.get("batch_size")),
-        ("Learning rate", flat.get("optimizer.lr", flat.get("optimizer.learning_rate"))),
+        ("Learning rate", flat.get("optimizer.learning_rate")),
         ("Reduction", flat.get("objective.reduction")),
         ("Image size", flat.get("views.size")),
         ("Precision", run.environment.get("precision", flat.get("training.precision"))),
@@ -67,15 +67,16 @@ def command(run: Run) -> str:
     except (UserError, ImportError):
         return fallback
     own = flatten(run.config)
-    words = ["hexa", "pretrain", str(run.config["recipe"])]
+    words = ["hexa", "pretrain", shlex.quote(str(run.config["recipe"]))]
     changed = {path: value for path, value in own.items() if path not in base or base[path] != value}
     for path in base:
         entry = path.split(".")
         if entry[0] == "hard_examples" and not any(other.startswith(".".join([*entry[:2], ""])) for other in own):
             changed[".".join(entry[:2])] = None
     for path, value in changed.items():
-        words += [f"--{path}", "none" if value is None else value if isinstance(value, str) else json.dumps(value)]
-    return shlex.join(words)
+        given = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+        words.append(f"--{path} {shlex.quote(given)}")
+    return " ".join(words) if len(changed) < 3 else " \\\n  ".join([" ".join(words[:3]), *words[3:]])
 
 
 def differences(runs: Sequence[Run]) -> Grid:
@@ -140,16 +141,22 @@ def _hard_examples(fields: Record) -> str:
 
 
 def _listed_evaluations(run: Run) -> Grid:
-    optional = [key for key in ("preset", "data", "backbone", "encoder", "branch", "seed", "seconds")]
-    used = [key for key in optional if any(result.get(key) is not None for result in run.results)]
+    """What was evaluated and how, on the left; metrics, seed and time, on the right."""
+    about = [key for key in ("preset", "data", "backbone", "encoder", "branch") if _told(run, key)]
+    after = [key for key in ("seed", "seconds") if _told(run, key)]
     metrics = list(dict.fromkeys(str(name) for result in run.results for name in result["metrics"]))
     rows = []
     for result in run.results:
-        values = [result["metrics"].get(name) for name in metrics]
-        described = [_described(key, result.get(key)) for key in used]
-        rows.append((text(result.get("protocol", "?")), *map(_metric, values), *described))
-    header = ("protocol", *metrics, *("time" if key == "seconds" else key for key in used))
-    return Grid(header if rows else (), tuple(rows))
+        described = (_described(key, result.get(key)) for key in about)
+        values = (_metric(result["metrics"].get(name)) for name in metrics)
+        last = (_described(key, result.get(key)) for key in after)
+        rows.append((text(result.get("protocol", "?")), *described, *values, *last))
+    header = ("protocol", *about, *metrics, *("time" if key == "seconds" else key for key in after))
+    return Grid(header if rows else (), tuple(rows), 1 + len(about))
+
+
+def _told(run: Run, key: str) -> bool:
+    return any(result.get(key) is not None for result in run.results)
 
 
 def _described(key: str, value: Any) -> str:
@@ -172,8 +179,8 @@ def _metrics(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Grid:
                     if is_number(value):
                         found.setdefault(place, [[] for _ in arms])[number].append(float(value))
     rows, best = [], set()
-    for row, (place, cells) in enumerate(found.items()):
-        rows.append((*place, *map(mean_std, cells)))
+    for row, (described, cells) in enumerate(found.items()):
+        rows.append((*described, *map(mean_std, cells)))
         means = [statistics.fmean(cell) if cell else -math.inf for cell in cells]
         if sum(map(bool, cells)) > 1:
             best |= {(row, 3 + column) for column, mean in enumerate(means) if mean == max(means)}

@@ -24,17 +24,17 @@ class Quantity:
 
 
 KNOWN = {
-    "knn": Quantity("k-NN monitor", "nearest neighbours in the frozen features, on held-out images", "%"),
+    "knn": Quantity("k-NN monitor", "of the frozen features, on held-out images", "%"),
     "loss": Quantity("Loss of each term", "before its weight"),
+    "accuracy": Quantity("Contrastive accuracy", "how often the pseudo-label is the most likely", "%", 100.0),
+    "perturbation": Quantity("Mean |δ|", "how far views are moved", "grey levels", from_zero=True),
+    "lambda": Quantity("λ", "the share of itself that a mixed view keeps"),
+    "zero_gradient": Quantity("Zero gradients", "pixels that an attack cannot move", "%", 100.0, from_zero=True),
     "total loss": Quantity("Objective", "the weighted sum that is minimised"),
-    "accuracy": Quantity("Contrastive accuracy", "how often the pseudo-label is the most likely one", "%", 100.0),
-    "perturbation": Quantity("Mean |δ|", "how far the views were moved", "grey levels", from_zero=True),
-    "zero_gradient": Quantity("Zero gradients", "share of pixels the attack cannot move", "%", 100.0, from_zero=True),
-    "lambda": Quantity("λ", "share of its own pixels a mixed view keeps"),
-    "learning_rate": Quantity("Learning rate", from_zero=True),
-    "feature_std": Quantity("Feature spread", "standard deviation of unit features; 0 means collapse", from_zero=True),
-    "effective_rank": Quantity("Effective rank", "directions that the features use", from_zero=True),
-    "images_per_second": Quantity("Throughput", unit="images/s", from_zero=True),
+    "learning_rate": Quantity("Learning rate", "of the optimizer", from_zero=True),
+    "feature_std": Quantity("Spread of the embedding", "1 is even, 0 is collapse", from_zero=True),
+    "effective_rank": Quantity("Effective rank", "directions that the embedding uses", from_zero=True),
+    "images_per_second": Quantity("Throughput", "views, steps and logging", "images/s", from_zero=True),
     "data_wait": Quantity("Waiting for data", "share of the time", "%", 100.0, from_zero=True),
 }
 """In the order of a report; a group that is not here follows under its own name."""
@@ -125,7 +125,7 @@ def _chart(key: str, member: str, series: Iterable[Series], several: bool, x_lab
     series = [one for one in series if one.x]
     known = KNOWN.get(group(member), Quantity(group(member).replace("_", " ").capitalize()))
     title = known.title + (f": {_term(member)}" if several and "/" in member else "")
-    title += " over time" if x_label != "epoch" else ""
+    title += " by time" if x_label != "epoch" else ""
     svg = line_chart(series, title=title, x_label=x_label, y_label=known.unit, from_zero=known.from_zero)
     last = tuple((one.name, _with_unit(one.y[-1], known.unit), one.slot) for one in series)
     header = (x_label, *(one.name for one in series))

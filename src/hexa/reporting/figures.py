@@ -15,8 +15,8 @@ from typing import Any
 
 from hexa.reporting.tables import format_number
 
-WIDTH, HEIGHT = 380, 216
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 36
+WIDTH, HEIGHT = 380, 226
+LEFT, RIGHT, TOP, BOTTOM = 40, 12, 24, 36
 COLOURS = ("#2463c4", "#cf4f1b", "#12855c", "#8347c0", "#a87400", "#c02d78", "#0c7f92", "#5d6875")
 POINTS = 160
 """Points drawn of a longer series: the mean of each stretch, with its range behind."""
@@ -191,10 +191,9 @@ def _axes(frame: _Frame, x_ticks: list[float], y_ticks: list[float], x_label: st
     middle = (left + right) / 2
     parts.append(f'<text class="label" x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{escape(x_label)}</text>')
     if y_label:
-        middle = (top + bottom) / 2
+        anchor = "end" if len(y_label) < 3 else "start"  # above the ticks, reading as they do
         parts.append(
-            f'<text class="label" text-anchor="middle" transform="translate(11 {middle}) rotate(-90)">'
-            f"{escape(y_label)}</text>"
+            f'<text class="label" x="{left - 6}" y="{top - 11}" text-anchor="{anchor}">{escape(y_label)}</text>'
         )
     return "".join(parts)
 

@@ -1,8 +1,8 @@
-"""The grid of hard examples: rows are images, columns are view | perturbation | adversarial | cut-mixed … (REFERENCE §8.7).
+"""The grid of hard examples: view | perturbation | adversarial | cut-mixed …, a row an image (REFERENCE §8.7).
 
 Columns follow from the objective: a hard example that reports a perturbation gets a column of it, magnified around
-mid-grey; one that mixes pseudo-labels says in what shares. The PNG carries its layout as text, so that a report can cut
-the pictures out again.
+mid-grey, with its mean |δ| in grey levels; one that mixes pseudo-labels says in what shares. Below each view is its
+loss, which is what makes it hard. The PNG carries its layout as text, so that a report can cut the pictures out again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from hexa.core import STD, Batch, Example, Objective
 
 MID_GREY = 128
 _LAYOUT = "hexa-gallery"
-_TILE = 96
+_TILE = 128
 """Pictures are magnified to about this many pixels, by a whole factor."""
 
 Pixels = NDArray[np.uint8]
@@ -89,14 +89,23 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
     """
     examples = objective.examples(batch)
     shown = {name: example.select(slice(0, num_images)) for name, example in examples.items()}
-    columns = [_column("view", shown[STD])]
+    losses = {name: _losses(example)[:num_images] for name, example in examples.items()}
+    columns = [_column("view", shown[STD], losses[STD])]
+    if not objective.hard_examples:
+        columns += [_plain(f"view {number}", crop[:num_images]) for number, crop in enumerate(batch.crops[1:], start=2)]
     for name, hard_example in objective.hard_examples.items():
         example, source = shown[name], hard_example.config.source
-        title = name if source == STD else f"{name} of {source}"
         if "perturbation" in example.facts:
             columns.append(_perturbation(example.crops[0] - shown[source].crops[0], gain))
-        columns.append(_column(title, example))
+        columns.append(_column(name if source == STD else f"{name} of {source}", example, losses[name]))
     return Gallery(tuple(columns))
+
+
+def _losses(example: Example) -> list[float]:
+    """The loss of the first anchor of each image, through the batch-norms that it is trained through."""
+    branch = replace(example.branch, update=False)
+    losses: list[float] = example.score(replace(example, branch=branch))[0].tolist()
+    return losses
 
 
 def magnify(perturbation: Tensor, gain: float) -> Pixels:
@@ -114,18 +123,22 @@ def automatic_gain(perturbation: Tensor) -> float:
 def _perturbation(delta: Tensor, gain: float | None) -> Column:
     gain = automatic_gain(delta) if gain is None else gain
     moved = 255 * delta.abs().flatten(1).double()
-    sizes = zip(moved.mean(1).tolist(), moved.amax(1).tolist(), strict=True)
-    captions = tuple(f"mean |δ| {mean:.2f}, max {largest:.2f}" for mean, largest in sizes)
+    captions = tuple(f"|δ| {mean:.2f}" for mean in moved.mean(1).tolist())
     return Column(f"perturbation × {gain:g}", magnify(delta, gain), captions)
 
 
-def _column(title: str, example: Example) -> Column:
-    tiles = _channels_last((255 * example.crops[0].double()).round().clamp(0, 255))
-    if len(example.mixture) < 2:
-        return Column(title, tiles, ("",) * len(tiles))
-    weights = torch.stack([weight[0] for _, weight in example.mixture], 1)  # [N, pseudo-labels]
-    captions = tuple("λ = " + " + ".join(f"{w:.2f}" for w in row[:-1]) for row in weights.tolist())
-    return Column(title, tiles, captions)
+def _plain(title: str, images: Tensor) -> Column:
+    tiles = _channels_last((255 * images.double()).round().clamp(0, 255))
+    return Column(title, tiles, ("",) * len(tiles))
+
+
+def _column(title: str, example: Example, losses: list[float]) -> Column:
+    captions = [f"loss {loss:.2f}" for loss in losses]
+    if len(example.mixture) > 1:
+        weights = torch.stack([weight[0] for _, weight in example.mixture], 1).tolist()  # [N, pseudo-labels]
+        shares = ("λ " + " + ".join(f"{share:.2f}" for share in row[:-1]) for row in weights)
+        captions = [f"{share} · {caption}" for share, caption in zip(shares, captions, strict=True)]
+    return replace(_plain(title, example.crops[0]), captions=tuple(captions))
 
 
 def _channels_last(images: Tensor) -> Pixels:
@@ -183,9 +196,7 @@ def _cut(picture: Pixels, layout: dict[str, Any]) -> Gallery:
     size, scale = int(layout["size"]), int(layout["scale"])
     columns = []
     for left, title, captions in zip(layout["left"], layout["titles"], layout["captions"], strict=True):
-        tiles = [
-            picture[top : top + size * scale : scale, left : left + size * scale : scale] for top in layout["top"]
-        ]
+        tiles = [picture[top : top + size * scale : scale, left : left + size * scale : scale] for top in layout["top"]]
         columns.append(Column(str(title), np.stack(tiles), tuple(map(str, captions))))
     return Gallery(tuple(columns))
 

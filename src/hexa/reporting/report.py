@@ -17,6 +17,7 @@ from hexa.config import UserError
 from hexa.reporting import comparison, curves, published
 from hexa.reporting.runs import Record, Run, is_number, read_run
 from hexa.reporting.tables import format_duration, format_number
+from hexa.runtime import processes
 
 if TYPE_CHECKING:
     from hexa.reporting.gallery import Pixels
@@ -163,7 +164,9 @@ def _gallery(run: Run) -> Picture:
 
     path = run.folder / GALLERY
     reason = ""
-    if run.config and _outdated(path, run.folder):
+    if run.config and _outdated(path, run.folder) and processes.world_size() > 1:
+        reason = "made where one process runs; 'hexa report' adds them"
+    elif run.config and _outdated(path, run.folder):
         try:
             from hexa.reporting.visualize import visualize
 

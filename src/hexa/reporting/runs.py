@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 
@@ -87,7 +87,7 @@ def read_run(folder: Path | str) -> Run:
     )
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """A finite int or float; neither a bool, nor text, nor NaN."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 

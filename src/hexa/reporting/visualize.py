@@ -1,1 +1,122 @@
 """See the hard examples that a run, or a recipe's random network, makes of real images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from hexa import experiment as experiments
+from hexa.config import UserError
+from hexa.core import STD, Batch, Method
+from hexa.data import Source, open_source
+from hexa.data.decode import DecodeError
+from hexa.data.views import Views
+from hexa.data.workers import cut_crops
+from hexa.experiment import Experiment
+from hexa.reporting.gallery import gallery
+from hexa.runtime.random import Stream
+from hexa.training import checkpoints
+from hexa.training.assembly import Machine, build_method, build_objective, setting_of
+
+_BATCH_SIZE = 64
+"""Images that are made together: enough for batch statistics like those of training, few enough to be quick."""
+
+
+def visualize(
+    target: Path | str | Experiment,
+    data: str | None,
+    out: Path | str,
+    *,
+    gain: float | None = None,
+    num_images: int = 8,
+    seed: int = 0,
+) -> Path:
+    """Write a PNG: a row an image, with its view, the magnified perturbation, the adversarial and the cut-mixed view.
+
+    target: a run folder, whose newest checkpoint is taken, or a recipe's name or an experiment, with random weights.
+    data: a source; None for the experiment's own. gain: of the perturbation, around mid-grey; None chooses. seed: of
+    the images, their views and their partners. Columns follow from the hard examples of the configuration, whatever
+    they are; without any the views of the batch are shown. Returns `out`, written at once or not at all.
+    Raises UserError: an unknown target or source, a run without an intact checkpoint.
+    """
+    experiment, folder = _experiment_of(target)
+    experiment = _for_looking(experiment)
+    source = open_source(data or experiment.data, "train" if data is None else None)
+    machine = Machine.of(experiment)
+    # what a method reserves follows from the data it was trained on, which may be more than what is looked at
+    own = source if data is None else _own_source(experiment) or source
+    method = build_method(experiment, setting_of(experiment, max(len(own), experiment.batch_size)), machine)
+    if folder is not None:
+        _load(method, folder, machine.device)
+    objective = build_objective(experiment, method.train(), machine)
+    count = max(num_images, min(experiment.batch_size, _BATCH_SIZE))
+    batch = _batch(source, Views(experiment.views), count, Stream(seed).child("visualize"), machine.device)
+    return gallery(objective, batch, num_images, gain).save(Path(out))
+
+
+def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | None]:
+    """The experiment, and the run folder that its weights come from."""
+    if isinstance(target, Experiment):
+        return target, None
+    folder = Path(target)
+    if (folder / "config.yaml").is_file():
+        return experiments.load(folder / "config.yaml"), folder
+    if isinstance(target, Path) or folder.is_dir():
+        raise UserError(f"{target}: not a run folder (config.yaml is missing); give a run or a recipe's name")
+    from hexa import plugins
+
+    try:
+        return plugins.experiment_of(target), None
+    except UserError as error:
+        raise UserError(f"'{target}' is neither a run folder nor a recipe: {error}") from None
+
+
+def _for_looking(experiment: Experiment) -> Experiment:
+    """On whatever device there is, uncompiled, with the hard examples that are trained on and their sources only."""
+    configs = experiment.hard_examples
+    wanted: set[str] = set()
+    for name, config in configs.items():
+        while config.weight > 0 and name != STD and name not in wanted:
+            wanted.add(name)
+            name = configs[name].source
+    training = experiment.training.model_copy(update={"device": "auto", "compile": False, "num_workers": 0})
+    kept = {name: config for name, config in configs.items() if name in wanted}
+    return experiment.model_copy(update={"training": training, "hard_examples": kept})
+
+
+def _own_source(experiment: Experiment) -> Source | None:
+    try:
+        return open_source(experiment.data, "train")
+    except UserError:
+        return None
+
+
+def _load(method: Method, folder: Path, device: torch.device) -> None:
+    problems: list[str] = []
+    found = checkpoints.newest_good(folder / "checkpoints", problems.append, device)
+    if found is None:
+        reason = f" ({'; '.join(problems)})" if problems else ""
+        raise UserError(f"{folder}: has no intact checkpoint{reason}; 'hexa resume {folder}' writes one")
+    method.load_state_dict(found[1]["method"])
+
+
+def _batch(source: Source, views: Views, count: int, stream: Stream, device: torch.device) -> Batch:
+    """`count` images, drawn by the stream, that can be read; a small source repeats."""
+    order = torch.randperm(len(source), generator=stream.child("order").generator()).tolist()
+    numbers = views.draw(stream, slice(0, count))  # [V, count, P]
+    crops: list[list[torch.Tensor]] = []
+    index: list[int] = []
+    unreadable = 0
+    while len(crops) < count:
+        position = order[(len(crops) + unreadable) % len(order)]
+        try:
+            crops.append(cut_crops(source, position, views, numbers[:, len(crops)]))
+            index.append(position)
+        except DecodeError as error:
+            unreadable += 1
+            if unreadable >= len(order):
+                message = f"data '{source.name}': no image can be read"
+                raise UserError(f"{message}, not {source.paths[position]} either ({error})") from None
+    stacked = tuple(torch.stack(view).to(device) for view in zip(*crops, strict=True))
+    return Batch(views.finish(stacked, stream), torch.tensor(index, device=device), stream)
