@@ -123,7 +123,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
 
 
 #: Commands that take fields or options of their own beyond those declared above.
-OPEN = ("pretrain", "evaluate", "benchmark")
+OPEN = ("pretrain", "evaluate", "visualize", "benchmark")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -117,9 +117,15 @@ def visualize(given: argparse.Namespace, extra: Fields) -> int:
     from hexa import plugins
     from hexa.reporting.visualize import visualize as run
 
-    plugins.restore(Path(given.target) / "config.yaml")
-    gain = {} if given.gain is None else {"gain": given.gain}
-    path = run(given.target, given.data, out, num_images=given.num_images, seed=given.seed, **gain)
+    target: Path | Experiment = Path(given.target)
+    if target.is_dir():
+        if extra:
+            raise UserError(f"--{next(iter(extra))}: a run has its fields already; they can be set for a recipe only")
+        plugins.restore(target / "config.yaml")
+    else:
+        given.recipe, given.config = given.target, None
+        target = _experiment(given, extra)
+    path = run(target, given.data, out, num_images=given.num_images, seed=given.seed, gain=given.gain)
     _console().print(f"written to {path}", highlight=False)
     return 0
 

@@ -1,0 +1,142 @@
+"""Every code block of README and docs/ is run, top to bottom, in an empty folder with a few photographs beside it.
+
+`hexa …` goes through the real command line in this process, with fewer epochs than a reader would take; python blocks of a
+page share their names, as they do in a notebook. A block after `<!-- skip: reason -->` is only shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from hexa import cli, recipes
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(?:<!-- skip: (?P<reason>[^>]+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)```", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+    reason: str | None
+    line: int
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(found["language"], found["text"], found["reason"], text.count("\n", 0, found.start()) + 1)
+        for found in BLOCK.finditer(text)
+    ]
+
+
+def commands_of(block: Block) -> list[list[str]]:
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def quick(text: str) -> str:
+    """The same with one epoch: what the page says is run, not how long."""
+    text = re.sub(r"--epochs[ =]\d+", "--epochs 1", text)
+    return re.sub(r"\bepochs=\d+", "epochs=1", text)
+
+
+def check(words: list[str]) -> None:
+    """Run one command of a page, or for make and torchrun see that what it names is there."""
+    program, *arguments = words
+    if program == "make":
+        targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        assert set(arguments) <= targets, f"no such target: {arguments}"
+    elif program == "hexa":
+        assert cli.main(arguments) == 0, " ".join(words)
+    else:
+        pytest.fail(f"this test can't run {program}; mark the block <!-- skip: reason -->")
+
+
+def make_photographs(folder: Path) -> None:
+    """What a reader has: photographs in no order, and some others sorted into classes."""
+    generator = torch.Generator().manual_seed(0)
+    for name, count in {"photos/2024": 36, "labelled/cats": 8, "labelled/dogs": 8}.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = torch.randint(0, 256, (6, 8, 3), generator=generator, dtype=torch.uint8).numpy()
+            image = Image.fromarray(pixels).resize((80 + number, 72), Image.Resampling.BICUBIC)
+            image.save(folder / name / f"{number}.jpg")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_photographs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks_of(page):
+        if block.reason is not None:
+            continue
+        where = f"{page.name}:{block.line}"
+        if block.language == "python":
+            exec(compile("\n" * block.line + quick(block.text), str(page), "exec"), names)
+        elif block.language == "bash":
+            for words in commands_of(Block(block.language, quick(block.text), None, block.line)):
+                check(words)
+        else:
+            assert block.language in ("text", "yaml", "json"), f"{where}: name the language of this block"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_skipped_blocks_are_at_least_understood(page: Path) -> None:
+    """Options and recipes are looked up even where a command would take too long or too many processes."""
+    _, parsers = cli.build_parser()
+    for block in blocks_of(page):
+        if block.reason is None or block.language != "bash":
+            continue
+        for words in commands_of(block):
+            arguments = words[words.index("hexa") + 1 :] if "hexa" in words else []
+            if arguments:
+                assert arguments[0] in parsers, f"{page.name}:{block.line}: {arguments[0]}"
+            if arguments[:1] == ["pretrain"] and ".py:" not in arguments[1]:
+                recipes.get(arguments[1])
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "docs/decisions").glob("*.md"))], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_table_of_recipes_is_that_of_the_code() -> None:
+    rows = ["| recipe | method | hard examples | data | epochs | batch |", "|---|---|---|---|---|---|"]
+    for row in recipes.describe():
+        hard = " + ".join(row["hard_examples"]) or "–"
+        cells = [
+            f"`{row['name']}`",
+            row["method"],
+            hard,
+            f"`{row['data']}`",
+            str(row["epochs"]),
+            str(row["batch_size"]),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    table = "\n".join(rows)
+    assert table in (ROOT / "docs/recipes.md").read_text(), f"put this table into docs/recipes.md:\n{table}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_fields_in_tables_exist(page: Path) -> None:
+    """A field named in a table of the docs is one of some recipe."""
+    from hexa import fields
+
+    known = {field.path for name in recipes.names() for field in fields.of_experiment(recipes.get(name))}
+    known |= {field.path for field in fields.of_absent_hard_examples(recipes.get("digits-moco-v2"))}
+    with contextlib.suppress(IndexError):
+        for named in re.findall(r"^\| `((?:hard_examples|method|training|objective)\.[\w.]+)`", page.read_text(), re.M):
+            assert named in known, f"{page.name}: {named}"
