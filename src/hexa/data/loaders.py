@@ -12,8 +12,8 @@ from hexa.config import UserError
 from hexa.core.batch import Batch
 from hexa.data import store as stores
 from hexa.data import workers
-from hexa.data.sources import Source
-from hexa.data.views import EvaluationTransform, Views
+from hexa.data.source import Source
+from hexa.data.views import Transform, Views
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
@@ -125,7 +125,7 @@ def epoch_order(stream: Stream, epoch: int, count: int) -> Tensor:
 
 def evaluation_batches(
     source: Source,
-    transform: EvaluationTransform,
+    transform: Transform,
     batch_size: int,
     device: torch.device | str = "cpu",
     num_workers: int | None = None,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.data import decode as decoding
-from hexa.data.sources import ArraySource, Source
+from hexa.data.source import ArraySource, Source
 
 Progress = Callable[[int, int], None]
 _BLOCK = 256

@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from hexa.config import UserError
 from hexa.data import decode as decoding
-from hexa.data.sources import ArraySource, Source
+from hexa.data.crops import cut_crops
+from hexa.data.source import ArraySource, Source
 from hexa.data.store import available_cores
-from hexa.data.views import EvaluationTransform, Views
+from hexa.data.views import Transform, Views
 from hexa.ops.photometric import to_device
 from hexa.runtime.random import Stream
 
@@ -27,7 +27,6 @@ __all__ = ["CropPlan", "CropStream", "choose_workers", "evaluation_stream", "to_
 
 PART = 32
 """Images a worker handles at a time: several workers share a batch, and little shared memory is held."""
-_REDUCING_GAP = 2.0
 _MOST_WORKERS = 16
 Problems = list[tuple[int, str]]
 
@@ -98,20 +97,6 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         )
 
 
-def cut_crops(source: Source, position: int, views: Views, numbers: Tensor) -> list[Tensor]:
-    """Decode an image once and cut all its views: V tensors uint8 [3, S, S]. numbers: [V, P]."""
-    image = source.decode(position)
-    height, width = image.shape[1:]
-    boxes, flips = views.boxes(numbers, height, width)
-    size = views.config.size
-    crops = []
-    for top, left, high, wide, flip in zip(*(values.tolist() for values in (*boxes, flips)), strict=True):
-        crop = image[None, :, top : top + high, left : left + wide]
-        out = functional.interpolate(crop, (size, size), mode="bilinear", antialias=True)[0]
-        crops.append(out.flip(2) if flip else out)
-    return crops
-
-
 class CropStream:
     """Crops of one step after the other, across epochs, made ahead by workers; a jump to another step starts them
     anew.
@@ -165,11 +150,11 @@ class Items(Iterator[Any]):
 
     def __init__(self, dataset: Any, keys: Iterable[Any], device: torch.device, num_workers: int) -> None:
         if num_workers == 0:
-            self._items: Iterator[Any] = (dataset[key] for key in keys)
+            self._items: Iterator[Any] = map(dataset.__getitem__, keys)
             self.close: Callable[[], object] = lambda: None
             return
         loader: Any = DataLoader(
-            dataset,
+            _Guarded(dataset),
             batch_size=None,
             sampler=_Keys(keys),
             num_workers=num_workers,
@@ -188,7 +173,19 @@ class Items(Iterator[Any]):
         self.close = weakref.finalize(self, _end_workers, self._items)  # also when the interpreter exits
 
     def __next__(self) -> Any:
-        return next(self._items)
+        try:
+            item = next(self._items)
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"a process that decodes images ended ({reason}); "
+                "take fewer of them (num_workers) or give this machine more (shared) memory"
+            ) from None
+        if isinstance(item, UserError):
+            raise item
+        return item
 
 
 def _end_workers(iterator: Any) -> None:
@@ -200,6 +197,19 @@ def _end_workers(iterator: Any) -> None:
     for worker in workers:
         if worker.is_alive():
             worker.kill()
+
+
+class _Guarded(Dataset[Any]):
+    """Hands a user's error over as a value: raised in a worker it would arrive with a traceback in its text."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return self.dataset[key]
+        except UserError as error:
+            return error
 
 
 def _as_it_is(item: Any) -> Any:
@@ -215,7 +225,7 @@ def _start_worker(number: int) -> None:
 @dataclass
 class _EvaluationPlan(Dataset[tuple[Tensor, Tensor, Problems]]):
     source: Source
-    transform: EvaluationTransform
+    transform: Transform
     batch_size: int
 
     def __getitem__(self, number: int) -> tuple[Tensor, Tensor, Problems]:
@@ -238,7 +248,7 @@ class _EvaluationPlan(Dataset[tuple[Tensor, Tensor, Problems]]):
 
 
 def evaluation_stream(
-    source: Source, transform: EvaluationTransform, batch_size: int, device: torch.device, num_workers: int | None
+    source: Source, transform: Transform, batch_size: int, device: torch.device, num_workers: int | None
 ) -> Iterator[tuple[Tensor, Tensor, Problems]]:
     """Batches of transformed uint8 images, their positions, and what was unreadable, in order."""
     if num_workers is None:
