@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rates", type=float, nargs="+", default=[0.03, 0.06, 0.12])
-    parser.add_argument("--search-epochs", type=int, default=3)
+    parser.add_argument("--search-epochs", type=int, default=2)
     parser.add_argument("--workers", type=int, default=2, help="runs at once, one thread each")
     parser.add_argument("--costs", type=Path, help="output of `hexa benchmark cifar10-small-moco-v2 --json`")
     parser.add_argument("--result", type=Path, help="the result file to write")
@@ -51,7 +51,7 @@ def arguments() -> argparse.Namespace:
 def carry_out(job: dict[str, Any], data: str, out: Path) -> None:
     """Pre-train and score one job, in this process; its JSON file is written last."""
     import torch
-    from hexa.training.run import pretrain
+    from hexa.training.run import pretrain, resume
 
     import hexa.recipes
     from hexa.evaluation import evaluate
@@ -62,9 +62,11 @@ def carry_out(job: dict[str, Any], data: str, out: Path) -> None:
     changes["optimizer.learning_rate"] = job["rate"]
     experiment = override(hexa.recipes.get(ARMS[job["arm"]]), changes)
     run = out / job["name"]
-    shutil.rmtree(run, ignore_errors=True)
     begin = time.perf_counter()
-    pretrain(experiment, run)
+    if (run / "config.yaml").exists():
+        resume(run)
+    else:
+        pretrain(experiment, run)
     job["pretrain_seconds"] = time.perf_counter() - begin
     options: dict[str, Any] = {"holdout": 0.1} if job["phase"] == "search" else {}
     for protocol in ("knn", "probe"):

@@ -1,1 +1,132 @@
+"""Protocols of the literature for any backbone: one file a protocol, each needs a backbone and labelled images."""
 
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hexa.data import Source
+    from hexa.evaluation.protocol import Progress
+    from hexa.nn.pretrained import Backbone
+
+
+def evaluate(
+    protocol: str,
+    backbone: str | Path | Backbone,
+    data: str,
+    *,
+    preset: str | None = None,
+    test_data: str | None = None,
+    holdout: float | None = None,
+    seed: int = 0,
+    out: Path | str | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    num_workers: int | None = None,
+    extraction_batch: int = 256,
+    progress: Progress | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Measure a backbone by a published protocol; the result carries its protocol id, backbone, data, seed, versions.
+
+    Fits on the split `train` of `data` and scores its split `test` (or `test_data`). holdout: score this share of the
+    training images instead, drawn class by class from the seed, and fit on the rest: for searches that must not touch
+    the test split; the protocol id says so. options: fields of the protocol, deviations from the preset are recorded.
+    out: a JSON file. A run folder collects the result in results.json too. Raises UserError.
+    """
+    from hexa.config import UserError, nearest
+    from hexa.data.views import EvaluationTransform
+    from hexa.evaluation import results
+    from hexa.evaluation.protocol import Task, protocols
+    from hexa.nn.pretrained import describe, load_backbone
+    from hexa.runtime import precision as precisions
+
+    known = protocols()
+    if protocol not in known:
+        raise UserError(f"unknown protocol '{protocol}'; {nearest(protocol, known)}")
+    chosen = known[protocol]
+    name, settings, deviations = chosen.options(preset, options)
+    loaded = load_backbone(backbone, seed)
+    where = precisions.pick_device(device)
+    if precision not in ("auto", "fp32", "bf16"):
+        raise UserError(f"precision '{precision}' is none of auto, fp32, bf16")
+    fit, test, num_classes = _sources(data, test_data, holdout, seed)
+    begin = time.perf_counter()
+    task = Task(
+        backbone=loaded,
+        fit=fit,
+        test=test,
+        num_classes=num_classes,
+        transform=EvaluationTransform(loaded.image_size),
+        device=where,
+        precision=precisions.resolve(precision, where),  # type: ignore[arg-type]
+        num_workers=num_workers,
+        extraction_batch=extraction_batch,
+        seed=seed,
+        progress=progress,
+    )
+    outcome = chosen.run(task, settings)
+    identity = chosen.identity(name, settings) + (f"-holdout{holdout:g}" if holdout else "")
+    result = {
+        "protocol": f"{protocol}/{identity}",
+        "preset": name,
+        "metrics": outcome.metrics,
+        "backbone": str(backbone) if isinstance(backbone, str | Path) else "module",
+        "backbone_facts": describe(loaded),
+        "data": data,
+        "data_facts": {
+            "fit": {"split": fit.split, "images": len(fit), "fingerprint": fit.fingerprint},
+            "test": {"split": test.split, "images": len(test), "fingerprint": test.fingerprint},
+        },
+        "options": {**settings.model_dump(mode="json"), **outcome.effective},
+        "deviations": deviations,
+        "details": outcome.details,
+        "notes": outcome.notes,
+        "seed": seed,
+        "precision": task.precision,
+        "versions": results.versions(),
+        "seconds": time.perf_counter() - begin,
+    }
+    if out is not None:
+        results.write(result, Path(out))
+    if isinstance(backbone, str | Path) and (Path(backbone) / "config.yaml").is_file():
+        results.append(result, Path(backbone) / "results.json")
+    return result
+
+
+def _sources(data: str, test_data: str | None, holdout: float | None, seed: int) -> tuple[Source, Source, int]:
+    """Images to fit on and images to score, both labelled with the same classes, and how many classes there are."""
+    from hexa.config import UserError
+    from hexa.data import open_source
+    from hexa.evaluation.features import Subset
+    from hexa.evaluation.split import stratified_part
+    from hexa.runtime.random import Stream
+
+    fit = open_source(data, None if "#" in data else "train")
+    if fit.labels is None:
+        raise UserError(f"data '{data}' has no labels, which an evaluation needs; give class folders or a label column")
+    if holdout is not None:
+        if not 0 < holdout < 1:
+            raise UserError(f"holdout {holdout:g} is no share of the training images; give one between 0 and 1")
+        held = stratified_part(fit.labels, holdout, Stream(seed).child("holdout"))
+        test: Source = Subset(fit, held.nonzero()[0])
+        fit = Subset(fit, (~held).nonzero()[0])
+    else:
+        if test_data is None and "test" not in fit.splits():
+            there = ", ".join(fit.splits())
+            remedy = "give test images with --test-data SOURCE, or score a part of these with --holdout 0.2"
+            raise UserError(f"data '{data}' has no split test (there is: {there}); {remedy}")
+        test = (
+            open_source(test_data, None if "#" in test_data else "test")
+            if test_data
+            else open_source(data.partition("#")[0], "test")
+        )
+    if test.labels is None:
+        raise UserError(f"data '{test_data or data}' has no labels in its split {test.split}")
+    assert fit.labels is not None
+    if fit.class_names and test.class_names and list(fit.class_names) != list(test.class_names):
+        differ = sorted(set(fit.class_names) ^ set(test.class_names))[:5]
+        raise UserError(f"data '{data}': the classes of train and test differ ({', '.join(differ) or 'their order'})")
+    return fit, test, 1 + int(max(fit.labels.max(), test.labels.max()))

@@ -1,0 +1,58 @@
+"""Features as a file, for search, clustering and plots."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.evaluation.features import extract
+from hexa.nn.pretrained import Backbone, load_backbone
+from hexa.runtime import precision as precisions
+
+
+def embed(
+    backbone: str | Path | Backbone,
+    data: str,
+    out: Path | str,
+    *,
+    device: str = "auto",
+    precision: precisions.Precision = "auto",
+    batch_size: int = 256,
+    num_workers: int | None = None,
+) -> Path:
+    """Write features [N, D] float32, labels [N] where there are any, and paths [N] of all readable images.
+
+    out: .npz (arrays `features`, `labels`, `paths`) or .parquet (a list column and two more). At once or not at all.
+    Without #split in `data`, the split train. Raises UserError.
+    """
+    out = Path(out)
+    if out.suffix not in (".npz", ".parquet"):
+        raise UserError(f"{out}: features are written as .npz or .parquet; end the name so")
+    loaded = load_backbone(backbone)
+    source = open_source(data)
+    where = precisions.pick_device(device)
+    features, labels, positions = extract(
+        loaded, source, batch_size=batch_size, device=where, precision=precision, num_workers=num_workers
+    )
+    paths = np.array([source.paths[position] for position in positions.tolist()])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(out.name + ".tmp")
+    if out.suffix == ".npz":
+        arrays = {"features": features.numpy(), "paths": paths}
+        if labels is not None:
+            arrays["labels"] = labels.numpy()
+        with temporary.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+    else:
+        columns = {"features": pyarrow.array(list(features.numpy())), "paths": pyarrow.array(paths)}
+        if labels is not None:
+            columns["labels"] = pyarrow.array(labels.numpy())
+        pyarrow.parquet.write_table(pyarrow.table(columns), temporary)
+    os.replace(temporary, out)
+    return out

@@ -1,0 +1,74 @@
+"""Features of a frozen backbone: every image once, evaluation transform, no augmentation."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hexa.data import Source
+from hexa.data.loaders import evaluation_batches
+from hexa.data.views import EvaluationTransform
+from hexa.evaluation.protocol import Task
+from hexa.nn.pretrained import Backbone
+from hexa.runtime import precision as precisions
+
+
+class Subset(Source):
+    """Some images of a source, in this order."""
+
+    def __init__(self, source: Source, rows: NDArray[np.int64]) -> None:
+        self.source, self.rows = source, rows
+        self.name, self.split, self.class_names = source.name, source.split, source.class_names
+        self.labels = None if source.labels is None else source.labels[rows]
+        self.paths = [source.paths[row] for row in rows]
+        self.uniform_size = source.uniform_size
+        self.fingerprint = f"{source.fingerprint}-{len(rows)}"
+
+    def splits(self) -> list[str]:
+        return self.source.splits()
+
+    def decode(self, index: int) -> Tensor:
+        return self.source.decode(int(self.rows[index]))
+
+
+@torch.inference_mode()
+def extract(
+    backbone: Backbone,
+    source: Source,
+    transform: EvaluationTransform | None = None,
+    batch_size: int = 256,
+    device: torch.device | str = "cpu",
+    precision: precisions.Precision = "auto",
+    num_workers: int | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Features [N, D] float32, labels int64 [N] or None, and positions int64 [N], on the CPU; backbone in eval mode.
+
+    Unreadable images are left out, which the positions show. Extracted in bf16 where `precision` says so, kept in fp32.
+    """
+    device = torch.device(device)
+    backbone.eval().to(device).to(memory_format=torch.channels_last)
+    transform = transform or EvaluationTransform(backbone.image_size)
+    resolved = precisions.resolve(precision, device)
+    features, labels, positions = [], [], []
+    for images, wanted, index in evaluation_batches(source, transform, batch_size, device, num_workers):
+        with precisions.autocast(resolved, device):
+            features.append(backbone(images.contiguous(memory_format=torch.channels_last)).float().cpu())
+        labels += [] if wanted is None else [wanted.cpu()]
+        positions.append(index)
+    return torch.cat(features), torch.cat(labels) if labels else None, torch.cat(positions)
+
+
+def extract_pair(task: Task) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Features and labels to fit on, features and labels to score, on the CPU."""
+    found = []
+    for number, source in enumerate((task.fit, task.test)):
+        task.report("extracting features", number, 2)
+        features, labels, _ = extract(
+            task.backbone, source, task.transform, task.extraction_batch, task.device, task.precision, task.num_workers
+        )
+        assert labels is not None, "a task has labelled sources"
+        found += [features, labels]
+    task.report("extracting features", 2, 2)
+    return found[0], found[1], found[2], found[3]

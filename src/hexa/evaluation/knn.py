@@ -1,0 +1,80 @@
+"""k-nearest-neighbour classification on frozen features (REFERENCE §7.3)."""
+
+from __future__ import annotations
+
+import pydantic
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hexa.config import Config
+from hexa.evaluation.features import extract_pair
+from hexa.evaluation.protocol import Outcome, Protocol, Task, topk_accuracy
+
+#: Similarities held at a time: 2^25 in fp32 are 128 MiB.
+_SIMILARITIES = 2**25
+
+
+@torch.no_grad()
+def knn_classify(
+    train_features: Tensor,
+    train_labels: Tensor,
+    test_features: Tensor,
+    k: int = 200,
+    temperature: float = 0.07,
+    num_classes: int | None = None,
+) -> Tensor:
+    """Class scores [M, C] of M test images from the labels of their k nearest of N training images.
+
+    Features are normalised; s_ij = cos(f_i, g_j); score_ic = Σ exp((s_ij − 1) / T) over the k most similar j of c.
+    The factor exp(−1/T) against the published exp(s/T) is common to a row: it changes no ranking and can't overflow.
+
+    train_features: [N, D] and train_labels: int64 [N] on one device, test_features: [M, D]; any float type, computed in
+    fp32. k is capped at N. The similarity matrix is built in chunks of rows. Source: REFERENCE §7.3.
+    """
+    if not k >= 1:
+        raise ValueError(f"k is {k}; it counts neighbours and must be at least 1")
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature}; it must be above 0")
+    if len(train_features) == 0:
+        raise ValueError("no training features to search; give at least one labelled image")
+    bank = functional.normalize(train_features.float(), dim=1).T.contiguous()  # [D, N]
+    train_labels = train_labels.to(bank.device)
+    classes = num_classes if num_classes is not None else int(train_labels.max()) + 1
+    rows = max(1, _SIMILARITIES // bank.shape[1])
+    scores = torch.zeros(len(test_features), classes, device=bank.device)  # [M, C]
+    for start in range(0, len(test_features), rows):
+        queries = functional.normalize(test_features[start : start + rows].to(bank.device).float(), dim=1)
+        similarity, neighbour = (queries @ bank).topk(min(k, bank.shape[1]), dim=1)  # [rows, k]
+        weight = ((similarity - 1) / temperature).exp()
+        scores[start : start + rows].scatter_add_(1, train_labels[neighbour], weight)
+    return scores
+
+
+class KnnOptions(Config):
+    """Options of the protocol `knn`."""
+
+    k: int = pydantic.Field(default=200, gt=0)
+    """Neighbours that vote."""
+    temperature: float = pydantic.Field(default=0.07, gt=0)
+    """T of the vote's weight exp(similarity / T)."""
+
+
+def run(task: Task, options: KnnOptions) -> Outcome:
+    """Top-1 and top-5 of the vote; no augmentation, backbone features."""
+    fit, fit_labels, test, test_labels = extract_pair(task)
+    k = min(options.k, len(fit))
+    notes = [] if k == options.k else [f"k = {options.k} is above the {len(fit)} labelled images, so k = {k} was used"]
+    scores = knn_classify(
+        fit.to(task.device), fit_labels.to(task.device), test, k, options.temperature, task.num_classes
+    ).cpu()
+    effective = {} if k == options.k else {"k": k}
+    return Outcome(topk_accuracy(scores, test_labels), notes=notes, effective=effective)
+
+
+PROTOCOL = Protocol(
+    run=run,
+    # InstDisc's temperature, and the one of the MoCo CIFAR demo, which also votes with the projected embedding
+    presets={"default": KnnOptions(), "moco-demo": KnnOptions(temperature=0.1)},
+    identity=lambda preset, options: f"k{options.k}-t{options.temperature:g}",
+)

@@ -1,0 +1,107 @@
+"""What every evaluation protocol is: options, an identity, and a function of a backbone and two sets of images."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pydantic
+import torch
+from torch import Tensor
+
+from hexa.config import Config, ConfigError, UserError, nearest
+from hexa.data import Source
+from hexa.data.views import EvaluationTransform
+from hexa.nn.pretrained import Backbone
+
+#: Called with what is being done, how much of it is done, and how much there is.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One evaluation: `fit` holds the labelled images to learn from, `test` those that are scored."""
+
+    backbone: Backbone
+    fit: Source
+    test: Source
+    num_classes: int
+    transform: EvaluationTransform
+    device: torch.device
+    precision: Literal["fp32", "bf16"]
+    num_workers: int | None
+    extraction_batch: int
+    seed: int
+    progress: Progress | None = None
+
+    def report(self, label: str, done: int, total: int) -> None:
+        """Tell whoever watches."""
+        if self.progress is not None:
+            self.progress(label, done, total)
+
+
+@dataclass
+class Outcome:
+    """What a protocol found. `metrics`: flat, in percent; `details`: whatever explains it; `notes`: sentences."""
+
+    metrics: dict[str, float]
+    details: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    effective: dict[str, Any] = field(default_factory=dict)
+    """Options that could not be honoured as given (k above the training-set size), as they were used."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A protocol is found by being the `PROTOCOL` of a module of this package, whose file name is the protocol's."""
+
+    run: Callable[[Task, Any], Outcome]
+    presets: Mapping[str, Config]
+    """Complete options under the name of the publication or use they come from; the first is the default."""
+    identity: Callable[[str, Any], str]
+    """(preset, options) -> the protocol id that a result carries, without the protocol's name."""
+
+    def options(self, preset: str | None, changes: Mapping[str, Any]) -> tuple[str, Config, dict[str, list[Any]]]:
+        """The preset's name, its options with `changes`, and {option: [published, used]} for those that differ."""
+        name = preset or next(iter(self.presets))
+        if name not in self.presets:
+            raise UserError(f"unknown preset '{name}'; {nearest(name, self.presets)}")
+        published = self.presets[name]
+        try:
+            # an option left out falls back on the preset, not on the default of its type
+            used = type(published).model_validate({**published.model_dump(exclude_unset=True), **changes})
+        except pydantic.ValidationError as error:
+            raise ConfigError.of(error) from None
+        before, after = published.model_dump(mode="json"), used.model_dump(mode="json")
+        return name, used, {key: [before[key], after[key]] for key in after if before[key] != after[key]}
+
+
+def protocols() -> dict[str, Protocol]:
+    """Every protocol by name: the modules of this package that define PROTOCOL. A new one needs one new file."""
+    home = importlib.import_module("hexa.evaluation")
+    found = {}
+    for info in pkgutil.iter_modules(home.__path__):
+        module = importlib.import_module(f"hexa.evaluation.{info.name}")
+        candidate = getattr(module, "PROTOCOL", None)
+        if isinstance(candidate, Protocol):
+            found[info.name.replace("_", "-")] = candidate
+    return found
+
+
+def topk_accuracy(scores: Tensor, labels: Tensor, ks: tuple[int, ...] = (1, 5)) -> dict[str, float]:
+    """{"top1": …, "top5": …} in percent: the share of rows whose label is among the k highest scores.
+
+    scores: [N, C], labels: int64 [N]. Of equal scores the lower class ranks first, on every device. With C ≤ k classes
+    the figure would be 100 by construction, so it is left out (top1 always stays).
+    """
+    # counting what ranks above the true class needs no sort, and is deterministic where topk's choice among ties is not
+    own = scores.gather(1, labels[:, None])
+    before = torch.arange(scores.shape[1], device=scores.device) < labels[:, None]
+    rank = (scores > own).sum(1) + ((scores == own) & before).sum(1)
+    # a score that isn't a number beats nothing, so without this a broken probe would look perfect
+    rank = torch.where(scores.isfinite().all(1), rank, scores.shape[1])
+    kept = [k for k in ks if k == 1 or k < scores.shape[1]]
+    return {f"top{k}": 100.0 * float((rank < k).double().mean()) for k in kept}

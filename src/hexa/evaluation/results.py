@@ -1,0 +1,46 @@
+"""Results of evaluations: a JSON object that carries its protocol, and the file of a run that collects them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from hexa.config import UserError
+
+Result = dict[str, Any]
+
+
+def versions() -> dict[str, str]:
+    """The software that made a number."""
+    packages = ("hexa", "torch", "torchvision", "timm", "scikit-learn", "numpy")
+    found = {name: importlib.metadata.version(name) for name in packages}
+    return {"python": platform.python_version(), **found}
+
+
+def write(result: Result, path: Path) -> None:
+    """One result as a file, at once or not at all."""
+    _replace(path, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+
+
+def append(result: Result, path: Path) -> None:
+    """Add a result to the list in `path`. Raises UserError if the file holds something else."""
+    stored: Any = []
+    if path.exists():
+        try:
+            stored = json.loads(path.read_text())
+        except ValueError:
+            raise UserError(f"{path}: not JSON; move it away and evaluate again") from None
+        if not isinstance(stored, list):
+            raise UserError(f"{path}: holds no list of results; move it away and evaluate again")
+    _replace(path, json.dumps([*stored, result], indent=2, ensure_ascii=False) + "\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
