@@ -1,0 +1,99 @@
+"""Batched crops against torchvision, image by image."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import RandomResizedCrop
+from torchvision.transforms.v2 import functional as reference
+
+from hexa.ops.geometry import UNIFORMS_PER_BOX, Boxes, crop_resize, random_boxes
+
+
+def _boxes(count: int, height: int, width: int, seed: int = 0) -> Boxes:
+    uniforms = torch.rand(count, UNIFORMS_PER_BOX, generator=torch.Generator().manual_seed(seed))
+    return random_boxes(uniforms, height, width)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "size"),
+    [(32, 32, 32), (8, 8, 16), (40, 57, 24), (5, 3, 11), (1, 1, 4), (64, 64, 7), (33, 32, 1)],
+)
+def test_crop_resize_equals_torchvision_per_image(height: int, width: int, size: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.rand(12, 3, height, width, generator=generator)
+    flip = torch.rand(12, generator=generator) < 0.5
+    boxes = _boxes(12, height, width)
+    made = crop_resize(images, boxes, size, flip)
+    for number, image in enumerate(images):
+        top, left, high, wide = (int(value[number]) for value in boxes)
+        expected = reference.resized_crop(image, top, left, high, wide, [size, size], antialias=True)
+        expected = reference.hflip(expected) if flip[number] else expected
+        torch.testing.assert_close(made[number], expected, atol=1e-5, rtol=0)
+
+
+def test_crop_resize_of_bytes_keeps_their_range_and_input() -> None:
+    images = torch.randint(0, 256, (6, 3, 20, 20), dtype=torch.uint8)
+    before, boxes = images.clone(), _boxes(6, 20, 20)
+    made = crop_resize(images, boxes, 9)
+    torch.testing.assert_close(made, crop_resize(images.float(), boxes, 9))
+    assert made.dtype == torch.float32
+    assert made.min() >= 0
+    assert made.max() <= 255.001
+    assert torch.equal(images, before)
+
+
+def test_the_whole_box_without_flip_is_the_identity() -> None:
+    images = torch.rand(3, 3, 17, 17)
+    whole = Boxes(*(torch.full((3,), value) for value in (0, 0, 17, 17)))
+    torch.testing.assert_close(crop_resize(images, whole, 17), images)
+
+
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (60, 200), (375, 500)])
+def test_boxes_are_distributed_as_torchvisions(height: int, width: int) -> None:
+    """Two-sample Kolmogorov-Smirnov on every number of the box, at a level that a wrong distribution does not pass."""
+    count = 4000
+    ours = torch.stack(_boxes(count, height, width, seed=3), 1).double().numpy()
+    torch.manual_seed(0)
+    blank = torch.empty(3, height, width)
+    theirs = np.array([RandomResizedCrop.get_params(blank, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(count)])
+    bound = 2.2 * math.sqrt(2 / count)  # p ≈ 1e-4
+    for column in range(4):
+        assert _ks_distance(ours[:, column], theirs[:, column]) < bound
+    assert _ks_distance(ours[:, 2] * ours[:, 3], theirs[:, 2] * theirs[:, 3]) < bound
+    assert _ks_distance(ours[:, 3] / ours[:, 2], theirs[:, 3] / theirs[:, 2]) < bound
+
+
+def _ks_distance(left: np.ndarray, right: np.ndarray) -> float:
+    grid = np.union1d(left, right)
+    shares = [np.searchsorted(np.sort(values), grid, side="right") / len(values) for values in (left, right)]
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
+@pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (1, 1)])
+def test_an_image_that_no_try_fits_gets_torchvisions_fallback(height: int, width: int) -> None:
+    boxes = random_boxes(torch.full((1, UNIFORMS_PER_BOX), 0.999), height, width, scale=(0.9, 1.0))
+    expected = RandomResizedCrop.get_params(torch.empty(3, height, width), (0.9, 1.0), (3 / 4, 4 / 3))
+    assert tuple(int(value) for value in boxes) == tuple(expected)
+
+
+def test_boxes_of_images_of_different_sizes_stay_inside() -> None:
+    generator = torch.Generator().manual_seed(5)
+    height, width = (torch.randint(1, 300, (2000,), generator=generator) for _ in range(2))
+    boxes = random_boxes(torch.rand(2000, UNIFORMS_PER_BOX, generator=generator), height, width)
+    assert (boxes.top >= 0).all()
+    assert (boxes.left >= 0).all()
+    assert (boxes.height >= 1).all()
+    assert (boxes.width >= 1).all()
+    assert (boxes.top + boxes.height <= height).all()
+    assert (boxes.left + boxes.width <= width).all()
+
+
+def test_the_largest_uniform_number_stays_inside_too() -> None:
+    last = torch.full((1, UNIFORMS_PER_BOX), 1 - 2**-24)
+    boxes = random_boxes(last, 32, 32, scale=(0.2, 0.5), ratio=(1.0, 1.0))
+    assert int(boxes.top + boxes.height) == 32
+    assert int(boxes.left + boxes.width) == 32

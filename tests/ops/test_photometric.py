@@ -1,0 +1,155 @@
+"""Batched colour operations against torchvision, image by image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torchvision.transforms.v2 import functional as reference
+
+from hexa.ops.photometric import (
+    ORDERS,
+    Jitter,
+    adjust_brightness,
+    adjust_contrast,
+    adjust_hue,
+    adjust_saturation,
+    blur_radius,
+    color_jitter,
+    gaussian_blur,
+    grayscale,
+    luma,
+    solarize,
+)
+
+COUNT = 48
+Single = Callable[[Tensor, float], Tensor]
+
+
+@pytest.fixture
+def images() -> Tensor:
+    """Random colours, and the hard cases of hue: grey, two equal channels, black, white, pure colours."""
+    images = torch.rand(COUNT, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    images[0] = images[0, :1]
+    images[1, 1] = images[1, 0]
+    images[2, 2] = images[2, 1]
+    images[3, 2] = images[3, 0]
+    images[4] = images[4].round()
+    images[5], images[6] = 0, 1
+    return images
+
+
+@pytest.fixture
+def factor() -> Tensor:
+    factor = 2 * torch.rand(COUNT, generator=torch.Generator().manual_seed(1))
+    factor[:3] = torch.tensor([0.0, 1.0, 2.0])
+    return factor
+
+
+@pytest.fixture
+def shift() -> Tensor:
+    shift = torch.rand(COUNT, generator=torch.Generator().manual_seed(2)) - 0.5
+    shift[:4] = torch.tensor([-0.5, 0.5, 0.0, 1 / 6])
+    return shift
+
+
+def _assert_equal(made: Tensor, images: Tensor, values: Tensor, single: Single, atol: float = 1e-5) -> None:
+    assert made.shape == images.shape
+    for number, image in enumerate(images):
+        torch.testing.assert_close(made[number], single(image, float(values[number])), atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("operation", "single"),
+    [
+        (adjust_brightness, reference.adjust_brightness),
+        (adjust_contrast, reference.adjust_contrast),
+        (adjust_saturation, reference.adjust_saturation),
+    ],
+)
+def test_blends_equal_torchvision_per_image(
+    images: Tensor, factor: Tensor, operation: Callable[[Tensor, Tensor], Tensor], single: Single
+) -> None:
+    before = images.clone()
+    _assert_equal(operation(images, factor), images, factor, single)
+    assert torch.equal(images, before)
+
+
+def test_hue_equals_torchvision_per_image(images: Tensor, shift: Tensor) -> None:
+    _assert_equal(adjust_hue(images, shift), images, shift, reference.adjust_hue)
+
+
+def test_hue_turned_all_the_way_around_is_the_same_image(images: Tensor) -> None:
+    half = torch.full((COUNT,), 0.5)
+    torch.testing.assert_close(adjust_hue(adjust_hue(images, half), half), images, atol=1e-5, rtol=0)
+
+
+def test_grayscale_and_solarize_equal_torchvision(images: Tensor) -> None:
+    torch.testing.assert_close(grayscale(images), reference.rgb_to_grayscale(images, 3), atol=1e-6, rtol=0)
+    torch.testing.assert_close(luma(images), reference.rgb_to_grayscale(images, 1), atol=1e-6, rtol=0)
+    torch.testing.assert_close(solarize(images, 0.3), reference.solarize(images, 0.3))
+
+
+def test_every_order_of_the_jitter_equals_torchvision_per_image(images: Tensor, factor: Tensor, shift: Tensor) -> None:
+    order = torch.arange(COUNT) % len(ORDERS)
+    jitter = Jitter(factor, factor.roll(5), factor.roll(11), shift, order)
+    before, made = images.clone(), color_jitter(images, jitter)
+    operations: list[tuple[Single, Tensor]] = [
+        (reference.adjust_brightness, jitter.brightness),
+        (reference.adjust_contrast, jitter.contrast),
+        (reference.adjust_saturation, jitter.saturation),
+        (reference.adjust_hue, jitter.hue),
+    ]
+    for number, image in enumerate(images):
+        expected = image
+        for which in ORDERS[int(order[number])]:
+            operation, values = operations[which]
+            expected = operation(expected, float(values[number]))
+        torch.testing.assert_close(made[number], expected, atol=2e-5, rtol=0)
+    assert torch.equal(images, before)
+
+
+def test_the_order_of_the_jitter_matters() -> None:
+    image = torch.rand(1, 3, 6, 6, generator=torch.Generator().manual_seed(0)).expand(24, -1, -1, -1)
+    one = torch.ones(24)
+    made = color_jitter(image, Jitter(1.4 * one, 0.6 * one, 1.4 * one, 0.1 * one, torch.arange(24)))
+    different = {tuple(values.flatten().mul(1e4).round().tolist()) for values in made}
+    assert len(different) > 12
+
+
+def test_orders_are_all_permutations() -> None:
+    assert len(set(ORDERS)) == 24
+    assert all(sorted(order) == [0, 1, 2, 3] for order in ORDERS)
+
+
+@pytest.mark.parametrize(("height", "width", "radius"), [(12, 12, 6), (12, 7, 6), (40, 31, 3), (9, 9, 8)])
+def test_blur_equals_torchvision_per_image(height: int, width: int, radius: int) -> None:
+    generator = torch.Generator().manual_seed(4)
+    images = torch.rand(10, 3, height, width, generator=generator)
+    sigma = 0.1 + 1.9 * torch.rand(10, generator=generator)
+    kernel = [2 * radius + 1] * 2
+    single: Single = lambda image, value: reference.gaussian_blur(image, kernel, [value, value])  # noqa: E731
+    _assert_equal(gaussian_blur(images, sigma, radius), images, sigma, single)
+
+
+def test_blur_radius_covers_three_sigma_and_fits_the_image() -> None:
+    assert blur_radius(2.0, 224) == 6
+    assert blur_radius(0.1, 224) == 1
+    assert blur_radius(2.0, 4) == 3
+    with pytest.raises(ValueError, match="radius"):
+        gaussian_blur(torch.rand(1, 3, 4, 4), torch.ones(1), 4)
+
+
+def test_operations_do_not_mix_images(images: Tensor, factor: Tensor, shift: Tensor) -> None:
+    """An image's result is the same alone as within the batch."""
+    jitter = Jitter(factor, factor, factor, shift, torch.arange(COUNT) % 24)
+    alone = torch.tensor([17])
+    torch.testing.assert_close(
+        color_jitter(images[alone], jitter.select(alone)), color_jitter(images, jitter)[alone], atol=1e-6, rtol=0
+    )
+    sigma = 0.1 + factor
+    torch.testing.assert_close(
+        gaussian_blur(images[alone], sigma[alone], 6), gaussian_blur(images, sigma, 6)[alone], atol=1e-6, rtol=0
+    )
