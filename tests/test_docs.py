@@ -1,7 +1,7 @@
 """Every code block of README and docs/ is run, top to bottom, in an empty folder with a few photographs beside it.
 
-`hexa …` goes through the real command line in this process, with fewer epochs than a reader would take; python blocks of a
-page share their names, as they do in a notebook. A block after `<!-- skip: reason -->` is only shown.
+`hexa …` goes through the real command line in this process, with fewer epochs than a reader would take; the python
+blocks of a page share their names, as in a notebook. A block after `<!-- skip: reason -->` is only shown.
 """
 
 from __future__ import annotations

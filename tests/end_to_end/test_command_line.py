@@ -1,0 +1,194 @@
+"""One real flow through the command line, and the mistakes that must leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+import yaml
+from PIL import Image
+
+import hexa
+from hexa import cli
+
+RUN = ["digits-hexa-moco", "--batch-size", "64", "--method.queue_size", "128", "--device", "cpu", "--precision", "fp32"]
+TINY = [*RUN, "--network.widths", "[8,16]", "--monitor.knn_every", "1"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two epochs that every test below only reads or adds to."""
+    run = tmp_path_factory.mktemp("flow") / "run"
+    assert cli.main(["pretrain", *TINY, "--epochs", "2", "--out", str(run), "--hard_examples.cutmix.weight", "1"]) == 0
+    return run
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(run / "backbone.safetensors")
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert set(one) == set(other)
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_a_run_describes_itself(finished: Path) -> None:
+    config = yaml.safe_load((finished / "config.yaml").read_text())
+    assert config["recipe"] == "digits-hexa-moco"
+    assert (config["epochs"], config["batch_size"], config["method"]["queue_size"]) == (2, 64, 128)
+    assert set(config["hard_examples"]) == {"adversarial", "cutmix"}
+    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert {"start", "train", "monitor", "checkpoint", "end"} <= {line["event"] for line in lines}
+    trained = [line for line in lines if line["event"] == "train"][-1]
+    assert {"loss/std", "loss/adversarial", "loss/cutmix"} <= set(trained)
+    assert 0.5 < trained["perturbation/adversarial"] <= 1.001
+    for name in ("environment.json", "backbone.safetensors", "report.html", "checkpoints", "tensorboard"):
+        assert (finished / name).exists()
+
+
+def test_resuming_a_complete_run_changes_nothing(finished: Path) -> None:
+    before = weights(finished)
+    assert cli.main(["resume", str(finished)]) == 0
+    assert_equal(weights(finished), before)
+
+
+def test_its_config_fed_back_gives_the_same_weights(finished: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    assert cli.main(["pretrain", "--config", str(finished / "config.yaml"), "--out", str(again)]) == 0
+    assert_equal(weights(again), weights(finished))
+
+
+def test_evaluate_keeps_the_result_with_its_protocol(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "knn.json"
+    arguments = ["evaluate", "knn", str(finished), "--data", "digits", "--k", "20", "--out", str(out)]
+    assert cli.main(arguments) == 0
+    result = json.loads(out.read_text())
+    assert result["protocol"].startswith("knn")
+    assert {"protocol", "preset", "metrics", "backbone", "data", "seed", "versions", "seconds"} <= set(result)
+    assert 50 < result["metrics"]["top1"] <= 100
+    stored = json.loads((finished / "results.json").read_text())
+    assert result["metrics"] in [entry["metrics"] for entry in stored]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_embed_writes_features_labels_and_paths(finished: Path, tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"features{suffix}"
+    assert cli.main(["embed", str(finished), "--data", "digits#test", "--out", str(out)]) == 0
+    if suffix == ".npz":
+        with np.load(out) as arrays:
+            features, labels, paths = arrays["features"], arrays["labels"], arrays["paths"]
+    else:
+        import pyarrow.parquet
+
+        table = pyarrow.parquet.read_table(out)
+        features = np.stack([np.asarray(row, dtype=np.float32) for row in table["features"].to_pylist()])
+        labels, paths = np.array(table["labels"].to_pylist()), table["paths"].to_pylist()
+    assert features.shape == (450, 16)
+    assert features.dtype == np.float32
+    assert labels.shape == (450,)
+    assert len(set(paths)) == 450
+    assert np.ptp(features, axis=0).max() > 0
+
+
+def test_export_gives_the_same_features_elsewhere(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "exported.safetensors"
+    assert cli.main(["export", str(finished), "--to", "safetensors", "--out", str(out)]) == 0
+    backbone = hexa.load_backbone(finished)
+    state = safetensors.torch.load_file(out)
+    assert set(state) == set(backbone.network.state_dict())
+    images = torch.rand(3, 3, 16, 16)
+    assert torch.equal(hexa.load_backbone(out)(images), backbone(images))
+
+
+def test_visualize_and_report_write_one_file_each(finished: Path, tmp_path: Path) -> None:
+    picture, page = tmp_path / "picture.png", tmp_path / "page.html"
+    arguments = ["visualize", str(finished), "--data", "digits", "--out", str(picture), "--num-images", "3"]
+    assert cli.main(arguments) == 0
+    assert Image.open(picture).size[0] > 4 * 16
+    assert cli.main(["report", str(finished), "--out", str(page)]) == 0
+    text = page.read_text()
+    assert "digits-hexa-moco" in text
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "picture.png"]
+
+
+def photographs(folder: Path, count: int) -> None:
+    folder.mkdir(parents=True)
+    for number in range(count):
+        Image.new("RGB", (20, 20), (number * 9 % 256, 40, 90)).save(folder / f"{number}.png")
+
+
+def nothing(folder: Path) -> None:
+    pass
+
+
+def empty(folder: Path) -> None:
+    (folder / "empty").mkdir()
+
+
+def unlabelled(folder: Path) -> None:
+    photographs(folder / "flat", 6)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "arguments", "expected"),
+    [
+        (nothing, ["pretrain", *TINY, "--methd.queue_size", "64"], ["methd", "did you mean 'method'"]),
+        (nothing, ["pretrain", *TINY, "--data", "folder:missing"], ["missing", "no such folder"]),
+        (nothing, ["pretrain", *TINY, "--data", "digts"], ["digts", "did you mean 'digits'"]),
+        (empty, ["pretrain", *TINY, "--data", "folder:empty"], ["empty"]),
+        (nothing, ["pretrain", *TINY, "--batch-size", "4096", "--method.queue_size", "4096"], ["batch_size", "1347"]),
+        (nothing, ["pretrain", *TINY, "--method.queue_size", "100"], ["method.queue_size", "divisible"]),
+        (nothing, ["pretrain", *TINY, "--device", "cuda:99x"], ["cuda:99x"]),
+        (nothing, ["pretrain", *TINY, "--network.name", "resnet19"], ["resnet19"]),
+        (unlabelled, ["evaluate", "knn", "RUN", "--data", "folder:flat"], ["flat", "label"]),
+        (nothing, ["evaluate", "knn", "RUN", "--data", "digits", "--kk", "3"], ["kk", "k"]),
+        (nothing, ["evaluate", "knm", "RUN", "--data", "digits"], ["knm", "did you mean 'knn'"]),
+        (nothing, ["evaluate", "knn", "missing-run", "--data", "digits"], ["missing-run"]),
+        (nothing, ["export", "RUN", "--to", "tim", "--out", "out.safetensors"], ["tim"]),
+        (nothing, ["embed", "missing-run", "--data", "digits", "--out", "features.npz"], ["missing-run"]),
+        (nothing, ["visualize", "missing-run", "--data", "digits", "--out", "picture.png"], ["missing-run"]),
+        (nothing, ["report", "missing-run", "--out", "page.html"], ["missing-run"]),
+        (nothing, ["resume", "missing-run"], ["missing-run"]),
+        (nothing, ["pretrain", *TINY, "--out", "RUN"], ["holds a run", "hexa resume"]),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    prepare: Callable[[Path], None],
+    arguments: list[str],
+    expected: list[str],
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    prepare(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    assert cli.main([str(finished) if word == "RUN" else word for word in arguments]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("hexa: error: ")
+    assert err.count("\n") == 1, err
+    for part in expected:
+        assert part in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_demo_prints_its_table_and_can_be_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "demo"
+    for _ in range(2):
+        assert cli.main(["demo", "--epochs", "1", "--out", str(out)]) == 0
+        printed = capsys.readouterr().out
+        for name in ("raw pixels", "random init", "MoCo-v2", "HEXA-MoCo"):
+            assert name in printed
+        assert (out / "report.html").is_file()
+    stranger = tmp_path / "stranger"
+    (stranger / "digits-moco-v2").mkdir(parents=True)
+    assert cli.main(["demo", "--out", str(stranger)]) == 2
+    assert list(stranger.iterdir()) == [stranger / "digits-moco-v2"]
