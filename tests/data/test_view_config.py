@@ -1,0 +1,62 @@
+"""The recipes of views, and what a stored configuration makes of a change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic
+import pytest
+
+from hexa.config import ConfigError
+from hexa.data.view_config import RECIPES, ViewsConfig
+
+
+def _views(**fields: Any) -> ViewsConfig:
+    return ViewsConfig.model_validate(fields)
+
+
+def test_published_values() -> None:
+    """REFERENCE §2.2 and §2.6."""
+    v2, v1, cifar = (_views(recipe=name) for name in ("moco-v2", "moco-v1", "moco-cifar"))
+    assert (v2.scale, v2.ratio) == ((0.2, 1.0), (3 / 4, 4 / 3))
+    assert (v2.brightness, v2.contrast, v2.saturation, v2.hue, v2.jitter_probability) == (0.4, 0.4, 0.4, 0.1, 0.8)
+    assert (v2.grayscale_probability, v2.blur_probability, v2.blur_sigma) == (0.2, 0.5, (0.1, 2.0))
+    assert (v2.flip_probability, v2.order[:3]) == (0.5, ("jitter", "grayscale", "blur"))
+    assert (v1.hue, v1.jitter_probability, v1.blur_probability, v1.scale) == (0.4, 1.0, 0.0, (0.2, 1.0))
+    assert v1.order.index("grayscale") < v1.order.index("jitter")
+    assert (cifar.scale, cifar.blur_probability, cifar.hue, cifar.jitter_probability) == ((0.08, 1.0), 0.0, 0.1, 0.8)
+    assert ViewsConfig() == v2
+
+
+def test_given_fields_win_over_the_recipe() -> None:
+    config = _views(recipe="moco-v1", size=32, hue=0.2)
+    assert (config.size, config.hue, config.jitter_probability, config.recipe) == (32, 0.2, 1.0, "moco-v1")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_stored_configuration_comes_back(name: str) -> None:
+    config = _views(recipe=name, size=48, blur_probability=0.25)
+    assert ViewsConfig.model_validate(config.model_dump(mode="json")) == config
+
+
+def test_naming_another_recipe_in_a_stored_configuration_changes_what_was_not_set_by_hand() -> None:
+    stored = _views(recipe="moco-v2", size=32, hue=0.25).model_dump(mode="json")
+    assert ViewsConfig.model_validate({**stored, "recipe": "moco-v1"}) == _views(recipe="moco-v1", size=32, hue=0.25)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"recipe": "moco-v3"}, "did you mean 'moco-v"),
+        ({"scale": (0.5, 0.2)}, "scale: two increasing"),
+        ({"scale": (0.0, 1.0)}, "scale"),
+        ({"blur_sigma": (0.0, 1.0)}, "blur_sigma"),
+        ({"order": ("jitter", "blur")}, "order: name each"),
+        ({"hue": 0.6}, "hue"),
+        ({"sizes": 3}, "did you mean 'size'"),
+    ],
+)
+def test_fields_that_do_not_hold_are_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(pydantic.ValidationError) as caught:
+        _views(**fields)
+    assert message in str(ConfigError.of(caught.value))

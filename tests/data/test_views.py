@@ -1,0 +1,176 @@
+"""Views: the pipeline against one that goes image by image, and the independence of where and with whom it is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torchvision.transforms.v2 import functional as reference
+
+from hexa.data import views as made_by
+from hexa.data.view_config import ViewsConfig
+from hexa.data.views import Views, evaluation_transform
+from hexa.ops.photometric import ORDERS
+from hexa.runtime.random import Stream
+
+
+def _views(**fields: Any) -> Views:
+    return Views(ViewsConfig.model_validate({"size": 24, **fields}))
+
+
+def _images(count: int, height: int = 32, width: int = 32) -> Tensor:
+    return torch.randint(0, 256, (count, 3, height, width), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+
+
+def _one_view(image: Tensor, number: Tensor, config: ViewsConfig) -> Tensor:
+    """The published order for a single image, one torchvision call after the other: crop, colours, and then flip."""
+    box, _ = Views(config).boxes(number[None], *image.shape[1:])
+    top, left, high, wide = (int(value) for value in box)
+    size = [config.size, config.size]
+    view = reference.resized_crop(image.float() / 255, top, left, high, wide, size, antialias=True)
+    column = {name: float(number[getattr(made_by, f"_{name.upper()}")]) for name in ("flip", *COLUMNS)}
+
+    def factor(name: str) -> float:
+        strength = getattr(config, name)
+        low = max(0.0, 1 - strength)
+        return low + (1 + strength - low) * column[name]
+
+    def jitter(view: Tensor) -> Tensor:
+        parts = [
+            lambda v: reference.adjust_brightness(v, factor("brightness")),
+            lambda v: reference.adjust_contrast(v, factor("contrast")),
+            lambda v: reference.adjust_saturation(v, factor("saturation")),
+            lambda v: reference.adjust_hue(v, config.hue * (2 * column["hue"] - 1)),
+        ]
+        for which in ORDERS[int(column["order"] * 24)]:
+            view = parts[which](view)
+        return view
+
+    sigma = config.blur_sigma[0] + (config.blur_sigma[1] - config.blur_sigma[0]) * column["sigma"]
+    operations = {
+        "jitter": jitter,
+        "grayscale": lambda v: reference.rgb_to_grayscale(v, 3),
+        "blur": lambda v: reference.gaussian_blur(v, [13, 13], [sigma, sigma]),
+        "solarize": lambda v: reference.solarize(v, 0.5),
+    }
+    for name in config.order:
+        if column[name] < getattr(config, f"{name}_probability"):
+            view = operations[name](view)
+    return reference.hflip(view) if column["flip"] < config.flip_probability else view
+
+
+COLUMNS = ["jitter", "grayscale", "blur", "solarize", "sigma", "order", "brightness", "contrast", "saturation", "hue"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"recipe": "moco-v2"},
+        {"recipe": "moco-v1"},
+        {"recipe": "moco-cifar"},
+        {"recipe": "crop-flip"},
+        {"recipe": "moco-v2", "solarize_probability": 0.3, "brightness": 1.5, "num_views": 3},
+    ],
+)
+def test_every_view_equals_the_published_pipeline_of_its_image(fields: dict[str, Any]) -> None:
+    views, images, stream = _views(**fields), _images(40), Stream(3, ("step", 7))
+    crops, numbers = views(images, stream), views.draw(stream, slice(0, 40))
+    assert len(crops) == views.config.num_views
+    for crop, number in zip(crops, numbers, strict=True):
+        assert crop.shape == (40, 3, 24, 24)
+        assert crop.dtype == torch.float32
+        for row in range(40):
+            expected = _one_view(images[row], number[row], views.config)
+            torch.testing.assert_close(crop[row], expected, atol=5e-5, rtol=0)
+
+
+def test_views_are_valid_pixels_and_differ_from_each_other() -> None:
+    first, second = _views(recipe="moco-v2")(_images(64), Stream(0))
+    assert min(first.min(), second.min()) >= 0
+    assert max(first.max(), second.max()) <= 1
+    assert ((first - second).abs().mean((1, 2, 3)) > 0.01).all()
+
+
+def test_float_images_and_bytes_give_the_same_views() -> None:
+    images = _images(8)
+    for left, right in zip(_views()(images, Stream(1)), _views()(images.float() / 255, Stream(1)), strict=True):
+        torch.testing.assert_close(left, right, atol=2e-5, rtol=0)
+
+
+def test_a_process_makes_its_rows_of_the_global_batch() -> None:
+    views, images = _views(recipe="moco-v2"), _images(48)
+    whole = views(images, Stream(5))
+    for rows in (slice(0, 16), slice(16, 48), slice(47, 48)):
+        part = views(images[rows], Stream(5), rows)
+        for left, right in zip(part, whole, strict=True):
+            torch.testing.assert_close(left, right[rows], atol=1e-6, rtol=0)
+
+
+def test_views_depend_on_the_stream_alone() -> None:
+    views, images = _views(), _images(16)
+    first, again, other = (views(images, Stream(seed))[0] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_what_stays_in_cache_does_not_change_the_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    views, images = _views(), _images(32)
+    whole = views(images, Stream(0))
+    monkeypatch.setitem(made_by._CHUNK, "cpu", 3 * 32 * 32 * 5)
+    for left, right in zip(views(images, Stream(0)), whole, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-6, rtol=0)
+
+
+def test_images_are_left_alone() -> None:
+    images = torch.rand(8, 3, 24, 24)
+    before = images.clone()
+    _views(scale=(1.0, 1.0), ratio=(1.0, 1.0))(images, Stream(0))
+    assert torch.equal(images, before)
+
+
+def test_finishing_cut_crops_equals_making_views_of_them() -> None:
+    """The half of a worker's path that runs on the device: same colours, whatever cut the crops."""
+    views, images, stream = _views(recipe="moco-v2"), _images(20), Stream(2)
+    plain = _views(recipe="moco-v2", jitter_probability=0, grayscale_probability=0, blur_probability=0)
+    cut = plain(images, stream)
+    before = [crop.clone() for crop in cut]
+    for left, right in zip(views.finish(cut, stream), views(images, stream), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-6, rtol=0)
+    assert all(torch.equal(left, right) for left, right in zip(cut, before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "probability"),
+    [("flip", 0.5), ("jitter", 0.8), ("grayscale", 0.2), ("blur", 0.5)],
+)
+def test_operations_happen_as_often_as_published(name: str, probability: float) -> None:
+    numbers = _views().draw(Stream(0), slice(0, 8000))[0]
+    share = (numbers[:, getattr(made_by, f"_{name.upper()}")] < probability).float().mean()
+    assert abs(float(share) - probability) < 0.02
+
+
+def test_the_columns_that_decide_are_all_different() -> None:
+    columns = [getattr(made_by, f"_{name.upper()}") for name in ("flip", *COLUMNS)]
+    assert len(set(columns)) == len(columns)
+    assert min(columns) == made_by._BOX.stop
+    assert max(columns) == made_by._COLUMNS - 1
+
+
+@pytest.mark.parametrize(("height", "width"), [(300, 400), (400, 300), (333, 500), (100, 1000), (20, 30)])
+def test_photographs_are_resized_and_cut_as_torchvision_does(height: int, width: int) -> None:
+    image = _images(1, height, width)[0]
+    expected = reference.center_crop(reference.resize(image.float(), [73], antialias=True), [64, 64])
+    made = evaluation_transform(64)(image)
+    assert made.dtype == torch.uint8
+    torch.testing.assert_close(made.float(), expected.round(), atol=1, rtol=0)
+
+
+def test_small_squares_are_taken_whole() -> None:
+    images = _images(4, 32, 32)
+    assert torch.equal(evaluation_transform(32)(images), images)
+    enlarged = evaluation_transform(64)(images)
+    expected = reference.resize(images.float(), [64, 64], antialias=True).round()
+    torch.testing.assert_close(enlarged.float(), expected, atol=1, rtol=0)
+    assert torch.equal(evaluation_transform(64)(images[2]), enlarged[2])
