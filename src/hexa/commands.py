@@ -159,8 +159,8 @@ def report(given: argparse.Namespace, extra: Fields) -> int:
 
 def benchmark(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa benchmark`"""
-    from hexa.benchmark import benchmark as run
-    from hexa.benchmark import table
+    from hexa.training.benchmark import benchmark as run
+    from hexa.training.benchmark import table
 
     given.config, given.data, given.epochs = None, None, None
     experiment = _experiment(given, extra)
