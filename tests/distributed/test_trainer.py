@@ -1,0 +1,164 @@
+"""The trainer in two processes: one set of files, one decision to stop, the weights of one process with two groups."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+from hexa.core import Batch, Objective, Setting
+from hexa.hard_examples.adversarial import AdversarialConfig
+from hexa.methods.moco import MoCoConfig
+from hexa.nn.backbones import NetworkConfig, build
+from hexa.runtime import processes
+from hexa.training import checkpoints, optimizers
+from hexa.training.config import TrainingConfig
+from hexa.training.journal import METRICS, Journal
+from hexa.training.losses import NonFiniteError
+from hexa.training.optimizers import OptimizerConfig
+from hexa.training.schedules import ScheduleConfig
+from hexa.training.signals import Interrupted
+from hexa.training.trainer import Plan, Trainer
+from tests.training.toy import BATCH, ToyLoader
+
+
+class Share(ToyLoader):
+    """This process's rows of every batch."""
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        size = BATCH // processes.world_size()
+        rows = slice(processes.rank() * size, (processes.rank() + 1) * size)
+        for batch in super().epoch(epoch, start_step):
+            yield replace(batch, crops=tuple(crop[rows] for crop in batch.crops), index=batch.index[rows])
+
+
+def trainer(folder: Path, loader: ToyLoader) -> Trainer:
+    torch.manual_seed(0)
+    setting = Setting(64, BATCH, world_size=processes.world_size(), branches=("main", "aux"))
+    network = build(NetworkConfig(name="small-resnet", widths=(4, 8)))
+    method = MoCoConfig(queue_size=32, dim=8, bn_groups=2, momentum=0.9).build(network, setting).double()
+    plan = Plan(2, BATCH, 0.05, ScheduleConfig(), TrainingConfig(log_every=2, channels_last=False))
+    optimizer = optimizers.build(method.parameters(), OptimizerConfig(), BATCH)
+    objective = Objective(method, {"adversarial": AdversarialConfig().build()})
+    made = Trainer(objective, optimizer, loader, plan, torch.device("cpu"), folder=folder)
+    if processes.is_main():
+        folder.mkdir()
+        made.journal = Journal(folder, tensorboard=False)
+    return made
+
+
+def parameters(made: Trainer) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in made.objective.method.named_parameters()}
+
+
+def double(loader: ToyLoader) -> ToyLoader:
+    """fp64 crops, so that one and two processes differ by less than a step."""
+    whole = loader.epoch
+
+    def epoch(number: int, start_step: int = 0) -> Iterator[Batch]:
+        for batch in whole(number, start_step):
+            yield replace(batch, crops=tuple(crop.double() for crop in batch.crops))
+
+    loader.epoch = epoch  # type: ignore[method-assign]
+    return loader
+
+
+def work(rank: int, port: int, home: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+    torch.set_num_threads(1)
+    processes.initialize(torch.device("cpu"))
+    folder = Path(home)
+    found: dict[str, Any] = {}
+
+    made = trainer(folder / "whole", double(Share()))
+    made.run()
+    found["whole"] = parameters(made)
+
+    def interrupt(step: int) -> None:
+        if rank == 1 and step == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    made = trainer(folder / "stopped", double(Share(interrupt)))
+    try:
+        made.run()
+    except Interrupted as stop:
+        found["stopped"] = (stop.exit_code, stop.step)
+
+    made = trainer(folder / "nan", double(Share()))
+    if rank == 1:
+        losses = made.objective.losses
+
+        def poisoned(batch: Batch) -> Any:
+            for term in losses(batch):
+                if made.step == 6 and "adversarial" in term.parts:
+                    term.parts["adversarial"].loss.fill_(float("inf"))
+                yield term
+
+        made.objective.losses = poisoned  # type: ignore[method-assign]
+    try:
+        made.run()
+    except NonFiniteError as error:
+        found["nan"] = (error.step, error.term)
+    torch.save(found, folder / f"rank{rank}.pt")
+    processes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    home = tmp_path_factory.mktemp("two")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(work, args=(port, str(home)), nprocs=2)
+    return home, [torch.load(home / f"rank{rank}.pt") for rank in range(2)]
+
+
+def test_both_hold_the_same_weights_and_those_of_one_process_with_two_groups(
+    both: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    _, found = both
+    alone = trainer(tmp_path / "alone", double(Share()))
+    alone.run()
+    for name, value in parameters(alone).items():
+        assert torch.equal(found[0]["whole"][name], found[1]["whole"][name]), name
+        torch.testing.assert_close(found[0]["whole"][name], value, rtol=1e-8, atol=1e-9, msg=name)
+
+
+def test_losses_are_averaged_over_processes(both: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    import json
+
+    home, _ = both
+    trainer(tmp_path / "alone", double(Share())).run()
+
+    def losses(folder: Path) -> list[float]:
+        lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+        return [line["loss/std"] for line in lines if line["event"] == "train"]
+
+    assert losses(home / "whole") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
+
+
+def test_one_process_writes_the_files(both: tuple[Path, list[dict[str, Any]]]) -> None:
+    home, _ = both
+    assert {path.name for path in (home / "whole").iterdir()} == {"checkpoints", METRICS}
+    found = checkpoints.newest_good(home / "whole" / "checkpoints", pytest.fail)
+    assert found is not None
+    assert found[1]["world_size"] == 2
+
+
+def test_a_signal_to_one_stops_both_at_the_same_step(both: tuple[Path, list[dict[str, Any]]]) -> None:
+    home, found = both
+    assert found[0]["stopped"] == found[1]["stopped"] == (143, 4)
+    assert checkpoints.path_of(home / "stopped" / "checkpoints", 4).exists()
+
+
+def test_a_loss_that_is_not_finite_in_one_stops_both(both: tuple[Path, list[dict[str, Any]]]) -> None:
+    _, found = both
+    assert found[0]["nan"] == found[1]["nan"] == (7, "adversarial")

@@ -1,0 +1,45 @@
+"""Peak bytes of work whose peak can be counted by hand."""
+
+from __future__ import annotations
+
+import torch
+
+from hexa.training.memory import peak_bytes
+
+CPU = torch.device("cpu")
+MIB = 2**20
+
+
+def test_the_peak_is_what_lives_at_once() -> None:
+    standing = torch.zeros(MIB // 4)
+
+    def work() -> None:
+        first = torch.ones(MIB)  # 4 MiB
+        second = first * 2  # 8 alive
+        del first
+        third = second + 1  # 8 again
+        del second, third
+        torch.ones(MIB // 2)  # 2
+
+    assert peak_bytes(work, CPU, [standing]) == 9 * MIB
+
+
+def test_what_autograd_keeps_counts_and_what_was_there_does_not() -> None:
+    weight = torch.ones(MIB // 4, requires_grad=True)
+
+    def work() -> None:
+        y = weight.sin()  # 1 MiB
+        z = y.exp().cos()  # exp and cos: 3 alive, of which exp is kept when y goes
+        del y
+        z.sum()
+
+    assert peak_bytes(work, CPU, []) == 3 * MIB
+
+
+def test_in_place_work_and_views_take_nothing() -> None:
+    buffer = torch.zeros(MIB)
+
+    def work() -> None:
+        buffer.add_(1).view(-1)[: MIB // 2].mul_(2)
+
+    assert peak_bytes(work, CPU, []) == 0

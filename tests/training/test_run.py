@@ -1,0 +1,169 @@
+"""A run folder: what is in it, what is refused before it exists, and what happens on the second sitting."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from hexa import experiment as experiments
+from hexa import recipes
+from hexa.config import UserError
+from hexa.experiment import Experiment
+from hexa.nn.pretrained import load_backbone
+from hexa.training import checkpoints
+from hexa.training.run import pretrain, resume
+
+TINY: dict[str, Any] = {
+    "batch_size": 64,
+    "epochs": 1,
+    "views.size": 8,
+    "network.widths": [4, 8],
+    "method.queue_size": 256,
+    "training.log_every": 5,
+    "training.device": "cpu",
+    "training.precision": "fp32",
+    "training.report": False,
+    "training.tensorboard": False,
+    "monitor.knn_every": 0,
+}
+
+
+def tiny(**changes: Any) -> Experiment:
+    fields = {name.replace("__", "."): value for name, value in changes.items()}
+    return experiments.override(recipes.get("digits-hexa-moco"), TINY | fields)
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def events(folder: Path) -> list[str]:
+    return [json.loads(line)["event"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_describes_itself(tmp_path: Path) -> None:
+    console = quiet()
+    folder = pretrain(tiny(), tmp_path / "run", console=console)
+    assert folder == tmp_path / "run"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"config.yaml", "environment.json", "metrics.jsonl", "checkpoints", "backbone.safetensors"}
+    assert experiments.load(folder / "config.yaml") == tiny()
+    assert events(folder) == ["start", "train", "train", "train", "train", "train", "checkpoint", "end"]
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "digits-hexa-moco" in text
+    assert "images/s" in text
+
+
+def test_the_backbone_is_the_trained_query_network_with_main_statistics(tmp_path: Path) -> None:
+    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
+    found = checkpoints.newest_good(folder / "checkpoints", pytest.fail)
+    assert found is not None
+    backbone = load_backbone(folder)
+    saved = backbone.network.state_dict()
+    trained = {
+        name.removeprefix("query.backbone."): value
+        for name, value in found[1]["method"].items()
+        if name.startswith("query.backbone.") and ".aux." not in name
+    }
+    assert set(saved) == set(trained)
+    assert all(torch.equal(saved[name], trained[name]) for name in saved)
+    assert backbone.info["step"] == found[1]["step"] == 21
+    assert backbone.image_size == 8
+
+
+def test_the_same_experiment_gives_the_same_weights(tmp_path: Path) -> None:
+    weights = []
+    for name in ("a", "b"):
+        torch.manual_seed(hash(name) % 100)  # the global generator must not matter
+        torch.rand(3)
+        weights.append(load_backbone(pretrain(tiny(), tmp_path / name, console=quiet())).content_hash())
+    assert weights[0] == weights[1]
+    other = pretrain(tiny(seed=1), tmp_path / "c", console=quiet())
+    assert load_backbone(other).content_hash() != weights[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_size": 2000, "method__queue_size": 2000}, "batch_size: 2000 is more than the 1347 images"),
+        ({"method__queue_size": 100}, "method.queue_size"),
+        ({"data": "folder:nowhere"}, "nowhere"),
+        ({"data": "digits#valid"}, "no split 'valid'"),
+        ({"schedule__warmup_epochs": 1}, "schedule.warmup_epochs"),
+        ({"network__name": "resnet19"}, "resnet19"),
+        ({"training__device": "tpu0x"}, "tpu0x"),
+    ],
+)
+def test_a_mistake_leaves_nothing_behind(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        pretrain(tiny(**changes), tmp_path / "run", console=quiet())
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_is_taken_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="another --out"):
+        pretrain(tiny(), folder, console=quiet())
+    (folder / "config.yaml").write_text("recipe: x")
+    with pytest.raises(UserError, match="hexa resume"):
+        pretrain(tiny(), folder, console=quiet())
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_an_empty_folder_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    pretrain(tiny(), tmp_path / "run", console=quiet())
+
+
+def test_resuming_a_finished_run_trains_nothing(tmp_path: Path) -> None:
+    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
+    before = load_backbone(folder).content_hash()
+    (folder / "backbone.safetensors").unlink()
+    resume(folder, console=quiet())
+    assert load_backbone(folder).content_hash() == before
+    assert events(folder).count("train") == 5
+    assert events(folder)[-2:] == ["resume", "end"]
+
+
+def test_a_run_without_a_checkpoint_yet_starts_anew(tmp_path: Path) -> None:
+    whole = pretrain(tiny(), tmp_path / "whole", console=quiet())
+    folder = tmp_path / "run"
+    folder.mkdir()
+    experiments.dump(tiny(), folder / "config.yaml")
+    (folder / "metrics.jsonl").write_text('{"event": "train", "step": 5, "loss": 1.0}\n')
+    resume(folder, console=quiet())
+    assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
+    assert events(folder).count("train") == 5
+
+
+def test_no_intact_checkpoint_is_an_error_and_not_a_silent_restart(tmp_path: Path) -> None:
+    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
+    for path in checkpoints.checkpoints(folder / "checkpoints"):
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match=r"no checkpoint of .* is intact"):
+        resume(folder, console=quiet())
+
+
+def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run to resume"):
+        resume(tmp_path, console=quiet())
+
+
+def test_an_edited_config_is_refused(tmp_path: Path) -> None:
+    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
+    experiments.dump(tiny(method__temperature=0.5), folder / "config.yaml")
+    with pytest.raises(UserError, match=r"config\.yaml has changed"):
+        resume(folder, console=quiet())
+    experiments.dump(tiny(training__log_every=2), folder / "config.yaml")
+    resume(folder, console=quiet())
