@@ -61,34 +61,52 @@ def command(run: Run) -> str:
     if not run.config:
         return ""
     try:
-        from hexa import recipes
-
-        base = flatten(recipes.get(str(run.config.get("recipe"))).model_dump(mode="json"))
-    except (UserError, ImportError):
+        changes = _changes(run.config)
+    except (UserError, ImportError, AttributeError, TypeError):  # no such recipe here, or fields of another version
         return fallback
-    own = flatten(run.config)
-    words = ["hexa", "pretrain", shlex.quote(str(run.config["recipe"]))]
-    changed = {path: value for path, value in own.items() if path not in base or base[path] != value}
-    for path in base:
-        entry = path.split(".")
-        if entry[0] == "hard_examples" and not any(other.startswith(".".join([*entry[:2], ""])) for other in own):
-            changed[".".join(entry[:2])] = None
-    for path, value in changed.items():
+    words = [f"hexa pretrain {shlex.quote(str(run.config['recipe']))}"]
+    for path, value in changes.items():
         given = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
         words.append(f"--{path} {shlex.quote(given)}")
-    return " ".join(words) if len(changed) < 3 else " \\\n  ".join([" ".join(words[:3]), *words[3:]])
+    return " ".join(words) if len(words) < 4 else " \\\n  ".join(words)
+
+
+def _changes(config: Record) -> Record:
+    """The fewest options that turn the recipe of a configuration into it, by dotted path; None takes a part out."""
+    from hexa import plugins
+    from hexa.experiment import override
+
+    recipe = plugins.experiment_of(str(config.get("recipe")))
+    there, wanted = set(recipe.hard_examples), dict(config.get("hard_examples") or {})
+    changes: Record = {f"hard_examples.{name}": None for name in sorted(there - set(wanted))}
+    # a hard example that the recipe lacks begins with the defaults of its kind
+    added = {f"hard_examples.{name}.kind": wanted[name]["kind"] for name in wanted if name not in there}
+    base = flatten(override(recipe, changes | added).model_dump(mode="json"))
+    changes |= added
+    changes |= {path: value for path, value in flatten(config).items() if path not in base or base[path] != value}
+    for name in wanted:  # the name tells the kind where they are the same and something else names the hard example
+        mine = f"hard_examples.{name}."
+        if added.get(f"{mine}kind") == name and sum(path.startswith(mine) for path in changes) > 1:
+            del changes[f"{mine}kind"]
+    return changes
 
 
 def differences(runs: Sequence[Run]) -> Grid:
-    """The configuration fields in which the runs differ, a row a field, a column a run."""
+    """The configuration fields in which the runs differ, a row a field, a column a run.
+
+    A part that some runs lack altogether, such as a hard example, is one row; its fields follow where they differ.
+    """
     flat = [flatten(run.config) for run in runs]
-    paths = dict.fromkeys(path for fields in flat for path in fields)
-    rows = []
-    for path in paths:
+    rows: dict[str, tuple[str, ...]] = {}
+    for path in dict.fromkeys(path for fields in flat for path in fields):
+        part = path.rpartition(".")[0]
+        has = [not part or any(other.startswith(f"{part}.") for other in fields) for fields in flat]
+        if not all(has) and any(fields for fields, there in zip(flat, has, strict=True) if not there):
+            rows[part] = (part, *("present" if there else NOTHING for there in has))
         cells = [text(fields[path]) if path in fields else NOTHING for fields in flat]
-        if len(set(cells)) > 1:
-            rows.append((path, *cells))
-    return Grid(("field",), tuple(rows))
+        if len({cell for cell, there in zip(cells, has, strict=True) if there}) > 1:
+            rows[path] = (path, *cells)
+    return Grid(("field",), tuple(rows.values()))
 
 
 def evaluations(runs: Sequence[Run], names: Sequence[str]) -> Grid:
@@ -182,7 +200,7 @@ def _metrics(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Grid:
     for row, (described, cells) in enumerate(found.items()):
         rows.append((*described, *map(mean_std, cells)))
         means = [statistics.fmean(cell) if cell else -math.inf for cell in cells]
-        if sum(map(bool, cells)) > 1:
+        if sum(map(bool, cells)) > 1 and len({mean for mean in means if mean > -math.inf}) > 1:
             best |= {(row, 3 + column) for column, mean in enumerate(means) if mean == max(means)}
     return Grid(("protocol", "data", "metric", *header) if rows else (), tuple(rows), 3, frozenset(best))
 

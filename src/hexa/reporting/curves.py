@@ -25,7 +25,7 @@ class Quantity:
 
 KNOWN = {
     "knn": Quantity("k-NN monitor", "of the frozen features, on held-out images", "%"),
-    "loss": Quantity("Loss of each term", "before its weight"),
+    "loss": Quantity("Loss", "of each term, before its weight"),
     "accuracy": Quantity("Contrastive accuracy", "how often the pseudo-label is the most likely", "%", 100.0),
     "perturbation": Quantity("Mean |δ|", "how far views are moved", "grey levels", from_zero=True),
     "lambda": Quantity("λ", "the share of itself that a mixed view keeps"),
@@ -133,7 +133,7 @@ def _chart(key: str, member: str, series: Iterable[Series], several: bool, x_lab
 
 
 def _with_unit(value: float, unit: str) -> str:
-    return format_number(value) + (f" {unit}" if unit else "")
+    return f"{value:.1f} %" if unit == "%" else format_number(value)  # longer units stand at the axis
 
 
 def _sample(series: Sequence[Series], count: int = 8) -> list[tuple[str, ...]]:

@@ -87,8 +87,10 @@ def line_chart(
     x_range = (min(p.x for p in every), max(p.x for p in every))
     if x_range[0] == x_range[1]:
         x_range = (x_ticks[0], x_ticks[-1])
-    low = min(p.low for p in every)
-    y_ticks = ticks(min(0.0, low) if from_zero else low, max(p.high for p in every))
+    low, high = min(p.low for p in every), max(p.high for p in every)
+    if from_zero:
+        low, high = min(0.0, low), high if low != high or high != 0 else 1.0
+    y_ticks = ticks(low, high)
     frame = _Frame(x_range, (y_ticks[0], y_ticks[-1]))
     last = ", ".join(f"{one.name} {format_number(points[-1].y)}" for one, points in drawn)
     parts = [_axes(frame, x_ticks, y_ticks, x_label, y_label)]

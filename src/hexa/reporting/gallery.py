@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
-from torch import Tensor
+from torch import Tensor, nn
 
 from hexa.core import STD, Batch, Example, Objective
 
@@ -87,9 +89,10 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
     with several anchors the first is shown. gain: by how much perturbations are magnified around mid-grey; by default
     the power of two that uses the grey scale best. The method's parameters, statistics and memory are left as they are.
     """
-    examples = objective.examples(batch)
+    with _unchanged(objective.method):
+        examples = objective.examples(batch)
+        losses = {name: _losses(example)[:num_images] for name, example in examples.items()}
     shown = {name: example.select(slice(0, num_images)) for name, example in examples.items()}
-    losses = {name: _losses(example)[:num_images] for name, example in examples.items()}
     columns = [_column("view", shown[STD], losses[STD])]
     if not objective.hard_examples:
         columns += [_plain(f"view {number}", crop[:num_images]) for number, crop in enumerate(batch.crops[1:], start=2)]
@@ -99,6 +102,17 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
             columns.append(_perturbation(example.crops[0] - shown[source].crops[0], gain))
         columns.append(_column(name if source == STD else f"{name} of {source}", example, losses[name]))
     return Gallery(tuple(columns))
+
+
+@contextmanager
+def _unchanged(method: nn.Module) -> Iterator[None]:
+    """Buffers as before on the way out: encoding pseudo-labels is a pass that moves running statistics."""
+    before = [(buffer, buffer.clone()) for buffer in method.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)
 
 
 def _losses(example: Example) -> list[float]:

@@ -123,13 +123,13 @@ def _headline(run: Run) -> list[tuple[str, str, str]]:
     shown = []
     knn = [line["knn"] for line in run.monitor if is_number(line.get("knn"))]
     if knn:
-        remark = f"best {format_number(max(knn))} %" if max(knn) > knn[-1] else "its best so far" if knn[1:] else ""
-        shown.append(("k-NN monitor", f"{format_number(knn[-1])} %", remark))
+        remark = f"best {max(knn):.1f} %" if max(knn) > knn[-1] else "its best so far" if knn[1:] else ""
+        shown.append(("k-NN monitor", f"{knn[-1]:.1f} %", remark))
     for result in run.results[-2:]:
         metric, value = next(iter(result["metrics"].items()), ("", None))
         if is_number(value):
             label = str(result.get("protocol", "evaluation"))
-            shown.append((label, f"{format_number(value)} %", " · ".join(filter(None, [metric, _data(result)]))))
+            shown.append((label, f"{value:.1f} %", " · ".join(filter(None, [metric, _data(result)]))))
     if run.seconds is not None:
         shown.append(("Training time", format_duration(run.seconds), comparison.device(run)))
     rates = sorted(line["images_per_second"] for line in run.train if is_number(line.get("images_per_second")))

@@ -10,9 +10,9 @@ from hexa import experiment as experiments
 from hexa.config import UserError
 from hexa.core import STD, Batch, Method
 from hexa.data import Source, open_source
+from hexa.data.crops import cut_crops
 from hexa.data.decode import DecodeError
 from hexa.data.views import Views
-from hexa.data.workers import cut_crops
 from hexa.experiment import Experiment
 from hexa.reporting.gallery import gallery
 from hexa.runtime.random import Stream
@@ -107,15 +107,14 @@ def _batch(source: Source, views: Views, count: int, stream: Stream, device: tor
     numbers = views.draw(stream, slice(0, count))  # [V, count, P]
     crops: list[list[torch.Tensor]] = []
     index: list[int] = []
-    unreadable = 0
     while len(crops) < count:
-        position = order[(len(crops) + unreadable) % len(order)]
+        position = order[len(crops) % len(order)]
         try:
             crops.append(cut_crops(source, position, views, numbers[:, len(crops)]))
             index.append(position)
         except DecodeError as error:
-            unreadable += 1
-            if unreadable >= len(order):
+            order.remove(position)
+            if not order:
                 message = f"data '{source.name}': no image can be read"
                 raise UserError(f"{message}, not {source.paths[position]} either ({error})") from None
     stacked = tuple(torch.stack(view).to(device) for view in zip(*crops, strict=True))

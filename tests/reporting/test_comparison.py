@@ -1,0 +1,130 @@
+"""Facts, commands, differences and evaluations of runs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hexa import experiment as experiments
+from hexa import recipes
+from hexa.experiment import Experiment, override
+from hexa.reporting import comparison
+from hexa.reporting.runs import Run, read_run
+from tests.reporting.conftest import MakeRun
+
+
+def run_of(experiment: Experiment, tmp_path: Path) -> Run:
+    folder = tmp_path / "stored run"
+    folder.mkdir()
+    experiments.dump(experiment, folder / "config.yaml")
+    return read_run(folder)
+
+
+def options(command: str) -> dict[str, str]:
+    words = shlex.split(command.replace("\\\n", " "))
+    return {name.removeprefix("--"): value for name, value in zip(words[3::2], words[4::2], strict=True)}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"seed": "3"},
+        {"data": "folder:my photos", "epochs": "7", "batch_size": "64", "network.widths": "[8, 16]"},
+        {"hard_examples.adversarial": "none"},
+        {"hard_examples.cutmix.weight": "0.5"},
+        {"hard_examples.mix.kind": "cutmix"},
+        {
+            "hard_examples.cutmix.kind": "cutmix",
+            "hard_examples.late.kind": "cutmix",
+            "hard_examples.late.source": "cutmix",
+        },
+    ],
+)
+def test_the_command_gives_the_experiment_again(changes: dict[str, Any], tmp_path: Path) -> None:
+    experiment = override(recipes.get("digits-hexa-moco"), changes)
+    command = comparison.command(run_of(experiment, tmp_path))
+    assert command.startswith("hexa pretrain digits-hexa-moco")
+    assert override(recipes.get("digits-hexa-moco"), options(command)) == experiment
+    assert len(options(command)) <= len(changes)
+
+
+def test_a_recipe_that_is_not_here_falls_back_on_the_file(make_run: MakeRun) -> None:
+    run = read_run(make_run("a run", recipe="of-yesterday"))
+    assert shlex.split(comparison.command(run))[:3] == ["hexa", "pretrain", "--config"]
+    assert shlex.split(comparison.command(run))[3].endswith("a run/config.yaml")
+
+
+def test_facts_say_hard_examples_with_source_and_weight(make_run: MakeRun) -> None:
+    hard = {
+        "adversarial": {"kind": "adversarial", "weight": 1.0, "source": "std"},
+        "late": {"kind": "cutmix", "weight": 0.5, "source": "adversarial"},
+    }
+    facts = dict(comparison.facts(read_run(make_run(hard_examples=hard))))
+    assert facts["Hard examples"] == "adversarial, late (of adversarial, weight 0.5)"
+    assert facts["Learning rate"] == "0.06"
+    assert dict(comparison.facts(read_run(make_run("plain", hard_examples={}))))["Hard examples"] == "none"
+
+
+def test_only_differences_are_listed(make_run: MakeRun) -> None:
+    runs = [read_run(make_run("a")), read_run(make_run("b", seed=1, optimizer={"learning_rate": 0.1, "momentum": 0.9}))]
+    assert comparison.differences(runs).rows == (("seed", "0", "1"), ("optimizer.learning_rate", "0.06", "0.1"))
+    assert comparison.differences(runs[:1] * 2).rows == ()
+
+
+def test_a_part_that_some_lack_is_one_row(make_run: MakeRun) -> None:
+    full = {"kind": "adversarial", "epsilon": 1.0}
+    runs = [
+        read_run(make_run("a", hard_examples={"adversarial": full})),
+        read_run(make_run("b", hard_examples={"adversarial": full | {"epsilon": 3.0}})),
+        read_run(make_run("c", hard_examples={})),
+    ]
+    assert comparison.differences(runs).rows == (
+        ("hard_examples.adversarial", "present", "present", "–"),
+        ("hard_examples.adversarial.epsilon", "1.0", "3.0", "–"),
+    )
+
+
+def test_one_run_lists_every_evaluation_with_its_protocol(make_run: MakeRun) -> None:
+    run = read_run(make_run())
+    grid = comparison.evaluations([run], ["run"])
+    assert grid.header == ("protocol", "preset", "data", "backbone", "top1", "top1_last", "top5", "seed", "time")
+    first = dict(zip(grid.header, grid.rows[0], strict=True))
+    assert first["protocol"] == "knn"
+    assert first["preset"] == "k200-T0.07"
+    assert first["top1"] == f"{run.results[0]['metrics']['top1']:.2f}"
+    assert first["top5"] == "–"
+
+
+def test_several_runs_stand_side_by_side_with_the_best_marked(make_run: MakeRun) -> None:
+    runs = [read_run(make_run(name, seed=seed)) for seed, name in enumerate("abc")]
+    grid = comparison.evaluations(runs, list("abc"))
+    assert grid.header == ("protocol", "data", "metric", "a", "b", "c")
+    scores = [run.results[0]["metrics"]["top1"] for run in runs]
+    assert grid.rows[0][3:] == tuple(f"{score:.1f}" for score in scores)
+    assert (0, 3 + scores.index(max(scores))) in grid.best
+    equal = next(row for row, cells in enumerate(grid.rows) if cells[2] == "top5")
+    assert not any(row == equal for row, _ in grid.best)
+
+
+def test_seeds_are_averaged_when_nothing_else_differs(make_run: MakeRun) -> None:
+    runs = [read_run(make_run(f"s{seed}", seed=seed)) for seed in range(3)]
+    runs.append(read_run(make_run("other", hard_examples={})))
+    grid = comparison.over_seeds(runs, ["s0", "s1", "s2", "other"])
+    assert grid.header[3:] == ("s0 and 2 more", "other")
+    scores = [run.results[0]["metrics"]["top1"] for run in runs[:3]]
+    assert grid.rows[0][3] == f"{statistics.mean(scores):.1f} ± {statistics.stdev(scores):.1f}"
+    assert comparison.over_seeds(runs[2:], ["s2", "other"]).rows == ()
+
+
+def test_an_odd_value_is_shown_as_it_is(make_run: MakeRun) -> None:
+    folder = make_run()
+    odd = [{"protocol": None, "metrics": {"top1": "n/a", "top5": None}, "seconds": "long"}]
+    (folder / "results.json").write_text(json.dumps(odd))
+    grid = comparison.evaluations([read_run(folder)], ["run"])
+    assert grid.rows == (("–", "n/a", "–", "long"),)

@@ -1,0 +1,180 @@
+"""The grid of hard examples, pixel by pixel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from hexa.core import Batch, Example, HardExample, HardExampleConfig, Objective, Setting
+from hexa.hard_examples.adversarial import Adversarial, AdversarialConfig
+from hexa.hard_examples.cutmix import CutMix, CutMixConfig
+from hexa.methods.moco import MoCoConfig
+from hexa.reporting.gallery import MID_GREY, Gallery, automatic_gain, gallery, magnify
+from hexa.runtime.random import Stream
+
+
+class Network(nn.Module):
+    num_features = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.layers(images).flatten(1)
+
+
+def objective(**hard_examples: HardExample) -> Objective:
+    torch.manual_seed(0)
+    setting = Setting(data_size=64, batch_size=16, branches=("main", "aux"))
+    method = MoCoConfig(dim=8, queue_size=32, bn_groups=1).build(Network(), setting)
+    return Objective(method.train(), hard_examples)
+
+
+def a_batch(size: int = 16, count: int = 16) -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    crops = tuple(torch.rand(count, 3, size, size, generator=generator) for _ in range(2))
+    return Batch(crops, torch.arange(count), Stream(0).child("step", 0))
+
+
+def pixels(images: torch.Tensor) -> np.ndarray:
+    return np.rint(255 * images.double().permute(0, 2, 3, 1).numpy()).clip(0, 255).astype(np.uint8)
+
+
+def test_columns_follow_from_the_objective() -> None:
+    late = CutMix(CutMixConfig(source="attack"))
+    grid = gallery(objective(attack=Adversarial(), mix=CutMix(), late=late), a_batch(), num_images=5)
+    assert [c.title for c in grid.columns] == ["view", "perturbation × 64", "attack", "mix", "late of attack"]
+    assert all(column.tiles.shape == (5, 16, 16, 3) for column in grid.columns)
+
+
+def test_the_view_is_the_anchor() -> None:
+    batch = a_batch()
+    grid = gallery(objective(), batch, num_images=4)
+    assert np.array_equal(grid.columns[0].tiles, pixels(batch.crops[0][:4]))
+    assert np.array_equal(grid.columns[1].tiles, pixels(batch.crops[1][:4]))
+    assert [c.title for c in grid.columns] == ["view", "view 2"]
+
+
+def test_the_perturbation_is_mid_grey_where_nothing_moved() -> None:
+    """Pixels at a border of [0, 1] that the attack pushes outwards stay, since it clips: mid-grey exactly there."""
+    batch = a_batch()
+    saturated = (batch.crops[0] > 0.5).float()
+    batch = replace(batch, crops=(saturated, batch.crops[1]))
+    made = objective(attack=Adversarial())
+    attacked = made.examples(batch)["attack"].crops[0]
+    delta = pixels(attacked).astype(int) - pixels(saturated).astype(int)
+    grid = gallery(made, batch, num_images=16, gain=50)
+    shown = grid.columns[1].tiles
+    assert 0.2 < (delta == 0).mean() < 0.8
+    assert (shown[delta == 0] == MID_GREY).all()
+    assert set(np.unique(shown)) == {MID_GREY - 50, MID_GREY, MID_GREY + 50}
+    assert np.array_equal(shown.astype(int), MID_GREY + 50 * delta)
+
+
+def test_no_attack_is_mid_grey_everywhere() -> None:
+    grid = gallery(objective(attack=Adversarial(AdversarialConfig(epsilon=0.0))), a_batch())
+    assert (grid.columns[1].tiles == MID_GREY).all()
+    assert grid.columns[1].title == "perturbation × 1"
+    assert set(grid.columns[1].captions) == {"|δ| 0.00"}
+
+
+def test_the_mixed_column_holds_the_pasted_region() -> None:
+    batch, mix = a_batch(), CutMix(CutMixConfig(inside=True))
+    grid = gallery(objective(mix=mix), batch, num_images=16)
+    stream = batch.stream.child("hard example", "mix")
+    permutation = mix.permutation(16, stream).numpy()
+    top, bottom, left, right = mix.boxes(16, 16, stream.child("box", 0))[0].tolist()
+    clean, mixed = pixels(batch.crops[0]), grid.columns[-1].tiles
+    expected = clean.copy()
+    expected[:, top:bottom, left:right] = clean[permutation][:, top:bottom, left:right]
+    assert (bottom - top) * (right - left) > 0
+    assert np.array_equal(mixed, expected)
+    share = 1 - (bottom - top) * (right - left) / 256
+    assert all(caption.startswith(f"λ {share:.2f} · loss ") for caption in grid.columns[-1].captions)
+
+
+def test_captions_are_the_losses_of_training() -> None:
+    made, batch = objective(attack=Adversarial()), a_batch()
+    grid = gallery(made, batch, num_images=16)
+    losses = {}
+    for term in made.losses(batch):
+        term.loss.backward()
+        losses[term.name] = next(iter(term.parts.values())).loss.item()
+    for column, name in ((grid.columns[0], "std"), (grid.columns[2], "attack")):
+        shown = [float(caption.removeprefix("loss ")) for caption in column.captions]
+        assert sum(shown) / 16 == pytest.approx(losses[name], abs=0.006)
+
+
+def test_looking_changes_nothing() -> None:
+    made, batch = objective(attack=Adversarial(), mix=CutMix()), a_batch()
+    before = {name: value.clone() for name, value in made.method.state_dict().items()}
+    gallery(made, batch)
+    assert all(torch.equal(value, before[name]) for name, value in made.method.state_dict().items())
+    assert all(p.grad is None for p in made.method.parameters())
+
+
+@dataclass
+class Inverted(HardExample):
+    """A kind that reporting has never heard of."""
+
+    config: HardExampleConfig
+
+    def __call__(self, source: Example, stream: Stream) -> Example:
+        return source.at(tuple(1 - crop for crop in source.crops))
+
+
+def test_any_hard_example_gets_a_column() -> None:
+    batch = a_batch()
+    grid = gallery(objective(inverted=Inverted(HardExampleConfig(kind="inverted"))), batch, num_images=3)
+    assert [c.title for c in grid.columns] == ["view", "inverted"]
+    assert np.array_equal(grid.columns[1].tiles, pixels(1 - batch.crops[0][:3]))
+
+
+@pytest.mark.parametrize(("grey", "gain"), [(1, 64), (2, 32), (0.5, 128), (8, 8), (127, 1), (200, 0.5), (0, 1)])
+def test_the_automatic_gain_fills_the_grey_scale(grey: float, gain: float) -> None:
+    delta = torch.tensor([[-grey / 255, grey / 255 / 3]])
+    assert automatic_gain(delta) == gain
+
+
+def test_magnifying_clips() -> None:
+    delta = torch.tensor([-3.0, -1.0, 0.0, 1.0, 3.0]).view(1, 1, 1, 5).expand(1, 3, 1, 5) / 255
+    assert magnify(delta, 60)[0, 0, :, 0].tolist() == [0, 68, 128, 188, 255]
+
+
+@pytest.mark.parametrize("size", [8, 16, 32, 160])
+def test_a_file_gives_its_pictures_back(size: int, tmp_path: Path) -> None:
+    grid = gallery(objective(attack=Adversarial(), mix=CutMix()), a_batch(size), num_images=3)
+    path = grid.save(tmp_path / "new folder" / "grid.png")
+    back = Gallery.load(path)
+    assert [column.title for column in back.columns] == [column.title for column in grid.columns]
+    for ours, theirs in zip(grid.columns, back.columns, strict=True):
+        assert ours.captions == theirs.captions
+        assert np.array_equal(ours.tiles, theirs.tiles)
+    assert [path.name for path in path.parent.iterdir()] == ["grid.png"]
+
+
+def test_small_images_are_enlarged_by_whole_pixels() -> None:
+    grid = gallery(objective(), a_batch(8), num_images=2)
+    picture = np.asarray(grid.draw())
+    tile = grid.columns[0].tiles[0]
+    big = tile.repeat(16, 0).repeat(16, 1)
+    found = [
+        (y, x)
+        for y in range(picture.shape[0] - 127)
+        for x in range(20)
+        if (picture[y, x] == big[0, 0]).all() and np.array_equal(picture[y : y + 128, x : x + 128], big)
+    ]
+    assert len(found) == 1
+
+
+def test_a_foreign_picture_is_refused(tmp_path: Path) -> None:
+    Image.new("RGB", (9, 9)).save(tmp_path / "x.png")
+    with pytest.raises(ValueError, match="not a gallery"):
+        Gallery.load(tmp_path / "x.png")

@@ -1,0 +1,247 @@
+"""The page: complete, self-contained, escaped, and there even when files are not."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hexa.config import UserError
+from hexa.reporting.report import report
+from tests.reporting.conftest import MakeRun, made_up_gallery
+
+VOID = {"meta", "img", "br", "hr", "input", "link", "base", "source", "path", "line", "polyline", "polygon", "circle"}
+LOADS = {"src", "href", "srcset", "data", "poster", "action", "xlink:href", "formaction", "background"}
+EVIL = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp; {{ 7*7 }}"
+
+
+class Page(HTMLParser):
+    """What a browser would see: elements with attributes, texts by element, and whether all tags are closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        assert len({name for name, _ in attributes}) == len(attributes), f"an attribute twice in <{tag}>"
+        self.elements.append((tag, {name: value or "" for name, value in attributes}))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attributes}))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append((self.open[-1] if self.open else "", data.strip()))
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def text(self) -> str:
+        return " ".join(data for tag, data in self.texts if tag not in ("style", "script"))
+
+
+def page_of(folders: list[Path], tmp_path: Path) -> Page:
+    return Page(report(folders, tmp_path / "out" / "report.html").read_text(encoding="utf-8"))
+
+
+def charts(page: Page) -> dict[str, list[str]]:
+    """Names of the curves by the key of their chart."""
+    found: dict[str, list[str]] = {}
+    key = ""
+    for tag, attributes in page.elements:
+        if tag == "figure":
+            key = attributes["data-key"]
+        if tag in ("polyline", "circle") and "data-series" in attributes:
+            found.setdefault(key, []).append(attributes["data-series"])
+    return found
+
+
+def test_every_term_has_a_curve(make_run: MakeRun, tmp_path: Path) -> None:
+    drawn = charts(page_of([make_run()], tmp_path))
+    assert drawn["loss"] == drawn["accuracy"] == ["std", "adversarial", "cutmix"]
+    assert drawn["perturbation"] == ["adversarial"]
+    assert drawn["lambda"] == ["cutmix"]
+    assert {"knn", "learning_rate"} <= set(drawn)
+
+
+def test_what_ran_is_said(make_run: MakeRun, tmp_path: Path) -> None:
+    page = page_of([make_run("mine")], tmp_path)
+    for text in ("digits-hexa-moco", "moco", "adversarial, cutmix (weight 0.5)", "finished", "Some CPU", "128", "0.06"):
+        assert text in page.text
+    assert any(tag == "code" and text.startswith("hexa pretrain digits-hexa-moco") for tag, text in page.texts)
+    assert "k200-T0.07" in page.text
+    assert any("temperature: 0.2" in text for tag, text in page.texts if tag == "code")  # the full configuration
+    assert "versions.torch" in page.text
+
+
+def test_nothing_is_loaded_from_anywhere(make_run: MakeRun, tmp_path: Path) -> None:
+    text = report([make_run("a"), make_run("b", seed=1)], tmp_path / "x.html").read_text()
+    page = Page(text)
+    for tag, attributes in page.elements:
+        assert tag not in ("link", "iframe", "object", "embed", "base")
+        for name in LOADS & set(attributes):
+            assert attributes[name].startswith(("#", "data:image/png;base64,"))
+        assert not any(name.startswith("on") for name in attributes)
+        assert "url(" not in attributes.get("style", "")
+    style = " ".join(data for tag, data in page.texts if tag in ("style", "script"))
+    assert "url(" not in style
+    assert "@import" not in style
+    assert re.findall(r"https?://", text.replace("http://www.w3.org/2000/svg", "")) == []
+
+
+def test_texts_of_files_are_escaped(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run("a", recipe=EVIL, data=EVIL, hard_examples={EVIL: {"kind": EVIL, "weight": 2}})
+    (folder / "environment.json").write_text(json.dumps({"device": EVIL, EVIL: [EVIL]}))
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"event": "warning", "step": EVIL, "message": EVIL}) + "\n")
+        file.write(json.dumps({"event": "train", "step": 400, f"loss/{EVIL}": 1.0, EVIL: 2.0}) + "\n")
+    result = {"protocol": EVIL, "preset": EVIL, "data": EVIL, "metrics": {EVIL: 12.0, "top1": EVIL}}
+    (folder / "results.json").write_text(json.dumps([result]))
+    grid = made_up_gallery()
+    column = type(grid.columns[0])(EVIL, grid.columns[0].tiles, (EVIL,) * 5)
+    type(grid)((column,)).save(folder / "gallery.png")
+    for folders in ([folder], [folder, make_run("b")]):
+        page = page_of(folders, tmp_path)
+        assert len(page.all("script")) == 1
+        assert all("onerror" not in attributes for attributes in page.all("img"))
+        assert all(attributes["src"].startswith("data:") for attributes in page.all("img"))
+        assert EVIL in page.text
+        assert "49" not in page.text.replace(EVIL, "").split()
+
+
+def test_the_gallery_is_inside(make_run: MakeRun, tmp_path: Path) -> None:
+    images = page_of([make_run()], tmp_path).all("img")
+    grid = made_up_gallery()
+    assert len(images) == 4 * grid.num_images
+    assert all(attributes["alt"] for attributes in images)
+    first = base64.b64decode(images[1]["src"].removeprefix("data:image/png;base64,"))
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(first))), grid.columns[1].tiles[0])
+
+
+def test_the_page_can_be_used_without_a_mouse_and_read_aloud(make_run: MakeRun, tmp_path: Path) -> None:
+    page = page_of([make_run()], tmp_path)
+    assert page.all("html")[0]["lang"] == "en"
+    assert "width=device-width" in next(m["content"] for m in page.all("meta") if m.get("name") == "viewport")
+    identifiers = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(set(identifiers)) == len(identifiers)
+    assert all(a["href"].removeprefix("#") in identifiers for a in page.all("a"))
+    for chart in (svg for svg in page.all("svg") if "data-chart" in svg):
+        assert chart["role"] == "img"
+        assert "Last values" in chart["aria-label"]
+    for attributes in page.all("div"):
+        if attributes.get("class") == "scroll":
+            assert attributes["tabindex"] == "0"
+            assert attributes["aria-label"]
+    assert next(tag for tag, _ in page.elements if re.fullmatch("h[1-3]", tag)) == "h1"
+    style = next(text for tag, text in page.texts if tag == "style" and ":root" in text)
+    assert "prefers-color-scheme: dark" in style
+    assert ":focus-visible" in style
+
+
+@pytest.mark.parametrize(
+    "missing", [("metrics.jsonl",), ("config.yaml",), ("environment.json", "results.json"), ("gallery.png",)]
+)
+def test_a_missing_file_costs_its_part_only(make_run: MakeRun, tmp_path: Path, missing: tuple[str, ...]) -> None:
+    folder = make_run(recipe="not-a-recipe")
+    for name in missing:
+        (folder / name).unlink()
+    page = page_of([folder], tmp_path)
+    for name in set(missing) & {"metrics.jsonl", "config.yaml", "environment.json"}:
+        assert f"{name} is missing" in page.text
+    assert bool(charts(page)) == ("metrics.jsonl" not in missing)
+    if "gallery.png" in missing:
+        assert "No pictures:" in page.text
+    if "results.json" in missing:
+        assert "Not evaluated yet" in page.text
+
+
+def test_broken_files_are_told(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run(finished=False)
+    for name in ("config.yaml", "environment.json", "results.json"):
+        (folder / name).write_text("{: broken")
+    (folder / "gallery.png").write_bytes(b"not a picture")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "tra')
+    page = page_of([folder], tmp_path)
+    for name in ("config.yaml", "environment.json", "results.json"):
+        assert f"{name} cannot be parsed" in page.text
+    assert "metrics.jsonl: 1 broken line left out" in page.text
+    assert "interrupted at epoch 15" in page.text
+    assert charts(page)["loss"] == ["std", "adversarial", "cutmix"]
+
+
+def test_warnings_are_shown(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"event": "warning", "step": 40, "message": "the loss is stuck at ln(1 + K)"}) + "\n")
+    page = page_of([folder], tmp_path)
+    assert "the loss is stuck at ln(1 + K)" in page.text
+    assert "step 40" in page.text
+
+
+def test_several_runs_are_compared(make_run: MakeRun, tmp_path: Path) -> None:
+    folders = [make_run("a"), make_run("b", seed=1), make_run("plain", hard_examples={})]
+    page = page_of(folders, tmp_path)
+    drawn = charts(page)
+    assert drawn["loss/std"] == ["a", "b", "plain"]
+    assert drawn["loss/cutmix"] == ["a", "b"]
+    fields = [text for tag, text in page.texts if tag == "code"]
+    assert "seed" in fields
+    assert "hard_examples.cutmix" in fields
+    assert "batch_size" not in fields
+    assert "Mean ± standard deviation over seeds" in page.text
+    assert any(tag == "strong" for tag, _ in page.texts)
+
+
+def test_published_rows_only_beside_their_recipe(make_run: MakeRun, tmp_path: Path) -> None:
+    assert "Published counterpart" not in page_of([make_run("a")], tmp_path).text
+    named = make_run("b", recipe="imagenet-hexa-moco-200", epochs=200)
+    page = page_of([named], tmp_path)
+    cells = [text for tag, text in page.texts if tag in ("td", "th")]
+    at = cells.index("HEXA-MoCo")
+    assert cells[at + 1 : at + 6] == ["200", "68.9", "85.0", "90.4", "71.5"]
+    assert "not comparable" not in page.text
+    assert "BYOL" not in page.text
+    short = make_run("c", recipe="imagenet-hexa-moco-200", epochs=20)
+    assert "20 epochs, the published row 200: they are not comparable" in page_of([short], tmp_path).text
+
+
+def test_no_run_no_report(tmp_path: Path, make_run: MakeRun) -> None:
+    with pytest.raises(UserError, match="no run to report on"):
+        report([], tmp_path / "x.html")
+    with pytest.raises(UserError, match="no such run folder"):
+        report([make_run(), tmp_path / "nowhere"], tmp_path / "x.html")
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_reports_are_small(make_run: MakeRun, tmp_path: Path) -> None:
+    assert report([make_run()], tmp_path / "x.html").stat().st_size < 300_000
+
+
+def test_a_report_makes_the_gallery_of_a_run_that_lacks_it(tmp_path: Path) -> None:
+    from tests.reporting.test_visualize import a_run, tiny
+
+    run = a_run(tmp_path / "run", tiny())
+    page = page_of([run], tmp_path)
+    assert (run / "gallery.png").is_file()
+    assert "perturbation × 64" in page.text
+    assert len(page.all("img")) == 3 * 8
