@@ -107,7 +107,7 @@ class MoCoLabels(PseudoLabels):
             return pair.masked_fill(~self.not_self[:, None], -torch.inf)
         if self.dictionary is not None and self.own is not None:
             every = query @ self.dictionary.mT
-            own = F.one_hot(self.own, every.shape[-1]).bool()
+            own = torch.arange(every.shape[-1], device=every.device) == self.own[:, None]
             return every.masked_fill(own, -torch.inf)
         return None
 

@@ -101,8 +101,11 @@ class _GroupedNorm(torch.autograd.Function):
         mean, invstd = torch.stack(means), torch.stack(invstds)
         ctx.save_for_backward(x, weight, mean, invstd)
         ctx.eps = eps
-        count = torch.tensor(counts, dtype=mean.dtype).to(mean.device, non_blocking=True)[:, None]
-        var = (invstd.pow(-2) - eps) * (count / (count - 1))
+        var = invstd.pow(-2) - eps
+        if counts[0] == counts[-1]:  # as a number, so that nothing is copied to the device
+            var = var * (counts[0] / (counts[0] - 1))
+        else:
+            var = var * torch.tensor([[n / (n - 1)] for n in counts], dtype=var.dtype, device=var.device)
         mean_of_means, mean_of_vars = mean.mean(0), var.mean(0)
         ctx.mark_non_differentiable(mean_of_means, mean_of_vars)
         return y, mean_of_means, mean_of_vars
