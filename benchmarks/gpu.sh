@@ -8,7 +8,7 @@ EPOCHS=${EPOCHS:-100}
 mkdir -p "$OUT"
 python3 -m pytest -q tests/core/test_cuda.py | tee "$OUT/cuda-tests.txt"
 for precision in bf16 fp32; do
-    python3 -m hexa benchmark cifar10-hexa-moco --json --precision "$precision" > "$OUT/schemes-$precision.json"
+    python3 -m hexa benchmark cifar10-hexa-moco --json --training.precision "$precision" > "$OUT/schemes-$precision.json"
 done
 python3 benchmarks/against_others.py --batch-size 512 --result "$OUT/against-others.json" || true  # lightly may be absent
 for recipe in cifar10-moco-v2 cifar10-hexa-moco cifar10-hexa-moco-plus; do
