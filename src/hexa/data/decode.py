@@ -13,18 +13,23 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
-from torchvision.io import ImageReadMode, decode_image
+
+try:  # torchvision 0.29 announces that these will go; then PIL decodes everything, about three times slower
+    from torchvision.io import ImageReadMode, decode_image
+except ImportError:
+    decode_image = None
 
 EXTENSIONS = frozenset((".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".jp2"))
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence PIL's warnings about odd metadata and large images; a process-wide setting, so for whole passes, not
-    per image.
+    """Ignore what decoders warn about: odd metadata, large images, being deprecated.
+
+    The setting is the whole process's while it lasts, so it is for passes over many images, not for one.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"PIL\b")
+        warnings.filterwarnings("ignore", module=r"(PIL|torchvision\.io)\b")
         yield
 
 
@@ -59,7 +64,7 @@ def decode(data: bytes) -> Tensor:
 
 def _decode_plain(data: bytes) -> Tensor | None:
     plain_png = data[:8] == b"\x89PNG\r\n\x1a\n" and data[24:26] in (b"\x08\x02", b"\x08\x00")  # 8 bits; RGB or grey
-    if not plain_png and data[:3] != b"\xff\xd8\xff":
+    if decode_image is None or not (plain_png or data[:3] == b"\xff\xd8\xff"):
         return None
     raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     try:

@@ -150,7 +150,7 @@ class Items(Iterator[Any]):
 
     def __init__(self, dataset: Any, keys: Iterable[Any], device: torch.device, num_workers: int) -> None:
         if num_workers == 0:
-            self._items: Iterator[Any] = map(dataset.__getitem__, keys)
+            self._items: Iterator[Any] = map(_Guarded(dataset).__getitem__, keys)
             self.close: Callable[[], object] = lambda: None
             return
         loader: Any = DataLoader(
@@ -161,7 +161,6 @@ class Items(Iterator[Any]):
             collate_fn=_as_it_is,
             pin_memory=device.type == "cuda",
             prefetch_factor=4,
-            worker_init_fn=_start_worker,
         )
         # Ctrl-C goes to every process of the terminal, and a scheduler's SIGTERM to every process of the job. Workers
         # inherit the blocked signals and so see neither: this process finishes its step, saves, and ends them.
@@ -207,19 +206,14 @@ class _Guarded(Dataset[Any]):
 
     def __getitem__(self, key: Any) -> Any:
         try:
-            return self.dataset[key]
+            with decoding.quiet():
+                return self.dataset[key]
         except UserError as error:
             return error
 
 
 def _as_it_is(item: Any) -> Any:
     return item
-
-
-def _start_worker(number: int) -> None:
-    import warnings
-
-    warnings.filterwarnings("ignore", module=r"PIL\b")
 
 
 @dataclass

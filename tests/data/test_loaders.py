@@ -1,0 +1,279 @@
+"""Loaders: every image once, the same batches however they are made, and unreadable images accounted for."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms.v2 import functional as reference
+
+from hexa.config import UserError
+from hexa.core import Batch
+from hexa.data import ArraySource, Source, open_source
+from hexa.data.loaders import PretrainLoader, evaluation_batches
+from hexa.data.view_config import ViewsConfig
+from hexa.data.views import Views, evaluation_transform
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
+
+SIZE = 16
+
+
+def _photographs(folder: Path, count: int = 40, broken: tuple[int, ...] = ()) -> Source:
+    """Smooth images of different sizes, whose mean tells which they are, among them files that are no images."""
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    for number in range(count):
+        path = folder / f"{number:03d}.png"
+        if number in broken:
+            path.write_bytes(b"broken")
+            continue
+        height, width = generator.integers(20, 60, 2)
+        Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(path)
+    return open_source(f"folder:{folder}")
+
+
+def _array(count: int = 50) -> ArraySource:
+    images = torch.randint(0, 256, (count, 3, 12, 12), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    return ArraySource(images, np.arange(count) % 3)
+
+
+def _loader(source: Source, batch_size: int = 16, seed: int = 0, **options: Any) -> PretrainLoader:
+    views = Views(ViewsConfig.model_validate({"recipe": options.pop("recipe", "moco-v2"), "size": SIZE}))
+    return PretrainLoader(source, views, batch_size, Stream(seed), num_workers=options.pop("num_workers", 0), **options)
+
+
+def _same(left: Batch, right: Batch) -> bool:
+    crops = all(torch.equal(a, b) for a, b in zip(left.crops, right.crops, strict=True))
+    return crops and torch.equal(left.index, right.index) and left.stream == right.stream
+
+
+@pytest.fixture(params=["resident", "workers"])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
+    return _array() if request.param == "resident" else _photographs(tmp_path / "photographs", 50)
+
+
+def test_an_epoch_shows_every_image_once_and_drops_the_rest(source: Source) -> None:
+    loader = _loader(source)
+    epochs = [list(loader.epoch(number)) for number in range(2)]
+    assert loader.steps_per_epoch == 3
+    for batches in epochs:
+        assert len(batches) == 3
+        seen = torch.cat([batch.index for batch in batches]).tolist()
+        assert len(set(seen)) == 48
+        assert set(seen) <= set(range(50))
+        for batch in batches:
+            assert [crop.shape for crop in batch.crops] == [(16, 3, SIZE, SIZE)] * 2
+            assert all(crop.dtype == torch.float32 and crop.min() >= 0 and crop.max() <= 1 for crop in batch.crops)
+    assert not torch.equal(epochs[0][0].index, epochs[1][0].index)
+    assert len({batch.stream for batches in epochs for batch in batches}) == 6
+
+
+def test_any_step_can_be_the_first(source: Source) -> None:
+    whole = [batch for epoch in range(2) for batch in _loader(source).epoch(epoch)]
+    resumed = list(_loader(source).epoch(1, start_step=1))
+    assert len(resumed) == 2
+    assert all(_same(left, right) for left, right in zip(whole[4:], resumed, strict=True))
+
+
+def test_an_epoch_can_be_asked_for_again(source: Source) -> None:
+    loader = _loader(source)
+    first = list(loader.epoch(0))
+    list(itertools.islice(loader.epoch(1), 1))
+    assert all(_same(left, right) for left, right in zip(first, loader.epoch(0), strict=True))
+
+
+def test_the_seed_decides(source: Source) -> None:
+    first, other = (next(_loader(source, seed=seed).epoch(0)) for seed in (0, 1))
+    assert not torch.equal(first.index, other.index)
+
+
+def test_processes_share_a_global_batch(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = list(_loader(source).epoch(1))
+    monkeypatch.setattr(processes, "world_size", lambda: 2)
+    for rank in range(2):
+        monkeypatch.setattr(processes, "rank", lambda rank=rank: rank)
+        rows = slice(8 * rank, 8 * rank + 8)
+        for ours, all_of_it in zip(_loader(source).epoch(1), whole, strict=True):
+            assert torch.equal(ours.index, all_of_it.index[rows])
+            assert ours.stream == all_of_it.stream
+            for left, right in zip(ours.crops, all_of_it.crops, strict=True):
+                torch.testing.assert_close(left, right[rows], atol=1e-6, rtol=0)
+
+
+def test_what_a_batch_shows_are_the_images_of_its_index() -> None:
+    """Flat images keep their value through crops: so the index is that of the images shown."""
+    levels = torch.arange(0, 250, 5, dtype=torch.uint8)
+    flat = ArraySource(levels.view(-1, 1, 1, 1).expand(-1, 3, 6, 6).contiguous())
+    for batch in _loader(flat, recipe="crop-flip").epoch(0):
+        shown = (batch.crops[0][:, 0, 3, 3] * 255).round().to(torch.uint8)
+        assert torch.equal(shown, levels[batch.index])
+
+
+def test_workers_give_the_batches_that_no_workers_give(tmp_path: Path) -> None:
+    source = _photographs(tmp_path / "photographs", 50, broken=(7,))
+    alone, loader = _loader(source, tolerance=0.1), _loader(source, num_workers=2, tolerance=0.1)
+    assert not loader.resident
+    for epoch in range(2):
+        for left, right in zip(alone.epoch(epoch), loader.epoch(epoch), strict=True):
+            assert _same(left, right)
+    list(itertools.islice(loader.epoch(0, start_step=1), 1))
+    assert alone.problems == loader.problems != []
+    loader.close()
+
+
+def test_workers_cut_what_torchvision_cuts(tmp_path: Path) -> None:
+    source = _photographs(tmp_path / "photographs")
+    loader = _loader(source, recipe="crop-flip")
+    batch = next(loader.epoch(0))
+    numbers = loader.views.draw(batch.stream, slice(0, 16))[0]
+    for row, position in enumerate(batch.index.tolist()):
+        image = source.decode(position)
+        box, flip = loader.views.boxes(numbers[row : row + 1], *image.shape[1:])
+        top, left, high, wide = (int(value) for value in box)
+        expected = reference.resized_crop(image, top, left, high, wide, [SIZE, SIZE], antialias=True)
+        expected = reference.hflip(expected) if flip else expected
+        torch.testing.assert_close(batch.crops[0][row] * 255, expected.float(), atol=1e-3, rtol=0)
+
+
+def test_a_large_photograph_is_decoded_small_and_looks_the_same(tmp_path: Path) -> None:
+    y, x = np.mgrid[0:1200, 0:1600] / 200
+    waves = np.stack([np.sin(y * k) * np.cos(x * (k + 1)) for k in (1, 2, 3)], 2) * 110 + 128
+    noise = np.random.default_rng(0).normal(0, 12, waves.shape)
+    picture = Image.fromarray((waves + noise).clip(0, 255).astype(np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (tmp_path / "a").mkdir()
+    picture.save(tmp_path / "a" / "large.jpg", quality=95, exif=exif)
+    (tmp_path / "b").mkdir()
+    large = open_source(f"folder:{tmp_path / 'a'}")
+    whole = ArraySource(large.decode(0)[None])
+    assert whole.uniform_size == (1600, 1200)
+    assert (tmp_path / "a" / "large.jpg").stat().st_size > 200_000
+    from hexa.data.crops import cut_crops
+
+    views = Views(ViewsConfig.model_validate({"recipe": "moco-v2", "size": 64}))
+    numbers = views.draw(Stream(0), slice(0, 1))[:, 0]
+    for small, exact in zip(cut_crops(large, 0, views, numbers), cut_crops(whole, 0, views, numbers), strict=True):
+        difference = (small.float() - exact.float()).abs()
+        assert 0 < difference.mean() < 2.5
+
+
+@pytest.mark.parametrize("same_size", [True, False], ids=["resident", "workers"])
+def test_unreadable_images_are_replaced_by_their_neighbour_and_listed(tmp_path: Path, same_size: bool) -> None:
+    for number in range(20):
+        path = tmp_path / f"{number:02d}.png"
+        if number in (4, 5, 19):
+            path.write_bytes(b"broken")
+        else:
+            Image.new("RGB", (9, 9 if same_size else 9 + number % 2), (number * 10,) * 3).save(path)
+    loader = _loader(open_source(f"folder:{tmp_path}"), 20, tolerance=0.2, recipe="crop-flip")
+    assert loader.resident == same_size
+    batch = next(loader.epoch(0))
+    expected = sorted([*(n for n in range(20) if n not in (4, 5, 19)), 6, 6, 0])
+    assert sorted(batch.index.tolist()) == expected
+    assert torch.equal((batch.crops[0][:, 0, 5, 5] * 25.5).round().long(), batch.index)
+    assert [line.split(":")[0] for line in loader.problems] == ["04.png", "05.png", "19.png"]
+    assert "not an image" in loader.problems[0]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("same_size", [True, False], ids=["resident", "workers"])
+def test_too_many_unreadable_images_stop_the_run(tmp_path: Path, same_size: bool, num_workers: int) -> None:
+    for number in range(24):
+        path = tmp_path / f"{number:02d}.png"
+        if number % 2:
+            path.write_bytes(b"broken")
+        else:
+            Image.new("RGB", (9, 9 if same_size else 9 + number % 4)).save(path)
+    with pytest.raises(UserError, match=r"images cannot be read, more than 1 %: .*\.png: not an image") as caught:
+        list(_loader(open_source(f"folder:{tmp_path}"), 24, num_workers=num_workers).epoch(0))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_nothing_but_unreadable_images(tmp_path: Path, num_workers: int) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.png").write_bytes(b"broken")
+    with pytest.raises(UserError, match="cannot be read") as caught:
+        list(_loader(open_source(f"folder:{tmp_path}"), 4, num_workers=num_workers, tolerance=1.0).epoch(0))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_worker_that_dies_is_reported_in_one_line(tmp_path: Path) -> None:
+    source = _Deadly(_photographs(tmp_path / "photographs"))
+    with pytest.raises(UserError, match=r"a process that decodes images ended .*num_workers") as caught:
+        list(_loader(source, num_workers=1).epoch(0))
+    assert "\n" not in str(caught.value)
+
+
+class _Deadly(Source):
+    """A source whose decoder is killed, as for want of memory, unless it runs in the process that made the source."""
+
+    def __init__(self, inner: Source) -> None:
+        import os
+
+        self.inner, self.owner = inner, os.getpid()
+        self.name, self.split, self.paths, self.fingerprint = "deadly", "train", inner.paths, ""
+
+    def splits(self) -> list[str]:
+        return ["train"]
+
+    def decode(self, index: int) -> Tensor:
+        import os
+        import signal
+
+        if os.getpid() != self.owner:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.inner.decode(index)
+
+
+def test_a_source_above_the_limit_is_not_resident() -> None:
+    assert _loader(_array()).resident
+    assert not _loader(_array(), resident_limit_bytes=50 * 3 * 12 * 12 - 1).resident
+
+
+def test_waiting_is_counted() -> None:
+    loader = _loader(_array())
+    assert loader.wait_seconds == 0
+    list(loader.epoch(0))
+    assert loader.wait_seconds > 0
+
+
+@pytest.mark.parametrize(("batch_size", "world", "message"), [(64, 1, "take at most 50"), (15, 2, "take a multiple")])
+def test_batch_sizes_that_cannot_be(monkeypatch: pytest.MonkeyPatch, batch_size: int, world: int, message: str) -> None:
+    monkeypatch.setattr(processes, "world_size", lambda: world)
+    with pytest.raises(UserError, match=message):
+        _loader(_array(), batch_size)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_evaluation_shows_every_readable_image_once_in_order(tmp_path: Path, num_workers: int) -> None:
+    source = _photographs(tmp_path / "photographs", 21, broken=(3, 20))
+    source.labels = np.arange(21)
+    problems: dict[int, str] = {}
+    transform = evaluation_transform(SIZE)
+    batches = list(evaluation_batches(source, transform, 5, num_workers=num_workers, problems=problems, tolerance=0.2))
+    index = torch.cat([positions for _, _, positions in batches])
+    assert index.tolist() == [number for number in range(21) if number not in (3, 20)]
+    assert torch.equal(torch.cat([labels for _, labels, _ in batches if labels is not None]), index)
+    assert set(problems) == {3, 20}
+    images = torch.cat([images for images, _, _ in batches])
+    for image, position in zip(images, index.tolist(), strict=True):
+        assert torch.equal((image * 255).round().to(torch.uint8), transform(source.decode(position)))
+    with pytest.raises(UserError, match="cannot be read"):
+        list(evaluation_batches(source, transform, 5, num_workers=num_workers))
+
+
+def test_evaluation_of_arrays_without_labels() -> None:
+    source = ArraySource(_array().images)
+    batches = list(evaluation_batches(source, evaluation_transform(12), 20))
+    assert [len(images) for images, _, _ in batches] == [20, 20, 10]
+    assert all(labels is None for _, labels, _ in batches)
+    assert torch.equal((torch.cat([b[0] for b in batches]) * 255).round().to(torch.uint8), source.images)
