@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -68,15 +67,17 @@ class KnnMonitor:
         return self._read(bank), self._read(queries)
 
     def _parts(self) -> tuple[Source, Source]:
+        from hexa.evaluation.features import Subset
+
         source, most = self.source, self.config.max_images
         order = torch.randperm(len(source), generator=self.stream.child("train").generator())
         if source.split != "test" and "test" in source.splits():
             test = open_source(source.name, "test")
             if test.labels is not None:
                 other = torch.randperm(len(test), generator=self.stream.child("test").generator())
-                return Some(source, order[:most]), Some(test, other[:most])
+                return Subset(source, order[:most].numpy()), Subset(test, other[:most].numpy())
         asking = max(1, round(_HELD_OUT * len(source)))
-        return Some(source, order[asking:][:most]), Some(source, order[:asking][:most])
+        return Subset(source, order[asking:][:most].numpy()), Subset(source, order[:asking][:most].numpy())
 
     def _read(self, source: Source) -> tuple[Tensor, Tensor]:
         images, labels = [], []
@@ -97,24 +98,3 @@ class KnnMonitor:
             with self.machine.autocast():
                 found.append(self.method.backbone((pixels - self.mean) / self.std).float())
         return torch.cat(found)
-
-
-class Some(Source):
-    """Some images of a source, in an order of one's own."""
-
-    def __init__(self, source: Source, positions: Tensor) -> None:
-        self.source, self.positions = source, positions.tolist()
-        self.name, self.split, self.class_names = source.name, source.split, source.class_names
-        self.labels = None if source.labels is None else source.labels[np.asarray(self.positions, dtype=np.int64)]
-        self.paths = [source.paths[position] for position in self.positions]
-        self.uniform_size = source.uniform_size
-        self.fingerprint = f"{source.fingerprint}/{len(self.positions)}"
-
-    def splits(self) -> list[str]:
-        return self.source.splits()
-
-    def decode(self, index: int) -> Tensor:
-        return self.source.decode(self.positions[index])
-
-    def encoded(self, index: int) -> bytes | None:
-        return self.source.encoded(self.positions[index])
