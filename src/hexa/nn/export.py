@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import safetensors.torch
 import timm
 import torch
 import torchvision
@@ -18,37 +19,61 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import Backbone, load_backbone, save_backbone
 from hexa.runtime.random import Stream
 
+#: The largest difference of features that counts as the same, relative to the largest feature.
+TOLERANCE = 1e-5
+
 
 def export(run: str | Path | Backbone, to: str, out: Path | str) -> dict[str, Any]:
-    """Write the backbone for `to`, load the file into the plain network strictly, and compare features.
+    """Write the backbone for `to`, load the file strictly into the plain network, and compare features.
 
-    timm: a state dict for timm.create_model(NAME, num_classes=0) · torchvision: for torchvision.models.NAME with fc =
-    Identity · safetensors: our own file. Networks with a small-image stem are compared in the plain network with that
-    stem; those of ours that others lack say so. Raises UserError; nothing is left behind then.
-    Returns what was checked: target, keys, the largest difference of features on random images.
+    timm: the state of timm.create_model(NAME, num_classes=0) · torchvision: of torchvision.models.NAME with fc =
+    Identity · safetensors: our own file. A file named .safetensors also says in its metadata how to rebuild the network
+    and how to normalise; any other name gives torch's own format, for plain networks only. A network with the
+    small-image stem is compared in the plain one with that stem in place of its own; small-resnet in our own class.
+    Raises UserError; a file that was there before stays as it was, and nothing new is left behind.
+
+    Returns what was checked: target, network (how to build it), tensors, largest_difference of features, bytes.
     """
     if to not in TARGETS:
         raise UserError(f"--to {to}: {nearest(to, TARGETS)}")
-    backbone = load_backbone(run)
     out = Path(out)
     if out.is_dir():
         raise UserError(f"{out}: a folder; give the name of a file")
+    if to == "safetensors" and out.suffix != ".safetensors":
+        raise UserError(f"{out}: a safetensors file is named so; end the name with .safetensors")
+    backbone = load_backbone(run)
+    config = backbone.network_config
+    if config.name == "pixels":
+        raise UserError("pixels are no network; export a run or a file of weights")
+    if config.name == "small-resnet" and out.suffix != ".safetensors":
+        raise UserError(
+            f"--to {to}: small-resnet is a network of ours that no library has, so that the file must say how to build "
+            "it: end its name with .safetensors"
+        )
+    network = TARGETS[to](config)  # what can't be represented ends here, before anything is written
+    missing = [folder for folder in (out.parent, *out.parent.parents) if not folder.exists()]
     out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(f".{out.name}.tmp{out.suffix}")
+    temporary = out.with_name(f".{out.stem}.{os.getpid()}.tmp{out.suffix}")
     try:
-        reloaded = TARGETS[to](backbone, temporary)
-        difference = largest_difference(backbone, reloaded)
-        if not difference <= 1e-5:
+        _write(backbone, temporary)
+        # into a network built anew, so that nothing of the one in memory is compared with itself
+        network.load_state_dict(_read(temporary), strict=True)
+        difference = largest_difference(backbone, network)
+        if not difference <= TOLERANCE:
             raise UserError(f"--to {to}: features differ by {difference:g} after loading back; nothing was written")
+        size = temporary.stat().st_size
         os.replace(temporary, out)
-    finally:
+    except BaseException:
         temporary.unlink(missing_ok=True)
+        for folder in missing:
+            folder.rmdir()
+        raise
     return {
         "target": to,
-        "network": describe_network(backbone.network_config),
-        "tensors": len(backbone.network.state_dict()),
+        "network": describe_network(config),
+        "tensors": len(network.state_dict()),
         "largest_difference": difference,
-        "bytes": out.stat().st_size,
+        "bytes": size,
     }
 
 
@@ -71,55 +96,46 @@ def largest_difference(backbone: Backbone, network: nn.Module) -> float:
     return float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
 
 
-def _to_timm(backbone: Backbone, path: Path) -> nn.Module:
-    config = backbone.network_config
-    return _state_dict(backbone, path, lambda: backbones.build(config) if _is_ours(config, "timm") else _timm(config))
-
-
-def _to_torchvision(backbone: Backbone, path: Path) -> nn.Module:
-    config = backbone.network_config
-    if _is_ours(config, "torchvision"):
-        return _state_dict(backbone, path, lambda: backbones.build(config))
-    if config.name not in torchvision.models.list_models():
-        raise UserError(f"--to torchvision: it has no network '{config.name}'; export --to timm or safetensors")
-
-    def build() -> nn.Module:
-        network = cast(nn.Module, torchvision.models.get_model(config.name, weights=None))
-        if not hasattr(network, "fc"):
-            raise UserError(f"--to torchvision: the names of '{config.name}' differ there; export --to timm")
-        network.fc = nn.Identity()
-        return backbones.use_small_stem(network, config.name) if config.small_stem else network
-
-    return _state_dict(backbone, path, build)
-
-
-def _to_safetensors(backbone: Backbone, path: Path) -> nn.Module:
-    save_backbone(backbone, path)
-    return load_backbone(path).network
-
-
-def _state_dict(backbone: Backbone, path: Path, build: Callable[[], nn.Module]) -> nn.Module:
-    """Write the plain state dict, and read it strictly into a network built anew."""
-    network = build()
+def _write(backbone: Backbone, path: Path) -> None:
+    if path.suffix == ".safetensors":
+        save_backbone(backbone, path)
+        return
     state = {name: value.detach().cpu().contiguous() for name, value in backbone.network.state_dict().items()}
-    torch.save(state, path)
-    network.load_state_dict(torch.load(path, weights_only=True), strict=True)
-    return network
+    with path.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def _timm(config: NetworkConfig) -> nn.Module:
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    """The file as others read it: torch.load or safetensors' own load_file, no code of ours."""
+    if path.suffix == ".safetensors":
+        return safetensors.torch.load_file(path)
+    return cast(dict[str, torch.Tensor], torch.load(path, weights_only=True))
+
+
+def _plain_timm(config: NetworkConfig) -> nn.Module:
+    if config.name == "small-resnet":
+        return backbones.build(config)
     network = cast(nn.Module, timm.create_model(config.name, num_classes=0))
     return backbones.use_small_stem(network, config.name) if config.small_stem else network
 
 
-def _is_ours(config: NetworkConfig, target: str) -> bool:
-    if config.name == "pixels":
-        raise UserError(f"--to {target}: pixels are no network")
-    return config.name == "small-resnet"
+def _plain_torchvision(config: NetworkConfig) -> nn.Module:
+    if config.name == "small-resnet":
+        return backbones.build(config)
+    if config.name not in torchvision.models.list_models():
+        raise UserError(f"--to torchvision: it has no network '{config.name}'; export --to timm or safetensors")
+    network = cast(nn.Module, torchvision.models.get_model(config.name, weights=None))
+    if not isinstance(network, torchvision.models.ResNet):
+        raise UserError(f"--to torchvision: it names the tensors of '{config.name}' otherwise; export --to timm")
+    network.fc = nn.Identity()
+    return backbones.use_small_stem(network, config.name) if config.small_stem else network
 
 
-TARGETS: dict[str, Callable[[Backbone, Path], nn.Module]] = {
-    "timm": _to_timm,
-    "torchvision": _to_torchvision,
-    "safetensors": _to_safetensors,
+TARGETS: dict[str, Callable[[NetworkConfig], nn.Module]] = {
+    "timm": _plain_timm,
+    "torchvision": _plain_torchvision,
+    "safetensors": backbones.build,
 }
+"""Builds the network that a file for this target must load into."""

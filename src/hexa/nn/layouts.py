@@ -1,0 +1,131 @@
+"""Whose checkpoint is it? Finding a backbone among the tensors of a file, by key names and shapes (REFERENCE §2.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from hexa.config import UserError, nearest
+from hexa.nn import backbones
+from hexa.nn.backbones import NetworkConfig
+
+State = Mapping[str, Tensor]
+
+#: What precedes the backbone's key names elsewhere, longest first. The last is a plain torchvision or timm file.
+PREFIXES = ("module.encoder_q.", "encoder_q.", "module.backbone.", "backbone.", "module.", "")
+#: A classifier or projection head beside the backbone; its tensors are dropped.
+HEADS = ("fc.", "head.", "classifier.", "projection_head.", "prototypes.")
+#: Momentum twins of the encoder that is meant, by words of their names: they hold the same keys.
+TWINS = ("key", "encoder_k", "momentum", "teacher", "target", "ema")
+#: Networks that a plain ResNet state is compared with.
+RESNETS = (
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "wide_resnet50_2",
+    "wide_resnet101_2",
+    "resnext50_32x4d",
+    "resnext101_32x8d",
+)
+
+
+def foreign_state(state: State, where: str, name: str | None = None) -> tuple[NetworkConfig, dict[str, Tensor], str]:
+    """The network a state dict in somebody's layout belongs to, its backbone's tensors, and the prefix they had.
+
+    MoCo (`module.encoder_q.*`), torchvision and timm are recognised by their key names. name: the timm network, where
+    the names alone don't tell it. Raises UserError if no known network has these tensors.
+    """
+    prefix = next(p for p in PREFIXES if any(key.startswith(p) for key in state))
+    kept = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    kept = {key: value for key, value in kept.items() if not key.startswith(HEADS)}
+    if name is not None:
+        if name not in timm.list_models():
+            raise UserError(f"{where}#{name}: timm has no such network; {nearest(name, timm.list_models())}")
+        stem = kept.get("conv1.weight")
+        small = stem is not None and stem.shape[-1] == 3 and name in RESNETS
+        return NetworkConfig(name=name, small_stem=small), kept, prefix
+    return recognise(kept, where), kept, prefix
+
+
+def recognise(state: State, where: str) -> NetworkConfig:
+    """The ResNet whose convolutions have these names and shapes."""
+    remedy = f"if timm has this network, name it: {where}#NETWORK"
+    stem = state.get("conv1.weight")
+    if stem is None:
+        some = ", ".join(list(state)[:4])
+        raise UserError(f"{where}: no ResNet by its key names ({some} …); {remedy}")
+    small = stem.shape[-1] == 3
+    for name in RESNETS:
+        config = NetworkConfig(name=name, small_stem=small)
+        with torch.device("meta"):
+            network = backbones.build(config)
+        convolutions = {key: value.shape for key, value in network.state_dict().items() if value.ndim == 4}
+        if convolutions == {key: value.shape for key, value in state.items() if value.ndim == 4}:
+            return config
+    depths = [len({key.split(".")[1] for key in state if key.startswith(f"layer{i}.")}) for i in range(1, 5)]
+    raise UserError(
+        f"{where}: a ResNet of {depths} blocks a stage and {stem.shape[0]} channels in its stem is none of the known "
+        f"({', '.join(RESNETS)}); give the safetensors file of a run, which says how to build it, or {remedy}"
+    )
+
+
+def find_backbone(state: State, network: nn.Module, where: str) -> dict[str, Tensor]:
+    """The tensors of `network` inside the state of a method that contains it, under the plain key names.
+
+    Every prefix under which all keys of the network lie is a candidate; of several, the one that is no momentum twin.
+    """
+    own = network.state_dict()
+    probe = next(iter(own))
+    prefixes = [key.removesuffix(probe) for key in state if key == probe or key.endswith("." + probe)]
+    whole = [prefix for prefix in prefixes if all(prefix + key in state for key in own)]
+    trained = [prefix for prefix in whole if not any(word in prefix.split(".") for word in TWINS)]
+    if not whole:
+        raise UserError(f"{where}: holds no network as config.yaml describes it; the run has been changed since")
+    chosen = (trained or whole)[0]
+    return {key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)}
+
+
+def load_strictly(network: nn.Module, state: State, where: str) -> None:
+    """Load a backbone's state; every key must match, and all that don't are listed in the UserError.
+
+    What may differ: a further batch-norm set (`bn1.aux.weight` beside `bn1.weight`) is dropped, and the counter
+    `num_batches_tracked`, which old files lack, stays 0.
+    """
+    own = network.state_dict()
+    plain = {key: value for key, value in state.items() if not _is_further_branch(key, own)}
+    problems = {
+        "it lacks": [k for k in own if k not in plain and not k.endswith("num_batches_tracked")],
+        "it has the unknown": [k for k in plain if k not in own],
+        "of another shape are": [k for k in own if k in plain and plain[k].shape != own[k].shape],
+    }
+    said = [f"{what} {_listed(keys)}" for what, keys in problems.items() if keys]
+    if said:
+        raise UserError(f"{where}: not the state of this network: {'; '.join(said)}")
+    network.load_state_dict({key: plain.get(key, value) for key, value in own.items()}, strict=True)
+
+
+def _is_further_branch(key: str, own: Mapping[str, Tensor]) -> bool:
+    """`layer.aux.weight` where `layer` is a batch-norm."""
+    parts = key.split(".")
+    if key in own or len(parts) < 3:
+        return False
+    base = ".".join(parts[:-2])
+    return f"{base}.running_mean" in own and f"{base}.{parts[-1]}" in own
+
+
+def _listed(keys: Sequence[str], most: int = 8) -> str:
+    more = f" … ({len(keys)} in all)" if len(keys) > most else ""
+    return ", ".join(keys[:most]) + more
+
+
+def triple(values: Sequence[float]) -> tuple[float, float, float]:
+    """Three numbers, one a channel."""
+    if len(values) != 3:
+        raise UserError(f"{list(values)} are not the three numbers, one a channel, that images need")
+    return cast(tuple[float, float, float], tuple(float(value) for value in values))

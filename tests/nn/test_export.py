@@ -1,0 +1,136 @@
+"""What is exported loads strictly into the plain network and gives the same features; what can't be leaves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import safetensors
+import safetensors.torch
+import timm
+import torch
+import torchvision
+from torch import nn
+
+from hexa.config import UserError
+from hexa.nn import export as exporting
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.export import export
+from hexa.nn.pretrained import Backbone, load_backbone, random_backbone
+
+SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
+
+
+def trained(config: NetworkConfig, size: int) -> Backbone:
+    """Statistics and affine parameters as after training, so that exporting too little would change the features."""
+    backbone = random_backbone(config, size)
+    for name, value in backbone.network.state_dict().items():
+        if name.endswith(("running_mean", "running_var", "bn1.weight", "bn2.bias")):
+            value.add_(torch.rand(value.shape, generator=torch.Generator().manual_seed(len(name))))
+    return backbone
+
+
+def read(path: Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)
+
+
+def expected(backbone: Backbone, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normalised by hand, and the features."""
+    mean, std = (torch.tensor(value).view(1, 3, 1, 1) for value in (backbone.mean, backbone.std))
+    return (images - mean) / std, backbone(images)
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+@pytest.mark.parametrize("target", ["timm", "torchvision"])
+def test_a_stock_network_loads_the_file_strictly(tmp_path: Path, target: str, suffix: str) -> None:
+    backbone = trained(NetworkConfig(name="resnet18"), 32)
+    out = tmp_path / "new" / f"out{suffix}"
+    report = export(backbone, target, out)
+    assert report["largest_difference"] < 1e-5
+    assert report["bytes"] == out.stat().st_size
+    if target == "timm":
+        network = timm.create_model("resnet18", num_classes=0)
+    else:
+        network = torchvision.models.resnet18()
+        network.fc = nn.Identity()
+    network.load_state_dict(read(out), strict=True)
+    normalised, features = expected(backbone, torch.rand(2, 3, 32, 32))
+    with torch.no_grad():
+        difference = (network.eval()(normalised) - features).abs().max()
+    assert difference <= 1e-4 * features.abs().max()
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
+
+
+def test_the_small_stem_goes_into_the_plain_network_with_that_stem(tmp_path: Path) -> None:
+    backbone = trained(NetworkConfig(name="resnet18", small_stem=True), 32)
+    report = export(backbone, "torchvision", tmp_path / "out.pth")
+    assert "3×3" in report["network"]
+    network = torchvision.models.resnet18()
+    network.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
+    network.maxpool, network.fc = nn.Identity(), nn.Identity()
+    network.load_state_dict(read(tmp_path / "out.pth"), strict=True)
+    normalised, features = expected(backbone, torch.rand(2, 3, 32, 32))
+    with torch.no_grad():
+        difference = (network.eval()(normalised) - features).abs().max()
+    assert difference <= 1e-4 * features.abs().max()
+
+
+@pytest.mark.parametrize("target", ["timm", "torchvision", "safetensors"])
+def test_a_network_of_ours_says_how_to_rebuild_it(tmp_path: Path, target: str) -> None:
+    backbone = trained(SMALL, 16)
+    out = tmp_path / "out.safetensors"
+    report = export(backbone, target, out)
+    assert "SmallResNet((4, 8)" in report["network"]
+    with safetensors.safe_open(out, framework="pt") as file:
+        assert NetworkConfig.model_validate_json(file.metadata()["network"]) == SMALL
+    images = torch.rand(2, 3, 16, 16)
+    assert torch.equal(load_backbone(out)(images), backbone(images))
+
+
+@pytest.mark.parametrize(
+    ("config", "target", "name", "said"),
+    [
+        (SMALL, "timm", "out.pth", r"\.safetensors"),
+        (NetworkConfig(name="resnet18"), "safetensors", "out.pth", r"\.safetensors"),
+        (NetworkConfig(name="resnet18"), "tim", "out.pth", "timm"),
+        (NetworkConfig(name="resnet26d"), "torchvision", "out.pth", "--to timm"),
+        (NetworkConfig(name="mobilenetv3_small_100"), "torchvision", "out.pth", "--to timm"),
+    ],
+)
+def test_what_a_target_cannot_hold_is_one_line(
+    tmp_path: Path, config: NetworkConfig, target: str, name: str, said: str
+) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        export(random_backbone(config, 32), target, tmp_path / "new" / name)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pixels_and_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="pixels"):
+        export("pixels:8", "timm", tmp_path / "out.pth")
+    with pytest.raises(UserError, match="folder"):
+        export(random_backbone(SMALL, 16), "safetensors", tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["value", "key"])
+def test_a_file_that_does_not_give_the_features_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    reading = exporting._read
+
+    def damaged(path: Path) -> dict[str, torch.Tensor]:
+        state = reading(path)
+        if damage == "key":
+            state["more"] = torch.ones(1)
+        else:
+            state["layer1.0.bn1.running_mean"] += 0.1
+        return state
+
+    monkeypatch.setattr(exporting, "_read", damaged)
+    out = tmp_path / "out.safetensors"
+    out.write_text("what was there")
+    with pytest.raises((UserError, RuntimeError), match=r"features differ|Unexpected key"):
+        export(trained(SMALL, 16), "safetensors", out)
+    assert out.read_text() == "what was there"
+    assert list(tmp_path.iterdir()) == [out]
