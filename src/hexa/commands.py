@@ -45,9 +45,8 @@ def recipes(given: argparse.Namespace, extra: Fields) -> int:
 
 def pretrain(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa pretrain`"""
-    from hexa.plugins import run_folder
-
     experiment = _experiment(given, extra)
+    from hexa.plugins import run_folder
     from hexa.training.run import pretrain as train
 
     run = train(experiment, run_folder(experiment, given.out), console=_console())
@@ -159,11 +158,11 @@ def report(given: argparse.Namespace, extra: Fields) -> int:
 
 def benchmark(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa benchmark`"""
+    given.config = None
+    experiment = _experiment(given, extra)
     from hexa.training.benchmark import benchmark as run
     from hexa.training.benchmark import table
 
-    given.config, given.data, given.epochs = None, None, None
-    experiment = _experiment(given, extra)
     console = _console(stderr=True)
     with _bar(console) as progress:
         measured = run(experiment, repeats=given.repeats, progress=progress)
