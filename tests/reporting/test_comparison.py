@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -88,43 +86,3 @@ def test_a_part_that_some_lack_is_one_row(make_run: MakeRun) -> None:
         ("hard_examples.adversarial", "present", "present", "–"),
         ("hard_examples.adversarial.epsilon", "1.0", "3.0", "–"),
     )
-
-
-def test_one_run_lists_every_evaluation_with_its_protocol(make_run: MakeRun) -> None:
-    run = read_run(make_run())
-    grid = comparison.evaluations([run], ["run"])
-    assert grid.header == ("protocol", "preset", "data", "backbone", "top1", "top1_last", "top5", "seed", "time")
-    first = dict(zip(grid.header, grid.rows[0], strict=True))
-    assert first["protocol"] == "knn"
-    assert first["preset"] == "k200-T0.07"
-    assert first["top1"] == f"{run.results[0]['metrics']['top1']:.2f}"
-    assert first["top5"] == "–"
-
-
-def test_several_runs_stand_side_by_side_with_the_best_marked(make_run: MakeRun) -> None:
-    runs = [read_run(make_run(name, seed=seed)) for seed, name in enumerate("abc")]
-    grid = comparison.evaluations(runs, list("abc"))
-    assert grid.header == ("protocol", "data", "metric", "a", "b", "c")
-    scores = [run.results[0]["metrics"]["top1"] for run in runs]
-    assert grid.rows[0][3:] == tuple(f"{score:.1f}" for score in scores)
-    assert (0, 3 + scores.index(max(scores))) in grid.best
-    equal = next(row for row, cells in enumerate(grid.rows) if cells[2] == "top5")
-    assert not any(row == equal for row, _ in grid.best)
-
-
-def test_seeds_are_averaged_when_nothing_else_differs(make_run: MakeRun) -> None:
-    runs = [read_run(make_run(f"s{seed}", seed=seed)) for seed in range(3)]
-    runs.append(read_run(make_run("other", hard_examples={})))
-    grid = comparison.over_seeds(runs, ["s0", "s1", "s2", "other"])
-    assert grid.header[3:] == ("s0 and 2 more", "other")
-    scores = [run.results[0]["metrics"]["top1"] for run in runs[:3]]
-    assert grid.rows[0][3] == f"{statistics.mean(scores):.1f} ± {statistics.stdev(scores):.1f}"
-    assert comparison.over_seeds(runs[2:], ["s2", "other"]).rows == ()
-
-
-def test_an_odd_value_is_shown_as_it_is(make_run: MakeRun) -> None:
-    folder = make_run()
-    odd = [{"protocol": None, "metrics": {"top1": "n/a", "top5": None}, "seconds": "long"}]
-    (folder / "results.json").write_text(json.dumps(odd))
-    grid = comparison.evaluations([read_run(folder)], ["run"])
-    assert grid.rows == (("–", "n/a", "–", "long"),)

@@ -88,7 +88,7 @@ def test_what_ran_is_said(make_run: MakeRun, tmp_path: Path) -> None:
     for text in ("digits-hexa-moco", "moco", "adversarial, cutmix (weight 0.5)", "finished", "Some CPU", "128", "0.06"):
         assert text in page.text
     assert any(tag == "code" and text.startswith("hexa pretrain digits-hexa-moco") for tag, text in page.texts)
-    assert "k200-T0.07" in page.text
+    assert "knn/k200-t0.07" in page.text
     assert any("temperature: 0.2" in text for tag, text in page.texts if tag == "code")  # the full configuration
     assert "versions.torch" in page.text
 

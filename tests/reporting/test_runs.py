@@ -21,7 +21,7 @@ def test_a_complete_run(make_run: MakeRun) -> None:
     assert [line["step"] for line in run.train] == [5, 10, 15, 20, 25, 30, 35, 40]
     assert run.epoch == 4.0
     assert run.seconds == pytest.approx(40 * 0.31)
-    assert [result["protocol"] for result in run.results] == ["knn", "linear"]
+    assert [result["protocol"] for result in run.results] == ["knn/k200-t0.07", "linear/moco"]
     assert run.config["method"]["name"] == "moco"
     assert run.environment["device"] == "Some CPU"
 

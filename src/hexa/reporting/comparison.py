@@ -1,21 +1,16 @@
-"""What runs are, in few words, and in what they differ: key facts, the command again, fields, evaluations, seeds."""
+"""What runs are, in few words, and in what they differ: key facts, the command again, configuration fields."""
 
 from __future__ import annotations
 
 import json
-import math
 import shlex
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hexa.config import UserError
 from hexa.reporting.runs import Record, Run, flatten, is_number
-from hexa.reporting.tables import NOTHING, format_duration, format_number, mean_std
-
-_INCIDENTAL = ("seed",)
-"""Fields in which two repetitions of one experiment may differ."""
+from hexa.reporting.tables import NOTHING, format_number
 
 
 @dataclass(frozen=True)
@@ -109,26 +104,6 @@ def differences(runs: Sequence[Run]) -> Grid:
     return Grid(("field",), tuple(rows.values()))
 
 
-def evaluations(runs: Sequence[Run], names: Sequence[str]) -> Grid:
-    """One run: a row an evaluation with everything it tells. Several: a row a metric, a column a run."""
-    return _listed_evaluations(runs[0]) if len(runs) == 1 else _side_by_side(runs, names)
-
-
-def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Grid:
-    """Mean ± std over runs that differ by their seed alone, a column an arm; empty if no experiment was repeated."""
-    arms: dict[str, list[Run]] = {}
-    for run in runs:
-        fields = {path: value for path, value in run.config.items() if path not in _INCIDENTAL}
-        arms.setdefault(json.dumps(fields, sort_keys=True, default=str) if run.config else run.name, []).append(run)
-    if len(runs) < 2 or len(arms) == len(runs):
-        return Grid((), ())
-    header = tuple(
-        f"{names[list(runs).index(members[0])]}" + (f" and {len(members) - 1} more" if len(members) > 1 else "")
-        for members in arms.values()
-    )
-    return _metrics(list(arms.values()), header)
-
-
 def listed(fields: Record) -> list[tuple[str, str]]:
     """Nested fields as (dotted path, text)."""
     return [(path, text(value)) for path, value in flatten(fields).items()]
@@ -156,58 +131,3 @@ def _hard_examples(fields: Record) -> str:
         remarks += [f"weight {format_number(weight)}"] if is_number(weight) and weight != 1 else []
         names.append(str(name) + (f" ({', '.join(remarks)})" if remarks else ""))
     return ", ".join(names) or "none"
-
-
-def _listed_evaluations(run: Run) -> Grid:
-    """What was evaluated and how, on the left; metrics, seed and time, on the right."""
-    about = [key for key in ("preset", "data", "backbone", "encoder", "branch") if _told(run, key)]
-    after = [key for key in ("seed", "seconds") if _told(run, key)]
-    metrics = list(dict.fromkeys(str(name) for result in run.results for name in result["metrics"]))
-    rows = []
-    for result in run.results:
-        described = (_described(key, result.get(key)) for key in about)
-        values = (_metric(result["metrics"].get(name)) for name in metrics)
-        last = (_described(key, result.get(key)) for key in after)
-        rows.append((text(result.get("protocol", "?")), *described, *values, *last))
-    header = ("protocol", *about, *metrics, *("time" if key == "seconds" else key for key in after))
-    return Grid(header if rows else (), tuple(rows), 1 + len(about))
-
-
-def _told(run: Run, key: str) -> bool:
-    return any(result.get(key) is not None for result in run.results)
-
-
-def _described(key: str, value: Any) -> str:
-    return format_duration(value) if key == "seconds" and is_number(value) else text(value)
-
-
-def _side_by_side(runs: Sequence[Run], names: Sequence[str]) -> Grid:
-    return _metrics([[run] for run in runs], tuple(names))
-
-
-def _metrics(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Grid:
-    """A row a (protocol, data, metric), a column an arm; the best mean of each row is marked."""
-    found: dict[tuple[str, ...], list[list[float]]] = {}
-    for number, members in enumerate(arms):
-        for run in members:
-            for result in run.results:
-                protocol = " ".join(filter(None, [text(result.get("protocol", "?")), _optional(result.get("preset"))]))
-                for metric, value in result["metrics"].items():
-                    place = (protocol, _optional(result.get("data")), str(metric))
-                    if is_number(value):
-                        found.setdefault(place, [[] for _ in arms])[number].append(float(value))
-    rows, best = [], set()
-    for row, (described, cells) in enumerate(found.items()):
-        rows.append((*described, *map(mean_std, cells)))
-        means = [statistics.fmean(cell) if cell else -math.inf for cell in cells]
-        if sum(map(bool, cells)) > 1 and len({mean for mean in means if mean > -math.inf}) > 1:
-            best |= {(row, 3 + column) for column, mean in enumerate(means) if mean == max(means)}
-    return Grid(("protocol", "data", "metric", *header) if rows else (), tuple(rows), 3, frozenset(best))
-
-
-def _optional(value: Any) -> str:
-    return "" if value is None else text(value)
-
-
-def _metric(value: Any) -> str:
-    return f"{value:.2f}" if is_number(value) else text(value)

@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from hexa.config import UserError
-from hexa.reporting import comparison, curves, published
+from hexa.reporting import comparison, curves, published, scores
 from hexa.reporting.runs import Record, Run, is_number, read_run
 from hexa.reporting.tables import format_duration, format_number
 from hexa.runtime import processes
@@ -71,8 +71,8 @@ def render(runs: Sequence[Run]) -> str:
         script=package_file("report.js"),
         pages=[_page(run, name, slot) for slot, (run, name) in enumerate(zip(runs, names, strict=True))],
         charts=curves.charts(runs),
-        evaluation=comparison.evaluations(runs, names),
-        seeds=comparison.over_seeds(runs, names),
+        evaluation=scores.evaluations(runs, names),
+        seeds=scores.over_seeds(runs, names),
         differences=comparison.differences(runs),
         published=[block for run, name in zip(runs, names, strict=True) if (block := _published(run, name))],
         published_columns=published.COLUMNS,
@@ -125,10 +125,10 @@ def _headline(run: Run) -> list[tuple[str, str, str]]:
     if knn:
         remark = f"best {max(knn):.1f} %" if max(knn) > knn[-1] else "its best so far" if knn[1:] else ""
         shown.append(("k-NN monitor", f"{knn[-1]:.1f} %", remark))
-    for result in run.results[-2:]:
+    for result in scores.newest(run)[-2:]:
         metric, value = next(iter(result["metrics"].items()), ("", None))
         if is_number(value):
-            label = str(result.get("protocol", "evaluation"))
+            label = scores.protocol(result)
             shown.append((label, f"{value:.1f} %", " · ".join(filter(None, [metric, _data(result)]))))
     if run.seconds is not None:
         shown.append(("Training time", format_duration(run.seconds), comparison.device(run)))

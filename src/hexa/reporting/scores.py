@@ -1,0 +1,151 @@
+"""Evaluations of runs as tables: every one with its protocol, runs side by side, and means over seeds."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hexa.reporting.comparison import Grid, text
+from hexa.reporting.runs import Record, Run, is_number
+from hexa.reporting.tables import format_duration, mean_std
+
+_INCIDENTAL = ("seed",)
+"""Fields in which two repetitions of one experiment may differ."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric of one evaluation. spread: the standard deviation that the evaluation itself tells (`top1_std`)."""
+
+    value: float
+    spread: float | None
+
+
+def evaluations(runs: Sequence[Run], names: Sequence[str]) -> Grid:
+    """One run: a row an evaluation with everything it tells. Several: a row a metric, a column a run."""
+    return _listed(runs[0]) if len(runs) == 1 else _side_by_side([[run] for run in runs], tuple(names))
+
+
+def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Grid:
+    """Mean ± std over runs that differ by their seed alone, a column an arm; empty if no experiment was repeated."""
+    arms: dict[str, list[int]] = {}
+    for number, run in enumerate(runs):
+        fields = {path: value for path, value in run.config.items() if path not in _INCIDENTAL}
+        key = json.dumps(fields, sort_keys=True, default=str) if run.config else f"run {number}"
+        arms.setdefault(key, []).append(number)
+    if len(arms) == len(runs):
+        return Grid((), ())
+    header = tuple(names[m[0]] + (f" and {len(m) - 1} more" if len(m) > 1 else "") for m in arms.values())
+    return _side_by_side([[runs[number] for number in members] for members in arms.values()], header)
+
+
+def newest(run: Run) -> list[Record]:
+    """The evaluations of a run without those that a later one of the same kind, data and seed replaces."""
+    kept = {}
+    for result in run.results:
+        kind = [result.get(key) for key in ("protocol", "preset", "data", "seed", "deviations")]
+        kept[json.dumps([*kind, _encoder(result)], sort_keys=True, default=str)] = result
+    return list(kept.values())
+
+
+def protocol(result: Record) -> str:
+    """The protocol id, with the preset where it is not the only one."""
+    preset = result.get("preset")
+    named = preset is not None and preset != "default" and str(preset) not in str(result.get("protocol"))
+    return text(result.get("protocol", "?")) + (f" {text(preset)}" if named else "")
+
+
+def _encoder(result: Record) -> str:
+    """Which network was evaluated, and which of its batch-norms."""
+    facts = result.get("backbone_facts")
+    facts = facts if isinstance(facts, dict) else result
+    return " · ".join(text(facts[key]) for key in ("encoder", "branch") if facts.get(key) is not None)
+
+
+def _listed(run: Run) -> Grid:
+    """What was evaluated and how, on the left; metrics, seed and time, on the right."""
+    results = newest(run)
+    shown: dict[str, list[str]] = {
+        "protocol": [protocol(result) for result in results],
+        "data": [_optional(result.get("data")) for result in results],
+        "encoder": [_encoder(result) for result in results],
+        "deviations": [_deviations(result.get("deviations")) for result in results],
+        "notes": [text(result.get("notes") or "") for result in results],
+    }
+    shown = {name: cells for name, cells in shown.items() if any(cells)}
+    leading = len(shown)
+    for metric in dict.fromkeys(str(name) for result in results for name in result["metrics"]):
+        if not any(_is_spread(metric, result["metrics"]) for result in results):
+            shown[metric] = [_metric(result["metrics"], metric) for result in results]
+    if any(result.get("seed") is not None for result in results):
+        shown["seed"] = [text(result.get("seed")) for result in results]
+    if any(is_number(result.get("seconds")) for result in results):
+        shown["time"] = [_time(result.get("seconds")) for result in results]
+    return Grid(tuple(shown) if results else (), tuple(zip(*shown.values(), strict=True)), leading)
+
+
+def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Grid:
+    """A row a (protocol, data, metric), a column an arm; the best mean of each row is marked."""
+    encoders = {_encoder(result) for members in arms for run in members for result in run.results}
+    found: dict[tuple[str, ...], list[list[Score]]] = {}
+    for number, members in enumerate(arms):
+        for result in (result for run in members for result in newest(run)):
+            named = protocol(result) + (f" ({_encoder(result)})" if len(encoders) > 1 else "")
+            for metric, score in _scores(result["metrics"]):
+                place = (named, _optional(result.get("data")), metric)
+                found.setdefault(place, [[] for _ in arms])[number].append(score)
+    rows, best = [], set()
+    for row, (described, cells) in enumerate(found.items()):
+        rows.append((*described, *map(_shown, cells)))
+        means = [statistics.fmean(score.value for score in cell) if cell else -math.inf for cell in cells]
+        if len({mean for mean in means if mean > -math.inf}) > 1:
+            best |= {(row, 3 + column) for column, mean in enumerate(means) if mean == max(means)}
+    return Grid(("protocol", "data", "metric", *header) if rows else (), tuple(rows), 3, frozenset(best))
+
+
+def _scores(metrics: Record) -> Iterator[tuple[str, Score]]:
+    for name, value in metrics.items():
+        if is_number(value) and not _is_spread(str(name), metrics):
+            spread = metrics.get(f"{name}_std")
+            yield str(name), Score(float(value), float(spread) if is_number(spread) else None)
+
+
+def _is_spread(name: str, metrics: Record) -> bool:
+    """Whether this is the standard deviation of another metric, beside which it is shown."""
+    return name.endswith("_std") and is_number(metrics.get(name.removesuffix("_std")))
+
+
+def _shown(scores: Sequence[Score]) -> str:
+    if len(scores) == 1 and scores[0].spread is not None:
+        return f"{scores[0].value:.1f} ± {scores[0].spread:.1f}"
+    return mean_std([score.value for score in scores])
+
+
+def _metric(metrics: Record, name: str) -> str:
+    value, spread = metrics.get(name), metrics.get(f"{name}_std")
+    if not is_number(value):
+        return text(value)
+    return f"{value:.2f}" + (f" ± {spread:.2f}" if is_number(spread) else "")
+
+
+def _deviations(value: Any) -> str:
+    """{option: [published, used]} as `option published → used`."""
+    if not isinstance(value, dict):
+        return ""
+    parts = []
+    for option, pair in value.items():
+        ends = pair if isinstance(pair, list) else [pair]
+        parts.append(f"{option} {' → '.join(text(end) for end in ends)}")
+    return ", ".join(parts)
+
+
+def _time(seconds: Any) -> str:
+    return format_duration(seconds) if is_number(seconds) else text(seconds)
+
+
+def _optional(value: Any) -> str:
+    return "" if value is None else text(value)

@@ -1,0 +1,103 @@
+"""Evaluations as tables."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+from hexa.reporting import scores
+from hexa.reporting.runs import read_run
+from tests.reporting.conftest import MakeRun
+
+
+def test_one_run_lists_every_evaluation_with_its_protocol(make_run: MakeRun) -> None:
+    run = read_run(make_run())
+    grid = scores.evaluations([run], ["run"])
+    assert grid.header == ("protocol", "data", "encoder", "top1", "top5", "top1_last", "seed", "time")
+    assert grid.leading == 3
+    first = dict(zip(grid.header, grid.rows[0], strict=True))
+    assert first["protocol"] == "knn/k200-t0.07"
+    assert first["encoder"] == "query · main"
+    assert first["top1"] == f"{run.results[0]['metrics']['top1']:.2f}"
+    assert first["top1_last"] == "–"
+
+
+def test_several_runs_stand_side_by_side_with_the_best_marked(make_run: MakeRun) -> None:
+    runs = [read_run(make_run(name, seed=seed)) for seed, name in enumerate("abc")]
+    grid = scores.evaluations(runs, list("abc"))
+    assert grid.header == ("protocol", "data", "metric", "a", "b", "c")
+    top1 = [run.results[0]["metrics"]["top1"] for run in runs]
+    assert grid.rows[0][3:] == tuple(f"{score:.1f}" for score in top1)
+    assert (0, 3 + top1.index(max(top1))) in grid.best
+    equal = next(row for row, cells in enumerate(grid.rows) if cells[2] == "top5")
+    assert not any(row == equal for row, _ in grid.best)
+
+
+def test_seeds_are_averaged_when_nothing_else_differs(make_run: MakeRun) -> None:
+    runs = [read_run(make_run(f"s{seed}", seed=seed)) for seed in range(3)]
+    runs.append(read_run(make_run("other", hard_examples={})))
+    grid = scores.over_seeds(runs, ["s0", "s1", "s2", "other"])
+    assert grid.header[3:] == ("s0 and 2 more", "other")
+    top1 = [run.results[0]["metrics"]["top1"] for run in runs[:3]]
+    assert grid.rows[0][3] == f"{statistics.mean(top1):.1f} ± {statistics.stdev(top1):.1f}"
+    assert scores.over_seeds(runs[2:], ["s2", "other"]).rows == ()
+
+
+def test_an_odd_value_is_shown_as_it_is(make_run: MakeRun) -> None:
+    folder = make_run()
+    odd = [{"protocol": None, "metrics": {"top1": "n/a", "top5": None}, "seconds": "long"}]
+    (folder / "results.json").write_text(json.dumps(odd))
+    grid = scores.evaluations([read_run(folder)], ["run"])
+    assert grid.header == ("protocol", "top1", "top5")
+    assert grid.rows == (("–", "n/a", "–"),)
+
+
+def with_results(folder: Path, *results: dict[str, object]) -> Path:
+    (folder / "results.json").write_text(json.dumps(results))
+    return folder
+
+
+def test_a_later_evaluation_of_the_same_kind_replaces_the_earlier(make_run: MakeRun) -> None:
+    """A demo that is started twice appends the same evaluation; it is not a second measurement."""
+    base = {"protocol": "knn", "data": "digits", "seed": 0}
+    run = read_run(
+        with_results(
+            make_run(),
+            base | {"metrics": {"top1": 50.0}},
+            base | {"metrics": {"top1": 60.0}},
+            base | {"metrics": {"top1": 70.0}, "seed": 1},
+            base | {"metrics": {"top1": 80.0}, "data": "other"},
+        )
+    )
+    assert [result["metrics"]["top1"] for result in scores.newest(run)] == [60.0, 70.0, 80.0]
+    grid = scores.evaluations([run, run], ["a", "b"])
+    assert grid.rows[0][3] == f"65.0 ± {statistics.stdev([60, 70]):.1f}"
+
+
+def test_a_spread_stands_beside_its_metric(make_run: MakeRun) -> None:
+    few = {"protocol": "probe/few", "metrics": {"top1": 91.25, "top1_std": 1.5, "odd_std": 3.0}}
+    run = read_run(with_results(make_run(), few))
+    grid = scores.evaluations([run], ["run"])
+    assert dict(zip(grid.header, grid.rows[0], strict=True)) == {
+        "protocol": "probe/few",
+        "top1": "91.25 ± 1.50",
+        "odd_std": "3.00",
+    }
+    both = scores.evaluations([run, run], ["a", "b"])
+    assert both.rows[0] == ("probe/few", "", "top1", "91.2 ± 1.5", "91.2 ± 1.5")
+
+
+def test_deviations_from_a_protocol_are_said(make_run: MakeRun) -> None:
+    result = {"protocol": "linear/moco*", "metrics": {"top1": 1.0}, "deviations": {"epochs": [100, 5]}}
+    grid = scores.evaluations([read_run(with_results(make_run(), result))], ["run"])
+    assert dict(zip(grid.header, grid.rows[0], strict=True))["deviations"] == "epochs 100 → 5"
+
+
+def test_encoders_are_told_apart_where_there_are_several(make_run: MakeRun) -> None:
+    base = {"protocol": "knn", "metrics": {"top1": 1.0}}
+    one = base | {"backbone_facts": {"encoder": "query", "branch": "main"}}
+    two = {"protocol": "knn", "metrics": {"top1": 2.0}, "backbone_facts": {"encoder": "key", "branch": "main"}}
+    run = read_run(with_results(make_run(), one, two))
+    rows = scores.evaluations([run, run], ["a", "b"]).rows
+    assert [row[0] for row in rows] == ["knn (query · main)", "knn (key · main)"]
