@@ -116,11 +116,13 @@ def visualize(given: argparse.Namespace, extra: Fields) -> int:
     from hexa import plugins
     from hexa.reporting.visualize import visualize as run
 
-    target: Path | Experiment = Path(given.target)
-    if target.is_dir():
+    target: Path | Experiment
+    folder = Path(given.target)
+    if folder.is_dir():
         if extra:
             raise UserError(f"--{next(iter(extra))}: a run has its fields already; they can be set for a recipe only")
-        plugins.restore(target / "config.yaml")
+        plugins.restore(folder / "config.yaml")
+        target = folder
     else:
         given.recipe, given.config = given.target, None
         target = _experiment(given, extra)
