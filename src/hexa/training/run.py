@@ -62,6 +62,12 @@ def _carry_out(experiment: Experiment, folder: Path, console: Console | None, re
         console = console or Console(stderr=True)
         with kernels(experiment.training.deterministic):
             return _run(experiment, folder, console if processes.is_main() else None, machine, resumed)
+    except Exception as error:
+        if experiment.training.compile and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            reason = str(error).strip().splitlines()[0][:200]
+            remedy = f"'hexa resume {folder}' goes on once 'compile: false' stands in its {CONFIG}"
+            raise UserError(f"training.compile: torch can't compile on this machine ({reason}); {remedy}") from None
+        raise
     finally:
         processes.shutdown()
 

@@ -20,8 +20,8 @@ class Interrupted(Exception):
     def __init__(self, number: int, step: int, run: Path | None) -> None:
         self.number, self.step, self.run = number, step, run
         super().__init__(
-            f"interrupted by {signal.Signals(number).name}; saved at step {step}"
-            + (f"; go on with: hexa resume {run}" if run is not None else "")
+            f"interrupted by {signal.Signals(number).name} at step {step}"
+            + (f", which is saved; go on with: hexa resume {run}" if run is not None else "")
         )
 
     @property
