@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -36,43 +36,35 @@ class Views:
         self.config = config
 
     def __call__(self, images: Tensor, stream: Stream, rows: slice | None = None) -> tuple[Tensor, ...]:
-        """The `num_views` views of `images` [B, 3, H, W] (uint8, or float in [0, 1]), on their device: float32 [B, 3,
-        S, S] each.
+        """The views of `images` [B, 3, H, W], uint8 or float in [0, 1]: V float32 [B, 3, S, S] on their device.
 
         rows: where these images stand in the global batch (default: they are all of it), so that every process makes
         the views that one process would have made.
         """
         numbers = self.draw(stream, rows or slice(0, len(images)))  # [V, B, P]
-        views, batch = self.config.num_views, len(images)
+        views, batch, size = self.config.num_views, len(images), self.config.size
         height, width = images.shape[2:]
-        boxes, flip = self.boxes(numbers.view(views * batch, _COLUMNS), height, width)
+        flat = numbers.view(views * batch, _COLUMNS)
+        boxes, flip = self.boxes(flat, height, width)
         packed = photometric.to_device(torch.stack((*boxes, flip.long())), images.device)  # [5, V·B]
         source = torch.arange(batch, device=images.device).repeat(views)
-        size, out = self.config.size, []
-        flat = numbers.view(views * batch, _COLUMNS)
         scale = 1 / 255 if images.dtype == torch.uint8 else 1.0
+        out = torch.empty((views * batch, 3, size, size), device=images.device)
         for part in _chunks(views * batch, 3 * max(height * width, size * size), images.device):
-            now = packed[:, part]
-            cut = geometry.crop_resize(
-                images.index_select(0, source[part]), geometry.Boxes(*now[:4]), size, now[4].bool()
-            )
-            out.append(self.recolor(cut.mul_(scale).contiguous(), flat[part]))
-        return tuple(torch.cat(out).view(views, batch, 3, size, size).unbind())
+            chosen = images.index_select(0, source[part])
+            cut = geometry.crop_resize(chosen, geometry.Boxes(*packed[:4, part]), size, packed[4, part].bool())
+            self.recolor_(torch.mul(cut, scale, out=out[part]), flat[part])
+        return tuple(out.view(views, batch, 3, size, size).unbind())
 
     def finish(self, crops: Sequence[Tensor], stream: Stream, rows: slice | None = None) -> tuple[Tensor, ...]:
-        """The colour half alone, for crops that a worker cut with `boxes`: V tensors [B, 3, S, S], uint8 or float in
-        [0, 1].
-        """
+        """The colour half alone, for V tensors of crops [B, 3, S, S] that a worker cut, uint8 or float in [0, 1]."""
         numbers = self.draw(stream, rows or slice(0, len(crops[0])))
-        return tuple(
-            torch.cat(
-                [
-                    self.recolor(_unit(crop[part]), number[part])
-                    for part in _chunks(len(crop), 3 * self.config.size**2, crop.device)
-                ]
-            )
-            for crop, number in zip(crops, numbers, strict=True)
-        )
+        out = tuple(torch.empty(crop.shape, device=crop.device) for crop in crops)
+        for crop, view, number in zip(crops, out, numbers, strict=True):
+            scale = 1 / 255 if crop.dtype == torch.uint8 else 1.0
+            for part in _chunks(len(crop), 3 * self.config.size**2, crop.device):
+                self.recolor_(torch.mul(crop[part], scale, out=view[part]), number[part])
+        return out
 
     def draw(self, stream: Stream, rows: slice) -> Tensor:
         """The numbers in [0, 1) that decide everything about the views of these rows of the global batch: [V, rows, P].
@@ -90,67 +82,60 @@ class Views:
         boxes = geometry.random_boxes(numbers[:, _BOX], height, width, self.config.scale, self.config.ratio)
         return boxes, numbers[:, _FLIP] < self.config.flip_probability
 
-    def recolor(self, crops: Tensor, numbers: Tensor) -> Tensor:
-        """Colour operations on crops [n, 3, S, S] in [0, 1], as `numbers` [n, P] decide, each on those it applies to.
-        May overwrite.
-        """
+    def recolor_(self, crops: Tensor, numbers: Tensor) -> None:
+        """Colour operations in place on crops [n, 3, S, S] in [0, 1], as `numbers` [n, P] decide, each on its share."""
         for name in self.config.order:
-            crops = getattr(self, f"_{name}")(crops, numbers)
-        return crops
+            getattr(self, f"_{name}")(crops, numbers)
 
-    def _jitter(self, crops: Tensor, numbers: Tensor) -> Tensor:
+    def _jitter(self, crops: Tensor, numbers: Tensor) -> None:
         config = self.config
         index = _chosen(numbers, _JITTER, config.jitter_probability)
         if not len(index) or not (config.brightness or config.contrast or config.saturation or config.hue):
-            return crops
-        chosen = numbers[index]
+            return
+        jitter = self._jitter_of(numbers[index])
+        by_turn = photometric.hue_turn(jitter).argsort(stable=True)  # spares the jitter from sorting images itself
+        jitter = jitter.select(by_turn)
+        _apply_(crops, index[by_turn], lambda some: photometric.color_jitter(some, jitter))
+
+    def _jitter_of(self, numbers: Tensor) -> photometric.Jitter:
+        config = self.config
 
         def factor(column: int, strength: float) -> Tensor:
             low = max(0.0, 1 - strength)
-            return low + (1 + strength - low) * chosen[:, column]
+            return low + (1 + strength - low) * numbers[:, column]
 
-        jitter = photometric.Jitter(
+        return photometric.Jitter(
             factor(_BRIGHTNESS, config.brightness),
             factor(_CONTRAST, config.contrast),
             factor(_SATURATION, config.saturation),
-            config.hue * (2 * chosen[:, _HUE] - 1),
-            (chosen[:, _ORDER] * len(photometric.ORDERS)).long(),
+            config.hue * (2 * numbers[:, _HUE] - 1),
+            (numbers[:, _ORDER] * len(photometric.ORDERS)).long(),
         )
-        return _apply(crops, index, lambda some: photometric.color_jitter(some, jitter))
 
-    def _grayscale(self, crops: Tensor, numbers: Tensor) -> Tensor:
-        return _apply(crops, _chosen(numbers, _GRAYSCALE, self.config.grayscale_probability), photometric.grayscale)
+    def _grayscale(self, crops: Tensor, numbers: Tensor) -> None:
+        _apply_(crops, _chosen(numbers, _GRAYSCALE, self.config.grayscale_probability), photometric.grayscale)
 
-    def _blur(self, crops: Tensor, numbers: Tensor) -> Tensor:
+    def _blur(self, crops: Tensor, numbers: Tensor) -> None:
         index = _chosen(numbers, _BLUR, self.config.blur_probability)
         low, high = self.config.blur_sigma
         radius = photometric.blur_radius(high, self.config.size)
-        if not len(index) or radius == 0:
-            return crops
-        sigma = photometric.to_device(low + (high - low) * numbers[index, _SIGMA], crops.device)
-        return _apply(crops, index, lambda some: photometric.gaussian_blur(some, sigma, radius))
+        if len(index) and radius:
+            sigma = photometric.to_device(low + (high - low) * numbers[index, _SIGMA], crops.device)
+            _apply_(crops, index, lambda some: photometric.gaussian_blur(some, sigma, radius))
 
-    def _solarize(self, crops: Tensor, numbers: Tensor) -> Tensor:
-        return _apply(crops, _chosen(numbers, _SOLARIZE, self.config.solarize_probability), photometric.solarize)
+    def _solarize(self, crops: Tensor, numbers: Tensor) -> None:
+        _apply_(crops, _chosen(numbers, _SOLARIZE, self.config.solarize_probability), photometric.solarize)
 
 
 def _chosen(numbers: Tensor, column: int, probability: float) -> Tensor:
     return (numbers[:, column] < probability).nonzero()[:, 0]
 
 
-def _apply(crops: Tensor, index: Tensor, operation: Any) -> Tensor:
-    """Apply an operation to some of the crops, in place unless it is all of them."""
-    if len(index) == 0:
-        return crops
-    if len(index) == len(crops):
-        return operation(crops).contiguous()  # type: ignore[no-any-return]
-    index = photometric.to_device(index, crops.device)
-    return crops.index_copy_(0, index, operation(crops.index_select(0, index)))
-
-
-def _unit(crops: Tensor) -> Tensor:
-    """A float copy in [0, 1]."""
-    return crops.float().div_(255) if crops.dtype == torch.uint8 else crops.float().clone()
+def _apply_(crops: Tensor, index: Tensor, operation: Callable[[Tensor], Tensor]) -> None:
+    """Apply an operation to the crops of an index list on the CPU, in place."""
+    if len(index):
+        index = photometric.to_device(index, crops.device)
+        crops.index_copy_(0, index, operation(crops.index_select(0, index)))
 
 
 def _chunks(rows: int, floats_per_row: int, device: torch.device) -> list[slice]:

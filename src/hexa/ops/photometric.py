@@ -17,6 +17,7 @@ from torch import Tensor
 
 LUMA = (0.2989, 0.587, 0.114)
 ORDERS = tuple(itertools.permutations(range(4)))
+_PLACE = torch.tensor(ORDERS).argsort(1)  # [24, 4]: when each operation comes
 _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)
 
 
@@ -52,7 +53,7 @@ def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
     return torch.lerp(luma(images), images, _per_image(factor)).clamp_(0, 1)
 
 
-def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
+def adjust_hue(images: Tensor, shift: Tensor, out: Tensor | None = None) -> Tensor:
     """Turn the hue by `shift` [B] of the full circle, in [−½, ½]; HSV value and saturation stay.
 
     With V = max, C = max − min and the hue h in sixths of the circle, the colours of hue h are
@@ -71,7 +72,7 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
     )
     hue.add_(shift.mul(6).view(-1, 1, 1))
     hue.sub_(hue.div(6).floor_().mul_(6))
-    turned = torch.empty_like(images)
+    turned = torch.empty_like(images) if out is None else out
     torch.addcmul(value, chroma, (hue - 3).abs_().neg_().add_(2).clamp_(0, 1), value=-1, out=turned[:, 0])
     torch.addcmul(value, chroma, (hue - 2).abs_().sub_(1).clamp_(0, 1), value=-1, out=turned[:, 1])
     torch.addcmul(value, chroma, (hue - 4).abs_().sub_(1).clamp_(0, 1), value=-1, out=turned[:, 2])
@@ -96,41 +97,51 @@ class Jitter(NamedTuple):
         return Jitter(*(value[index] for value in self))
 
 
+def hue_turn(jitter: Jitter) -> Tensor:
+    """When the hue comes in each image's order: 0, 1, 2 or 3, [B] on the CPU."""
+    return _PLACE[jitter.order, _HUE]
+
+
 def color_jitter(images: Tensor, jitter: Jitter) -> Tensor:
-    """Brightness, contrast, saturation and hue in an order of its own for every image, clipped after each (REFERENCE
-    §2.2).
+    """Brightness, contrast, saturation and hue, clipped after each, in an order of every image's own (REFERENCE §2.2).
 
     The first three are all clip(a·x + b·luma(x) + c·mean luma(x)), so whatever the orders are, three such steps serve
     the whole batch; before, between and after them the hue turns of those images whose turn it is. Parameters are on
-    the CPU and are copied to the device once; nothing is read back.
+    the CPU and are copied to the device once; nothing is read back. Images that come sorted by `hue_turn` are spared
+    two passes.
     """
-    place = torch.tensor(ORDERS).argsort(1)[jitter.order]  # [B, 4]: when each operation comes
-    hue_at = place[:, _HUE]
-    step = place[:, :_HUE] - (place[:, :_HUE] > hue_at[:, None]).long()  # [B, 3]: when, among the three
+    turns = hue_turn(jitter)
+    if bool((turns.diff() >= 0).all()):
+        return _jitter_by_turn(images.clone(memory_format=torch.contiguous_format), jitter, turns)
+    by_turn = turns.argsort(stable=True)
+    index = to_device(by_turn, images.device)
+    made = _jitter_by_turn(images.index_select(0, index), jitter.select(by_turn), turns[by_turn])
+    return torch.empty_like(made).index_copy_(0, index, made)
+
+
+def _jitter_by_turn(out: Tensor, jitter: Jitter, turns: Tensor) -> Tensor:
+    """`color_jitter` in place, of images sorted by `turns`."""
+    place = _PLACE[jitter.order][:, :_HUE]  # [B, 3]
+    step = place - (place > turns[:, None]).long()  # [B, 3]: when, among the three that are not hue
     factors = torch.stack((jitter.brightness, jitter.contrast, jitter.saturation), 1)  # [B, 3]
-    coefficients = torch.zeros(3, 3, len(images))  # [step, (a, b, c), B]
-    rows = torch.arange(len(images))
+    coefficients = torch.zeros(3, 3, len(out))  # [step, (a, b, c), B]
+    rows = torch.arange(len(out))
     for operation, other in ((_BRIGHTNESS, None), (_CONTRAST, 2), (_SATURATION, 1)):
         coefficients[step[:, operation], 0, rows] = factors[:, operation]
         if other is not None:
             coefficients[step[:, operation], other, rows] = 1 - factors[:, operation]
-    by_turn = hue_at.argsort(stable=True)
-    counts = hue_at.bincount(minlength=4).tolist()
-    packed = to_device(torch.cat((coefficients.view(9, -1), jitter.hue[by_turn][None])), images.device)
-    turns = to_device(by_turn, images.device)
-    out = images.clone()
+    packed = to_device(torch.cat((coefficients.view(9, -1), jitter.hue[None])), out.device)
     start = 0
-    for turn in range(4):
-        if counts[turn]:
-            index = turns[start : start + counts[turn]]
-            shift = packed[9, start : start + counts[turn]]
-            out.index_copy_(0, index, adjust_hue(out.index_select(0, index), shift))
-            start += counts[turn]
+    for turn, count in enumerate(turns.bincount(minlength=4).tolist()):
+        if count:
+            part = slice(start, start + count)
+            adjust_hue(out[part], packed[9, part], out[part])
+            start += count
         if turn < 3:
             own, gray, level = (_per_image(packed[3 * turn + i]) for i in range(3))
             blend = luma(out)
-            level = blend.mean((1, 2, 3), keepdim=True).mul_(level)
-            out = out.mul_(own).add_(blend.mul_(gray).add_(level)).clamp_(0, 1)
+            offset = blend.mean((1, 2, 3), keepdim=True).mul_(level)
+            torch.addcmul(torch.addcmul(offset, blend, gray, out=blend), out, own, out=out).clamp_(0, 1)
     return out
 
 
@@ -159,8 +170,10 @@ def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
     kernel /= kernel.sum(1, keepdim=True)
     rows = _band(kernel, radius, height)
     columns = rows if width == height else _band(kernel, radius, width)
-    across = torch.bmm(images.reshape(batch, channels * height, width), columns.transpose(1, 2))
-    return torch.matmul(rows[:, None], across.view(batch, channels, height, width))
+    # channels between height and width: then each product is one matrix multiplication per image, as in a crop
+    tall = torch.bmm(rows, images.permute(0, 2, 1, 3).reshape(batch, height, channels * width))
+    out = torch.bmm(tall.view(batch, height * channels, width), columns.transpose(1, 2))
+    return out.view(batch, height, channels, width).permute(0, 2, 1, 3)
 
 
 def _band(kernel: Tensor, radius: int, size: int) -> Tensor:
