@@ -68,19 +68,29 @@ def evaluate(
         progress=progress,
     )
     outcome = chosen.run(task, settings)
-    identity = chosen.identity(name, settings) + (f"-holdout{holdout:g}" if holdout else "")
+    used = settings.model_copy(update=outcome.effective)
+    identity = chosen.identity(name, used) + (f"-holdout{holdout:g}" if holdout else "")
+    facts = describe(loaded)
     result = {
         "protocol": f"{protocol}/{identity}",
         "preset": name,
         "metrics": outcome.metrics,
         "backbone": str(backbone) if isinstance(backbone, str | Path) else "module",
-        "backbone_facts": describe(loaded),
+        "encoder": facts["encoder"],
+        "branch": facts["branch"],
+        "backbone_facts": facts,
         "data": data,
         "data_facts": {
-            "fit": {"split": fit.split, "images": len(fit), "fingerprint": fit.fingerprint},
-            "test": {"split": test.split, "images": len(test), "fingerprint": test.fingerprint},
+            part: {
+                "source": source.name,
+                "split": source.split,
+                "images": len(source),
+                "fingerprint": source.fingerprint,
+            }
+            for part, source in (("fit", fit), ("test", test))
         },
-        "options": {**settings.model_dump(mode="json"), **outcome.effective},
+        "transform": {"size": task.transform.size, "shorter_side": "256/224", "interpolation": "bilinear, antialiased"},
+        "options": used.model_dump(mode="json"),
         "deviations": deviations,
         "details": outcome.details,
         "notes": outcome.notes,
@@ -108,9 +118,13 @@ def _sources(data: str, test_data: str | None, holdout: float | None, seed: int)
     if fit.labels is None:
         raise UserError(f"data '{data}' has no labels, which an evaluation needs; give class folders or a label column")
     if holdout is not None:
+        if test_data is not None:
+            raise UserError("holdout scores training images, test_data others; give one of the two")
         if not 0 < holdout < 1:
             raise UserError(f"holdout {holdout:g} is no share of the training images; give one between 0 and 1")
         held = stratified_part(fit.labels, holdout, Stream(seed).child("holdout"))
+        if not held.any():
+            raise UserError(f"holdout {holdout:g} of {len(fit)} images is none of any class; give a larger share")
         test: Source = Subset(fit, held.nonzero()[0])
         fit = Subset(fit, (~held).nonzero()[0])
     else:
@@ -118,14 +132,17 @@ def _sources(data: str, test_data: str | None, holdout: float | None, seed: int)
             there = ", ".join(fit.splits())
             remedy = "give test images with --test-data SOURCE, or score a part of these with --holdout 0.2"
             raise UserError(f"data '{data}' has no split test (there is: {there}); {remedy}")
-        test = (
-            open_source(test_data, None if "#" in test_data else "test")
-            if test_data
-            else open_source(data.partition("#")[0], "test")
-        )
+        test = open_source(test_data or data.partition("#")[0], None if test_data else "test")
+        if test_data and "#" not in test_data and "test" in test.splits():
+            test = open_source(test_data, "test")
     if test.labels is None:
         raise UserError(f"data '{test_data or data}' has no labels in its split {test.split}")
     assert fit.labels is not None
+    for source in (fit, test):
+        if source.labels is not None and source.labels.min() < 0:
+            raise UserError(f"{source!r} has images without a label (a negative one); an evaluation needs all labelled")
+    if (fit.fingerprint, len(fit)) == (test.fingerprint, len(test)):
+        raise UserError(f"{fit!r} would be scored on the images it learns from; name other test images")
     if fit.class_names and test.class_names and list(fit.class_names) != list(test.class_names):
         differ = sorted(set(fit.class_names) ^ set(test.class_names))[:5]
         raise UserError(f"data '{data}': the classes of train and test differ ({', '.join(differ) or 'their order'})")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
+from numpy.typing import NDArray
 
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.features import extract
 from hexa.nn.pretrained import Backbone, load_backbone
 from hexa.runtime import precision as precisions
+
+Array = NDArray[Any]
 
 
 def embed(
@@ -42,17 +46,23 @@ def embed(
     )
     paths = np.array([source.paths[position] for position in positions.tolist()])
     out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(out.name + ".tmp")
-    if out.suffix == ".npz":
-        arrays = {"features": features.numpy(), "paths": paths}
-        if labels is not None:
-            arrays["labels"] = labels.numpy()
-        with temporary.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-    else:
-        columns = {"features": pyarrow.array(list(features.numpy())), "paths": pyarrow.array(paths)}
-        if labels is not None:
-            columns["labels"] = pyarrow.array(labels.numpy())
-        pyarrow.parquet.write_table(pyarrow.table(columns), temporary)
-    os.replace(temporary, out)
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        _write(temporary, out.suffix, features.numpy(), None if labels is None else labels.numpy(), paths)
+        os.replace(temporary, out)
+    finally:
+        temporary.unlink(missing_ok=True)
     return out
+
+
+def _write(path: Path, kind: str, features: Array, labels: Array | None, paths: Array) -> None:
+    if kind == ".npz":
+        arrays = {"features": features, "paths": paths} | ({} if labels is None else {"labels": labels})
+        with path.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        return
+    rows = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.reshape(-1)), features.shape[1])
+    columns = {"features": rows, "paths": pyarrow.array(paths)}
+    if labels is not None:
+        columns["labels"] = pyarrow.array(labels)
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.loaders import evaluation_batches
 from hexa.data.views import EvaluationTransform
@@ -24,7 +28,7 @@ class Subset(Source):
         self.labels = None if source.labels is None else source.labels[rows]
         self.paths = [source.paths[row] for row in rows]
         self.uniform_size = source.uniform_size
-        self.fingerprint = f"{source.fingerprint}-{len(rows)}"
+        self.fingerprint = hashlib.sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()[:16]
 
     def splits(self) -> list[str]:
         return self.source.splits()
@@ -33,7 +37,7 @@ class Subset(Source):
         return self.source.decode(int(self.rows[index]))
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def extract(
     backbone: Backbone,
     source: Source,
@@ -42,10 +46,13 @@ def extract(
     device: torch.device | str = "cpu",
     precision: precisions.Precision = "auto",
     num_workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Features [N, D] float32, labels int64 [N] or None, and positions int64 [N], on the CPU; backbone in eval mode.
+    """Features [N, D] float32, labels int64 [N] or None, and positions int64 [N], on the CPU.
 
-    Unreadable images are left out, which the positions show. Extracted in bf16 where `precision` says so, kept in fp32.
+    The backbone goes to `device`, in eval mode, and stays there. Unreadable images are left out, which the positions
+    show. Extracted in bf16 where `precision` says so, kept in fp32. progress: called with (images done, of all).
+    Raises UserError if too many images, or all, cannot be read.
     """
     device = torch.device(device)
     backbone.eval().to(device).to(memory_format=torch.channels_last)
@@ -57,18 +64,29 @@ def extract(
             features.append(backbone(images.contiguous(memory_format=torch.channels_last)).float().cpu())
         labels += [] if wanted is None else [wanted.cpu()]
         positions.append(index)
+        if progress is not None:
+            progress(int(index[-1]) + 1, len(source))
+    if not features:
+        raise UserError(f"data '{source.name}#{source.split}': holds no image that can be read")
     return torch.cat(features), torch.cat(labels) if labels else None, torch.cat(positions)
+
+
+def extract_part(task: Task, source: Source) -> tuple[Tensor, Tensor]:
+    """Features and labels of one of the two sources of a task, on the CPU."""
+    features, labels, _ = extract(
+        task.backbone,
+        source,
+        task.transform,
+        task.extraction_batch,
+        task.device,
+        task.precision,
+        task.num_workers,
+        lambda done, total: task.report(f"extracting features ({source.split})", done, total),
+    )
+    assert labels is not None, "a task has labelled sources"
+    return features, labels
 
 
 def extract_pair(task: Task) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Features and labels to fit on, features and labels to score, on the CPU."""
-    found = []
-    for number, source in enumerate((task.fit, task.test)):
-        task.report("extracting features", number, 2)
-        features, labels, _ = extract(
-            task.backbone, source, task.transform, task.extraction_batch, task.device, task.precision, task.num_workers
-        )
-        assert labels is not None, "a task has labelled sources"
-        found += [features, labels]
-    task.report("extracting features", 2, 2)
-    return found[0], found[1], found[2], found[3]
+    return *extract_part(task, task.fit), *extract_part(task, task.test)

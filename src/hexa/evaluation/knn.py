@@ -26,8 +26,8 @@ def knn_classify(
 ) -> Tensor:
     """Class scores [M, C] of M test images from the labels of their k nearest of N training images.
 
-    Features are normalised; s_ij = cos(f_i, g_j); score_ic = Σ exp((s_ij − 1) / T) over the k most similar j of c.
-    The factor exp(−1/T) against the published exp(s/T) is common to a row: it changes no ranking and can't overflow.
+    Features are normalised; s_ij = cos(f_i, g_j); score_ic = Σ exp((s_ij − max_j s_ij) / T) over the k most similar j
+    of class c. Against the published exp(s / T) a row has a factor: it changes no ranking, and nothing leaves fp32.
 
     train_features: [N, D] and train_labels: int64 [N] on one device, test_features: [M, D]; any float type, computed in
     fp32. k is capped at N. The similarity matrix is built in chunks of rows. Source: REFERENCE §7.3.
@@ -46,7 +46,7 @@ def knn_classify(
     for start in range(0, len(test_features), rows):
         queries = functional.normalize(test_features[start : start + rows].to(bank.device).float(), dim=1)
         similarity, neighbour = (queries @ bank).topk(min(k, bank.shape[1]), dim=1)  # [rows, k]
-        weight = ((similarity - 1) / temperature).exp()
+        weight = ((similarity - similarity[:, :1]) / temperature).exp()  # topk has sorted them
         scores[start : start + rows].scatter_add_(1, train_labels[neighbour], weight)
     return scores
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import pydantic
@@ -11,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.config import Config
-from hexa.data.loaders import PretrainLoader, evaluation_batches
+from hexa.data.loaders import PretrainLoader, epoch_order
 from hexa.data.views import Views, ViewsConfig
+from hexa.evaluation.features import extract_part
 from hexa.evaluation.protocol import Outcome, Protocol, Task, topk_accuracy
 from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
@@ -48,43 +50,76 @@ def learning_rate(options: LinearOptions, epoch: int) -> float:
 def run(task: Task, options: LinearOptions) -> Outcome:
     """One linear layer, weight N(0, 0.01), bias 0, cross-entropy, SGD; random resized crops (0.08–1) and flips.
 
-    The backbone stays in eval mode, and that none of its tensors changed is checked after the first epoch. Every scored
-    epoch counts: top1 and top5 are those of the best epoch (as both codes report), *_last those of the last (D32).
+    The backbone is frozen and in eval mode, and that none of its tensors changed is checked after the first epoch and
+    the last. So the test images have one feature each, extracted once. Every scored epoch counts: top1 and top5 are
+    those of the best epoch (as both codes report), *_last those of the last (D32).
     """
-    backbone, device = task.backbone.eval().to(task.device), task.device
     stream = Stream(task.seed).child("linear")
-    views = Views(ViewsConfig.model_validate({"recipe": "crop-flip", "size": backbone.image_size}))
+    views = Views(ViewsConfig.model_validate({"recipe": "crop-flip", "size": task.backbone.image_size}))
     size = min(options.batch_size, len(task.fit))
-    loader = PretrainLoader(task.fit, views, size, stream.child("views"), device, task.num_workers)
+    before = {name: value.cpu().clone() for name, value in task.backbone.state_dict().items()}
+    test, test_labels = extract_part(task, task.test)  # also moves the backbone to the device, in eval mode
+    test = test.to(task.device)
     assert task.fit.labels is not None
-    labels = torch.from_numpy(task.fit.labels).to(device)
-    classifier = _classifier(backbone.num_features, task.num_classes, stream).to(device)
+    labels = torch.from_numpy(task.fit.labels).to(task.device)
+    classifier = _classifier(task.backbone.num_features, task.num_classes, stream).to(task.device)
     optimizer = torch.optim.SGD(
         classifier.parameters(), options.learning_rate, options.momentum, weight_decay=options.weight_decay
     )
-    before = backbone.content_hash()
+    loader = PretrainLoader(task.fit, views, size, stream.child("views"), task.device, task.num_workers)
+    steps = loader.steps_per_epoch + (loader.resident and len(task.fit) % size > 0)
     curve: list[dict[str, float]] = []
     try:
         for epoch in range(options.epochs):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(options, epoch)
-            for batch in loader.epoch(epoch):
-                features = _features(task, batch.crops[0])
+            for step, (images, index) in enumerate(_batches(loader, epoch), epoch * steps + 1):
+                features = _features(task, images)
                 optimizer.zero_grad()
-                F.cross_entropy(classifier(features), labels[batch.index]).backward()  # type: ignore[no-untyped-call]
+                F.cross_entropy(classifier(features), labels[index]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-            if epoch == 0 and backbone.content_hash() != before:
-                raise AssertionError("the backbone changed while a classifier was trained on it")
-            if (epoch + 1) % options.score_every == 0 or epoch + 1 == options.epochs:
-                curve.append({"epoch": epoch + 1, **score(task, backbone, classifier)})
-            task.report("training the classifier", epoch + 1, options.epochs)
+                task.report("training the classifier", step, options.epochs * steps)
+            last = epoch + 1 == options.epochs
+            if epoch == 0 or last:
+                _check_frozen(task.backbone, before)
+            if (epoch + 1) % options.score_every == 0 or last:
+                with torch.no_grad():
+                    scores = classifier(test).cpu()
+                curve.append({"epoch": epoch + 1, **topk_accuracy(scores, test_labels)})
     finally:
         loader.close()
-    best, last = max(curve, key=lambda point: point["top1"]), curve[-1]
+    best, final = max(curve, key=lambda point: point["top1"]), curve[-1]
     metrics = {name: value for name, value in best.items() if name != "epoch"}
-    metrics |= {f"{name}_last": value for name, value in last.items() if name != "epoch"}
-    effective = {} if size == options.batch_size else {"batch_size": size}
-    return Outcome(metrics, {"best_epoch": best["epoch"], "curve": curve}, effective=effective)
+    metrics |= {f"{name}_last": value for name, value in final.items() if name != "epoch"}
+    effective, notes = {}, []
+    if size != options.batch_size:
+        effective["batch_size"] = size
+        notes.append(f"batch_size {options.batch_size} is above the {size} labelled images, so all of them are a batch")
+    if not loader.resident and len(task.fit) % size:
+        notes.append(f"each epoch leaves out {len(task.fit) % size} images, others every time, to keep batches whole")
+    return Outcome(metrics, {"best_epoch": best["epoch"], "curve": curve}, notes, effective)
+
+
+def _batches(loader: PretrainLoader, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Crops and positions of all batches of an epoch.
+
+    The published loaders keep the last, smaller batch, which pre-training drops; so does this one for resident images.
+    """
+    for batch in loader.epoch(epoch):
+        yield batch.crops[0], batch.index
+    first = loader.steps_per_epoch * loader.batch_size
+    if loader.store is not None and first < len(loader.source):
+        order = epoch_order(loader.stream, epoch, len(loader.source))
+        index = loader.store.stand_in[order[first:]].to(loader.device)
+        images = loader.store.images.index_select(0, index)
+        yield loader.views(images, loader.stream.child("last batch", epoch))[0], index
+
+
+def _check_frozen(backbone: Backbone, before: Mapping[str, Tensor]) -> None:
+    """Compare every tensor, batch-norm statistics included, as the published code does (REFERENCE §2.5, §10.18)."""
+    changed = [name for name, value in backbone.state_dict().items() if not torch.equal(value.cpu(), before[name])]
+    if changed:
+        raise RuntimeError(f"the backbone changed while a classifier was trained on it: {', '.join(changed[:8])}")
 
 
 def _classifier(num_features: int, num_classes: int, stream: Stream) -> nn.Linear:
@@ -101,17 +136,12 @@ def _features(task: Task, images: Tensor) -> Tensor:
         return task.backbone(images.contiguous(memory_format=torch.channels_last)).float()  # type: ignore[no-any-return]
 
 
-@torch.no_grad()
-def score(task: Task, backbone: Backbone, classifier: nn.Linear) -> dict[str, float]:
-    """Accuracy on the test images, evaluation transform."""
-    scores, wanted = [], []
-    for images, labels, _ in evaluation_batches(
-        task.test, task.transform, task.extraction_batch, task.device, task.num_workers
-    ):
-        assert labels is not None
-        scores.append(classifier(_features(task, images)).cpu())
-        wanted.append(labels.cpu())
-    return topk_accuracy(torch.cat(scores), torch.cat(wanted))
+def _identity(preset: str, options: LinearOptions) -> str:
+    """Epochs and rate always; whatever else is not as published, by its name."""
+    published = PROTOCOL.presets[preset].model_dump()
+    others = {k: v for k, v in options.model_dump().items() if k not in ("epochs", "learning_rate")}
+    changed = "".join(f"-{name}={value}" for name, value in others.items() if value != published[name])
+    return f"{preset}-{options.epochs}ep-lr{options.learning_rate:g}{changed}"
 
 
 PROTOCOL = Protocol(
@@ -120,5 +150,5 @@ PROTOCOL = Protocol(
         "moco": LinearOptions(),
         "swav": LinearOptions(learning_rate=0.3, schedule="cosine", weight_decay=1e-6),
     },
-    identity=lambda preset, options: f"{preset}-{options.epochs}ep-lr{options.learning_rate:g}",
+    identity=_identity,
 )

@@ -6,6 +6,8 @@ import importlib.metadata
 import json
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +29,46 @@ def write(result: Result, path: Path) -> None:
 
 
 def append(result: Result, path: Path) -> None:
-    """Add a result to the list in `path`. Raises UserError if the file holds something else."""
-    stored: Any = []
-    if path.exists():
-        try:
-            stored = json.loads(path.read_text())
-        except ValueError:
-            raise UserError(f"{path}: not JSON; move it away and evaluate again") from None
-        if not isinstance(stored, list):
-            raise UserError(f"{path}: holds no list of results; move it away and evaluate again")
-    _replace(path, json.dumps([*stored, result], indent=2, ensure_ascii=False) + "\n")
+    """Add a result to the list in `path`. Raises UserError if the file holds something else.
+
+    Evaluations of one run may end at the same moment: they take turns.
+    """
+    with _alone(path.parent):
+        stored: Any = []
+        if path.exists():
+            try:
+                stored = json.loads(path.read_text())
+            except ValueError:
+                raise UserError(f"{path}: not JSON; move it away and evaluate again") from None
+            if not isinstance(stored, list):
+                raise UserError(f"{path}: holds no list of results; move it away and evaluate again")
+        _replace(path, json.dumps([*stored, result], indent=2, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Only one process at a time gets in, by a lock on the folder itself, so that no lock file is left behind."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks there
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _replace(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,200 @@
+"""Evaluations from the outside: what a result carries, what it is scored on, and which mistakes are one line."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.neighbors import KNeighborsClassifier
+
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.evaluation import evaluate, results
+from hexa.evaluation.features import Subset, extract
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
+
+SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
+QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
+
+
+def pictures(folder: Path, classes: dict[str, int], shade: int = 0) -> str:
+    """A folder of class folders, each class a colour of its own."""
+    for number, (name, count) in enumerate(classes.items()):
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            colour = (60 * number, 20 * i % 256, 255 - 60 * number - shade)
+            Image.new("RGB", (10, 10), colour).save(folder / name / f"{i}.png")
+    return f"folder:{folder}"
+
+
+def test_knn_of_pixels_is_that_of_scikit_learn() -> None:
+    """One neighbour, cosine distance, straight from the digits' arrays."""
+    train, test = open_source("digits", "train"), open_source("digits", "test")
+    arrays = [np.stack([s.decode(i).numpy().reshape(-1) for i in range(len(s))]).astype(float) for s in (train, test)]
+    oracle = KNeighborsClassifier(1, metric="cosine").fit(arrays[0], train.labels)
+    found = evaluate("knn", "pixels:8", "digits", k=1, **QUIET)
+    assert found["metrics"]["top1"] == pytest.approx(100 * oracle.score(arrays[1], test.labels), abs=0.23)
+
+
+def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
+    backbone = random_backbone(SMALL, 8)
+    save_backbone(backbone, tmp_path / "b.safetensors")
+    out = tmp_path / "result.json"
+    found = evaluate("knn", str(tmp_path / "b.safetensors"), "digits", k=20, seed=3, out=out, **QUIET)
+    assert json.loads(out.read_text()) == found
+    assert found["protocol"] == "knn/k20-t0.07"
+    assert found["deviations"] == {"k": [200, 20]}
+    assert (found["preset"], found["seed"], found["data"], found["precision"]) == ("default", 3, "digits", "fp32")
+    assert found["backbone_facts"]["hash"] == backbone.content_hash()
+    facts = found["data_facts"]
+    assert (facts["fit"]["split"], facts["fit"]["images"]) == ("train", 1347)
+    assert (facts["test"]["split"], facts["test"]["images"]) == ("test", 450)
+    assert facts["fit"]["fingerprint"] != facts["test"]["fingerprint"]
+    assert set(found["metrics"]) == {"top1", "top5"}
+    assert {"encoder", "branch", "versions", "seconds", "transform"} <= found.keys()
+
+
+def test_k_above_the_images_is_capped_and_said(tmp_path: Path) -> None:
+    data = pictures(tmp_path / "fit", {"a": 3, "b": 4})
+    test = pictures(tmp_path / "other", {"a": 2, "b": 2}, shade=9)
+    found = evaluate("knn", "pixels:10", data, test_data=test, **QUIET)
+    assert found["protocol"] == "knn/k7-t0.07"
+    assert "k = 200" in found["notes"][0]
+    assert found["metrics"] == {"top1": 100.0}, "with two classes a top5 would say nothing"
+
+
+def test_a_holdout_never_touches_the_test_split() -> None:
+    backbone = random_backbone(SMALL, 8)
+    found = evaluate("knn", backbone, "digits", holdout=0.2, seed=1, **QUIET)
+    facts = found["data_facts"]
+    assert found["protocol"] == "knn/k200-t0.07-holdout0.2"
+    assert facts["test"]["split"] == "train"
+    assert facts["fit"]["images"] + facts["test"]["images"] == 1347
+    assert facts["test"]["images"] == pytest.approx(0.2 * 1347, abs=5)
+    again = evaluate("knn", backbone, "digits", holdout=0.2, seed=1, **QUIET)
+    other = evaluate("knn", backbone, "digits", holdout=0.2, seed=2, **QUIET)
+    assert again["metrics"] == found["metrics"]
+    assert again["data_facts"] == facts != other["data_facts"]
+
+
+def test_a_subset_is_those_images_of_the_source() -> None:
+    whole = open_source("digits", "test")
+    part = Subset(whole, np.array([7, 3, 300]))
+    assert len(part) == 3
+    assert part.labels is not None
+    assert whole.labels is not None
+    assert part.labels.tolist() == whole.labels[[7, 3, 300]].tolist()
+    assert torch.equal(part.decode(2), whole.decode(300))
+    assert part.paths[1] == whole.paths[3]
+    assert part.fingerprint != Subset(whole, np.array([7, 3, 301])).fingerprint
+
+
+def test_features_are_those_of_each_image_alone_and_the_backbone_can_still_be_trained() -> None:
+    backbone = random_backbone(SMALL, 8)
+    source = open_source("digits", "test")
+    before = backbone.content_hash()
+    features, labels, positions = extract(backbone, source, batch_size=100, precision="fp32")
+    assert features.shape == (450, 8)
+    assert features.dtype == torch.float32
+    assert positions.tolist() == list(range(450))
+    assert labels is not None
+    for index in (0, 99, 449):
+        alone = backbone(source.decode(index)[None].float() / 255)[0]
+        torch.testing.assert_close(features[index], alone.detach(), rtol=1e-4, atol=1e-5)
+        assert labels[index] == int(source.labels[index])  # type: ignore[index]
+    assert backbone.content_hash() == before
+    backbone(torch.rand(2, 3, 8, 8)).sum().backward()
+    assert backbone.network.conv1.weight.grad is not None  # type: ignore[union-attr]
+
+
+def test_results_of_a_run_are_collected(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("recipe: r\n")
+    save_backbone(random_backbone(SMALL, 8), run / "backbone.safetensors")
+    first = evaluate("knn", run, "digits", **QUIET)
+    second = evaluate("knn", str(run), "digits", k=5, **QUIET)
+    assert json.loads((run / "results.json").read_text()) == [first, second]
+    assert sorted(path.name for path in run.iterdir()) == ["backbone.safetensors", "config.yaml", "results.json"]
+    (run / "results.json").write_text("{")
+    with pytest.raises(UserError, match=r"results\.json"):
+        results.append({"metrics": {}}, run / "results.json")
+    assert (run / "results.json").read_text() == "{"
+
+
+def test_evaluations_that_end_together_all_arrive(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    threads = [threading.Thread(target=results.append, args=({"number": i}, path)) for i in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(entry["number"] for entry in json.loads(path.read_text())) == list(range(12))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    labelled = pictures(tmp_path / "labelled", {"a": 2, "b": 2})
+    renamed = pictures(tmp_path / "renamed", {"a": 2, "c": 2})
+    (tmp_path / "flat").mkdir()
+    Image.new("RGB", (9, 9)).save(tmp_path / "flat" / "one.png")
+    wrong: list[tuple[str, str, str, dict[str, Any]]] = [
+        ("kn", "pixels:8", "digits", {}),
+        ("knn", "pixels:8", "digits", {"kk": 3}),
+        ("knn", "pixels:8", "digits", {"k": 0}),
+        ("knn", "pixels:8", "digits", {"preset": "swav"}),
+        ("linear", "pixels:8", "digits", {"preset": "mocco"}),
+        ("knn", "pixels:8", "digits", {"precision": "fp16"}),
+        ("knn", "pixels:8", "digits", {"holdout": 1.5}),
+        ("knn", "pixels:8", "digits", {"holdout": 0.1, "test_data": "digits"}),
+        ("knn", "pixels:8", "digits#test", {}),
+        ("knn", "pixels:8", "digits", {"test_data": "digits#train"}),
+        ("knn", "pixels:8", labelled, {}),
+        ("knn", "pixels:8", labelled, {"holdout": 0.01}),
+        ("knn", "pixels:8", labelled, {"test_data": f"{renamed}#train"}),
+        ("knn", "pixels:8", f"folder:{tmp_path / 'flat'}", {}),
+    ]
+    said = [
+        "knn",
+        "'k'",
+        "k",
+        "default",
+        "'moco'",
+        "bf16",
+        "between 0 and 1",
+        "one of the two",
+        "learns from",
+        "learns from",
+        "--test-data|--holdout",
+        "larger share",
+        "classes",
+        "no labels",
+    ]
+    for (protocol, backbone, data, options), expected in zip(wrong, said, strict=True):
+        with pytest.raises(UserError, match=expected) as caught:
+            evaluate(protocol, backbone, data, **{**QUIET, **options})
+        assert "\n" not in str(caught.value)
+
+
+def test_a_test_image_without_label_is_refused() -> None:
+    source = open_source("digits", "test")
+    assert source.labels is not None
+    source.labels[3] = -1
+    from hexa.evaluation import _sources
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hexa.data.open_source", lambda spec, split: open_source(spec, split) if split else source)
+        with pytest.raises(UserError, match="without a label"):
+            _sources("digits", "digits#test", None, 0)
+
+
+def test_a_backbone_that_was_loaded_can_be_given() -> None:
+    backbone = load_backbone("random:small-resnet-4-8", seed=5)
+    assert evaluate("knn", backbone, "digits", **QUIET)["backbone_facts"]["hash"] == backbone.content_hash()

@@ -1,0 +1,86 @@
+"""The vote of the neighbours against a loop over images (REFERENCE §7.3)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from hexa.evaluation import knn
+from hexa.evaluation.knn import knn_classify
+
+
+def draw(count: int, seed: int, classes: int = 4, width: int = 6) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, classes, (count,), generator=generator)
+    centres = torch.randn(classes, width, generator=torch.Generator().manual_seed(99))
+    return centres[labels] + 1.5 * torch.randn(count, width, generator=generator), labels
+
+
+def by_hand(
+    bank: Tensor, bank_labels: Tensor, queries: Tensor, k: int, temperature: float, classes: int
+) -> list[list[float]]:
+    """Shares of the vote, image by image, in plain Python."""
+    shares = []
+    for query in queries.double():
+        cosines = []
+        for feature, label in zip(bank.double(), bank_labels.tolist(), strict=True):
+            product = sum(a * b for a, b in zip(query.tolist(), feature.tolist(), strict=True))
+            cosines.append((product / float(query.norm() * feature.norm()), label))
+        votes = [0.0] * classes
+        for cosine, label in sorted(cosines, reverse=True)[:k]:
+            votes[label] += math.exp(cosine / temperature)
+        shares.append([vote / sum(votes) for vote in votes])
+    return shares
+
+
+@pytest.mark.parametrize(("k", "temperature"), [(1, 0.07), (7, 0.07), (7, 0.5), (40, 0.1), (500, 0.1)])
+def test_vote_equals_the_loop(k: int, temperature: float) -> None:
+    bank, bank_labels = draw(40, 0)
+    queries, _ = draw(9, 1)
+    scores = knn_classify(bank, bank_labels, queries, k, temperature)
+    expected = torch.tensor(by_hand(bank, bank_labels, queries, min(k, 40), temperature, 4))
+    torch.testing.assert_close(scores / scores.sum(1, keepdim=True), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    bank, bank_labels = draw(40, 0)
+    queries, _ = draw(11, 1)
+    whole = knn_classify(bank, bank_labels, queries, 5)
+    monkeypatch.setattr(knn, "_SIMILARITIES", 3 * 40)
+    torch.testing.assert_close(knn_classify(bank, bank_labels, queries, 5), whole)
+
+
+def test_length_of_features_does_not_matter() -> None:
+    bank, bank_labels = draw(40, 0)
+    queries, _ = draw(9, 1)
+    stretched = bank * torch.rand(40, 1).add(0.1)
+    expected = knn_classify(bank, bank_labels, queries, 5)
+    torch.testing.assert_close(knn_classify(stretched, bank_labels, 100 * queries, 5), expected)
+
+
+def test_a_cold_vote_is_the_nearest_neighbours() -> None:
+    """exp(s / T) leaves the range of fp32 at both ends; the ranking must not."""
+    bank, bank_labels = draw(40, 0)
+    queries, _ = draw(30, 1)
+    cold = knn_classify(bank, bank_labels, queries, 10, temperature=1e-4).argmax(1)
+    assert torch.equal(cold, knn_classify(bank, bank_labels, queries, 1).argmax(1))
+
+
+def test_classes_without_training_images_have_a_column() -> None:
+    bank, bank_labels = draw(10, 0)
+    assert knn_classify(bank, bank_labels, bank, 3, num_classes=7).shape == (10, 7)
+
+
+@pytest.mark.parametrize(("fields", "word"), [({"k": 0}, "k is 0"), ({"temperature": 0.0}, "temperature is 0")])
+def test_impossible_options_are_named(fields: dict[str, float], word: str) -> None:
+    bank, bank_labels = draw(10, 0)
+    with pytest.raises(ValueError, match=word):
+        knn_classify(bank, bank_labels, bank, **fields)  # type: ignore[arg-type]
+
+
+def test_an_empty_bank_is_named() -> None:
+    with pytest.raises(ValueError, match="no training features"):
+        knn_classify(torch.empty(0, 3), torch.empty(0, dtype=torch.int64), torch.rand(2, 3))

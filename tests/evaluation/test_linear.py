@@ -1,0 +1,184 @@
+"""The linear protocol: its schedule, what it reports, and what it must not do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hexa.data import ArraySource
+from hexa.data.views import EvaluationTransform
+from hexa.evaluation import linear
+from hexa.evaluation.features import Subset
+from hexa.evaluation.linear import PROTOCOL, LinearOptions, learning_rate
+from hexa.evaluation.protocol import Task
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.pretrained import Backbone
+
+SIZE = 4
+#: A published setting is made for 100 epochs of a million images.
+QUICK = {"epochs": 5, "batch_size": 16, "learning_rate": 1.0}
+
+
+def images(count: int, seed: int, split: str = "train") -> ArraySource:
+    """Three classes, each a colour under noise."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 3
+    pixels = torch.randint(0, 120, (count, 3, SIZE, SIZE), generator=generator)
+    pixels[torch.arange(count), labels] += 60
+    return ArraySource(pixels.to(torch.uint8), labels.numpy(), ["r", "g", "b"], split=split, splits=("train", "test"))
+
+
+class Means(nn.Module):
+    """The mean of each channel, through a batch-norm that training would change."""
+
+    num_features = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.norm(x.mean((2, 3)))
+        return found
+
+
+def backbone(network: nn.Module | None = None) -> Backbone:
+    config = NetworkConfig(name="means", mean=(0.3, 0.3, 0.3), std=(0.1, 0.1, 0.1))
+    return Backbone(network or Means(), config.mean, config.std, SIZE, config)
+
+
+@pytest.fixture
+def task() -> Callable[..., Task]:
+    def make(network: nn.Module | None = None, **fields: object) -> Task:
+        return Task(
+            backbone=backbone(network),
+            fit=images(48, 0),
+            test=images(30, 1, "test"),
+            num_classes=3,
+            transform=EvaluationTransform(SIZE),
+            device=torch.device("cpu"),
+            precision="fp32",
+            num_workers=0,
+            extraction_batch=7,
+            seed=0,
+            **fields,  # type: ignore[arg-type]
+        )
+
+    return make
+
+
+def test_learning_rates_of_both_publications() -> None:
+    moco, swav = PROTOCOL.presets["moco"], PROTOCOL.presets["swav"]
+    assert isinstance(moco, LinearOptions)
+    assert isinstance(swav, LinearOptions)
+    for epoch in range(100):
+        expected = 30.0 if epoch < 60 else 3.0 if epoch < 80 else 0.3
+        assert learning_rate(moco, epoch) == pytest.approx(expected)
+        assert learning_rate(swav, epoch) == pytest.approx(0.3 * (1 + math.cos(math.pi * epoch / 100)) / 2)
+    assert (moco.weight_decay, swav.weight_decay, moco.batch_size, moco.momentum) == (0.0, 1e-6, 256, 0.9)
+
+
+def test_steps_scale_with_the_epochs() -> None:
+    short = LinearOptions(epochs=10)
+    assert [round(learning_rate(short, epoch), 6) for epoch in range(10)] == [30.0] * 6 + [3.0] * 2 + [0.3] * 2
+
+
+def test_it_learns_and_reports_the_best_and_the_last(task: Callable[..., Task]) -> None:
+    outcome = linear.run(task(), LinearOptions(**QUICK))
+    curve = outcome.details["curve"]
+    assert [point["epoch"] for point in curve] == [1, 2, 3, 4, 5]
+    assert outcome.metrics["top1"] == max(point["top1"] for point in curve) > 80
+    assert outcome.metrics["top1_last"] == curve[-1]["top1"] <= outcome.metrics["top1"]
+    assert curve[int(outcome.details["best_epoch"]) - 1]["top1"] == outcome.metrics["top1"]
+
+
+def test_training_moves_the_accuracy(task: Callable[..., Task]) -> None:
+    frozen = linear.run(task(), LinearOptions(**{**QUICK, "learning_rate": 1e-9}))
+    assert frozen.metrics["top1_last"] < 60
+
+
+def test_the_same_seed_gives_the_same_curve(task: Callable[..., Task]) -> None:
+    first, again = (linear.run(task(), LinearOptions(**QUICK)).details for _ in range(2))
+    assert first == again
+
+
+def test_what_is_scored_is_the_accuracy_of_the_classifier(
+    task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a second look at the test images, image by image, with the classifier as it ended."""
+    made: list[nn.Linear] = []
+    original = linear._classifier
+    monkeypatch.setattr(linear, "_classifier", lambda *given: made.append(original(*given)) or made[-1])
+    given = task()
+    outcome = linear.run(given, LinearOptions(**QUICK))
+    assert given.test.labels is not None
+    right = 0
+    with torch.no_grad():
+        for number, label in enumerate(given.test.labels):
+            features = given.backbone(given.test.decode(number)[None] / 255)
+            right += int(made[0](features).argmax() == label)
+    assert outcome.metrics["top1_last"] == pytest.approx(100 * right / 30)
+
+
+def test_scoring_less_often_ends_with_the_last_epoch(task: Callable[..., Task]) -> None:
+    outcome = linear.run(task(), LinearOptions(**QUICK, score_every=2))
+    assert [point["epoch"] for point in outcome.details["curve"]] == [2, 4, 5]
+
+
+def test_a_batch_larger_than_the_data_is_recorded(task: Callable[..., Task]) -> None:
+    outcome = linear.run(task(), LinearOptions(**{**QUICK, "batch_size": 256}))
+    assert outcome.effective == {"batch_size": 48}
+
+
+def test_the_backbone_is_in_eval_mode_and_unchanged(task: Callable[..., Task]) -> None:
+    given = task()
+    given.backbone.train()
+    before = {name: value.clone() for name, value in given.backbone.state_dict().items()}
+    linear.run(given, LinearOptions(**QUICK))
+    assert all(torch.equal(value, before[name]) for name, value in given.backbone.state_dict().items())
+    assert int(given.backbone.network.norm.num_batches_tracked) == 0
+
+
+class Counting(Means):
+    """Changes a buffer in evaluation too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.norm.num_batches_tracked.add_(1)
+        return super().forward(x)
+
+
+def test_a_backbone_that_changes_is_noticed(task: Callable[..., Task]) -> None:
+    with pytest.raises(AssertionError, match="backbone changed"):
+        linear.run(task(Counting()), LinearOptions(**QUICK))
+
+
+class Decoded(Subset):
+    """Counts what is decoded."""
+
+    def __init__(self, source: ArraySource) -> None:
+        super().__init__(source, torch.arange(len(source)).numpy())
+        self.count = 0
+
+    def decode(self, index: int) -> Tensor:
+        self.count += 1
+        return super().decode(index)
+
+
+def test_each_image_is_decoded_once_whatever_the_epochs(task: Callable[..., Task]) -> None:
+    fit, test = Decoded(images(48, 0)), Decoded(images(30, 1, "test"))
+    given = task()
+    given = Task(**{**given.__dict__, "fit": fit, "test": test})
+    linear.run(given, LinearOptions(**QUICK))
+    assert fit.count <= 48 + 1  # one more look at its size is allowed
+    assert test.count <= 30 + 1
+
+
+def test_progress_goes_to_the_end(task: Callable[..., Task]) -> None:
+    said: list[tuple[str, int, int]] = []
+    linear.run(task(progress=lambda *given: said.append(given)), LinearOptions(**QUICK))
+    assert ("extracting features (test)", 30, 30) in said
+    assert said[-1] == ("training the classifier", 15, 15)

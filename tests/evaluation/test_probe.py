@@ -1,0 +1,107 @@
+"""The fast probe against scikit-learn's logistic regression."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from hexa.evaluation import probe
+from hexa.evaluation.probe import choose_weight_decay, fast_probe, softmax_regression
+from hexa.evaluation.split import folds
+from hexa.runtime.random import Stream
+
+
+def draw(count: int, width: int, classes: int, seed: int, noise: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
+    """Blobs whose features have means and scales far apart."""
+    centres = np.random.default_rng(99).normal(size=(classes, width))
+    generator = np.random.default_rng(seed)
+    y = np.arange(count) % classes
+    x = centres[y] + noise * generator.normal(size=(count, width))
+    return x * np.linspace(0.1, 5, width) + np.linspace(-3, 3, width), y
+
+
+def reference(x: np.ndarray, y: np.ndarray, weight_decay: float) -> LogisticRegression:
+    return LogisticRegression(C=1 / (len(x) * weight_decay), tol=1e-8, max_iter=10_000).fit(x, y)
+
+
+@pytest.mark.parametrize("weight_decay", [1.0, 1e-2, 1e-4])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_softmax_regression_equals_scikit_learn(weight_decay: float, dtype: type) -> None:
+    x, y = draw(120, 7, 4, 0)
+    weights = softmax_regression(x.astype(dtype), y, 4, weight_decay, tolerance=1e-6)
+    expected = reference(x, y, weight_decay)
+    np.testing.assert_allclose(weights[:-1].T, expected.coef_, atol=2e-3 * np.abs(expected.coef_).max())
+    new, _ = draw(50, 7, 4, 1)
+    scores = new @ weights[:-1] + weights[-1]
+    scores = np.exp(scores - scores.max(1, keepdims=True))
+    np.testing.assert_allclose(scores / scores.sum(1, keepdims=True), expected.predict_proba(new), atol=2e-3)
+
+
+def test_the_start_does_not_change_the_solution() -> None:
+    x, y = draw(120, 7, 4, 0)
+    cold = softmax_regression(x, y, 4, 1e-2, tolerance=1e-7)
+    start = softmax_regression(x, y, 4, 10.0, tolerance=1e-7)
+    np.testing.assert_allclose(softmax_regression(x, y, 4, 1e-2, start, tolerance=1e-7)[:-1], cold[:-1], atol=1e-4)
+
+
+@pytest.mark.parametrize(("count", "width"), [(200, 10), (30, 80)], ids=["tall", "wide"])
+def test_fast_probe_equals_scikit_learn_on_standardised_features(count: int, width: int) -> None:
+    """Wide: the probe works in the span of the training features, scikit-learn doesn't."""
+    (x, y), (test_x, test_y) = draw(count, width, 5, 0, 3), draw(400, width, 5, 1, 3)
+    found = fast_probe(*map(torch.from_numpy, (x, y, test_x, test_y)), weight_decays=[0.05])
+    scaler = StandardScaler().fit(x)
+    expected = 100 * reference(scaler.transform(x), y, 0.05).score(scaler.transform(test_x), test_y)
+    assert 30 < expected < 95
+    assert found["top1"] == pytest.approx(expected, abs=0.51)
+    assert found["weight_decay"] == 0.05
+
+
+def test_fp32_for_many_features_changes_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [torch.from_numpy(part) for seed in (0, 1) for part in draw(200, 10, 5, seed, 3)]
+    exact = fast_probe(*tensors)
+    monkeypatch.setattr(probe, "_LARGE", 0)
+    assert fast_probe(*tensors)["top1"] == pytest.approx(exact["top1"], abs=1.01)
+
+
+def test_a_feature_that_is_constant_in_training_is_ignored() -> None:
+    (x, y), (test_x, test_y) = draw(100, 6, 4, 0), draw(100, 6, 4, 1)
+    expected = fast_probe(*map(torch.from_numpy, (x, y, test_x, test_y)))
+    x, test_x = np.insert(x, 2, 7.0, axis=1), np.insert(test_x, 2, 1e6 * np.arange(100), axis=1)
+    assert fast_probe(*map(torch.from_numpy, (x, y, test_x, test_y))) == expected
+
+
+def test_test_images_decide_nothing_about_the_weight_decay() -> None:
+    (x, y), (test_x, test_y) = draw(60, 20, 4, 0, 4), draw(100, 20, 4, 1, 4)
+    found = fast_probe(*map(torch.from_numpy, (x, y, test_x, test_y)))
+    other = fast_probe(*map(torch.from_numpy, (x, y, -test_x, (test_y + 1) % 4)))
+    assert found["weight_decay"] == other["weight_decay"]
+    assert found["top1"] != other["top1"]
+
+
+def test_chosen_weight_decay_is_that_of_scikit_learn() -> None:
+    x, y = draw(60, 20, 4, 0, 4)
+    parts, candidates = folds(y, 5, Stream(0)), (10.0, 1.0, 0.1, 1e-2, 1e-3)
+    right = []
+    for decay in candidates:
+        count = 0
+        for part in parts:
+            kept = np.setdiff1d(np.arange(len(y)), part)
+            count += int((reference(x[kept], y[kept], decay).predict(x[part]) == y[part]).sum())
+        right.append(count)
+    chosen = candidates.index(choose_weight_decay(x, y, 4, candidates, parts))
+    assert max(right) > min(right), "a case in which the choice matters"
+    assert right[chosen] >= max(right) - 1
+
+
+def test_one_label_a_class_has_nothing_to_hold_out() -> None:
+    x, y = draw(4, 6, 4, 0)
+    assert fast_probe(*map(torch.from_numpy, (x, y, x, y)))["weight_decay"] == 1e-2
+
+
+def test_classes_absent_from_the_draw_are_never_said() -> None:
+    x, y = draw(40, 6, 2, 0)
+    test_y = np.full(40, 4)
+    assert fast_probe(*map(torch.from_numpy, (x, y, x, test_y)), num_classes=5)["top1"] == 0.0

@@ -1,0 +1,66 @@
+"""Accuracy among the first k, and options of a protocol."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import top_k_accuracy_score
+
+from hexa.config import ConfigError, UserError
+from hexa.evaluation.linear import PROTOCOL as LINEAR
+from hexa.evaluation.protocol import protocols, topk_accuracy
+
+
+def test_topk_equals_scikit_learn() -> None:
+    scores = torch.randn(200, 9, generator=torch.Generator().manual_seed(0))
+    labels = torch.randint(0, 9, (200,), generator=torch.Generator().manual_seed(1))
+    found = topk_accuracy(scores, labels, (1, 3, 5))
+    assert found.keys() == {"top1", "top3", "top5"}
+    for k in (1, 3, 5):
+        expected = 100 * top_k_accuracy_score(labels.numpy(), scores.numpy(), k=k, labels=np.arange(9))
+        assert found[f"top{k}"] == pytest.approx(expected)
+
+
+def test_topk_by_hand() -> None:
+    scores = torch.tensor([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2], [0.0, 0.4, 0.6], [0.3, 0.3, 0.4]])
+    assert topk_accuracy(scores, torch.tensor([1, 0, 1, 0]), (1, 2)) == {"top1": 50.0, "top2": 100.0}
+
+
+def test_of_equal_scores_the_lower_class_is_first() -> None:
+    scores = torch.zeros(4, 4)
+    assert topk_accuracy(scores, torch.arange(4), (1, 2, 3)) == {"top1": 25.0, "top2": 50.0, "top3": 75.0}
+
+
+def test_scores_that_are_no_numbers_are_wrong() -> None:
+    assert topk_accuracy(torch.full((3, 8), float("nan")), torch.zeros(3, dtype=torch.int64)) == {
+        "top1": 0.0,
+        "top5": 0.0,
+    }
+
+
+def test_a_figure_that_is_100_by_construction_is_left_out() -> None:
+    assert topk_accuracy(torch.rand(3, 5), torch.zeros(3, dtype=torch.int64)).keys() == {"top1"}
+    assert topk_accuracy(torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)) == {"top1": 100.0}
+
+
+def test_protocols_are_found_by_looking() -> None:
+    assert {"knn", "linear", "probe"} <= protocols().keys()
+    for name, protocol in protocols().items():
+        for preset, options in protocol.presets.items():
+            assert protocol.identity(preset, options), name
+
+
+def test_changes_are_recorded_beside_what_was_published() -> None:
+    name, options, deviations = LINEAR.options("swav", {"epochs": "7"})
+    assert name == "swav"
+    assert deviations == {"epochs": [100, 7]}
+    assert options.model_dump() == {**LINEAR.presets["swav"].model_dump(), "epochs": 7}
+    assert LINEAR.options("swav", {"epochs": 100})[2] == {}
+
+
+def test_mistyped_presets_and_values_are_named() -> None:
+    with pytest.raises(UserError, match="unknown preset 'swaw'; did you mean 'swav'"):
+        LINEAR.options("swaw", {})
+    with pytest.raises(ConfigError, match="epochs: .*greater than 0"):
+        LINEAR.options(None, {"epochs": 0})

@@ -1,0 +1,61 @@
+"""Drawing images class by class."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hexa.config import UserError
+from hexa.evaluation.split import draw_per_class, folds, stratified_part
+from hexa.runtime.random import Stream
+
+LABELS = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 5], [40, 10, 3, 1]))
+
+
+def counts(labels: np.ndarray) -> dict[int, int]:
+    return dict(zip(*(array.tolist() for array in np.unique(labels, return_counts=True)), strict=True))
+
+
+def test_a_part_takes_its_share_of_every_class() -> None:
+    held = stratified_part(LABELS, 0.2, Stream(0))
+    assert counts(LABELS[held]) == {0: 8, 1: 2, 2: 1}
+    assert counts(LABELS[stratified_part(LABELS, 0.9, Stream(0))]) == {0: 36, 1: 9, 2: 2}
+
+
+def test_a_part_is_a_function_of_the_stream() -> None:
+    assert np.array_equal(stratified_part(LABELS, 0.3, Stream(1)), stratified_part(LABELS, 0.3, Stream(1)))
+    assert not np.array_equal(stratified_part(LABELS, 0.3, Stream(1)), stratified_part(LABELS, 0.3, Stream(2)))
+
+
+def test_folds_are_disjoint_and_hold_all_that_can_be_held_out() -> None:
+    parts = folds(LABELS, 4, Stream(0))
+    together = np.concatenate(parts)
+    assert len(parts) == 4
+    assert sorted(together) == sorted(np.flatnonzero(LABELS != 5))
+    for part in parts:
+        of_class = counts(LABELS[part])
+        assert of_class[0] == 10
+        assert of_class[1] in (2, 3)
+
+
+def test_every_fold_leaves_each_class_something() -> None:
+    labels = np.array([0, 0, 1, 1, 1])
+    for part in folds(labels, 5, Stream(3)):
+        assert set(np.delete(labels, part)) == {0, 1}
+
+
+def test_nothing_to_hold_out() -> None:
+    assert folds(np.arange(5), 5, Stream(0)) == []
+
+
+def test_a_draw_has_as_many_of_each_class_and_none_twice() -> None:
+    labels = LABELS[LABELS < 2]
+    rows = draw_per_class(labels, 7, Stream(0))
+    assert counts(labels[rows]) == {0: 7, 1: 7}
+    assert len(set(rows.tolist())) == 14
+    assert not np.array_equal(np.sort(rows), np.sort(draw_per_class(labels, 7, Stream(1))))
+
+
+def test_a_draw_says_which_class_is_too_small() -> None:
+    with pytest.raises(UserError, match="class 2 has 3 labelled images, 4 a class are wanted"):
+        draw_per_class(LABELS[LABELS != 5], 4, Stream(0))
