@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from hexa.config import ConfigError
-from hexa.core import Method, Objective, Setting
+from hexa.core import STD, Method, Objective, Setting
 from hexa.data import Source
 from hexa.experiment import Experiment
 from hexa.nn import backbones
@@ -50,7 +50,7 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
             [("batch_size", f"{batch} is not divisible by {world} processes; use {batch // world * world}")]
         )
     experiment.schedule.check(experiment.epochs)
-    branches = (b for hard in experiment.hard_examples.values() if hard.weight > 0 for b in hard.branches())
+    branches = (b for name in _needed(experiment) for b in experiment.hard_examples[name].branches())
     setting = Setting(
         data_size=data_size,
         batch_size=batch,
@@ -62,6 +62,16 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
     )
     experiment.method.check(setting)
     return setting
+
+
+def _needed(experiment: Experiment) -> list[str]:
+    """The hard examples that are trained on, and those they are made from, which may have weight 0 themselves."""
+    needed = []
+    for name, hard in experiment.hard_examples.items():
+        while hard.weight > 0 and name != STD:
+            needed.append(name)
+            name = experiment.hard_examples[name].source
+    return list(dict.fromkeys(needed))
 
 
 def build_method(experiment: Experiment, setting: Setting, machine: Machine) -> Method:

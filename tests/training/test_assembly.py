@@ -1,0 +1,48 @@
+"""What is built of an experiment: batch-norm sets for every example that is trained on or made from."""
+
+from __future__ import annotations
+
+import pytest
+
+from hexa import recipes
+from hexa.config import ConfigError
+from hexa.experiment import override
+from hexa.training.assembly import Machine, build_method, setting_of
+
+
+@pytest.mark.parametrize(
+    ("changes", "branches"),
+    [
+        ({}, ("main",)),
+        ({"hard_examples.adversarial.weight": 1}, ("main", "aux")),
+        ({"hard_examples.adversarial.weight": 0}, ("main",)),
+        ({"hard_examples.cutmix.branch": "mixed"}, ("main", "mixed")),
+        # mixed adversarial views alone: their source has weight 0 and still brings its set
+        (
+            {
+                "hard_examples.adversarial.weight": 0,
+                "hard_examples.cmxA.kind": "cutmix",
+                "hard_examples.cmxA.source": "adversarial",
+            },
+            ("main", "aux"),
+        ),
+    ],
+)
+def test_branches(changes: dict[str, object], branches: tuple[str, ...]) -> None:
+    experiment = override(recipes.get("digits-moco-v2"), changes)
+    assert setting_of(experiment, 1347).branches == branches
+
+
+def test_weights_depend_on_the_seed_alone() -> None:
+    experiment = override(recipes.get("digits-moco-v2"), {"training.device": "cpu", "network.widths": [4, 8]})
+    states = []
+    for seed in (0, 0, 1):
+        chosen = override(experiment, {"seed": seed})
+        states.append(build_method(chosen, setting_of(chosen, 1347), Machine.of(chosen)).state_dict())
+    assert all(value.equal(states[1][name]) for name, value in states[0].items())
+    assert not states[0]["query.backbone.conv1.weight"].equal(states[2]["query.backbone.conv1.weight"])
+
+
+def test_sizes_that_do_not_fit() -> None:
+    with pytest.raises(ConfigError, match="128 is more than the 100 images"):
+        setting_of(recipes.get("digits-moco-v2"), 100)
