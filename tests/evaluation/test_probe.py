@@ -33,7 +33,8 @@ def test_softmax_regression_equals_scikit_learn(weight_decay: float, dtype: type
     x, y = draw(120, 7, 4, 0)
     weights = softmax_regression(x.astype(dtype), y, 4, weight_decay, tolerance=1e-6)
     expected = reference(x, y, weight_decay)
-    np.testing.assert_allclose(weights[:-1].T, expected.coef_, atol=2e-3 * np.abs(expected.coef_).max())
+    tolerance = (1e-3 if dtype is np.float64 else 1e-2) * np.abs(expected.coef_).max()
+    np.testing.assert_allclose(weights[:-1].T, expected.coef_, rtol=0, atol=tolerance)
     new, _ = draw(50, 7, 4, 1)
     scores = new @ weights[:-1] + weights[-1]
     scores = np.exp(scores - scores.max(1, keepdims=True))
@@ -83,6 +84,7 @@ def test_test_images_decide_nothing_about_the_weight_decay() -> None:
 
 def test_chosen_weight_decay_is_that_of_scikit_learn() -> None:
     x, y = draw(60, 20, 4, 0, 4)
+    x = StandardScaler().fit_transform(x)
     parts, candidates = folds(y, 5, Stream(0)), (10.0, 1.0, 0.1, 1e-2, 1e-3)
     right = []
     for decay in candidates:
@@ -91,9 +93,8 @@ def test_chosen_weight_decay_is_that_of_scikit_learn() -> None:
             kept = np.setdiff1d(np.arange(len(y)), part)
             count += int((reference(x[kept], y[kept], decay).predict(x[part]) == y[part]).sum())
         right.append(count)
-    chosen = candidates.index(choose_weight_decay(x, y, 4, candidates, parts))
-    assert max(right) > min(right), "a case in which the choice matters"
-    assert right[chosen] >= max(right) - 1
+    assert sorted(right)[-1] > sorted(right)[-2], "a case with one best candidate"
+    assert choose_weight_decay(x, y, 4, candidates, parts) == candidates[int(np.argmax(right))]
 
 
 def test_one_label_a_class_has_nothing_to_hold_out() -> None:

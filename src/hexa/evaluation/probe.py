@@ -10,6 +10,7 @@ import pydantic
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from hexa.config import Config
@@ -24,6 +25,8 @@ Array = NDArray[np.floating[Any]]
 WEIGHT_DECAYS = (10.0, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 #: Above so many numbers the features stay in fp32: twice as fast, and the noise of that many images is far larger.
 _LARGE = 4_000_000
+#: p · (1 − p) of a likely probability: how the loss curves, up to the features' scale.
+_CURVATURE = 0.1
 
 
 def softmax_regression(
@@ -37,28 +40,33 @@ def softmax_regression(
     """Weights [D + 1, C], the bias last, that minimise mean cross-entropy + weight_decay/2 · Σ W², by L-BFGS.
 
     x: [N, D], y: [N]. The bias is not decayed. Equals scikit-learn's LogisticRegression of C = 1 / (N · weight_decay).
-    `start` are the weights to begin at; `tolerance` bounds the largest component of the gradient.
+    `start` are the weights to begin at. L-BFGS moves v = W / s with s_d = (h · mean x_d² + weight_decay)^−½, which
+    gives all directions a like curvature if the columns of x are orthogonal; `tolerance` bounds the largest component
+    of the gradient by v.
     """
     num, width = x.shape
     rows = np.arange(num)
+    square = np.append((x * x).mean(0, dtype=np.float64), 1.0)
+    decay = np.append(np.full(width, weight_decay), 0.0)[:, None]  # [D + 1, 1]
+    scale = (_CURVATURE * square[:, None] + decay) ** -0.5
 
     def objective(flat: Array) -> tuple[float, Array]:
-        weight, bias = flat[: width * num_classes].reshape(width, num_classes), flat[width * num_classes :]
-        logits = x @ weight.astype(x.dtype, copy=False) + bias.astype(x.dtype, copy=False)  # [N, C]
+        weights = flat.reshape(width + 1, num_classes) * scale
+        logits = _scores(x, weights)  # [N, C]
         logits -= logits.max(1, keepdims=True)
         likelihood = np.exp(logits)
         total = likelihood.sum(1, keepdims=True)
         loss = float((np.log(total[:, 0]) - logits[rows, y]).mean(dtype=np.float64))
         likelihood /= total
         likelihood[rows, y] -= 1
-        slope = (x.T @ likelihood).astype(np.float64) / num + weight_decay * weight
-        gradient = np.concatenate([slope.ravel(), likelihood.mean(0, dtype=np.float64)])
-        return loss + 0.5 * weight_decay * float((weight * weight).sum()), gradient
+        likelihood /= num
+        slope = np.vstack([x.T @ likelihood, likelihood.sum(0)]) + decay * weights
+        return loss + 0.5 * float((decay * weights * weights).sum()), (slope * scale).ravel()
 
-    first = np.zeros((width + 1) * num_classes) if start is None else start.ravel()
+    first = np.zeros((width + 1, num_classes)) if start is None else start / scale
     options = {"maxiter": 1000, "maxfun": 2000, "gtol": tolerance, "ftol": 1e-12, "maxls": 40}
-    found = minimize(objective, first, jac=True, method="L-BFGS-B", options=options).x
-    return np.asarray(found).reshape(width + 1, num_classes)
+    found = minimize(objective, first.ravel(), jac=True, method="L-BFGS-B", options=options).x
+    return np.asarray(found).reshape(width + 1, num_classes) * scale
 
 
 def _scores(x: Array, weights: Array) -> Array:
@@ -123,6 +131,21 @@ def fast_probe(
     probe is then fitted to all of them; with fewer than 50 labels a class every fold takes its turn. The test images
     decide nothing. train_x: [N, D], train_y: int64 [N].
     """
+    # small products don't gain by threads, and threads that wait for each other on a busy machine cost minutes
+    with threadpool_limits(1 if train_x.numel() <= _LARGE else None, user_api="blas"):
+        return _fast_probe(train_x, train_y, test_x, test_y, num_classes, weight_decays, num_folds, seed)
+
+
+def _fast_probe(
+    train_x: Tensor,
+    train_y: Tensor,
+    test_x: Tensor,
+    test_y: Tensor,
+    num_classes: int | None,
+    weight_decays: Sequence[float],
+    num_folds: int,
+    seed: int,
+) -> dict[str, float]:
     classes = num_classes if num_classes is not None else int(max(train_y.max(), test_y.max())) + 1
     kind = np.float32 if train_x.numel() > _LARGE else np.float64
     exact = train_x.cpu().double()
@@ -165,7 +188,8 @@ def run(task: Task, options: ProbeOptions) -> Outcome:
         task.report("fitting probes", number, options.draws)
         stream = Stream(task.seed).child("labels", number)
         rows = torch.from_numpy(draw_per_class(fit_labels.numpy(), options.labels_per_class, stream))
-        draws.append(fast_probe(fit[rows], fit_labels[rows], test, test_labels, num_classes=task.num_classes))
+        drawn, drawn_labels = fit[rows], fit_labels[rows]
+        draws.append(fast_probe(drawn, drawn_labels, test, test_labels, num_classes=task.num_classes, seed=task.seed))
     task.report("fitting probes", options.draws, options.draws)
     scores = np.array([draw["top1"] for draw in draws])
     metrics = {"top1": float(scores.mean())}
