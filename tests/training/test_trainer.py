@@ -217,6 +217,8 @@ def test_another_experiment_or_other_data_is_refused(tmp_path: Path) -> None:
     state = made.state()
     with pytest.raises(UserError, match=r"config\.yaml has changed"):
         trainer().load({**state, "fingerprint": "other"})
+    assert trainer(epochs=1).load(state) == []
+    assert "3 processes before, 1 now" in trainer(epochs=1).load({**state, "world_size": 3})[0]
     with pytest.raises(UserError, match="the data has changed"):
         trainer(loader=ToyLoader(steps_per_epoch=7)).load(state)
 

@@ -22,8 +22,8 @@ class TrainingConfig(Config):
     """Compile the networks with torch.compile: a minute at the start, faster steps on a GPU."""
     deterministic: bool = False
     """Take only deterministic GPU kernels, so that two runs agree bit for bit there too (on a CPU they do anyway)."""
-    num_workers: int = pydantic.Field(default=4, ge=0)
-    """Processes that decode photographs; sources that fit the memory limit need none."""
+    num_workers: int | None = pydantic.Field(default=None, ge=0)
+    """Processes that decode photographs, none to choose by the cores; sources that fit the memory limit need no one."""
     resident_limit_bytes: int = pydantic.Field(default=4 * 1024**3, ge=0)
     """Sources up to this size, decoded, are kept in the device's memory."""
     max_corrupt_share: float = pydantic.Field(default=0.01, ge=0, le=1)

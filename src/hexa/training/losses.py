@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hexa.core import STD, Part
 from hexa.runtime import processes
+from hexa.training.monitor import effective_rank, feature_std
 
 _NEVER = 2**62
 
@@ -81,6 +84,35 @@ class LossWindow:
         self._names, self.count = list(state["names"]), state["count"]
         self._sums = state["sums"].to(self._device).clone()
         self._first_bad = torch.full((len(self._names),), _NEVER, dtype=torch.long, device=self._device)
+
+
+@dataclass
+class StepFacts:
+    """What a log step keeps of its terms: nothing at other steps, so that no graph or image outlives its term."""
+
+    wanted: bool
+    facts: dict[str, Tensor] = field(default_factory=dict)
+    embedding: Tensor | None = None  # [V, b, D], clean
+
+    def look(self, name: str, part: Part) -> None:
+        """Note what a part of a term has to say, if this is a log step."""
+        if not self.wanted:
+            return
+        self.facts[f"accuracy/{name}"] = part.accuracy()
+        self.facts |= {f"{fact}/{name}": value.detach() for fact, value in part.facts.items()}
+        if name == STD:
+            self.embedding = part.embedding
+
+    @property
+    def directions(self) -> int:
+        """The highest effective rank there could be."""
+        return 0 if self.embedding is None else min(self.embedding.shape[-1], self.embedding.shape[1] - 1)
+
+    def spread(self) -> dict[str, Tensor]:
+        """How the clean embedding fills its space; on a GPU this makes the host wait."""
+        if self.embedding is None:
+            return {}
+        return {"feature_std": feature_std(self.embedding), "effective_rank": effective_rank(self.embedding)}
 
 
 def is_finite(state: object) -> bool:

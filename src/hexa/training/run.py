@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from hexa import experiment as experiments
@@ -60,7 +62,8 @@ def _carry_out(experiment: Experiment, folder: Path, console: Console | None, re
     processes.initialize(machine.device)
     try:
         console = console or Console(stderr=True)
-        with kernels(experiment.training.deterministic):
+        # the random numbers of whoever called are left as they were
+        with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
             return _run(experiment, folder, console if processes.is_main() else None, machine, resumed)
     except Exception as error:
         if experiment.training.compile and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
@@ -75,6 +78,10 @@ def _carry_out(experiment: Experiment, folder: Path, console: Console | None, re
 def _run(experiment: Experiment, folder: Path, console: Console | None, machine: Machine, resumed: bool) -> Path:
     source = open_source(experiment.data, None if "#" in experiment.data else "train")
     setting = setting_of(experiment, len(source))
+    if console is not None:  # before the images are read, which may take a while
+        console.print(
+            _headline(experiment, source, machine, folder, resumed), markup=False, highlight=False, soft_wrap=True
+        )
     method = build_method(experiment, setting, machine)
     objective = build_objective(experiment, method, machine)
     loader = _loader(experiment, source, machine)
@@ -104,7 +111,7 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
         raise UserError(f"{'; '.join(warnings)}; no checkpoint of {folder} is intact, start a new run")
     step = found[1]["step"] if found is not None else 0
     if found is not None:
-        trainer.load(found[1])
+        warnings += trainer.load(found[1])
     if processes.is_main():
         folder.mkdir(parents=True, exist_ok=True)
         if not resumed:
@@ -115,8 +122,9 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
         trainer.reporter = Reporter(console, trainer.total_steps, step)
         trainer.journal = journal
         try:
-            trainer.reporter.say(_headline(experiment, source, machine, folder, step if resumed else None))
             journal.write("resume" if resumed else "start", step)
+            if step:
+                trainer.reporter.say(f"going on after step {step} of {trainer.total_steps}")
             trainer.warn(warnings)
             trainer.run()
         finally:
@@ -145,11 +153,13 @@ def _loader(experiment: Experiment, source: Source, machine: Machine) -> Pretrai
     )
 
 
-def _headline(experiment: Experiment, source: Source, machine: Machine, folder: Path, step: int | None) -> str:
+def _headline(experiment: Experiment, source: Source, machine: Machine, folder: Path, resumed: bool) -> str:
     hard = "".join(f" + {name}" for name, config in experiment.hard_examples.items() if config.weight > 0)
-    begun = f"resumed at step {step}" if step is not None else f"{experiment.epochs} epochs"
     where = f"{machine.device.type} {machine.precision}"
-    return f"{experiment.recipe}: {experiment.method.name}{hard} on {source!r}, {begun}, {where}, into {folder}"
+    out = f"resumed in {folder}" if resumed else f"into {folder}"
+    return (
+        f"{experiment.recipe}: {experiment.method.name}{hard} on {source!r}, {experiment.epochs} epochs, {where}, {out}"
+    )
 
 
 def _finish(experiment: Experiment, trainer: Trainer, folder: Path) -> None:
@@ -198,4 +208,4 @@ def _default_folder(experiment: Experiment) -> Path:
 
 def _is_first_process() -> bool:
     """Asked before the processes have found each other."""
-    return processes.rank() == 0 and processes.local_rank() == 0
+    return os.environ.get("RANK", "0") == "0"

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError
-from hexa.core import STD, Batch, Objective, Part
+from hexa.core import Batch, Objective
 from hexa.runtime import processes
 from hexa.training import checkpoints
 from hexa.training.clock import Clock
 from hexa.training.config import TrainingConfig
 from hexa.training.journal import Journal
-from hexa.training.losses import LossWindow, NonFiniteError, is_finite
-from hexa.training.monitor import Watch, effective_rank, feature_std
+from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finite
+from hexa.training.monitor import Watch
 from hexa.training.progress import Reporter
 from hexa.training.schedules import ScheduleConfig, learning_rate_share
 from hexa.training.signals import Interrupted, Interrupts
@@ -115,7 +115,7 @@ class Trainer:
         learning_rate = self.learning_rate
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        seen = _Seen(wanted=self._logs(self.step + 1))
+        seen = StepFacts(wanted=self._logs(self.step + 1))
         losses: dict[str, Tensor] = {}
         total = torch.zeros((), device=self.device)
         for term in self.objective.losses(batch):
@@ -168,7 +168,7 @@ class Trainer:
 
     # -- metrics ----------------------------------------------------------------------------------------------------
 
-    def _log(self, learning_rate: float, seen: _Seen) -> None:
+    def _log(self, learning_rate: float, seen: StepFacts) -> None:
         """One line of metrics: losses as means since the last one, all else of this step. Here the device is read.
 
         Losses are averaged over processes; what a term notes beside (accuracy, facts) too.
@@ -176,7 +176,9 @@ class Trainer:
         names, values = self._window.means()
         facts = {**seen.facts, **seen.spread()}
         if facts:
-            values = torch.cat([values, torch.stack([value.float() for value in facts.values()])])
+            values = torch.cat(
+                [values, torch.stack([value.to(self.device, torch.float32) for value in facts.values()])]
+            )
         read = processes.all_gather(values[None]).mean(0).tolist()
         line = dict(zip([*names, *facts], read, strict=True))
         lap = self._clock.lap()
@@ -263,8 +265,8 @@ class Trainer:
             "watch": self.watch.state if self.watch is not None else {},
         }
 
-    def load(self, state: checkpoints.State) -> None:
-        """Go on from a checkpoint's state. Raises UserError if it is of another experiment or of other data."""
+    def load(self, state: checkpoints.State) -> list[str]:
+        """Go on from a checkpoint's state; returns warnings. Raises UserError if experiment or data are others now."""
         for name, here in (("fingerprint", self.plan.fingerprint), ("steps_per_epoch", self.steps_per_epoch)):
             if state[name] != here:
                 what = "config.yaml" if name == "fingerprint" else "the data"
@@ -279,33 +281,7 @@ class Trainer:
         self._window.state = state["window"]
         if self.watch is not None and state["watch"]:
             self.watch.state = state["watch"]
-        if state["world_size"] != processes.world_size():
-            before, now = state["world_size"], processes.world_size()
-            self.warn([f"the run had {before} processes and goes on with {now}: equal up to rounding and batch-norm"])
-
-
-@dataclass
-class _Seen:
-    """What a log step keeps of its terms: nothing at other steps, so that no graph or image outlives its term."""
-
-    wanted: bool
-    facts: dict[str, Tensor] = field(default_factory=dict)
-    embedding: Tensor | None = None  # [V, b, D], clean
-
-    def look(self, name: str, part: Part) -> None:
-        if not self.wanted:
-            return
-        self.facts[f"accuracy/{name}"] = part.accuracy()
-        self.facts |= {f"{fact}/{name}": value.detach() for fact, value in part.facts.items()}
-        if name == STD:
-            self.embedding = part.embedding
-
-    @property
-    def directions(self) -> int:
-        """The highest effective rank there could be."""
-        return 0 if self.embedding is None else min(self.embedding.shape[-1], self.embedding.shape[1] - 1)
-
-    def spread(self) -> dict[str, Tensor]:
-        if self.embedding is None:
-            return {}
-        return {"feature_std": feature_std(self.embedding), "effective_rank": effective_rank(self.embedding)}
+        if state["world_size"] == processes.world_size():
+            return []
+        before, now = state["world_size"], processes.world_size()
+        return [f"{before} processes before, {now} now: what follows is equal up to rounding and batch-norm groups"]
