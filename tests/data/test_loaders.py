@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import multiprocessing
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -217,8 +221,6 @@ class _Deadly(Source):
     """A source whose decoder is killed, as for want of memory, unless it runs in the process that made the source."""
 
     def __init__(self, inner: Source) -> None:
-        import os
-
         self.inner, self.owner = inner, os.getpid()
         self.name, self.split, self.paths, self.fingerprint = "deadly", "train", inner.paths, ""
 
@@ -226,9 +228,6 @@ class _Deadly(Source):
         return ["train"]
 
     def decode(self, index: int) -> Tensor:
-        import os
-        import signal
-
         if os.getpid() != self.owner:
             os.kill(os.getpid(), signal.SIGKILL)
         return self.inner.decode(index)
@@ -277,3 +276,34 @@ def test_evaluation_of_arrays_without_labels() -> None:
     assert [len(images) for images, _, _ in batches] == [20, 20, 10]
     assert all(labels is None for _, labels, _ in batches)
     assert torch.equal((torch.cat([b[0] for b in batches]) * 255).round().to(torch.uint8), source.images)
+
+
+def test_signals_to_the_whole_group_leave_workers_alone_and_closing_ends_them(tmp_path: Path) -> None:
+    """Ctrl-C and a scheduler's SIGTERM reach every process; the main one finishes its step and saves."""
+    source = _photographs(tmp_path / "photographs", 50)
+    before = set(multiprocessing.active_children())
+    loader, expected = _loader(source, num_workers=2), list(_loader(source).epoch(0))
+    batches = loader.epoch(0)
+    made = [next(batches)]
+    workers = set(multiprocessing.active_children()) - before
+    assert len(workers) == 2
+    for worker in workers:
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGINT)
+        os.kill(worker.pid, signal.SIGTERM)
+    made += list(batches)
+    assert all(_same(left, right) for left, right in zip(made, expected, strict=True))
+    loader.close()
+    assert not any(worker.is_alive() for worker in workers)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []).isdisjoint({signal.SIGINT, signal.SIGTERM})
+
+
+def test_a_forgotten_loader_ends_its_workers(tmp_path: Path) -> None:
+    before = set(multiprocessing.active_children())
+    loader = _loader(_photographs(tmp_path / "photographs", 50), num_workers=1)
+    next(loader.epoch(0))
+    workers = set(multiprocessing.active_children()) - before
+    assert len(workers) == 1
+    del loader
+    gc.collect()
+    assert not any(worker.is_alive() for worker in workers)

@@ -113,18 +113,19 @@ class CropStream:
         """
         if self._items is None or number != self._next:
             self.close()
-            keys = ((step, part) for step in itertools.count(number) for part in range(self.plan.parts))
+            parts = range(self.plan.parts)  # the workers' clean-up holds on to the keys, which must not hold on to us
+            keys = ((step, part) for step in itertools.count(number) for part in parts)
             self._items = Items(self.plan, keys, self.device, self.num_workers)
-        parts = [next(self._items) for _ in range(self.plan.parts)]
+        made = [next(self._items) for _ in range(self.plan.parts)]
         self._next = number + 1
-        rows = sum(len(index) for _, index, _ in parts)
-        crops = [torch.empty((rows, *view.shape[1:]), dtype=torch.uint8, device=self.device) for view in parts[0][0]]
+        rows = sum(len(index) for _, index, _ in made)
+        crops = [torch.empty((rows, *view.shape[1:]), dtype=torch.uint8, device=self.device) for view in made[0][0]]
         start = 0
-        for cut, index, _ in parts:
+        for cut, index, _ in made:
             for view, part in zip(crops, cut, strict=True):
                 view[start : start + len(index)].copy_(part, non_blocking=True)
             start += len(index)
-        return crops, torch.cat([index for _, index, _ in parts]), [entry for _, _, found in parts for entry in found]
+        return crops, torch.cat([index for _, index, _ in made]), [entry for _, _, found in made for entry in found]
 
     def close(self) -> None:
         """End the workers."""
