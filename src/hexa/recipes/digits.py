@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hexa.core import ObjectiveConfig
 from hexa.data.views import ViewsConfig
 from hexa.experiment import Experiment
 from hexa.hard_examples.adversarial import AdversarialConfig
@@ -20,11 +21,13 @@ def _digits(name: str) -> Experiment:
         data="digits",
         epochs=40,
         batch_size=128,
-        network=NetworkConfig(name="small-resnet", widths=(16, 32, 64), mean=(0.3, 0.3, 0.3), std=(0.37, 0.37, 0.37)),
+        network=NetworkConfig(
+            name="small-resnet", widths=(32, 64, 128, 256), mean=(0.3, 0.3, 0.3), std=(0.37, 0.37, 0.37)
+        ),
         # digits have no colour and mirrored ones are other digits: what is left of MoCo-v2's views is crop and contrast
         views=ViewsConfig(
             size=16,
-            scale=(0.4, 1.0),
+            scale=(0.3, 1.0),
             flip_probability=0.0,
             brightness=0.4,
             contrast=0.4,
@@ -65,4 +68,6 @@ def digits_hexa_moco() -> Experiment:
     Cost: a minute on two cores.
     """
     experiment = _digits("digits-hexa-moco")
-    return experiment.model_copy(update={"hard_examples": {"adversarial": AdversarialConfig()}})
+    # the mean of the terms keeps the learning rate of the other arm comparable (DESIGN §3.2)
+    objective = ObjectiveConfig(reduction="mean")
+    return experiment.model_copy(update={"hard_examples": {"adversarial": AdversarialConfig()}, "objective": objective})
