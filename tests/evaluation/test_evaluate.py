@@ -14,7 +14,7 @@ from PIL import Image
 from sklearn.neighbors import KNeighborsClassifier
 
 from hexa.config import UserError
-from hexa.data import open_source
+from hexa.data import Source, open_source
 from hexa.evaluation import evaluate, results
 from hexa.evaluation.features import Subset, extract
 from hexa.nn.backbones import NetworkConfig
@@ -70,9 +70,17 @@ def test_k_above_the_images_is_capped_and_said(tmp_path: Path) -> None:
     assert found["metrics"] == {"top1": 100.0}, "with two classes a top5 would say nothing"
 
 
-def test_a_holdout_never_touches_the_test_split() -> None:
+def test_a_holdout_never_touches_the_test_split(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = random_backbone(SMALL, 8)
+    opened: list[str] = []
+
+    def watched(spec: str, split: str | None = None) -> Source:
+        opened.append(f"{spec}#{split}")
+        return open_source(spec, split)
+
+    monkeypatch.setattr("hexa.data.open_source", watched)
     found = evaluate("knn", backbone, "digits", holdout=0.2, seed=1, **QUIET)
+    assert opened == ["digits#train"]
     facts = found["data_facts"]
     assert found["protocol"] == "knn/k200-t0.07-holdout0.2"
     assert facts["test"]["split"] == "train"
@@ -114,7 +122,7 @@ def test_features_are_those_of_each_image_alone_and_the_backbone_can_still_be_tr
     assert backbone.network.conv1.weight.grad is not None  # type: ignore[union-attr]
 
 
-def test_results_of_a_run_are_collected(tmp_path: Path) -> None:
+def test_results_of_a_run_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.yaml").write_text("recipe: r\n")
@@ -127,6 +135,17 @@ def test_results_of_a_run_are_collected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"results\.json"):
         results.append({"metrics": {}}, run / "results.json")
     assert (run / "results.json").read_text() == "{"
+    monkeypatch.setattr("hexa.evaluation.features.extract", None)  # it is found out before the work
+    with pytest.raises(UserError, match=r"results\.json"):
+        evaluate("knn", run, "digits", **QUIET)
+
+
+def test_images_that_cannot_be_read_are_said(tmp_path: Path) -> None:
+    data = pictures(tmp_path / "fit", {"a": 3, "b": 4})
+    test = pictures(tmp_path / "other", {"a": 2, "b": 2}, shade=9)
+    (tmp_path / "other" / "b" / "1.png").write_bytes(b"broken")
+    found = evaluate("knn", "pixels:10", data, test_data=test, num_workers=0, k=3, **QUIET)
+    assert any("1 of 4 images" in note for note in found["notes"])
 
 
 def test_evaluations_that_end_together_all_arrive(tmp_path: Path) -> None:
@@ -148,6 +167,10 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     wrong: list[tuple[str, str, str, dict[str, Any]]] = [
         ("kn", "pixels:8", "digits", {}),
         ("knn", "pixels:8", "digits", {"kk": 3}),
+        ("knn", "pixels:8", "digits", {"hold_out": 0.2}),
+        ("knn", "pixels:8", "digits", {"holdout": "half"}),
+        ("knn", "pixels:8", "digits", {"num_workers": -1}),
+        ("knn", "pixels:8", "digits", {"extraction_batch": 0}),
         ("knn", "pixels:8", "digits", {"k": 0}),
         ("knn", "pixels:8", "digits", {"preset": "swav"}),
         ("linear", "pixels:8", "digits", {"preset": "mocco"}),
@@ -163,7 +186,11 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     ]
     said = [
         "knn",
-        "'k'",
+        "unknown option 'kk'; did you mean 'k'",
+        "did you mean 'holdout'",
+        "between 0 and 1",
+        "num_workers -1",
+        "extraction_batch 0",
         "k",
         "default",
         "'moco'",

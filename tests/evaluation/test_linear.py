@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from hexa.data import ArraySource
+from hexa.data.loaders import PretrainLoader
 from hexa.data.views import EvaluationTransform
 from hexa.evaluation import linear
 from hexa.evaluation.features import Subset
@@ -17,6 +18,7 @@ from hexa.evaluation.linear import PROTOCOL, LinearOptions, learning_rate
 from hexa.evaluation.protocol import Task
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import Backbone
+from hexa.runtime.random import Stream
 
 SIZE = 4
 #: A published setting is made for 100 epochs of a million images.
@@ -82,9 +84,47 @@ def test_learning_rates_of_both_publications() -> None:
     assert (moco.weight_decay, swav.weight_decay, moco.batch_size, moco.momentum) == (0.0, 1e-6, 256, 0.9)
 
 
+def test_the_identity_names_what_is_not_as_published() -> None:
+    moco = PROTOCOL.presets["moco"]
+    assert PROTOCOL.identity("moco", moco) == "moco-100ep-lr30"
+    changed = moco.model_copy(update={"epochs": 5, "learning_rate": 0.5, "batch_size": 64})
+    assert PROTOCOL.identity("moco", changed) == "moco-5ep-lr0.5-batch_size=64"
+
+
+def test_one_epoch_never_decays() -> None:
+    assert learning_rate(LinearOptions(epochs=1), 0) == 30.0, "D30"
+
+
+def test_the_first_classifier_is_that_of_the_papers() -> None:
+    classifier = linear._classifier(512, 100, Stream(0))
+    assert float(classifier.weight.std()) == pytest.approx(0.01, rel=0.02)
+    assert abs(float(classifier.weight.mean())) < 2e-4
+    assert not classifier.bias.any()
+
+
 def test_steps_scale_with_the_epochs() -> None:
     short = LinearOptions(epochs=10)
     assert [round(learning_rate(short, epoch), 6) for epoch in range(10)] == [30.0] * 6 + [3.0] * 2 + [0.3] * 2
+
+
+def test_every_image_is_seen_once_an_epoch_the_last_few_too(
+    task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Tensor] = []
+    original = linear._batches
+
+    def watched(loader: PretrainLoader, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, index in original(loader, epoch):
+            assert images.shape == (len(index), 3, SIZE, SIZE)
+            seen.append(index)
+            yield images, index
+
+    monkeypatch.setattr(linear, "_batches", watched)
+    linear.run(task(), LinearOptions(epochs=2, batch_size=20))
+    assert [len(index) for index in seen] == [20, 20, 8] * 2
+    first, second = torch.cat(seen[:3]), torch.cat(seen[3:])
+    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(48))
+    assert first.tolist() != second.tolist()
 
 
 def test_it_learns_and_reports_the_best_and_the_last(task: Callable[..., Task]) -> None:
@@ -182,3 +222,65 @@ def test_progress_goes_to_the_end(task: Callable[..., Task]) -> None:
     linear.run(task(progress=lambda *given: said.append(given)), LinearOptions(**QUICK))
     assert ("extracting features (test)", 30, 30) in said
     assert said[-1] == ("training the classifier", 15, 15)
+
+
+@pytest.mark.parametrize("preset", ["moco", "swav"])
+def test_rates_are_those_of_torchs_schedulers(preset: str) -> None:
+    options = PROTOCOL.presets[preset]
+    assert isinstance(options, LinearOptions)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], options.learning_rate)
+    oracle: torch.optim.lr_scheduler.LRScheduler = (
+        torch.optim.lr_scheduler.MultiStepLR(optimizer, [60, 80], 0.1)
+        if preset == "moco"
+        else torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100, eta_min=0)
+    )
+    for epoch in range(100):
+        assert learning_rate(options, epoch) == pytest.approx(oracle.get_last_lr()[0], rel=1e-9)
+        optimizer.step()
+        oracle.step()
+
+
+def test_presets_are_the_published_ones() -> None:
+    """REFERENCE §7.1, §7.2, D31."""
+    moco, swav = (PROTOCOL.presets[name].model_dump() for name in ("moco", "swav"))
+    common = {"epochs": 100, "batch_size": 256, "momentum": 0.9}
+    assert moco.items() >= {**common, "learning_rate": 30.0, "weight_decay": 0.0, "schedule": "steps"}.items()
+    assert swav.items() >= {**common, "learning_rate": 0.3, "weight_decay": 1e-6, "schedule": "cosine"}.items()
+
+
+def test_one_epoch_never_decays() -> None:
+    for preset in PROTOCOL.presets.values():
+        short = preset.model_copy(update={"epochs": 1})
+        assert isinstance(short, LinearOptions)
+        assert learning_rate(short, 0) == short.learning_rate, "D30"
+
+
+def test_the_identity_names_what_is_not_as_published() -> None:
+    moco = PROTOCOL.presets["moco"]
+    assert PROTOCOL.identity("moco", moco) == "moco-100ep-lr30"
+    changed = moco.model_copy(update={"epochs": 5, "learning_rate": 0.5, "batch_size": 64, "weight_decay": 0.1})
+    assert PROTOCOL.identity("moco", changed) == "moco-5ep-lr0.5-batch_size=64-weight_decay=0.1"
+
+
+def test_every_image_is_seen_once_an_epoch_the_last_few_too(
+    task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The published loaders drop nothing."""
+    seen: list[list[int]] = []
+    batches = linear._batches
+
+    def watched(*arguments: Any) -> Any:
+        for images, index in batches(*arguments):
+            assert len(images) == len(index)
+            seen.append(index.tolist())
+            yield images, index
+
+    monkeypatch.setattr(linear, "_batches", watched)
+    given = task()
+    count = len(given.fit)
+    size = count // 2 - 1
+    linear.run(given, LinearOptions(epochs=2, batch_size=size))
+    assert [len(index) for index in seen] == [size, size, 2 + count % 2] * 2
+    first, second = ([row for batch in part for row in batch] for part in (seen[:3], seen[3:]))
+    assert sorted(first) == sorted(second) == list(range(count))
+    assert first != second

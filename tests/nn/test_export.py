@@ -10,13 +10,16 @@ import safetensors.torch
 import timm
 import torch
 import torchvision
+import yaml
 from torch import nn
 
 from hexa.config import UserError
 from hexa.nn import export as exporting
-from hexa.nn.backbones import NetworkConfig
+from hexa.nn.backbones import NetworkConfig, SmallResNet, build, use_small_stem
+from hexa.nn.branch_norm import use_branch
 from hexa.nn.export import export
 from hexa.nn.pretrained import Backbone, load_backbone, random_backbone
+from tests.laws.cases import Case, train
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 
@@ -134,3 +137,32 @@ def test_a_file_that_does_not_give_the_features_is_not_left(
         export(trained(SMALL, 16), "safetensors", out)
     assert out.read_text() == "what was there"
     assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "small-resnet"])
+def test_law_8_a_trained_method_and_its_export_give_the_same_features(tmp_path: Path, name: str) -> None:
+    """DESIGN §3.4: of MoCo trained on adversarial and mixed queries, through two batch-norm sets, the main one."""
+    config = SMALL if name == "small-resnet" else NetworkConfig(name=name, small_stem=True)
+    case = Case("moco", {}, {"adversarial": {}, "cutmix": {}})
+    method = train(case, method=case.build(network=build(config))).float().eval()
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    fields = {"recipe": "r", "network": config.model_dump(mode="json"), "views": {"size": 12}}
+    (run / "config.yaml").write_text(yaml.safe_dump(fields))
+    torch.save({"method": method.state_dict()}, run / "checkpoints" / "step-00000002.pt")
+    assert not torch.equal(method.backbone.bn1.running_mean, method.backbone.bn1.aux.running_mean)
+
+    out = tmp_path / "out.safetensors"
+    export(run, "torchvision", out)
+    if name == "resnet18":
+        plain: nn.Module = use_small_stem(torchvision.models.resnet18())
+        plain.fc = nn.Identity()
+    else:
+        plain = SmallResNet((4, 8))
+    plain.load_state_dict(read(out), strict=True)
+    images = torch.rand(5, 3, 12, 12)
+    normalised, _ = expected(load_backbone(out), images)
+    with torch.no_grad(), use_branch(method.query, "main"):
+        torch.testing.assert_close(plain.eval()(normalised), method.backbone(normalised), rtol=1e-5, atol=1e-5)
+    with torch.no_grad(), use_branch(method.query, "aux"):
+        assert not torch.allclose(plain(normalised), method.backbone(normalised), rtol=1e-3)

@@ -282,3 +282,16 @@ def test_the_state_has_the_plain_names_alone_and_inside_another_module() -> None
     target.load_state_dict(nested.state_dict(), strict=True)
     assert other.content_hash() == backbone.content_hash()
     other.load_state_dict(plain.state_dict())
+
+
+def test_timm_weights_that_cannot_be_fetched_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*given: Any, **options: Any) -> nn.Module:
+        assert options["pretrained"]
+        raise OSError("no route\nto host")
+
+    monkeypatch.setattr(timm, "create_model", unreachable)
+    with pytest.raises(
+        UserError, match=r"timm:resnet18: its weights .*\(no route to host\).*random:resnet18"
+    ) as caught:
+        load_backbone("timm:resnet18")
+    assert "\n" not in str(caught.value)

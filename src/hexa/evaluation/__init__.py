@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from hexa.evaluation.protocol import Progress
     from hexa.nn.pretrained import Backbone
 
+#: Options of every protocol, beside its own.
+COMMON = ("preset", "test_data", "holdout", "seed", "out", "device", "precision", "num_workers", "extraction_batch")
+
 
 def evaluate(
     protocol: str,
@@ -47,11 +50,13 @@ def evaluate(
     if protocol not in known:
         raise UserError(f"unknown protocol '{protocol}'; {nearest(protocol, known)}")
     chosen = known[protocol]
-    name, settings, deviations = chosen.options(preset, options)
+    _check_common(holdout, precision, num_workers, extraction_batch)
+    name, settings, deviations = chosen.options(preset, options, COMMON)
+    collected = _collected(backbone)
+    if collected is not None:
+        results.read(collected)  # a file that can't be added to is found before the work
     loaded = load_backbone(backbone, seed)
     where = precisions.pick_device(device)
-    if precision not in ("auto", "fp32", "bf16"):
-        raise UserError(f"precision '{precision}' is none of auto, fp32, bf16")
     fit, test, num_classes = _sources(data, test_data, holdout, seed)
     begin = time.perf_counter()
     task = Task(
@@ -75,7 +80,7 @@ def evaluate(
         "protocol": f"{protocol}/{identity}",
         "preset": name,
         "metrics": outcome.metrics,
-        "backbone": str(backbone) if isinstance(backbone, str | Path) else "module",
+        "backbone": str(backbone) if isinstance(backbone, str | Path) else loaded.info.get("spec", "module"),
         "encoder": facts["encoder"],
         "branch": facts["branch"],
         "backbone_facts": facts,
@@ -93,7 +98,7 @@ def evaluate(
         "options": used.model_dump(mode="json"),
         "deviations": deviations,
         "details": outcome.details,
-        "notes": outcome.notes,
+        "notes": [*task.notes, *outcome.notes],
         "seed": seed,
         "precision": task.precision,
         "versions": results.versions(),
@@ -101,9 +106,29 @@ def evaluate(
     }
     if out is not None:
         results.write(result, Path(out))
-    if isinstance(backbone, str | Path) and (Path(backbone) / "config.yaml").is_file():
-        results.append(result, Path(backbone) / "results.json")
+    if collected is not None:
+        results.append(result, collected)
     return result
+
+
+def _collected(backbone: str | Path | Backbone) -> Path | None:
+    """Where a run collects its results."""
+    run = Path(backbone) if isinstance(backbone, str | Path) else None
+    return run / "results.json" if run is not None and (run / "config.yaml").is_file() else None
+
+
+def _check_common(holdout: object, precision: object, num_workers: object, extraction_batch: object) -> None:
+    """Options of all protocols may come from a command line as any type."""
+    from hexa.config import UserError
+
+    if holdout is not None and not (isinstance(holdout, int | float) and 0 < holdout < 1):
+        raise UserError(f"holdout {holdout} is no share of the training images; give a number between 0 and 1")
+    if precision not in ("auto", "fp32", "bf16"):
+        raise UserError(f"precision '{precision}' is none of auto, fp32, bf16")
+    if num_workers is not None and not (isinstance(num_workers, int) and num_workers >= 0):
+        raise UserError(f"num_workers {num_workers} is no number of processes; give 0 or more, or leave it out")
+    if not (isinstance(extraction_batch, int) and extraction_batch > 0):
+        raise UserError(f"extraction_batch {extraction_batch} is no number of images; give 1 or more")
 
 
 def _sources(data: str, test_data: str | None, holdout: float | None, seed: int) -> tuple[Source, Source, int]:
@@ -120,8 +145,6 @@ def _sources(data: str, test_data: str | None, holdout: float | None, seed: int)
     if holdout is not None:
         if test_data is not None:
             raise UserError("holdout scores training images, test_data others; give one of the two")
-        if not 0 < holdout < 1:
-            raise UserError(f"holdout {holdout:g} is no share of the training images; give one between 0 and 1")
         held = stratified_part(fit.labels, holdout, Stream(seed).child("holdout"))
         if not held.any():
             raise UserError(f"holdout {holdout:g} of {len(fit)} images is none of any class; give a larger share")

@@ -84,6 +84,8 @@ def extract_part(task: Task, source: Source) -> tuple[Tensor, Tensor]:
         lambda done, total: task.report(f"extracting features ({source.split})", done, total),
     )
     assert labels is not None, "a task has labelled sources"
+    if len(features) < len(source):
+        task.notes.append(f"{len(source) - len(features)} of {len(source)} images of {source!r} could not be read")
     return features, labels
 
 

@@ -65,8 +65,8 @@ def softmax_regression(
 
     first = np.zeros((width + 1, num_classes)) if start is None else start / scale
     options = {"maxiter": 1000, "maxfun": 2000, "gtol": tolerance, "ftol": 1e-12, "maxls": 40}
-    found = minimize(objective, first.ravel(), jac=True, method="L-BFGS-B", options=options).x
-    return np.asarray(found).reshape(width + 1, num_classes) * scale
+    found = np.asarray(minimize(objective, first.ravel(), jac=True, method="L-BFGS-B", options=options).x)
+    return cast(Array, found.reshape(width + 1, num_classes) * scale)
 
 
 def _scores(x: Array, weights: Array) -> Array:

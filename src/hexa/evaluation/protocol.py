@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -36,6 +36,8 @@ class Task:
     extraction_batch: int
     seed: int
     progress: Progress | None = None
+    notes: list[str] = field(default_factory=list)
+    """Sentences about the images, whatever the protocol."""
 
     def report(self, label: str, done: int, total: int) -> None:
         """Tell whoever watches."""
@@ -64,12 +66,21 @@ class Protocol:
     identity: Callable[[str, Any], str]
     """(preset, options) -> the protocol id that a result carries, without the protocol's name."""
 
-    def options(self, preset: str | None, changes: Mapping[str, Any]) -> tuple[str, Config, dict[str, list[Any]]]:
-        """The preset's name, its options with `changes`, and {option: [published, used]} for those that differ."""
+    def options(
+        self, preset: str | None, changes: Mapping[str, Any], common: Sequence[str] = ()
+    ) -> tuple[str, Config, dict[str, list[Any]]]:
+        """The preset's name, its options with `changes`, and {option: [published, used]} for those that differ.
+
+        common: options that every protocol has, to name the nearest to a mistyped one.
+        """
         name = preset or next(iter(self.presets))
         if name not in self.presets:
             raise UserError(f"unknown preset '{name}'; {nearest(name, self.presets)}")
         published = self.presets[name]
+        own = type(published).model_fields
+        for key in changes:
+            if key not in own:
+                raise UserError(f"unknown option '{key}'; {nearest(key, [*own, *common])}")
         try:
             # an option left out falls back on the preset, not on the default of its type
             used = type(published).model_validate({**published.model_dump(exclude_unset=True), **changes})

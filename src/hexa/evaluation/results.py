@@ -34,15 +34,20 @@ def append(result: Result, path: Path) -> None:
     Evaluations of one run may end at the same moment: they take turns.
     """
     with _alone(path.parent):
-        stored: Any = []
-        if path.exists():
-            try:
-                stored = json.loads(path.read_text())
-            except ValueError:
-                raise UserError(f"{path}: not JSON; move it away and evaluate again") from None
-            if not isinstance(stored, list):
-                raise UserError(f"{path}: holds no list of results; move it away and evaluate again")
-        _replace(path, json.dumps([*stored, result], indent=2, ensure_ascii=False) + "\n")
+        _replace(path, json.dumps([*read(path), result], indent=2, ensure_ascii=False) + "\n")
+
+
+def read(path: Path) -> list[Result]:
+    """The results in `path`, none if it isn't there. Raises UserError if the file holds something else."""
+    if not path.exists():
+        return []
+    try:
+        stored = json.loads(path.read_text())
+    except ValueError:
+        raise UserError(f"{path}: not JSON; move it away and evaluate again") from None
+    if not isinstance(stored, list):
+        raise UserError(f"{path}: holds no list of results; move it away and evaluate again")
+    return stored
 
 
 @contextmanager

@@ -164,7 +164,8 @@ def _random(name: str, seed: int) -> Backbone:
 def random_backbone(config: NetworkConfig, image_size: int, seed: int = 0) -> Backbone:
     """The network of `config` as it is before training, weights drawn from the seed."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(Stream(seed).child("random backbone").integer())
+        # torch.manual_seed would also seed every GPU, for good
+        torch.default_generator.manual_seed(Stream(seed).child("random backbone").integer())
         network = backbones.build(config)
     return Backbone(network.eval(), config.mean, config.std, image_size, config, {"encoder": "random", "seed": seed})
 
