@@ -70,7 +70,6 @@ def test_a_run_shows_its_trained_method(tmp_path: Path) -> None:
 def test_columns_are_those_that_are_trained_on_and_their_sources(tmp_path: Path) -> None:
     changes = {
         "hard_examples.adversarial.weight": "0",
-        "hard_examples.adversarial.branch": "main",
         "hard_examples.late.kind": "cutmix",
         "hard_examples.late.source": "adversarial",
         "hard_examples.unused.kind": "cutmix",
