@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from hexa.data import ArraySource
-from hexa.data.loaders import PretrainLoader
 from hexa.data.views import EvaluationTransform
 from hexa.evaluation import linear
 from hexa.evaluation.features import Subset
@@ -73,58 +72,16 @@ def task() -> Callable[..., Task]:
     return make
 
 
-def test_learning_rates_of_both_publications() -> None:
-    moco, swav = PROTOCOL.presets["moco"], PROTOCOL.presets["swav"]
-    assert isinstance(moco, LinearOptions)
-    assert isinstance(swav, LinearOptions)
-    for epoch in range(100):
-        expected = 30.0 if epoch < 60 else 3.0 if epoch < 80 else 0.3
-        assert learning_rate(moco, epoch) == pytest.approx(expected)
-        assert learning_rate(swav, epoch) == pytest.approx(0.3 * (1 + math.cos(math.pi * epoch / 100)) / 2)
-    assert (moco.weight_decay, swav.weight_decay, moco.batch_size, moco.momentum) == (0.0, 1e-6, 256, 0.9)
-
-
-def test_the_identity_names_what_is_not_as_published() -> None:
-    moco = PROTOCOL.presets["moco"]
-    assert PROTOCOL.identity("moco", moco) == "moco-100ep-lr30"
-    changed = moco.model_copy(update={"epochs": 5, "learning_rate": 0.5, "batch_size": 64})
-    assert PROTOCOL.identity("moco", changed) == "moco-5ep-lr0.5-batch_size=64"
-
-
-def test_one_epoch_never_decays() -> None:
-    assert learning_rate(LinearOptions(epochs=1), 0) == 30.0, "D30"
-
-
 def test_the_first_classifier_is_that_of_the_papers() -> None:
     classifier = linear._classifier(512, 100, Stream(0))
-    assert float(classifier.weight.std()) == pytest.approx(0.01, rel=0.02)
-    assert abs(float(classifier.weight.mean())) < 2e-4
+    assert float(classifier.weight.detach().std()) == pytest.approx(0.01, rel=0.02)
+    assert abs(float(classifier.weight.detach().mean())) < 2e-4
     assert not classifier.bias.any()
 
 
 def test_steps_scale_with_the_epochs() -> None:
     short = LinearOptions(epochs=10)
     assert [round(learning_rate(short, epoch), 6) for epoch in range(10)] == [30.0] * 6 + [3.0] * 2 + [0.3] * 2
-
-
-def test_every_image_is_seen_once_an_epoch_the_last_few_too(
-    task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Tensor] = []
-    original = linear._batches
-
-    def watched(loader: PretrainLoader, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        for images, index in original(loader, epoch):
-            assert images.shape == (len(index), 3, SIZE, SIZE)
-            seen.append(index)
-            yield images, index
-
-    monkeypatch.setattr(linear, "_batches", watched)
-    linear.run(task(), LinearOptions(epochs=2, batch_size=20))
-    assert [len(index) for index in seen] == [20, 20, 8] * 2
-    first, second = torch.cat(seen[:3]), torch.cat(seen[3:])
-    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(48))
-    assert first.tolist() != second.tolist()
 
 
 def test_it_learns_and_reports_the_best_and_the_last(task: Callable[..., Task]) -> None:
@@ -246,41 +203,3 @@ def test_presets_are_the_published_ones() -> None:
     common = {"epochs": 100, "batch_size": 256, "momentum": 0.9}
     assert moco.items() >= {**common, "learning_rate": 30.0, "weight_decay": 0.0, "schedule": "steps"}.items()
     assert swav.items() >= {**common, "learning_rate": 0.3, "weight_decay": 1e-6, "schedule": "cosine"}.items()
-
-
-def test_one_epoch_never_decays() -> None:
-    for preset in PROTOCOL.presets.values():
-        short = preset.model_copy(update={"epochs": 1})
-        assert isinstance(short, LinearOptions)
-        assert learning_rate(short, 0) == short.learning_rate, "D30"
-
-
-def test_the_identity_names_what_is_not_as_published() -> None:
-    moco = PROTOCOL.presets["moco"]
-    assert PROTOCOL.identity("moco", moco) == "moco-100ep-lr30"
-    changed = moco.model_copy(update={"epochs": 5, "learning_rate": 0.5, "batch_size": 64, "weight_decay": 0.1})
-    assert PROTOCOL.identity("moco", changed) == "moco-5ep-lr0.5-batch_size=64-weight_decay=0.1"
-
-
-def test_every_image_is_seen_once_an_epoch_the_last_few_too(
-    task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The published loaders drop nothing."""
-    seen: list[list[int]] = []
-    batches = linear._batches
-
-    def watched(*arguments: Any) -> Any:
-        for images, index in batches(*arguments):
-            assert len(images) == len(index)
-            seen.append(index.tolist())
-            yield images, index
-
-    monkeypatch.setattr(linear, "_batches", watched)
-    given = task()
-    count = len(given.fit)
-    size = count // 2 - 1
-    linear.run(given, LinearOptions(epochs=2, batch_size=size))
-    assert [len(index) for index in seen] == [size, size, 2 + count % 2] * 2
-    first, second = ([row for batch in part for row in batch] for part in (seen[:3], seen[3:]))
-    assert sorted(first) == sorted(second) == list(range(count))
-    assert first != second
