@@ -46,13 +46,14 @@ def pretrain(
 def load_backbone(spec: str | Path) -> Backbone:
     """The pre-trained network of a run folder, a file, or a name: images [B, 3, S, S] in [0, 1] -> features [B, D].
 
-    `spec` is a run folder, a safetensors or checkpoint file, "timm:NAME" or "random:NAME". Pixels are normalised
-    inside. `.network` is the plain torch network, whose state_dict loads into timm's or torchvision's.
+    `spec` is a run folder, a safetensors or checkpoint file, "timm:NAME", or "random:NAME" for a recipe or a network
+    with untrained weights. Pixels are normalised inside. The state_dict is that of `.network`, the plain torch network,
+    and loads into timm's or torchvision's.
     Raises ValueError.
     """
     from hexa.nn.pretrained import load_backbone as load
 
-    return load(spec)
+    return load(named(spec))
 
 
 def evaluate(protocol: str, backbone: str | Path | Backbone, data: str, **options: Any) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def evaluate(protocol: str, backbone: str | Path | Backbone, data: str, **option
     """
     from hexa.evaluation import evaluate as run
 
-    return run(protocol, backbone, data, **options)
+    return run(protocol, named(backbone, int(options.get("seed", 0))), data, **options)
 
 
 def embed(backbone: str | Path | Backbone, data: str, out: str | Path) -> Path:
@@ -72,5 +73,25 @@ def embed(backbone: str | Path | Backbone, data: str, out: str | Path) -> Path:
 
     from hexa.evaluation.embed import embed as run
 
-    run(backbone, data, AnyPath(out))
+    run(named(backbone), data, AnyPath(out))
     return AnyPath(out)
+
+
+def named(spec: str | Path | Backbone, seed: int = 0) -> str | Path | Backbone:
+    """`spec` as it is, unless it is "random:RECIPE": then the untrained network of that recipe, from this seed.
+
+    The evaluation knows networks, not recipes; this is where the two meet.
+    """
+    kind, _, name = spec.partition(":") if isinstance(spec, str) else ("", "", "")
+    if kind != "random":
+        return spec
+    from hexa import recipes
+
+    if name not in recipes.names():
+        return spec
+    from hexa.nn.pretrained import random_backbone
+
+    experiment = recipes.get(name)
+    backbone = random_backbone(experiment.network, experiment.views.size, seed)
+    backbone.info["spec"] = spec
+    return backbone

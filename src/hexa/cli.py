@@ -68,15 +68,18 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
 
     sub = command(
         "evaluate",
-        "measure a backbone on labelled images: knn, linear",
+        "measure a backbone on labelled images: knn, linear, probe",
         "Measure a backbone on labelled images by a published protocol. Options of the protocol are given as they are "
         "named there, such as --k 20 for knn; a mistyped one is answered with the nearest.",
     )
-    sub.add_argument("protocol", metavar="PROTOCOL", help="knn or linear")
+    sub.add_argument("protocol", metavar="PROTOCOL", help="knn, linear or probe")
     sub.add_argument("backbone", metavar="BACKBONE", help=BACKBONES)
     sub.add_argument("--data", metavar="SOURCE", required=True, help=SOURCES)
     sub.add_argument("--out", metavar="FILE.json", help="write the result there too (a run keeps it in results.json)")
-    sub.add_argument("--preset", metavar="NAME", help="the published settings to use: linear has moco and swav")
+    sub.add_argument("--test-data", metavar="SOURCE", help="images to score, where --data has no split test")
+    sub.add_argument("--holdout", metavar="SHARE", type=float, help="score this share of the training images instead")
+    sub.add_argument("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N")
+    sub.add_argument("--preset", metavar="NAME", help="published settings: linear has moco and swav")
     sub.add_argument("--seed", metavar="N", type=int, default=0, help="of what the protocol draws; 0 if not given")
 
     sub = command("embed", "write the features of every image, for search, clustering, plots")

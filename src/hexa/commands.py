@@ -81,14 +81,24 @@ def resume(given: argparse.Namespace, extra: Fields) -> int:
 def evaluate(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa evaluate`"""
     out = _writable(given.out, ".json") if given.out else None
+    from hexa import named
     from hexa.evaluation import evaluate as run
 
     options = {name: yaml.safe_load(value) for name, value in extra.items()}
-    if given.preset:
-        options["preset"] = given.preset
+    for name in ("preset", "test_data", "holdout", "device"):
+        if getattr(given, name) is not None:
+            options[name] = getattr(given, name)
     console = _console()
     with _bar(console) as progress:
-        result = run(given.protocol, given.backbone, given.data, seed=given.seed, out=out, progress=progress, **options)
+        result = run(
+            given.protocol,
+            named(given.backbone, given.seed),
+            given.data,
+            seed=given.seed,
+            out=out,
+            progress=progress,
+            **options,
+        )
     figures = " · ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items())
     console.print(f"{result['protocol']} on {result['data']}: {figures}", highlight=False)
     for note in result.get("notes", ()):
@@ -101,9 +111,10 @@ def evaluate(given: argparse.Namespace, extra: Fields) -> int:
 def embed(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa embed`"""
     out = _writable(given.out, ".npz", ".parquet")
+    from hexa import named
     from hexa.evaluation.embed import embed as run
 
-    run(given.backbone, given.data, out)
+    run(named(given.backbone), given.data, out)
     _console().print(f"written to {out}", highlight=False)
     return 0
 
