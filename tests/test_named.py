@@ -1,0 +1,35 @@
+"""`random:RECIPE`: the untrained network of a recipe, for the library and the command line alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import hexa
+from hexa import cli, recipes
+from hexa.nn.pretrained import load_backbone
+
+
+def test_a_recipe_gives_its_network_untrained() -> None:
+    experiment = recipes.get("cifar10-small-moco-v2")
+    backbone = hexa.load_backbone("random:cifar10-small-moco-v2")
+    assert backbone.network_config == experiment.network
+    assert (backbone.image_size, backbone.mean) == (experiment.views.size, experiment.network.mean)
+    assert hexa.load_backbone("random:cifar10-small-moco-v2").content_hash() == backbone.content_hash()
+    first, second = (hexa.named("random:cifar10-small-moco-v2", seed) for seed in (0, 1))
+    assert load_backbone(first).content_hash() == backbone.content_hash() != load_backbone(second).content_hash()
+
+
+def test_everything_else_passes_unchanged() -> None:
+    for spec in ("runs/first", "timm:resnet18", "random:resnet18", "random:small-resnet-4-8", Path("x.pth")):
+        assert hexa.named(spec) is spec
+
+
+def test_a_result_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "result.json"
+    arguments = ["evaluate", "knn", "random:digits-moco-v2", "--data", "digits", "--out", str(out)]
+    assert cli.main(arguments) == 0
+    assert json.loads(out.read_text())["backbone"] == "random:digits-moco-v2"
+    assert "top1" in capsys.readouterr().out
