@@ -145,7 +145,9 @@ def test_an_exception_with_an_exit_code_and_an_interrupt_keep_theirs(
             raise error
 
         monkeypatch.setattr(commands, "doctor", handler)
-        assert run(capsys, "doctor")[0] == status
+        found, _, err = run(capsys, "doctor")
+        assert found == status
+        assert "error" not in err
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,8 @@ def _guarded(arguments: list[str]) -> int:
             raise
         status = getattr(error, "exit_code", 2 if _is_users(error) else 0)
         if status:
-            return _say(f"error: {_sentence(error)}", status)
+            stopped = status > 128  # by a signal, having saved: that is no error
+            return _say(_sentence(error) if stopped else f"error: {_sentence(error)}", status)
         traceback.print_exc()
         return _say("this is a bug of hexa's: please report it with the lines above and the output of `hexa doctor`", 1)
 
