@@ -51,11 +51,11 @@ def arguments() -> argparse.Namespace:
 def carry_out(job: dict[str, Any], data: str, out: Path) -> None:
     """Pre-train and score one job, in this process; its JSON file is written last."""
     import torch
-    from hexa.training.run import pretrain, resume
 
     import hexa.recipes
     from hexa.evaluation import evaluate
     from hexa.experiment import override
+    from hexa.training.run import pretrain, resume
 
     torch.set_num_threads(1)
     changes = {**QUIET, "data": data, "epochs": job["epochs"], "seed": job["seed"]}
