@@ -121,9 +121,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _from_wide(values: Any) -> Image.Image:
-    """Grey values of 16 or 32 bits, or floats, as 8-bit grey: by the range of the type they came from, never by their
-    own.
-    """
+    """Grey values of 16 or 32 bits, or floats, as 8-bit grey, by the range of their type and never by their own."""
     if values.dtype.kind == "f":
         top = 1.0 if values.size and np.nanmax(values) <= 1 else 255.0
     else:

@@ -81,10 +81,10 @@ class PretrainLoader:
         return stores.describe_problems(self.source, self._problems)
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from one of its steps on, nothing being replayed. The last, incomplete batch is
-        dropped.
+        """The batches of an epoch from one of its steps on, nothing being replayed.
 
-        Their order is a permutation drawn from (seed, epoch); this process gets its block of every global batch.
+        Their order is a permutation drawn from (seed, epoch); the last, incomplete batch is dropped. This process gets
+        its block of every global batch.
         """
         order = epoch_order(self.stream, epoch, len(self.source)) if self.resident else None
         for step in range(start_step, self.steps_per_epoch):

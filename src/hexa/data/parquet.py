@@ -15,11 +15,10 @@ from hexa.data.source import SPLIT_NAMES, Source, by_split, choose_split, digest
 
 
 class ParquetSource(Source):
-    """Parquet files in the layout of Hugging Face: a struct column with the bytes of an image file, and perhaps a
-    label column.
+    """A struct column with the bytes of an image file, and perhaps a label column.
 
-    A folder holds train.parquet and test.parquet, or train-00000-of-00002.parquet and so on; a file is a split by
-    itself. The encoded images are kept in memory.
+    A folder holds train.parquet and test.parquet, or train-00000-of-00002.parquet …; a file is a split by itself.
+    The encoded images are kept in memory.
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:

@@ -26,8 +26,7 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source]] = {
 
 
 def open_source(spec: str, split: str | None = None) -> Source:
-    """The source that `spec` names: NAME, NAME:ARGUMENT, and optionally #split; `split` is taken where `spec` names
-    none.
+    """The source that `spec` names as NAME, NAME:ARGUMENT or either with #split; `split` is for a spec without one.
 
     Raises UserError, one line with a remedy: an unknown name, a folder that is missing or empty, a split that is not
     there.

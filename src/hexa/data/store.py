@@ -99,9 +99,7 @@ def stand_ins(count: int, problems: Mapping[int, str]) -> Tensor:
 
 
 def check_problems(source: Source, problems: Mapping[int, str], tolerance: float) -> None:
-    """Raise UserError if more than this share of the source's images cannot be read. A single one passes unless it is
-    0.
-    """
+    """Raise UserError if more than this share of the images cannot be read; a single one passes unless it is 0."""
     allowed = max(1.0, tolerance * len(source)) if tolerance > 0 else 0.0
     if len(problems) > allowed:
         listed = describe_problems(source, problems, 5)

@@ -76,9 +76,7 @@ class Views:
         return numbers[rows.start or 0 :].transpose(0, 1).contiguous()
 
     def boxes(self, numbers: Tensor, height: Tensor | int, width: Tensor | int) -> tuple[geometry.Boxes, Tensor]:
-        """The crop boxes and flips [n] that `numbers` [n, P] decide for images of these heights and widths, on the
-        CPU.
-        """
+        """The crop boxes and flips [n], on the CPU, that `numbers` [n, P] decide for images of these sizes."""
         boxes = geometry.random_boxes(numbers[:, _BOX], height, width, self.config.scale, self.config.ratio)
         return boxes, numbers[:, _FLIP] < self.config.flip_probability
 
@@ -152,12 +150,11 @@ class Transform(Protocol):
 
 
 class EvaluationTransform:
-    """The one view of an image that evaluation sees: uint8 [..., 3, H, W] to uint8 [..., 3, S, S] (REFERENCE §7.1,
-    §10.15).
+    """The one view of an image that evaluation sees (REFERENCE §7.1, §10.15).
 
-    Squares no larger than S are taken whole, as they are when they have S pixels (CIFAR at 32, STL-10 at 96) and else
-    enlarged. Of all others the shorter side is resized to 256/224 · S and the centre S × S is cut. Bilinear,
-    antialiased.
+    Takes uint8 [..., 3, H, W] to uint8 [..., 3, S, S]. Squares no larger than S are taken whole, as they are if they
+    have S pixels (CIFAR at 32, STL-10 at 96) and else enlarged. Of others the shorter side is resized to 256/224 · S
+    and the centre S × S is cut. Bilinear, antialiased.
     """
 
     def __init__(self, size: int) -> None:

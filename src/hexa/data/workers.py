@@ -32,9 +32,7 @@ Problems = list[tuple[int, str]]
 
 
 def choose_workers(asked: int | None, device: torch.device) -> int:
-    """The number of workers: as asked for, or all cores but one beside a GPU, half of them where training needs them
-    too.
-    """
+    """As many workers as asked for; else all cores but one beside a GPU, or half of them where training needs them."""
     if asked is not None:
         return asked
     cores = available_cores()
@@ -58,9 +56,7 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         return math.ceil(int(self.rows.stop - self.rows.start) / PART)
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[list[Tensor], Tensor, Problems]:
-        """The crops of one part: V tensors uint8 [n, 3, S, S], the positions [n] of the images, and what could not be
-        read.
-        """
+        """One part: V tensors of crops uint8 [n, 3, S, S], the positions [n] of the images, what could not be read."""
         number, part = key
         first = self.rows.start + part * PART
         rows = slice(first, min(first + PART, self.rows.stop))
@@ -98,9 +94,7 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
 
 
 class CropStream:
-    """Crops of one step after the other, across epochs, made ahead by workers; a jump to another step starts them
-    anew.
-    """
+    """Crops of one step after the other, across epochs, made ahead; a jump to another step starts the workers anew."""
 
     def __init__(self, plan: CropPlan, device: torch.device, num_workers: int) -> None:
         self.plan, self.device, self.num_workers = plan, device, num_workers
@@ -108,9 +102,7 @@ class CropStream:
         self._items: Items | None = None
 
     def take(self, number: int) -> tuple[list[Tensor], Tensor, Problems]:
-        """The crops of this process's rows of step `number` on the device, the positions of the images, and what was
-        unreadable.
-        """
+        """This process's share of step `number`: crops on the device, positions of the images, what was unreadable."""
         if self._items is None or number != self._next:
             self.close()
             parts = range(self.plan.parts)  # the workers' clean-up holds on to the keys, which must not hold on to us
@@ -145,9 +137,7 @@ class _Keys:
 
 
 class Items(Iterator[Any]):
-    """dataset[key] for every key in order, made ahead by `num_workers` processes (0: by this one, when asked). Close
-    it.
-    """
+    """dataset[key] for every key in order, made ahead by `num_workers` processes (0: by this one). Close it."""
 
     def __init__(self, dataset: Any, keys: Iterable[Any], device: torch.device, num_workers: int) -> None:
         if num_workers == 0:
@@ -189,9 +179,7 @@ class Items(Iterator[Any]):
 
 
 def _end_workers(iterator: Any) -> None:
-    """DataLoader's own clean-up, at a time of our choosing; it has no public name. A worker stuck in a read is
-    killed.
-    """
+    """DataLoader's own clean-up, which has no public name, at a time of our choosing; a stuck worker is killed."""
     workers = list(iterator._workers)
     iterator._shutdown_workers()
     for worker in workers:

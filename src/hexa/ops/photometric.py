@@ -152,8 +152,7 @@ def _jitter_by_turn(out: Tensor, jitter: Jitter, turns: Tensor) -> Tensor:
 
 
 def blur_radius(sigma: float, size: int) -> int:
-    """Pixels to each side that a blur of standard deviation `sigma` looks at: ⌈3 σ⌉ (0.3 % of the weight is beyond),
-    below the size.
+    """How far a blur of standard deviation `sigma` looks: ⌈3 σ⌉ pixels (0.3 % of the weight is beyond), below `size`.
 
     For the published σ of at most 2 pixels the kernel has 13 taps (REFERENCE §2.2).
     """
