@@ -202,3 +202,38 @@ def test_presets_are_the_published_ones() -> None:
     common = {"epochs": 100, "batch_size": 256, "momentum": 0.9}
     assert moco.items() >= {**common, "learning_rate": 30.0, "weight_decay": 0.0, "schedule": "steps"}.items()
     assert swav.items() >= {**common, "learning_rate": 0.3, "weight_decay": 1e-6, "schedule": "cosine"}.items()
+
+
+def test_one_epoch_never_decays() -> None:
+    for preset in PROTOCOL.presets.values():
+        short = preset.model_copy(update={"epochs": 1})
+        assert isinstance(short, LinearOptions)
+        assert learning_rate(short, 0) == short.learning_rate, "D30"
+
+
+def test_the_identity_names_what_is_not_as_published() -> None:
+    moco = PROTOCOL.presets["moco"]
+    assert PROTOCOL.identity("moco", moco) == "moco-100ep-lr30"
+    changed = moco.model_copy(update={"epochs": 5, "learning_rate": 0.5, "batch_size": 64, "weight_decay": 0.1})
+    assert PROTOCOL.identity("moco", changed) == "moco-5ep-lr0.5-batch_size=64-weight_decay=0.1"
+
+
+def test_every_image_is_seen_once_an_epoch_the_last_few_too(
+    task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The published loaders drop nothing."""
+    seen: list[list[int]] = []
+    batches = linear._batches
+
+    def watched(*arguments: Any) -> Any:
+        for crops, index in batches(*arguments):
+            assert len(crops) == len(index)
+            seen.append(index.tolist())
+            yield crops, index
+
+    monkeypatch.setattr(linear, "_batches", watched)
+    linear.run(task(), LinearOptions(epochs=2, batch_size=23))
+    assert [len(index) for index in seen] == [23, 23, 2] * 2
+    first, second = ([row for batch in part for row in batch] for part in (seen[:3], seen[3:]))
+    assert sorted(first) == sorted(second) == list(range(48))
+    assert first != second
