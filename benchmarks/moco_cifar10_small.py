@@ -44,6 +44,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="runs at once, one thread each")
     parser.add_argument("--costs", type=Path, help="output of `hexa benchmark cifar10-small-moco-v2 --json`")
     parser.add_argument("--result", type=Path, help="the result file to write")
+    parser.add_argument("--collect", action="store_true", help="run nothing: write the result of what is stored")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -99,6 +100,9 @@ def run_all(jobs: list[dict[str, Any]], given: argparse.Namespace) -> list[dict[
             print(time.strftime("%H:%M:%S"), path.read_text(), flush=True)
         return json.loads(path.read_text())
 
+    if given.collect:
+        stored = [given.out / f"{job['name']}.json" for job in jobs]
+        return [json.loads(path.read_text()) for path in stored if path.exists()]
     given.out.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(given.workers) as pool:
         return list(pool.map(one, jobs))
@@ -169,7 +173,7 @@ def main() -> None:
         "question": __doc__.splitlines()[0],
         "command": "python benchmarks/moco_cifar10_small.py " + " ".join(
             f"--{name.replace('_', '-')} {value}" for name, value in vars(given).items()
-            if name not in ("job", "data", "out", "result", "costs")
+            if name not in ("job", "data", "out", "result", "costs", "collect")
         ),
         "recipes": ARMS, "rates": rates, "seeds": given.seeds, "epochs": given.epochs, "epochs_at_equal_time": shorter,
         "commit": commit, "machine": {"processor": platform.processor() or platform.machine(), "threads_per_run": 1,

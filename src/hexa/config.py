@@ -45,10 +45,12 @@ def _problems(detail: Any) -> Iterator[tuple[str, str]]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A half-sentence to end an error with: the nearest known name, or all of them."""
+    """A half-sentence to end an error with: the nearest known name; all of them if there are few, else some."""
     known = sorted(known)
     match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean '{match[0]}'?" if match else f"known: {', '.join(known) or 'none'}"
+    if match:
+        return f"did you mean '{match[0]}'?"
+    return f"known: {', '.join(known[:20]) or 'none'}" + (f" … ({len(known)} in all)" if len(known) > 20 else "")
 
 
 class Config(pydantic.BaseModel):

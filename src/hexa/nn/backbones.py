@@ -72,7 +72,7 @@ def build(config: NetworkConfig) -> nn.Module:
         return SmallResNet(config.widths, config.stem_stride)
     if config.name not in timm.list_models():
         remedy = nearest(config.name, ["small-resnet", *timm.list_models()])
-        raise UserError(f"network.name: unknown network '{config.name}'; {remedy.split(':')[0]}")
+        raise UserError(f"network.name: unknown network '{config.name}'; {remedy}")
     network = cast(nn.Module, timm.create_model(config.name, num_classes=0))
     return use_small_stem(network, config.name) if config.small_stem else network
 
@@ -93,6 +93,8 @@ def num_features(network: nn.Module) -> int:
     """The width of the features of a backbone."""
     width = getattr(network, "num_features", None)
     if not isinstance(width, int):
+        training = network.training
         with torch.no_grad():
-            width = network(torch.zeros(2, 3, 64, 64)).shape[1]
+            width = network.eval()(torch.zeros(2, 3, 64, 64)).shape[1]
+        network.train(training)
     return width

@@ -156,7 +156,7 @@ def _random(name: str, seed: int) -> Backbone:
     elif name in timm.list_models():
         config = NetworkConfig(name=name)
     else:
-        remedy = nearest(name, timm.list_models()).split(":")[0]
+        remedy = nearest(name, timm.list_models())
         raise UserError(f"random:{name}: neither a run folder, a timm network nor small-resnet-16-32-64; {remedy}")
     return random_backbone(config, size, seed)
 

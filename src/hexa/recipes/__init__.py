@@ -52,7 +52,7 @@ def get(name: str) -> Experiment:
     """The experiment of a recipe. Raises UserError with the nearest name."""
     known = _all()
     if name not in known:
-        raise UserError(f"unknown recipe '{name}'; {nearest(name, known).split(':')[0]}; `hexa recipes` lists them")
+        raise UserError(f"unknown recipe '{name}'; {nearest(name, known)}; `hexa recipes` lists them")
     return known[name]()
 
 
