@@ -51,7 +51,7 @@ def digits_moco_v2() -> Experiment:
 
     Command: hexa pretrain digits-moco-v2
 
-    Expected: k-NN 97 % after 40 epochs (random features: 93 %).
+    Expected: k-NN 96.7 %, probe with 5 labels a class 91.2 ± 2.5 % (untrained: 82.9, 79.6; raw pixels: 95.3, 82.1).
 
     Cost: half a minute on two cores.
     """
@@ -64,7 +64,7 @@ def digits_hexa_moco() -> Experiment:
 
     Command: hexa pretrain digits-hexa-moco
 
-    Expected: k-NN 97 % after 40 epochs; on data this small a draw with digits-moco-v2.
+    Expected: k-NN 95.6 %, probe with 5 labels a class 89.5 ± 3.0 %: no better than plain on data this small.
 
     Cost: a minute on two cores.
     """
