@@ -39,6 +39,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=16, help="in a row; more than lightly's workers prepare ahead")
     parser.add_argument("--precision", choices=["auto", "fp32", "bf16"], default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="lightly's DataLoader workers")
@@ -193,15 +194,18 @@ def main() -> None:
         for name, run in runners.items():
             synchronize(device)
             begin = time.perf_counter()
-            run()
+            steps = given.steps if repeat else 1
+            for _ in range(steps):
+                run()
             synchronize(device)
             if repeat:
-                times[name].append(time.perf_counter() - begin)
+                times[name].append((time.perf_counter() - begin) / steps)
     rates = {name: given.batch_size / statistics.median(seconds) for name, seconds in times.items()}
     spread = {name: [given.batch_size / max(s), given.batch_size / min(s)] for name, s in times.items()}
     result = {
         "machine": torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads",
         "torch": torch.__version__, "precision": precision, "batch_size": given.batch_size, "repeats": given.repeats,
+        "steps": given.steps,
         "images_per_second": rates, "range": spread,
         "ratios": {
             "hexa step / bare loop": rates["hexa step"] / rates["bare loop"],
