@@ -75,3 +75,13 @@ def test_a_warm_up_that_leaves_nothing_is_refused() -> None:
 def test_milestones_ascend(milestones: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="ascending"):
         ScheduleConfig(milestones=milestones)
+
+
+def test_warmup_takes_at_most_its_share_of_a_short_run() -> None:
+    config = ScheduleConfig(kind="constant", warmup_epochs=8, warmup_at_most=0.25)
+    config.check(2)
+    assert config.warmup_length(40) == 8
+    assert config.warmup_length(2) == 0.5
+    shares = [learning_rate_share(config, step, 2, 10) for step in range(20)]
+    assert shares[0] == 0
+    assert all(share == 1 for share in shares[4:])

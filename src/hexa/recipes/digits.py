@@ -39,7 +39,7 @@ def _digits(name: str) -> Experiment:
         method=MoCoConfig(queue_size=1024, momentum=0.99, temperature=0.1, bn_groups=4),
         optimizer=OptimizerConfig(learning_rate=0.03, weight_decay=5e-4),
         # without warm-up the first steps throw the network into a point, from which adversarial views keep it
-        schedule=ScheduleConfig(kind="cosine", per="epoch", warmup_epochs=8),
+        schedule=ScheduleConfig(kind="cosine", per="epoch", warmup_epochs=8, warmup_at_most=0.2),
         training=TrainingConfig(log_every=10, checkpoint_every=5),
         monitor=MonitorConfig(knn_every=10),
     )

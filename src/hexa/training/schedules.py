@@ -25,6 +25,8 @@ class ScheduleConfig(Config):
     """steps only: the factor of each fall."""
     warmup_epochs: float = pydantic.Field(default=0.0, ge=0)
     """Epochs of linear warm-up, at every step, before the schedule proper."""
+    warmup_at_most: float = pydantic.Field(default=1.0, gt=0, le=1)
+    """The largest share of the run that warm-up may take, so that a shortened run keeps room for the rest."""
     warmup_start_share: float = pydantic.Field(default=0.0, ge=0)
     """Where the warm-up starts, as a share of the learning rate (SwAV: 0.3 / 4.8)."""
 
@@ -35,9 +37,13 @@ class ScheduleConfig(Config):
             raise ValueError("milestones are positive epochs in ascending order")
         return value
 
+    def warmup_length(self, epochs: int) -> float:
+        """Epochs of warm-up in a run of `epochs`."""
+        return min(self.warmup_epochs, self.warmup_at_most * epochs)
+
     def check(self, epochs: int) -> None:
         """Raise ConfigError if the warm-up leaves nothing of a run of `epochs`."""
-        if self.warmup_epochs >= epochs:
+        if self.warmup_length(epochs) >= epochs:
             message = f"a warm-up of {self.warmup_epochs:g} epochs does not fit a run of {epochs}; shorten it"
             raise ConfigError([("schedule.warmup_epochs", message)])
 
@@ -49,7 +55,8 @@ def learning_rate_share(config: ScheduleConfig, step: int, epochs: int, steps_pe
     MoCo's is t = e = 0 … E − 1, T = E. steps: γ^(milestones passed). Warm-up over w = warmup_epochs · steps_per_epoch
     points, both ends included: s + (1 − s) · step / (w − 1) (REFERENCE §2.1, §4.6).
     """
-    warmup = round(config.warmup_epochs * steps_per_epoch)
+    warmup_epochs = config.warmup_length(epochs)
+    warmup = round(warmup_epochs * steps_per_epoch)
     if step < warmup:
         return config.warmup_start_share + (1 - config.warmup_start_share) * step / max(1, warmup - 1)
     epoch = step // steps_per_epoch
@@ -60,5 +67,5 @@ def learning_rate_share(config: ScheduleConfig, step: int, epochs: int, steps_pe
     if config.per == "step":
         passed = (step - warmup) / (epochs * steps_per_epoch - warmup)
     else:
-        passed = max(0.0, epoch - config.warmup_epochs) / (epochs - config.warmup_epochs)
+        passed = max(0.0, epoch - warmup_epochs) / (epochs - warmup_epochs)
     return config.final_share + (1 - config.final_share) * 0.5 * (1 + math.cos(math.pi * passed))
