@@ -95,7 +95,7 @@ def test_the_same_experiment_gives_the_same_weights(tmp_path: Path) -> None:
         ({"method__queue_size": 100}, "method.queue_size"),
         ({"data": "folder:nowhere"}, "nowhere"),
         ({"data": "digits#valid"}, "no split 'valid'"),
-        ({"schedule__warmup_epochs": 1}, "schedule.warmup_epochs"),
+        ({"schedule__warmup_epochs": 1, "schedule__warmup_at_most": 1.0}, "schedule.warmup_epochs"),
         ({"network__name": "resnet19"}, "resnet19"),
         ({"training__device": "tpu0x"}, "tpu0x"),
     ],
