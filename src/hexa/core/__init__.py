@@ -3,7 +3,7 @@
 from hexa.core.batch import MAIN, Batch, Branch, PseudoLabels
 from hexa.core.example import Example, Mixture, Score
 from hexa.core.hard_example import HardExample, HardExampleConfig
-from hexa.core.method import Method, MethodConfig, Setting
+from hexa.core.method import Method, MethodConfig, Passes, Setting
 from hexa.core.objective import STD, Objective, ObjectiveConfig, Part, Term
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Objective",
     "ObjectiveConfig",
     "Part",
+    "Passes",
     "PseudoLabels",
     "Score",
     "Setting",

@@ -18,12 +18,13 @@ class Batch:
     """The views of one step.
 
     crops: V tensors [B, 3, S_v, S_v], float in [0, 1]. index: [B], position of each image in the data set.
-    stream: names the step's randomness, the same on every process.
+    stream: names the step's randomness, the same on every process. step: how many steps of the run came before.
     """
 
     crops: tuple[Tensor, ...]
     index: Tensor
     stream: Stream
+    step: int = 0
 
     def __len__(self) -> int:
         return len(self.index)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from hexa.config import Config
 from hexa.core.batch import Batch, Branch, PseudoLabels
+from hexa.runtime.random import Stream
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,23 @@ class Setting:
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     seed: int = 0
+
+
+class Passes(Protocol):
+    """What a method may ask of the data between epochs.
+
+    labels: classes of all images, int64 [N] on the CPU, or None; for measuring only. stream: names the randomness of
+    this epoch's start, the same on every process.
+    """
+
+    labels: Tensor | None
+    stream: Stream
+
+    def views(self) -> Iterator[Batch]:
+        """This process's share of one pass over the images in views of their own, as an epoch has them."""
+
+    def images(self) -> Iterator[Batch]:
+        """This process's share of all images once, as evaluation sees them: a single crop each."""
 
 
 class MethodConfig(Config):
@@ -96,5 +115,22 @@ class Method(nn.Module, ABC):
         `embedding` is the detached clean embedding of the first images of the batch (all, unless a `fraction` is set).
         """
 
-    def start_epoch(self, epoch: int, **context: Any) -> None:
-        """Called before the first step of every epoch (DeepCluster-v2 and PCL cluster here)."""
+    @torch.no_grad()
+    def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
+        """Called before the first step of every epoch (DeepCluster-v2 and PCL cluster here); returns facts to log.
+
+        A function of the state, the epoch and the data alone: a resumed run calls it again where it stopped between
+        two epochs.
+        """
+        return {}
+
+    def checkpoint(self) -> dict[str, Any]:
+        """All it remembers, whole on the main process, for one file. Every process calls it.
+
+        A method that keeps a part of something in each process overrides this and `restore` (nn.MemoryBank).
+        """
+        return self.state_dict()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint, on every process, in whatever number of processes it was written."""
+        self.load_state_dict(state)

@@ -67,6 +67,13 @@ def all_reduce_max(value: Tensor) -> Tensor:
     return value
 
 
+def all_reduce_sum(value: Tensor) -> Tensor:
+    """The sum of the processes' values, in place; `value` must be contiguous."""
+    if world_size() > 1:
+        dist.all_reduce(value)
+    return value
+
+
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Average the gradients over all processes in one reduction, once a step, after the last backward (REFERENCE §6.5).
 
