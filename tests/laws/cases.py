@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,12 +12,20 @@ from torch import nn
 from hexa.config import choices
 from hexa.core import Batch, HardExampleConfig, Method, MethodConfig, Objective, ObjectiveConfig, Setting
 from hexa.nn.backbones import NetworkConfig, build
+from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
 BATCH, SIZE, DATA = 8, 12, 64
 
 #: What makes a method small; methods without an entry are built with their defaults.
-SMALL: dict[str, dict[str, Any]] = {"moco": {"queue_size": 32, "dim": 8, "bn_groups": 2}}
+SMALL: dict[str, dict[str, Any]] = {
+    "moco": {"queue_size": 32, "dim": 8, "bn_groups": 2},
+    "deepcluster-v2": {"hidden": 16, "dim": 8, "num_prototypes": (6, 5, 4), "bn_groups": 2},
+    "swav": {"hidden": 16, "dim": 8, "num_prototypes": 6, "bn_groups": 2, "freeze_prototypes_steps": 1},
+}
+
+#: Sizes of the crops of each method, small ones last; methods without an entry get two of SIZE.
+CROPS: dict[str, tuple[int, ...]] = {"deepcluster-v2": (SIZE, SIZE, 8), "swav": (SIZE, SIZE, 8)}
 
 #: Variants of each kind of hard example worth a law of their own; kinds without an entry get their defaults.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
@@ -29,6 +38,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"generation": "aux_eval"},
         {"generation": "main_eval"},
         {"branch": "main"},
+        {"crops": "large"},
     ],
     "cutmix": [
         {},
@@ -46,7 +56,9 @@ METHODS: dict[str, list[dict[str, Any]]] = {
         {"head": "linear", "bn_groups": 1},
         {"mixed_positives": "pair"},
         {"mixed_positives": "batch"},
-    ]
+    ],
+    "deepcluster-v2": [{}, {"bn_groups": 1, "freeze_prototypes_steps": 0}],
+    "swav": [{}, {"queue_size": 16, "queue_start_epoch": 0, "freeze_prototypes_steps": 0}],
 }
 
 
@@ -73,8 +85,14 @@ class Case:
         config = config_class(**{**SMALL.get(self.method, {}), **self.fields, **fields})
         network = network or build(NetworkConfig(name="small-resnet", widths=(4, 8)))
         branches = dict.fromkeys(["main", *(b for h in self.hard().values() for b in h.branches())])
-        setting = Setting(DATA, BATCH, branches=tuple(branches))
-        return config.build(network, setting).to(dtype)
+        setting = Setting(DATA, BATCH, world_size=processes.world_size(), branches=tuple(branches))
+        method = config.build(network, setting).to(dtype)
+        method.start_epoch(0, CasePasses(self, dtype))
+        return method
+
+    def batch(self, step: int = 0, seed: int = 0, dtype: torch.dtype = torch.float64) -> Batch:
+        """A seeded batch of smooth random crops that touch 0 and 1; under several processes it is this one's share."""
+        return batch(step, seed, dtype, CROPS.get(self.method, (SIZE, SIZE)))
 
     def hard(self) -> dict[str, HardExampleConfig]:
         known = choices(HardExampleConfig, "kind", "hexa.hard_examples")
@@ -104,16 +122,47 @@ def all_cases() -> list[Case]:
     return cases
 
 
-def batch(step: int = 0, seed: int = 0, dtype: torch.dtype = torch.float64, views: int = 2) -> Batch:
-    """A seeded batch of smooth random crops that touch 0 and 1."""
+def batch(
+    step: int = 0, seed: int = 0, dtype: torch.dtype = torch.float64, sizes: tuple[int, ...] = (SIZE, SIZE)
+) -> Batch:
+    """A seeded batch of random crops that touch 0 and 1; under several processes this one's share of it."""
     stream = Stream(seed).child("step", step)
     generator = stream.child("pixels").generator()
-    crops = tuple(
-        (torch.rand(BATCH, 3, SIZE, SIZE, generator=generator, dtype=dtype) * 1.4 - 0.2).clamp(0, 1)
-        for _ in range(views)
-    )
+    crops = [
+        (torch.rand(BATCH, 3, size, size, generator=generator, dtype=dtype) * 1.4 - 0.2).clamp(0, 1) for size in sizes
+    ]
     index = torch.randperm(DATA, generator=generator)[:BATCH]
-    return Batch(crops, index, stream)
+    return share(Batch(tuple(crops), index, stream, step))
+
+
+def share(whole: Batch) -> Batch:
+    """This process's rows of a batch."""
+    size = len(whole) // processes.world_size()
+    rows = slice(processes.rank() * size, (processes.rank() + 1) * size)
+    return replace(whole, crops=tuple(crop[rows] for crop in whole.crops), index=whole.index[rows])
+
+
+class CasePasses:
+    """All images but the last few in views; all images once."""
+
+    labels = None
+
+    def __init__(self, case: Case, dtype: torch.dtype) -> None:
+        self.case, self.dtype = case, dtype
+        self.stream = Stream(7).child("epoch")
+
+    def views(self) -> Iterator[Batch]:
+        for number in range(DATA // BATCH - 1):  # so that some images have no cluster
+            whole = batch(number, 7, self.dtype, CROPS.get(self.case.method, (SIZE, SIZE)))
+            size = len(whole)
+            index = number * BATCH + processes.rank() * size + torch.arange(size)
+            yield replace(whole, index=index)
+
+    def images(self) -> Iterator[Batch]:
+        size = DATA // processes.world_size()
+        crops = torch.rand(DATA, 3, SIZE, SIZE, generator=self.stream.generator(), dtype=self.dtype)
+        rows = slice(processes.rank() * size, (processes.rank() + 1) * size)
+        yield Batch((crops[rows],), torch.arange(DATA)[rows], self.stream)
 
 
 def train(case: Case, steps: int = 2, method: Method | None = None, **options: Any) -> Method:
@@ -122,7 +171,7 @@ def train(case: Case, steps: int = 2, method: Method | None = None, **options: A
     objective = case.objective(method, **options)
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
     for step in range(steps):
-        one_step(objective, optimizer, batch(step))
+        one_step(objective, optimizer, case.batch(step))
     return method
 
 

@@ -29,6 +29,8 @@ def differing(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
     return {name for name, value in before.items() if not torch.equal(value, after[name])}
 
 
+#: Methods whose crops of one size go through the network one after another, as published.
+VIEW_BY_VIEW = {"moco", "pcl-v2"}
 STATISTIC = re.compile(r"(running_mean|running_var|num_batches_tracked)$")
 
 
@@ -46,7 +48,7 @@ def test_nothing_but_counting_statistics_changes_before_commit(case: Case) -> No
     objective = case.objective(method)
     before = state(method)
     trained = {"main"}
-    for term in objective.losses(batch()):
+    for term in objective.losses(case.batch()):
         term.loss.backward()
         trained |= {part.example.branch.name for part in term.parts.values() if part.example.branch.update}
     changed = differing(before, state(method))
@@ -59,25 +61,31 @@ def test_nothing_but_counting_statistics_changes_before_commit(case: Case) -> No
 
 @each_hard_case
 def test_every_pass_moves_the_statistics_of_its_own_branch_once(case: Case) -> None:
-    """Law 1 and REFERENCE §5.11: one update a pass that counts; none for the passes of an attack."""
+    """Law 1 and REFERENCE §5.11: as many updates a pass as the clean one makes; none for the passes of an attack."""
     method = case.build()
-    passes: dict[str, int] = {}
-    for term in case.objective(method).losses(batch()):
+    norm = next(m for m in method.backbone.modules() if isinstance(m, BranchBatchNorm))
+
+    def updates() -> dict[str, int]:
+        return {
+            name: int(getattr(norm, name, norm).num_batches_tracked) for name in ("main", *dict(norm.named_children()))
+        }
+
+    before, expected = updates(), {"main": 0}
+    for term in case.objective(method).losses(case.batch()):
         term.loss.backward()
-        branch = next(iter(term.parts.values())).example.branch
-        passes[branch.name] = passes.get(branch.name, 0) + branch.update
-    norm = next(m for m in method.query.modules() if isinstance(m, BranchBatchNorm))
-    views = method.config.keys_per_image
-    assert int(norm.num_batches_tracked) == views * passes["main"]
-    for name, child in norm.named_children():
-        assert int(child.num_batches_tracked) == views * passes.get(name, 0)
+        example = next(iter(term.parts.values())).example
+        sizes = [crop.shape[-1] for crop in example.crops]
+        once = len(sizes) if case.method in VIEW_BY_VIEW else len(set(sizes))
+        expected[example.branch.name] = expected.get(example.branch.name, 0) + once * example.branch.update
+    for name, count in updates().items():
+        assert count - before[name] == expected.get(name, 0)
 
 
 @each_case
 def test_loss_is_pure(case: Case) -> None:
     """Law 1: asking twice gives the same answer and changes nothing."""
     method = case.build()
-    data = batch()
+    data = case.batch()
     embedding = method.embed(method.anchors(data), MAIN)
     labels = method.pseudo_labels(data, embedding.detach())
     before = state(method)
@@ -94,7 +102,7 @@ def test_loss_is_pure(case: Case) -> None:
 def test_reordering_images_reorders_losses(case: Case) -> None:
     """Law 2, with one group of statistics (groups are runs of images, so reordering changes them)."""
     method = case.build(bn_groups=1)
-    data = batch()
+    data = case.batch()
     order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(1))
     embedding = method.embed(method.anchors(data), MAIN)
     labels = method.pseudo_labels(data, embedding.detach())
@@ -109,7 +117,7 @@ def test_reordering_mixtures_reorders_scores(case: Case) -> None:
     method = case.build(bn_groups=1)
     order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(2))
     objective = case.objective(method)
-    for example in objective.examples(batch()).values():
+    for example in objective.examples(case.batch()).values():
         torch.testing.assert_close(example.score(example.select(order)), example.score(example)[:, order])
 
 
@@ -120,9 +128,9 @@ def test_reordering_mixtures_reorders_scores(case: Case) -> None:
 def test_hard_examples_are_valid_pixels(case: Case) -> None:
     """Law 3: pixels in [0, 1], no gradient attached, the shape of the source; not the source itself."""
     objective = case.objective(case.build())
-    made = objective.examples(batch())
+    made = objective.examples(case.batch())
     for name, example in made.items():
-        for crop, clean in zip(example.crops, made[STD].crops, strict=True):
+        for crop, clean in zip(example.crops, made[STD].leading(len(example.crops)).crops, strict=True):
             assert float(crop.min()) >= 0
             assert float(crop.max()) <= 1
             assert not crop.requires_grad
@@ -144,12 +152,17 @@ def test_attack_stays_in_its_ball_and_raises_the_loss_it_attacks(case: Case) -> 
     case = Case(case.method, case.fields, {"adversarial": small})
     config = case.hard()["adversarial"]
     objective = case.objective(case.build())
-    made = objective.examples(batch())
+    made = objective.examples(case.batch())
     clean, adversarial = made[STD], made["adversarial"]
     scale = 1 / 255 if config.unit == "grey" else 1.0
     radius = scale * config.epsilon
     generation = Branch.of(config.generation, update=False)
     gradient = clean.gradient(generation)
+    if config.crops == "large":  # the others stay as they are, and the loss that is attacked is that of all
+        kept = clean.crops[len(adversarial.crops) :]
+        assert {crop.shape[-1] for crop in kept}.isdisjoint(crop.shape[-1] for crop in adversarial.crops)
+        adversarial = clean.at((*adversarial.crops, *kept))
+        gradient = (*gradient[: len(clean.crops) - len(kept)], *(torch.zeros_like(crop) for crop in kept))
     for view, crop, slope in zip(adversarial.crops, clean.crops, gradient, strict=True):
         delta = view - crop
         size = delta.abs().amax() if config.norm == "linf" else delta.flatten(1).norm(dim=1).amax()
@@ -170,7 +183,7 @@ def test_attack_stays_in_its_ball_and_raises_the_loss_it_attacks(case: Case) -> 
 def test_mixture_weights_sum_to_one(case: Case) -> None:
     """Law 4."""
     objective = case.objective(case.build())
-    for example in objective.examples(batch()).values():
+    for example in objective.examples(case.batch()).values():
         total = sum(weight for _, weight in example.mixture)
         torch.testing.assert_close(total, torch.ones_like(total))
 
@@ -183,7 +196,7 @@ def test_cutmix_weight_is_the_share_of_unchanged_pixels(case: Case) -> None:
     """Law 4: the weight of the own label is the counted share of pixels that are still the image's own."""
     objective = case.objective(case.build())
     for step in range(4):
-        made = objective.examples(batch(step))
+        made = objective.examples(case.batch(step))
         for v, (mixed, clean) in enumerate(zip(made["cutmix"].crops, made[STD].crops, strict=True)):
             own = (mixed == clean).all(1).double().mean((1, 2))
             weight = made["cutmix"].mixture[0][1][v].double()
@@ -211,7 +224,7 @@ def test_shared_gradient_step_equals_the_naive_step(case: Case) -> None:
     for share, scale in ((True, 1.0), (False, 1.0), (True, 65536.0)):
         method = case.build()
         views, gradients = {}, {}
-        for term in case.objective(method, share_gradients=share).losses(batch()):
+        for term in case.objective(method, share_gradients=share).losses(case.batch()):
             (scale * term.loss).backward()
             views |= {name: part.example.crops for name, part in term.parts.items()}
         gradients = {n: p.grad / scale for n, p in method.named_parameters() if p.grad is not None}
@@ -261,7 +274,7 @@ def test_split_goes_through_the_network_once_per_branch_on_disjoint_parts() -> N
     case = Case("moco", {}, {"cutmix": {"fraction": 0.5}})
     method = case.build()
     objective = case.objective(method, ObjectiveConfig(split=True, clean_fraction=0.5, reduction="mean"))
-    data, rows = batch(), []
+    data, rows = case.batch(), []
     handle = method.query.register_forward_hook(lambda _m, args, _o: rows.append(args[0]))
     terms = list(objective.losses(data))
     handle.remove()
@@ -280,7 +293,7 @@ def test_split_equals_the_terms_of_its_parts_without_batch_norm() -> None:
     objective = case.objective(method, ObjectiveConfig(split=True, clean_fraction=0.5))
     parts = {}
     total = torch.zeros((), dtype=torch.float64)
-    for term in objective.losses(batch()):
+    for term in objective.losses(case.batch()):
         term.loss.backward()
         total += term.loss.detach()
         parts |= term.parts
@@ -293,7 +306,7 @@ def test_split_equals_the_terms_of_its_parts_without_batch_norm() -> None:
 def test_a_fraction_is_the_term_of_the_first_images(fraction: float) -> None:
     case = Case("moco", {"bn_groups": 1}, {"adversarial": {"fraction": fraction}})
     objective = case.objective(case.build())
-    for term in objective.losses(batch()):
+    for term in objective.losses(case.batch()):
         term.loss.backward()
         last = term
     example = last.parts["adversarial"].example

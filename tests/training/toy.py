@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hexa.core import Batch, Method, Objective, Setting
+from hexa.core import Batch, Method, Objective, Passes, Setting
 from hexa.hard_examples.adversarial import AdversarialConfig
 from hexa.hard_examples.cutmix import CutMixConfig
 from hexa.methods.moco import MoCoConfig
@@ -44,6 +44,32 @@ class ToyLoader:
             generator = stream.child("pixels").generator()
             crops = tuple(torch.rand(BATCH, 3, SIZE, SIZE, generator=generator) for _ in range(2))
             yield Batch(crops, torch.arange(BATCH), stream)
+
+    def passes(self, epoch: int) -> Passes:
+        return ToyPasses(epoch)
+
+
+class ToyPasses:
+    """Two batches of views, and all images once."""
+
+    labels = None
+
+    def __init__(self, epoch: int) -> None:
+        self.stream = Stream(0).child("passes", epoch)
+
+    def views(self) -> Iterator[Batch]:
+        for number in range(2):
+            yield self._batch(number, 2)
+
+    def images(self) -> Iterator[Batch]:
+        for number in range(2):
+            yield self._batch(number, 1)
+
+    def _batch(self, number: int, views: int) -> Batch:
+        stream = self.stream.child(number)
+        generator = stream.generator()
+        crops = tuple(torch.rand(BATCH, 3, SIZE, SIZE, generator=generator) for _ in range(views))
+        return Batch(crops, number * BATCH + torch.arange(BATCH), stream)
 
 
 def method() -> Method:

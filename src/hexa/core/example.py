@@ -95,5 +95,15 @@ class Example:
             shared_gradient=None if shared is None else tuple(gradient[index] for gradient in shared),
         )
 
+    def leading(self, count: int) -> Example:
+        """The example of its first `count` crops."""
+        shared = self.shared_gradient
+        return replace(
+            self,
+            crops=self.crops[:count],
+            mixture=tuple((labels, weight[:count]) for labels, weight in self.mixture),
+            shared_gradient=None if shared is None else shared[:count],
+        )
+
     def __len__(self) -> int:
         return len(self.crops[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Literal
 
@@ -34,6 +35,9 @@ class AdversarialConfig(HardExampleConfig):
     """Keep pixels in [0, 1] (D3)."""
     generation: Literal["main_train", "aux_train", "aux_eval", "main_eval"] = "main_train"
     """The batch-norms the attack goes through; main_train shares the gradient of the clean pass (D5)."""
+    crops: Literal["all", "large"] = "all"
+    """all: every crop is attacked and trained on; large: only the crops of the first one's size, which come first and
+    cost the most (D21)."""
     branch: Literal["aux", "main"] = "aux"
     """The batch-norms the adversarial views are trained through (REFERENCE §5.4)."""
 
@@ -64,18 +68,19 @@ class Adversarial(HardExample):
         scale = 1 / 255 if config.unit == "grey" else 1.0
         clean = tuple(crop.detach() for crop in source.crops)
         views = self._start(clean, scale * config.epsilon, stream)
+        count = len(clean) if config.crops == "all" else _large(clean)
         zeros: list[Tensor] = []
         for step in range(config.steps):
             first = step == 0 and not config.random_start
             gradient = (source if first else source.at(views)).gradient(generation)
             if step == 0:
-                zeros = [(g == 0).float().mean() for g in gradient]
-            views = tuple(
-                self._step(crop, view, g, scale) for crop, view, g in zip(clean, views, gradient, strict=True)
-            )
-        moved = [(view - crop).abs().mean() for view, crop in zip(views, clean, strict=True)]
+                zeros = [(g == 0).float().mean() for g in gradient[:count]]
+            attacked = zip(clean[:count], views, gradient, strict=False)
+            views = (*(self._step(crop, view, g, scale) for crop, view, g in attacked), *clean[count:])
+        moved = [(view - crop).abs().mean() for view, crop in zip(views[:count], clean, strict=False)]
         facts = {"perturbation": 255 * torch.stack(moved).mean(), "zero_gradient": torch.stack(zeros).mean()}
-        return replace(source, crops=views, branch=Branch(config.branch), facts=facts, shared_gradient=None)
+        made = replace(source, crops=views, branch=Branch(config.branch), facts=facts, shared_gradient=None)
+        return made.leading(count)
 
     def _start(self, clean: tuple[Tensor, ...], radius: float, stream: Stream) -> tuple[Tensor, ...]:
         if not self.config.random_start:
@@ -114,3 +119,8 @@ def _norms(images: Tensor) -> Tensor:
     largest = images.abs().amax((1, 2, 3), keepdim=True)
     scaled = images / largest.clamp_min(torch.finfo(images.dtype).tiny)
     return largest * scaled.square().sum((1, 2, 3), keepdim=True).sqrt()
+
+
+def _large(crops: tuple[Tensor, ...]) -> int:
+    """How many crops, from the first on, have its size."""
+    return len(list(itertools.takewhile(lambda crop: crop.shape[-1] == crops[0].shape[-1], crops)))

@@ -15,8 +15,9 @@ from hexa.config import Config
 class OptimizerConfig(Config):
     """What turns gradients into steps. The defaults are MoCo's (REFERENCE §2.1)."""
 
-    name: Literal["sgd"] = "sgd"
-    """sgd: v ← μ·v + (g + λ·θ); θ ← θ − lr·v."""
+    name: Literal["sgd", "larc"] = "sgd"
+    """sgd: v ← μ·v + (g + λ·θ); θ ← θ − lr·v. larc: the same with g + λ·θ scaled by a trust ratio per tensor, which is
+    `trust` · ‖θ‖ / (‖g‖ + λ·‖θ‖ + 1e-8), and 1 where θ or g is zero; batch-norms and biases too (REFERENCE §4.6)."""
     learning_rate: float = pydantic.Field(default=0.03, gt=0)
     """The rate at `base_batch_size`, or at any batch size if that is not given."""
     base_batch_size: int | None = pydantic.Field(default=None, gt=0)
@@ -25,6 +26,8 @@ class OptimizerConfig(Config):
     """μ."""
     weight_decay: float = pydantic.Field(default=1e-4, ge=0)
     """λ, on every parameter, as MoCo does: batch-norms and biases too (REFERENCE §10.16)."""
+    trust: float = pydantic.Field(default=0.001, gt=0)
+    """larc only: the trust coefficient."""
     nesterov: bool = False
     """Look one step of momentum ahead."""
 
@@ -52,7 +55,25 @@ def _sgd(parameters: list[nn.Parameter], config: OptimizerConfig, learning_rate:
     )
 
 
-_BUILDERS: dict[str, Callable[[list[nn.Parameter], OptimizerConfig, float], torch.optim.Optimizer]] = {"sgd": _sgd}
+def _larc(parameters: list[nn.Parameter], config: OptimizerConfig, learning_rate: float) -> torch.optim.Optimizer:
+    from timm.optim.lars import Lars  # here: it takes a while to import
+
+    made: torch.optim.Optimizer = Lars(
+        parameters,
+        lr=learning_rate,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        nesterov=config.nesterov,
+        trust_coeff=config.trust,
+        eps=1e-8,
+        trust_clip=False,
+        always_adapt=True,
+    )
+    return made
+
+
+_Builder = Callable[[list[nn.Parameter], OptimizerConfig, float], torch.optim.Optimizer]
+_BUILDERS: dict[str, _Builder] = {"sgd": _sgd, "larc": _larc}
 
 
 def build(parameters: Iterable[nn.Parameter], config: OptimizerConfig, batch_size: int) -> torch.optim.Optimizer:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError
-from hexa.core import Batch, Objective
+from hexa.core import Batch, Objective, Passes
 from hexa.runtime import processes
 from hexa.training import checkpoints
 from hexa.training.clock import Clock
@@ -34,6 +34,7 @@ class Loader(Protocol):
     @property
     def problems(self) -> list[str]: ...
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]: ...
+    def passes(self, epoch: int) -> Passes: ...
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,20 @@ class Trainer:
                 epoch, start = divmod(self.step, self.steps_per_epoch)
                 method.train()
                 if start == 0:
-                    method.start_epoch(epoch)
+                    self._start_epoch(epoch)
                 for batch in self.loader.epoch(epoch, start):
                     self._train_step(self._prepared(batch))
                     self._after_step()
                 self._list_problems()
+
+    def _start_epoch(self, epoch: int) -> None:
+        """What the method does between epochs; its time counts as training."""
+        method = self.objective.method
+        with self.objective.score.autocast():
+            facts = method.start_epoch(epoch, _Prepared(self.loader.passes(epoch), self._prepared))
+        method.train()
+        if facts:
+            self.journal.write("epoch", self.step, epoch=epoch, seconds=self._clock.total, **facts)
 
     def _prepared(self, batch: Batch) -> Batch:
         """Layers that draw numbers (dropout) draw those of this step and process, as everything else does."""
@@ -253,7 +263,7 @@ class Trainer:
     def state(self) -> checkpoints.State:
         """Everything that the steps to come depend on; all randomness is a function of the step."""
         return {
-            "method": self.objective.method.state_dict(),
+            "method": self.objective.method.checkpoint(),
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
             "epoch": self.step / self.steps_per_epoch,
@@ -274,7 +284,7 @@ class Trainer:
                     f"{what} has changed since the checkpoint at step {state['step']}: going on would be another "
                     "experiment; restore it, or start a new run with 'hexa pretrain'"
                 )
-        self.objective.method.load_state_dict(state["method"])
+        self.objective.method.restore(state["method"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.seconds = state["step"], state["seconds"]
         self._saved_step = self.step
@@ -285,3 +295,17 @@ class Trainer:
             return []
         before, now = state["world_size"], processes.world_size()
         return [f"{before} processes before, {now} now: what follows is equal up to rounding and batch-norm groups"]
+
+
+class _Prepared:
+    """Passes over the data whose batches are prepared as those of a step are."""
+
+    def __init__(self, passes: Passes, prepare: Callable[[Batch], Batch]) -> None:
+        self.labels, self.stream = passes.labels, passes.stream
+        self._passes, self._prepare = passes, prepare
+
+    def views(self) -> Iterator[Batch]:
+        return map(self._prepare, self._passes.views())
+
+    def images(self) -> Iterator[Batch]:
+        return map(self._prepare, self._passes.images())

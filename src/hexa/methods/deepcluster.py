@@ -1,0 +1,212 @@
+"""DeepCluster-v2 (REFERENCE §4): recognise the cluster of an image in each of its crops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hexa.config import ConfigError
+from hexa.core import MAIN, Batch, Branch, Method, MethodConfig, Passes, PseudoLabels, Setting
+from hexa.core.batch import Index
+from hexa.nn import memory_bank
+from hexa.nn.backbones import num_features
+from hexa.nn.branch_norm import convert, use_branch
+from hexa.nn.encoder import Encoder, normalized_head, unit
+from hexa.nn.memory_bank import MemoryBank
+from hexa.nn.normalize import Normalize
+from hexa.ops.kmeans import spherical_kmeans
+from hexa.ops.partitions import entropy_share, mutual_information
+from hexa.runtime import processes
+
+#: The cluster of an image that took no part in the clustering.
+UNSEEN = -100
+
+
+class DeepClusterConfig(MethodConfig):
+    """DeepCluster-v2 as published: three heads of 3000 prototypes, two large crops clustered (REFERENCE §4.1, §4.3)."""
+
+    name: Literal["deepcluster-v2"] = "deepcluster-v2"
+    dim: int = pydantic.Field(default=128, gt=0)
+    """Width of the embedding, D."""
+    hidden: int = pydantic.Field(default=2048, gt=0)
+    """Width of the head's hidden layer."""
+    num_prototypes: tuple[pydantic.PositiveInt, ...] = pydantic.Field(default=(3000, 3000, 3000), min_length=1)
+    """Clusters of each head, K; ten times the expected classes serve small data (REFERENCE §4.10)."""
+    temperature: float = pydantic.Field(default=0.1, gt=0)
+    """τ."""
+    crops_for_assign: tuple[pydantic.NonNegativeInt, ...] = pydantic.Field(default=(0, 1), min_length=1)
+    """The crops whose embeddings are kept and clustered; head h clusters the (h mod their number)-th of them."""
+    kmeans_iterations: int = pydantic.Field(default=10, gt=0)
+    """Updates of the centroids at the start of every epoch."""
+    freeze_prototypes_steps: int | None = pydantic.Field(default=None, ge=0)
+    """Steps for which prototypes stay what k-means made them; none is always (D40)."""
+    bn_groups: int = pydantic.Field(default=1, gt=0)
+    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
+
+    def check(self, setting: Setting) -> None:
+        seen = setting.data_size // setting.batch_size * setting.batch_size
+        if max(self.num_prototypes) > seen:
+            fewer = ",".join(str(min(count, max(1, seen // 10))) for count in self.num_prototypes)
+            message = f"{max(self.num_prototypes)} are more than the {seen} images an epoch sees; use [{fewer}]"
+            raise ConfigError([("method.num_prototypes", message)])
+
+    def build(self, backbone: nn.Module, setting: Setting) -> DeepCluster:
+        self.check(setting)
+        return DeepCluster(self, backbone, setting)
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterLabels(PseudoLabels):
+    """The clusters of every image, one a head, for all of its crops.
+
+    clusters: int64 [H, B], UNSEEN for an image without one. weight: [B], 0 for these, and for the others what makes
+    the mean over all images the mean over them. frozen: no gradient goes to the prototypes in this step.
+    """
+
+    clusters: Tensor
+    weight: Tensor
+    frozen: bool = True
+
+    def __getitem__(self, index: Index) -> ClusterLabels:
+        return replace(self, clusters=self.clusters[:, index], weight=self.weight[index])
+
+
+class DeepCluster(Method):
+    """L = 1/H Σ_h mean over crops and images of −log softmax_k(z·c_hk / τ), at the image's cluster (REFERENCE §4.5).
+
+    At the start of every epoch the embeddings that the epoch before left in a bank are clustered by spherical k-means;
+    centroids become prototypes, clusters become pseudo-labels (D38). Before the first epoch one pass fills the bank.
+    Only clean embeddings are ever banked (D34).
+    """
+
+    def __init__(self, config: DeepClusterConfig, backbone: nn.Module, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        head = normalized_head(num_features(backbone), config.hidden, config.dim)
+        self.groups = max(1, config.bn_groups // setting.world_size)
+        encoder = Encoder(backbone, head, Normalize(setting.mean, setting.std))
+        self.encoder = convert(encoder, setting.branches, config.bn_groups)
+        self.prototypes = nn.ModuleList(nn.Linear(config.dim, count, bias=False) for count in config.num_prototypes)
+        self.prototypes.requires_grad_(config.freeze_prototypes_steps is not None)
+        self.bank = MemoryBank(setting.data_size, len(config.crops_for_assign), config.dim)
+        table = torch.full((len(config.num_prototypes), setting.data_size), UNSEEN, dtype=torch.int32)
+        self.register_buffer("clusters", table)  # [H, N]
+        self.clusters: Tensor
+
+    @property
+    def backbone(self) -> nn.Module:
+        backbone = self.encoder.backbone
+        assert isinstance(backbone, nn.Module)
+        return backbone
+
+    @property
+    def chance_loss(self) -> float:
+        """The mean of ln K over heads: all clusters equally likely."""
+        return sum(math.log(count) for count in self.config.num_prototypes) / len(self.config.num_prototypes)
+
+    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
+        needed = max(self.config.crops_for_assign) + 1
+        if len(batch.crops) < needed:
+            message = f"{len(batch.crops)} crops are fewer than method.crops_for_assign needs; use {needed}"
+            raise ConfigError([("views.num_views", message)])
+        return batch.crops
+
+    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+        with use_branch(self.encoder, branch.name, branch.training, branch.update):
+            assert isinstance(self.encoder, Encoder)
+            return unit(self.encoder.multi_crop(crops, self.groups))
+
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ClusterLabels:
+        clusters = self.clusters[:, batch.index].long()
+        weight = (clusters[0] != UNSEEN).to(batch.crops[0].dtype)
+        # the mean is over the seen images of all processes, so it does not depend on who got which
+        seen = processes.all_reduce_sum(weight.sum())
+        frozen = self.config.freeze_prototypes_steps
+        return ClusterLabels(
+            clusters,
+            weight * (len(weight) * processes.world_size() / seen.clamp_min(1)),
+            frozen is None or batch.step < frozen,
+        )
+
+    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, ClusterLabels)
+        views, count = embedding.shape[:2]
+        losses = [
+            F.cross_entropy(
+                scores / self.config.temperature, clusters.repeat(views), ignore_index=UNSEEN, reduction="none"
+            )
+            for scores, clusters in self._scores(embedding, labels)
+        ]
+        return torch.stack(losses).mean(0).view(views, count) * labels.weight
+
+    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, ClusterLabels)
+        views, count = embedding.shape[:2]
+        hits = [scores.argmax(1) == clusters.repeat(views) for scores, clusters in self._scores(embedding, labels)]
+        return torch.stack(hits).to(labels.weight.dtype).mean(0).view(views, count) * labels.weight
+
+    def _scores(self, embedding: Tensor, labels: ClusterLabels) -> Iterable[tuple[Tensor, Tensor]]:
+        """For each head: cosines [V·B, K] to its prototypes, and the clusters [B] it should find."""
+        rows = embedding.flatten(0, 1)
+        with torch.autocast(rows.device.type, enabled=False):
+            for layer, clusters in zip(self.prototypes, labels.clusters, strict=True):
+                assert isinstance(layer, nn.Linear)
+                weight = layer.weight.detach() if labels.frozen else layer.weight
+                yield rows @ weight.T, clusters
+
+    @torch.no_grad()
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
+        assert embedding is not None
+        chosen = torch.stack([embedding[crop] for crop in self.config.crops_for_assign])
+        self.bank.write(batch.index[: embedding.shape[1]], chosen)
+
+    # -- between epochs -----------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
+        """Cluster; returns the share of non-empty clusters, the entropy of the assignment as a share of ln K, and
+        normalised mutual information with the clusters of the epoch before, and with the labels if there are any:
+        means over heads."""
+        if epoch == 0:  # each crop on its own, in training mode, as published (REFERENCE §4.3)
+            for batch in data.views():
+                rows = [self.embed((batch.crops[crop],), MAIN)[0] for crop in self.config.crops_for_assign]
+                self.bank.write(batch.index, torch.stack(rows))
+        before, tables = self.clusters.clone(), []
+        for head, (layer, count) in enumerate(zip(self.prototypes, self.config.num_prototypes, strict=True)):
+            banked, seen = self.bank.crop(head % len(self.config.crops_for_assign))
+            generator = data.stream.child("kmeans", head).generator()
+            found = spherical_kmeans(banked, count, generator, iterations=self.config.kmeans_iterations, valid=seen)
+            assert isinstance(layer, nn.Linear)
+            layer.weight.copy_(found.centroids)
+            tables.append(self.bank.join(found.assignments.int()))
+        self.clusters.copy_(torch.stack(tables))
+        self.bank.forget()
+        return self._health(before, data.labels) if processes.is_main() else {}
+
+    def _health(self, before: Tensor, labels: Tensor | None) -> dict[str, float]:
+        """What is worth knowing of a clustering (REFERENCE §10.9)."""
+        now = self.clusters.cpu().long()
+        sizes = [row[row >= 0].bincount(minlength=k) for row, k in zip(now, self.config.num_prototypes, strict=True)]
+        facts = {
+            "clusters/non_empty": [float((size > 0).double().mean()) for size in sizes],
+            "clusters/entropy": [entropy_share(size) for size in sizes],
+        }
+        if bool((before >= 0).any()):
+            facts["clusters/nmi_previous"] = [mutual_information(*pair) for pair in zip(now, before.cpu(), strict=True)]
+        if labels is not None:
+            facts["clusters/nmi_labels"] = [mutual_information(row, labels) for row in now]
+        return {name: sum(values) / len(values) for name, values in facts.items()}
+
+    def checkpoint(self) -> dict[str, Any]:
+        return memory_bank.checkpoint(self)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        memory_bank.restore(self, state)

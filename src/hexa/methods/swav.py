@@ -1,0 +1,180 @@
+"""SwAV (REFERENCE §4.9): predict the code of one crop from the others, codes that use all prototypes alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hexa.config import ConfigError
+from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core.batch import Index
+from hexa.nn.backbones import num_features
+from hexa.nn.branch_norm import convert, use_branch
+from hexa.nn.encoder import Encoder, normalized_head, unit
+from hexa.nn.normalize import Normalize
+from hexa.ops.sinkhorn import sinkhorn
+from hexa.runtime import processes
+
+
+class SwAVConfig(MethodConfig):
+    """SwAV as published, without queue as in its large batches (REFERENCE §4.9)."""
+
+    name: Literal["swav"] = "swav"
+    dim: int = pydantic.Field(default=128, gt=0)
+    """Width of the embedding, D."""
+    hidden: int = pydantic.Field(default=2048, gt=0)
+    """Width of the head's hidden layer."""
+    num_prototypes: int = pydantic.Field(default=3000, gt=0)
+    """Prototypes, K."""
+    temperature: float = pydantic.Field(default=0.1, gt=0)
+    """τ of the predictions."""
+    epsilon: float = pydantic.Field(default=0.05, gt=0)
+    """ε of the codes; 0.03 where the loss stays at ln K."""
+    sinkhorn_iterations: int = pydantic.Field(default=3, gt=0)
+    """Normalisations of rows and columns."""
+    crops_for_assign: tuple[pydantic.NonNegativeInt, ...] = pydantic.Field(default=(0, 1), min_length=1)
+    """The crops that have codes."""
+    freeze_prototypes_steps: int = pydantic.Field(default=313, ge=0)
+    """Steps at the start in which prototypes do not learn; about an epoch (5005 at batch 256)."""
+    queue_size: int = pydantic.Field(default=0, ge=0)
+    """Embeddings of earlier batches for each crop that help to balance codes, 3840 for batches of 256; rounded down to
+    whole batches. 0 is none."""
+    queue_start_epoch: int = pydantic.Field(default=15, ge=0)
+    """The epoch from which the queue is filled; it is used once it is full."""
+    bn_groups: int = pydantic.Field(default=1, gt=0)
+    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
+
+    def check(self, setting: Setting) -> None:
+        if 0 < self.queue_size < setting.batch_size:
+            message = f"{self.queue_size} is less than a batch; use {15 * setting.batch_size}, or 0 for none"
+            raise ConfigError([("method.queue_size", message)])
+
+    def build(self, backbone: nn.Module, setting: Setting) -> SwAV:
+        self.check(setting)
+        return SwAV(self, backbone, setting)
+
+
+@dataclass(frozen=True, eq=False)
+class Codes(PseudoLabels):
+    """The codes [A, B, K] of the crops that have one, rows summing to one. frozen: as in DeepCluster-v2."""
+
+    codes: Tensor
+    frozen: bool
+
+    def __getitem__(self, index: Index) -> Codes:
+        return replace(self, codes=self.codes[:, index])
+
+
+class SwAV(Method):
+    """L = mean over codes c, crops v ≠ c and images of −Σ_k q_ck · log softmax_k(z_v·c_k / τ) (REFERENCE §4.9).
+
+    Codes are Sinkhorn–Knopp's of the clean cosines over all processes, and of a queue's if there is one. A hard example
+    is to be recognised by the codes of its clean image; those of mixed ones are mixed, which is the same as mixing
+    losses (REFERENCE §5.8). Prototypes are unit vectors before every step.
+    """
+
+    labels_from_embedding = True
+
+    def __init__(self, config: SwAVConfig, backbone: nn.Module, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        head = normalized_head(num_features(backbone), config.hidden, config.dim)
+        self.groups = max(1, config.bn_groups // setting.world_size)
+        encoder = Encoder(backbone, head, Normalize(setting.mean, setting.std))
+        self.encoder = convert(encoder, setting.branches, config.bn_groups)
+        self.prototypes = nn.Linear(config.dim, config.num_prototypes, bias=False)
+        self._normalize_prototypes()
+        length = config.queue_size // setting.batch_size * setting.batch_size
+        self.register_buffer("queue", torch.zeros(len(config.crops_for_assign), length, config.dim))  # [A, L, D]
+        self.queue: Tensor
+        self.queue_start = config.queue_start_epoch * (setting.data_size // setting.batch_size)
+        self.queue_full = self.queue_start + length // setting.batch_size
+
+    @property
+    def backbone(self) -> nn.Module:
+        backbone = self.encoder.backbone
+        assert isinstance(backbone, nn.Module)
+        return backbone
+
+    @property
+    def chance_loss(self) -> float:
+        """ln K: all prototypes equally likely."""
+        return math.log(self.config.num_prototypes)
+
+    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
+        needed = max(2, max(self.config.crops_for_assign) + 1)
+        if len(batch.crops) < needed:
+            message = f"{len(batch.crops)} crops are fewer than method.crops_for_assign needs; use {needed}"
+            raise ConfigError([("views.num_views", message)])
+        return batch.crops
+
+    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+        with use_branch(self.encoder, branch.name, branch.training, branch.update):
+            assert isinstance(self.encoder, Encoder)
+            return unit(self.encoder.multi_crop(crops, self.groups))
+
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Codes:
+        assert embedding is not None, "codes are made of the clean embedding"
+        size = embedding.shape[1]
+        mine = slice(processes.rank() * size, (processes.rank() + 1) * size)
+        codes = []
+        for place, crop in enumerate(self.config.crops_for_assign):
+            # every process balances the codes of all: one exchange instead of one for every sum
+            rows = processes.all_gather(embedding[crop])
+            if self._queue_helps(batch.step):
+                rows = torch.cat([rows, self.queue[place].to(rows.dtype)])
+            with torch.autocast(rows.device.type, enabled=False):
+                scores = rows @ self.prototypes.weight.detach().T
+            codes.append(sinkhorn(scores, self.config.epsilon, self.config.sinkhorn_iterations)[mine])
+        return Codes(torch.stack(codes), batch.step < self.config.freeze_prototypes_steps)
+
+    def _queue_helps(self, step: int) -> bool:
+        return self.queue.shape[1] > 0 and step >= self.queue_full
+
+    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, Codes)
+        views, codes = len(embedding), len(labels.codes)
+        log_share = F.log_softmax(self._cosines(embedding, labels) / self.config.temperature, -1)
+        # the factor makes the mean over [V, B] the mean over pairs of a code and another crop
+        return -(self._targets(labels, views) * log_share).sum(-1) * (views / (codes * (views - 1)))
+
+    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, Codes)
+        targets = self._targets(labels, len(embedding))
+        return self._cosines(embedding, labels).argmax(-1) == targets.argmax(-1)
+
+    def _targets(self, labels: Codes, views: int) -> Tensor:
+        """For each crop the sum of the codes of the others, [V, B, K]."""
+        targets = labels.codes.sum(0).repeat(views, 1, 1)
+        for own, crop in zip(labels.codes, self.config.crops_for_assign, strict=True):
+            if crop < views:
+                targets[crop] -= own
+        return targets
+
+    def _cosines(self, embedding: Tensor, labels: Codes) -> Tensor:
+        """Cosines [V, B, K] to the prototypes."""
+        weight = self.prototypes.weight.detach() if labels.frozen else self.prototypes.weight
+        with torch.autocast(embedding.device.type, enabled=False):
+            return embedding @ weight.T
+
+    @torch.no_grad()
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
+        assert embedding is not None
+        self._normalize_prototypes()
+        length = self.queue.shape[1]
+        if length and batch.step >= self.queue_start:
+            rows = torch.stack([processes.all_gather(embedding[crop]) for crop in self.config.crops_for_assign])
+            begin = (batch.step - self.queue_start) * rows.shape[1] % length  # the oldest go; their order is nothing
+            self.queue[:, begin : begin + rows.shape[1]] = rows.to(self.queue.dtype)
+
+    @torch.no_grad()
+    def _normalize_prototypes(self) -> None:
+        weight = self.prototypes.weight
+        weight.copy_(F.normalize(weight, dim=1))

@@ -1,0 +1,92 @@
+"""A memory of every image, sharded over the processes and independent of their number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hexa.runtime import processes
+
+
+class MemoryBank(nn.Module):
+    """The newest embeddings of some crops of every image (REFERENCE §4.3).
+
+    Of N images and W processes, process r keeps the rows r·L … (r + 1)·L − 1, L = ⌈N / W⌉, whoever saw the images. So
+    what the bank holds as a whole does not depend on W, and a run goes on in another number of processes. `seen` says
+    which images were written since `forget`. Buffers: embeddings [A, L + 1, D], seen [L + 1]; the last row takes what
+    belongs to other processes, so that nothing has to be counted on the device.
+    """
+
+    def __init__(self, data_size: int, num_crops: int, dim: int) -> None:
+        super().__init__()
+        self.data_size = data_size
+        self.rows = -(-data_size // processes.world_size())
+        self.start = processes.rank() * self.rows
+        self.register_buffer("embeddings", torch.zeros(num_crops, self.rows + 1, dim))
+        self.register_buffer("seen", torch.zeros(self.rows + 1, dtype=torch.bool))
+        self.embeddings: Tensor
+        self.seen: Tensor
+
+    def write(self, index: Tensor, embeddings: Tensor) -> None:
+        """Store embeddings [A, b, D] of the images `index` [b] of this process; every process calls it."""
+        index = processes.all_gather(index)
+        rows = processes.all_gather(embeddings.transpose(0, 1)).transpose(0, 1)  # [A, W·b, D]
+        local = index - self.start
+        local = torch.where((local >= 0) & (local < self.rows), local, self.rows)
+        self.embeddings.index_copy_(1, local, rows.to(self.embeddings.dtype))
+        self.seen.index_fill_(0, local, True)
+
+    def crop(self, number: int) -> tuple[Tensor, Tensor]:
+        """This process's rows [L, D] of a crop, and which of them were written since `forget`, [L]."""
+        return self.embeddings[number, : self.rows], self.seen[: self.rows]
+
+    def forget(self) -> None:
+        """From now on nothing counts as seen."""
+        self.seen.zero_()
+
+    def join(self, values: Tensor) -> Tensor:
+        """One value for each row of this process, [L], to one for each image, [N], on every process."""
+        return processes.all_gather(values)[: self.data_size]
+
+    def whole(self) -> dict[str, Tensor]:
+        """All rows, on the main process's CPU: embeddings [A, N, D], seen [N]; empty elsewhere. Every process calls."""
+        embeddings, seen = processes.gather(self.embeddings[:, : self.rows]), processes.gather(self.seen[: self.rows])
+        if not seen:
+            return {}
+        return {
+            "embeddings": torch.cat([part.cpu() for part in embeddings], 1)[:, : self.data_size],
+            "seen": torch.cat([part.cpu() for part in seen])[: self.data_size],
+        }
+
+    def take(self, embeddings: Tensor, seen: Tensor) -> None:
+        """Keep this process's rows of a whole bank."""
+        part = slice(self.start, min(self.start + self.rows, self.data_size))
+        count = max(0, part.stop - part.start)
+        self.embeddings[:, :count].copy_(embeddings[:, part])
+        self.seen.zero_()
+        self.seen[:count].copy_(seen[part])
+
+
+def checkpoint(network: nn.Module) -> dict[str, Any]:
+    """The state of a network with its banks whole, on the main process; every process calls it."""
+    state = network.state_dict()
+    for path, bank in _banks(network):
+        for name in ("embeddings", "seen"):
+            del state[f"{path}.{name}"]
+        state |= {f"{path}.{name}": value for name, value in bank.whole().items()}
+    return state
+
+
+def restore(network: nn.Module, state: dict[str, Any]) -> None:
+    """Load what `checkpoint` gave, in whatever number of processes."""
+    state = dict(state)
+    for path, bank in _banks(network):
+        bank.take(state.pop(f"{path}.embeddings"), state.pop(f"{path}.seen"))
+        state |= {f"{path}.{name}": value for name, value in bank.state_dict().items()}
+    network.load_state_dict(state)
+
+
+def _banks(network: nn.Module) -> list[tuple[str, MemoryBank]]:
+    return [(path, module) for path, module in network.named_modules() if isinstance(module, MemoryBank)]

@@ -1,0 +1,23 @@
+"""Sinkhorn–Knopp: codes that use all prototypes alike (REFERENCE §4.9)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def sinkhorn(scores: Tensor, epsilon: float = 0.05, iterations: int = 3) -> Tensor:
+    """Codes [B, K] of scores (cosines) [B, K]: rows sum to one, columns to nearly B / K; in fp32 at least.
+
+        Q = exp(s / ε);  n times:  Q_bk ← Q_bk / (K · Σ_b Q_bk),  then  Q_bk ← Q_bk / (B · Σ_k Q_bk);  codes B · Q
+
+    Cosines are at most 1, so exp((s − 1) / ε), the same up to a factor that cancels, can't overflow.
+    """
+    with torch.autocast(scores.device.type, enabled=False):
+        codes = scores.to(torch.promote_types(scores.dtype, torch.float32)).sub(1).div_(epsilon).exp_()
+        tiny = torch.finfo(codes.dtype).tiny  # where all similarities to a prototype underflow
+        for _ in range(iterations):
+            # the constants K and B of the equation cancel in the next division, and in the codes
+            codes /= codes.sum(0, keepdim=True).clamp_min_(tiny)
+            codes /= codes.sum(1, keepdim=True).clamp_min_(tiny)
+        return codes
