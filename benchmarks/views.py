@@ -79,7 +79,7 @@ def _recipes(images: Tensor, size: int) -> dict[str, Case]:
     cases: dict[str, Case] = {}
     for name in RECIPES:
         views = Views(ViewsConfig.model_validate({"recipe": name, "size": size}))
-        cases[name] = (lambda views=views: views(images, Stream(0)), views.config.num_views * len(images))
+        cases[name] = (lambda views=views: views(images, Stream(0)), views.config.total_views * len(images))
     return cases
 
 

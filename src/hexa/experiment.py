@@ -123,8 +123,9 @@ def _read(value: Any) -> Any:
         return value
     if isinstance(read, str) and read.lower() == "none":
         return None
-    # "folder:photos: 2" or a date is text to its user, whatever YAML makes of it
-    return read if isinstance(read, int | float | bool | list | dict | None) and not value.count(": ") else value
+    # "folder:photos: 2" or a date is text to its user, whatever YAML makes of it; fields stand in braces
+    of_words = isinstance(read, dict) and not value.lstrip().startswith("{")
+    return read if isinstance(read, int | float | bool | list | dict | None) and not of_words else value
 
 
 def load(path: Path | str) -> Experiment:

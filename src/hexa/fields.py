@@ -135,6 +135,9 @@ def _kind(annotation: Any) -> str:
         inner = [_kind(part) for part in get_args(annotation) if part is not Ellipsis]
         fixed = origin is tuple and Ellipsis not in get_args(annotation)
         return f"[{', '.join(inner)}]" if fixed else f"[{inner[0]}, …]"
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        parts = (f"{name}: {_kind(info.annotation)}" for name, info in annotation.model_fields.items())
+        return "{" + ", ".join(parts) + "}"
     return names.get(annotation, "")
 
 
@@ -145,4 +148,6 @@ def _shown(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, tuple | list):
         return "[" + ",".join(map(_shown, value)) + "]"
+    if isinstance(value, pydantic.BaseModel):  # as YAML that can be given back
+        return "{" + ", ".join(f"{name}: {_shown(part)}" for name, part in value) + "}"
     return str(value)

@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from torchvision.transforms.v2 import functional as reference
 
 from hexa.config import UserError
 from hexa.core import Batch
-from hexa.data import ArraySource, Source, open_source
+from hexa.data import ArraySource, Source, decode, open_source
+from hexa.data.crops import cut_crops
 from hexa.data.loaders import PretrainLoader, evaluation_batches
 from hexa.data.view_config import ViewsConfig
 from hexa.data.views import Views, evaluation_transform
@@ -27,6 +29,7 @@ from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
 SIZE = 16
+SMALL = ({"count": 3, "size": 9, "scale": (0.05, 0.2)}, {"count": 1, "size": 12, "scale": (0.2, 0.2)})
 
 
 def _photographs(folder: Path, count: int = 40, broken: tuple[int, ...] = ()) -> Source:
@@ -49,13 +52,22 @@ def _array(count: int = 50) -> ArraySource:
 
 
 def _loader(source: Source, batch_size: int = 16, seed: int = 0, **options: Any) -> PretrainLoader:
-    views = Views(ViewsConfig.model_validate({"recipe": options.pop("recipe", "moco-v2"), "size": SIZE}))
+    fields = {"recipe": options.pop("recipe", "moco-v2"), "size": SIZE, "extra_crops": options.pop("extra_crops", ())}
+    views = Views(ViewsConfig.model_validate(fields))
     return PretrainLoader(source, views, batch_size, Stream(seed), num_workers=options.pop("num_workers", 0), **options)
 
 
 def _same(left: Batch, right: Batch) -> bool:
     crops = all(torch.equal(a, b) for a, b in zip(left.crops, right.crops, strict=True))
-    return crops and torch.equal(left.index, right.index) and left.stream == right.stream
+    return crops and torch.equal(left.index, right.index) and (left.stream, left.step) == (right.stream, right.step)
+
+
+def _processes(world: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """One process of so many after the other."""
+    monkeypatch.setattr(processes, "world_size", lambda: world)
+    for rank in range(world):
+        monkeypatch.setattr(processes, "rank", lambda rank=rank: rank)
+        yield rank
 
 
 @pytest.fixture(params=["resident", "workers"])
@@ -81,6 +93,7 @@ def test_an_epoch_shows_every_image_once_and_drops_the_rest(source: Source) -> N
 
 def test_any_step_can_be_the_first(source: Source) -> None:
     whole = [batch for epoch in range(2) for batch in _loader(source).epoch(epoch)]
+    assert [batch.step for batch in whole] == [0, 1, 2, 3, 4, 5]
     resumed = list(_loader(source).epoch(1, start_step=1))
     assert len(resumed) == 2
     assert all(_same(left, right) for left, right in zip(whole[4:], resumed, strict=True))
@@ -99,12 +112,10 @@ def test_the_seed_decides(source: Source) -> None:
 
 
 def test_processes_share_a_global_batch(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = list(_loader(source).epoch(1))
-    monkeypatch.setattr(processes, "world_size", lambda: 2)
-    for rank in range(2):
-        monkeypatch.setattr(processes, "rank", lambda rank=rank: rank)
+    whole = list(_loader(source, extra_crops=SMALL).epoch(1))
+    for rank in _processes(2, monkeypatch):
         rows = slice(8 * rank, 8 * rank + 8)
-        for ours, all_of_it in zip(_loader(source).epoch(1), whole, strict=True):
+        for ours, all_of_it in zip(_loader(source, extra_crops=SMALL).epoch(1), whole, strict=True):
             assert torch.equal(ours.index, all_of_it.index[rows])
             assert ours.stream == all_of_it.stream
             for left, right in zip(ours.crops, all_of_it.crops, strict=True):
@@ -122,7 +133,8 @@ def test_what_a_batch_shows_are_the_images_of_its_index() -> None:
 
 def test_workers_give_the_batches_that_no_workers_give(tmp_path: Path) -> None:
     source = _photographs(tmp_path / "photographs", 50, broken=(7,))
-    alone, loader = _loader(source, tolerance=0.1), _loader(source, num_workers=2, tolerance=0.1)
+    options: dict[str, Any] = {"tolerance": 0.1, "extra_crops": SMALL}
+    alone, loader = _loader(source, **options), _loader(source, num_workers=2, **options)
     assert not loader.resident
     for epoch in range(2):
         for left, right in zip(alone.epoch(epoch), loader.epoch(epoch), strict=True):
@@ -134,39 +146,77 @@ def test_workers_give_the_batches_that_no_workers_give(tmp_path: Path) -> None:
 
 def test_workers_cut_what_torchvision_cuts(tmp_path: Path) -> None:
     source = _photographs(tmp_path / "photographs")
-    loader = _loader(source, recipe="crop-flip")
+    loader = _loader(source, recipe="crop-flip", extra_crops=SMALL)
     batch = next(loader.epoch(0))
-    numbers = loader.views.draw(batch.stream, slice(0, 16))[0]
-    for row, position in enumerate(batch.index.tolist()):
-        image = source.decode(position)
-        box, flip = loader.views.boxes(numbers[row : row + 1], *image.shape[1:])
-        top, left, high, wide = (int(value) for value in box)
-        expected = reference.resized_crop(image, top, left, high, wide, [SIZE, SIZE], antialias=True)
-        expected = reference.hflip(expected) if flip else expected
-        torch.testing.assert_close(batch.crops[0][row] * 255, expected.float(), atol=1e-3, rtol=0)
+    numbers = loader.views.draw(batch.stream, slice(0, 16))
+    groups = [group for group in loader.views.config.groups for _ in range(group.count)]
+    assert [group.size for group in groups] == [16, 9, 9, 9, 12]
+    for crops, number, group in zip(batch.crops, numbers, groups, strict=True):
+        for row, position in enumerate(batch.index.tolist()):
+            image = source.decode(position)
+            box, flip = loader.views.boxes(number[row : row + 1], *image.shape[1:], group)
+            top, left, high, wide = (int(value) for value in box)
+            expected = reference.resized_crop(image, top, left, high, wide, [group.size] * 2, antialias=True)
+            expected = reference.hflip(expected) if flip else expected
+            torch.testing.assert_close(crops[row] * 255, expected.float(), atol=1e-3, rtol=0)
 
 
-def test_a_large_photograph_is_decoded_small_and_looks_the_same(tmp_path: Path) -> None:
+def test_what_is_cut_by_workers_and_on_the_device_differs_by_rounding_alone() -> None:
+    options: dict[str, Any] = {"recipe": "crop-flip", "extra_crops": SMALL}
+    resident, decoded = _loader(_array(), **options), _loader(_array(), resident_limit_bytes=0, **options)
+    assert (resident.resident, decoded.resident) == (True, False)
+    for left, right in zip(resident.epoch(1), decoded.epoch(1), strict=True):
+        assert torch.equal(left.index, right.index)
+        assert (left.stream, left.step) == (right.stream, right.step)
+        for ours, theirs in zip(left.crops, right.crops, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1.01 / 255, rtol=0)
+
+
+def _large_photograph(folder: Path) -> Source:
+    """A JPEG of 1200 × 1600 pixels that is stored lying on its side."""
     y, x = np.mgrid[0:1200, 0:1600] / 200
     waves = np.stack([np.sin(y * k) * np.cos(x * (k + 1)) for k in (1, 2, 3)], 2) * 110 + 128
     noise = np.random.default_rng(0).normal(0, 12, waves.shape)
     picture = Image.fromarray((waves + noise).clip(0, 255).astype(np.uint8))
     exif = Image.Exif()
     exif[0x0112] = 6
-    (tmp_path / "a").mkdir()
-    picture.save(tmp_path / "a" / "large.jpg", quality=95, exif=exif)
-    (tmp_path / "b").mkdir()
-    large = open_source(f"folder:{tmp_path / 'a'}")
+    folder.mkdir()
+    picture.save(folder / "large.jpg", quality=95, exif=exif)
+    assert (folder / "large.jpg").stat().st_size > 200_000
+    return open_source(f"folder:{folder}")
+
+
+@pytest.mark.parametrize("extra_crops", [(), ({"count": 4, "size": 24, "scale": (0.05, 0.14)},)])
+def test_a_large_photograph_is_decoded_small_and_looks_the_same(tmp_path: Path, extra_crops: Any) -> None:
+    large = _large_photograph(tmp_path / "a")
     whole = ArraySource(large.decode(0)[None])
     assert whole.uniform_size == (1600, 1200)
-    assert (tmp_path / "a" / "large.jpg").stat().st_size > 200_000
-    from hexa.data.crops import cut_crops
-
-    views = Views(ViewsConfig.model_validate({"recipe": "moco-v2", "size": 64}))
+    views = Views(ViewsConfig.model_validate({"recipe": "moco-v2", "size": 64, "extra_crops": extra_crops}))
     numbers = views.draw(Stream(0), slice(0, 1))[:, 0]
     for small, exact in zip(cut_crops(large, 0, views, numbers), cut_crops(whole, 0, views, numbers), strict=True):
         difference = (small.float() - exact.float()).abs()
         assert 0 < difference.mean() < 2.5
+
+
+def test_decoding_small_leaves_two_pixels_for_each_of_every_view(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, made = _large_photograph(tmp_path / "a"), []
+    whole_again, small_again = decode.decode, decode.decode_with_pil
+    monkeypatch.setattr(decode, "decode", lambda data: made.append(1) or whole_again(data))
+    monkeypatch.setattr(decode, "decode_with_pil", lambda data, by: made.append(by) or small_again(data, by))
+    sizes = (8, 16, 32, 96)
+    for size, seed in itertools.product(sizes, range(3)):
+        extra = {"count": 2, "size": size, "scale": (0.05, 0.14)}
+        views = Views(ViewsConfig.model_validate({"size": 32, "scale": (0.9, 1.0), "extra_crops": [extra]}))
+        numbers = views.draw(Stream(seed), slice(0, 1))
+        cut_crops(large, 0, views, numbers[:, 0])
+        gaps = []
+        for number, group in zip(numbers, [views.config.groups[0]] * 2 + [views.config.groups[1]] * 2, strict=True):
+            box, _ = views.boxes(number, 1600, 1200, group)
+            gaps.append(min(int(box.height), int(box.width)) / group.size)
+        assert made[-1] == max(by for by in (1, 2, 4, 8) if by == 1 or min(gaps) / by >= 2)
+    assert set(made) == {1, 2, 4, 8}
 
 
 @pytest.mark.parametrize("same_size", [True, False], ids=["resident", "workers"])

@@ -8,7 +8,7 @@ import pydantic
 import pytest
 
 from hexa.config import ConfigError
-from hexa.data.view_config import RECIPES, ViewsConfig
+from hexa.data.view_config import RECIPES, Crops, ViewsConfig
 
 
 def _views(**fields: Any) -> ViewsConfig:
@@ -28,6 +28,33 @@ def test_published_values() -> None:
     assert ViewsConfig() == v2
 
 
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [
+        ("swav", [(2, 224, (0.08, 1.0))]),
+        ("swav-8crop", [(2, 224, (0.14, 1.0)), (6, 96, (0.05, 0.14))]),
+        ("swav-6crop", [(2, 160, (0.08, 1.0)), (4, 96, (0.05, 0.14))]),
+        ("swav-cifar", [(2, 32, (0.08, 1.0))]),
+        ("swav-cifar-6crop", [(2, 32, (0.25, 1.0)), (4, 16, (0.08, 0.25))]),
+    ],
+)
+def test_published_values_of_multi_crop(name: str, groups: list[tuple[int, int, tuple[float, float]]]) -> None:
+    """REFERENCE §4.2."""
+    config = _views(recipe=name)
+    assert [(group.count, group.size, group.scale) for group in config.groups] == groups
+    assert config.total_views == sum(count for count, _, _ in groups)
+    assert (config.brightness, config.contrast, config.saturation, config.hue) == (0.8, 0.8, 0.8, 0.2)
+    assert (config.jitter_probability, config.grayscale_probability) == (0.8, 0.2)
+    assert (config.blur_probability, config.blur_sigma) == (0.0 if "cifar" in name else 0.5, (0.1, 2.0))
+    assert (config.ratio, config.flip_probability) == ((3 / 4, 4 / 3), 0.5)
+
+
+def test_views_of_one_size_are_one_group() -> None:
+    config = _views(recipe="moco-cifar", size=32, num_views=3)
+    assert config.groups == (Crops(count=3, size=32, scale=(0.08, 1.0)),)
+    assert config.total_views == 3
+
+
 def test_given_fields_win_over_the_recipe() -> None:
     config = _views(recipe="moco-v1", size=32, hue=0.2)
     assert (config.size, config.hue, config.jitter_probability, config.recipe) == (32, 0.2, 1.0, "moco-v1")
@@ -45,6 +72,28 @@ def test_naming_another_recipe_in_a_stored_configuration_changes_what_was_not_se
 
 
 @pytest.mark.parametrize(
+    ("fields", "then", "groups"),
+    [
+        ({"recipe": "moco-v2"}, "swav-6crop", [(2, 160), (4, 96)]),
+        ({"recipe": "moco-cifar", "size": 28}, "swav-cifar-6crop", [(2, 28), (4, 16)]),
+        ({"recipe": "swav-6crop"}, "swav-8crop", [(2, 224), (6, 96)]),
+        ({"recipe": "swav-cifar-6crop"}, "moco-cifar", [(2, 32)]),
+        (
+            {"recipe": "swav-6crop", "extra_crops": [{"count": 3, "size": 64, "scale": [0.1, 0.2]}]},
+            "swav-8crop",
+            [(2, 224), (3, 64)],
+        ),
+    ],
+)
+def test_groups_follow_another_recipe_unless_set_by_hand(
+    fields: dict[str, Any], then: str, groups: list[tuple[int, int]]
+) -> None:
+    stored = _views(**fields).model_dump(mode="json")
+    changed = ViewsConfig.model_validate({**stored, "recipe": then})
+    assert [(group.count, group.size) for group in changed.groups] == groups
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"recipe": "moco-v3"}, "did you mean 'moco-v"),
@@ -54,6 +103,12 @@ def test_naming_another_recipe_in_a_stored_configuration_changes_what_was_not_se
         ({"order": ("jitter", "blur")}, "order: name each"),
         ({"hue": 0.6}, "hue"),
         ({"sizes": 3}, "did you mean 'size'"),
+        ({"extra_crops": "4x16"}, "extra_crops: a list of groups is needed, for instance [{count"),
+        ({"extra_crops": {"count": 4}}, "extra_crops: a list of groups is needed"),
+        ({"extra_crops": [{"count": 0, "size": 16, "scale": (0.1, 0.2)}]}, "extra_crops.0.count: input should be"),
+        ({"extra_crops": [{"count": 1, "size": 16, "scale": (0.2, 0.1)}]}, "extra_crops.0.scale: two increasing"),
+        ({"extra_crops": [{"count": 1, "scale": (0.1, 0.2)}]}, "extra_crops.0.size: field required"),
+        ({"extra_crops": [{"count": 1, "sise": 1, "scale": (0.1, 0.2)}]}, "0.sise: unknown field; did you mean 'size'"),
     ],
 )
 def test_fields_that_do_not_hold_are_named(fields: dict[str, Any], message: str) -> None:

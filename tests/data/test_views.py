@@ -10,7 +10,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as reference
 
 from hexa.data import views as made_by
-from hexa.data.view_config import ViewsConfig
+from hexa.data.view_config import Crops, ViewsConfig
 from hexa.data.views import Views, evaluation_transform
 from hexa.ops.photometric import ORDERS
 from hexa.runtime.random import Stream
@@ -24,11 +24,18 @@ def _images(count: int, height: int = 32, width: int = 32) -> Tensor:
     return torch.randint(0, 256, (count, 3, height, width), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
 
 
-def _one_view(image: Tensor, number: Tensor, config: ViewsConfig) -> Tensor:
+MULTI = {
+    "recipe": "swav",
+    "scale": (0.3, 1.0),
+    "extra_crops": [{"count": 3, "size": 16, "scale": (0.05, 0.3)}, {"count": 1, "size": 20, "scale": (0.1, 0.1)}],
+}
+
+
+def _one_view(image: Tensor, number: Tensor, config: ViewsConfig, group: Crops) -> Tensor:
     """The published order for a single image, one torchvision call after the other: crop, colours, and then flip."""
-    box, _ = Views(config).boxes(number[None], *image.shape[1:])
+    box, _ = Views(config).boxes(number[None], *image.shape[1:], group)
     top, left, high, wide = (int(value) for value in box)
-    size = [config.size, config.size]
+    size = [group.size, group.size]
     view = reference.resized_crop(image.float() / 255, top, left, high, wide, size, antialias=True)
     column = {name: float(number[getattr(made_by, f"_{name.upper()}")]) for name in ("flip", *COLUMNS)}
 
@@ -72,18 +79,54 @@ COLUMNS = ["jitter", "grayscale", "blur", "solarize", "sigma", "order", "brightn
         {"recipe": "moco-cifar"},
         {"recipe": "crop-flip"},
         {"recipe": "moco-v2", "solarize_probability": 0.3, "brightness": 1.5, "num_views": 3},
+        MULTI,
+        {"recipe": "swav-cifar-6crop", "size": 32},
     ],
 )
 def test_every_view_equals_the_published_pipeline_of_its_image(fields: dict[str, Any]) -> None:
     views, images, stream = _views(**fields), _images(40), Stream(3, ("step", 7))
     crops, numbers = views(images, stream), views.draw(stream, slice(0, 40))
-    assert len(crops) == views.config.num_views
-    for crop, number in zip(crops, numbers, strict=True):
-        assert crop.shape == (40, 3, 24, 24)
+    groups = [group for group in views.config.groups for _ in range(group.count)]
+    assert len(crops) == len(numbers) == views.config.total_views
+    for crop, number, group in zip(crops, numbers, groups, strict=True):
+        assert crop.shape == (40, 3, group.size, group.size)
         assert crop.dtype == torch.float32
         for row in range(40):
-            expected = _one_view(images[row], number[row], views.config)
+            expected = _one_view(images[row], number[row], views.config, group)
             torch.testing.assert_close(crop[row], expected, atol=5e-5, rtol=0)
+
+
+def test_each_group_covers_its_share_of_the_area() -> None:
+    """Of large images, where boxes of whole pixels have nearly the area that was drawn."""
+    views = _views(**MULTI)
+    numbers = views.draw(Stream(0), slice(0, 2000))
+    first = 0
+    for group in views.config.groups:
+        flat = numbers[first : first + group.count].flatten(0, 1)
+        first += group.count
+        boxes, _ = views.boxes(flat, 1000, 1000, group)
+        share = (boxes.height * boxes.width).double() / 1000**2
+        assert group.scale[0] - 0.002 < share.min() < group.scale[0] + 0.01
+        assert group.scale[1] - 0.1 < share.max() < group.scale[1] + 0.002
+        if group.scale[1] < 0.5:  # where every box fits at the first try, shares are uniform
+            assert abs(share.mean() - sum(group.scale) / 2) < 0.005
+
+
+def test_small_crops_leave_the_first_group_as_it_is() -> None:
+    with_small, without = _views(**MULTI), _views(recipe="swav", scale=(0.3, 1.0))
+    images = _images(12)
+    for left, right in zip(with_small(images, Stream(4))[:2], without(images, Stream(4)), strict=True):
+        assert torch.equal(left, right)
+    numbers = with_small.draw(Stream(4), slice(0, 12))
+    assert len(numbers.flatten().unique()) > 0.99 * numbers.numel()  # no two views share their numbers
+
+
+def test_the_numbers_of_a_row_depend_on_neither_batch_nor_process() -> None:
+    views = _views(**MULTI)
+    whole = views.draw(Stream(6), slice(0, 64))
+    assert whole.shape[:2] == (6, 64)
+    for rows in (slice(0, 8), slice(24, 40), slice(63, 64)):
+        assert torch.equal(views.draw(Stream(6), rows), whole[:, rows])
 
 
 def test_views_are_valid_pixels_and_differ_from_each_other() -> None:
@@ -93,14 +136,26 @@ def test_views_are_valid_pixels_and_differ_from_each_other() -> None:
     assert ((first - second).abs().mean((1, 2, 3)) > 0.01).all()
 
 
+def test_a_blur_reaches_no_further_than_a_small_crop() -> None:
+    tiny = {"count": 2, "size": 4, "scale": (0.1, 0.2)}
+    views = _views(recipe="swav", blur_probability=1.0, extra_crops=[tiny])
+    images = _images(16)
+    made = views(images, Stream(0))[2:]
+    sharp = _views(recipe="swav", blur_probability=0.0, extra_crops=[tiny])(images, Stream(0))[2:]
+    for crop, before in zip(made, sharp, strict=True):
+        assert (crop.var((2, 3)) < before.var((2, 3)) + 1e-6).float().mean() > 0.9
+        assert crop.shape == (16, 3, 4, 4)
+
+
 def test_float_images_and_bytes_give_the_same_views() -> None:
     images = _images(8)
     for left, right in zip(_views()(images, Stream(1)), _views()(images.float() / 255, Stream(1)), strict=True):
         torch.testing.assert_close(left, right, atol=2e-5, rtol=0)
 
 
-def test_a_process_makes_its_rows_of_the_global_batch() -> None:
-    views, images = _views(recipe="moco-v2"), _images(48)
+@pytest.mark.parametrize("fields", [{"recipe": "moco-v2"}, MULTI])
+def test_a_process_makes_its_rows_of_the_global_batch(fields: dict[str, Any]) -> None:
+    views, images = _views(**fields), _images(48)
     whole = views(images, Stream(5))
     for rows in (slice(0, 16), slice(16, 48), slice(47, 48)):
         part = views(images[rows], Stream(5), rows)
@@ -130,10 +185,11 @@ def test_images_are_left_alone() -> None:
     assert torch.equal(images, before)
 
 
-def test_finishing_cut_crops_equals_making_views_of_them() -> None:
+@pytest.mark.parametrize("fields", [{"recipe": "moco-v2"}, MULTI])
+def test_finishing_cut_crops_equals_making_views_of_them(fields: dict[str, Any]) -> None:
     """The half of a worker's path that runs on the device: same colours, whatever cut the crops."""
-    views, images, stream = _views(recipe="moco-v2"), _images(20), Stream(2)
-    plain = _views(recipe="moco-v2", jitter_probability=0, grayscale_probability=0, blur_probability=0)
+    views, images, stream = _views(**fields), _images(20), Stream(2)
+    plain = _views(**fields, jitter_probability=0, grayscale_probability=0, blur_probability=0)
     cut = plain(images, stream)
     before = [crop.clone() for crop in cut]
     for left, right in zip(views.finish(cut, stream), views(images, stream), strict=True):

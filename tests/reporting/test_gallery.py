@@ -62,6 +62,16 @@ def test_the_view_is_the_anchor() -> None:
     assert [c.title for c in grid.columns] == ["view", "view 2"]
 
 
+def test_small_crops_are_shown_as_large_as_the_first(tmp_path: Path) -> None:
+    batch = a_batch()
+    small = torch.rand(16, 3, 8, 8, generator=torch.Generator().manual_seed(2))
+    grid = gallery(objective(), replace(batch, crops=(*batch.crops, small)), num_images=4)
+    enlarged = small[:4].repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
+    shown = Gallery.load(grid.save(tmp_path / "grid.png")).columns
+    assert [c.title for c in shown] == ["view", "view 2", "view 3"]
+    assert np.array_equal(shown[2].tiles, pixels(enlarged))
+
+
 def test_the_perturbation_is_mid_grey_where_nothing_moved() -> None:
     """Pixels at a border of [0, 1] that the attack pushes outwards stay, since it clips: mid-grey exactly there."""
     batch = a_batch()

@@ -13,7 +13,7 @@ from hexa.core.batch import Batch
 from hexa.data import store as stores
 from hexa.data import workers
 from hexa.data.source import Source
-from hexa.data.views import Transform, Views
+from hexa.data.views import EvaluationTransform, Transform, Views
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
@@ -61,14 +61,18 @@ class PretrainLoader:
         share = batch_size // processes.world_size()
         self.rows = slice(processes.rank() * share, (processes.rank() + 1) * share)
         self.wait_seconds = 0.0
-        self._problems: dict[int, str] = {}
-        self._crops: workers.CropStream | None = None
+        self._num_workers = num_workers
         self.store = stores.ImageStore.of(source, self.device, resident_limit_bytes, tolerance, progress)
-        if self.store is not None:
-            self._problems = self.store.problems
-        else:
-            plan = workers.CropPlan(source, views, batch_size, stream, self.rows)
-            self._crops = workers.CropStream(plan, self.device, workers.choose_workers(num_workers, self.device))
+        self._problems: dict[int, str] = {} if self.store is None else self.store.problems
+        self._crops = self._crop_stream(stream)
+
+    def _crop_stream(self, stream: Stream, stop: int | None = None) -> workers.CropStream | None:
+        """What workers cut for the steps of a stream; None where the images live on the device."""
+        if self.resident:
+            return None
+        plan = workers.CropPlan(self.source, self.views, self.batch_size, stream, self.rows)
+        num_workers = workers.choose_workers(self._num_workers, self.device)
+        return workers.CropStream(plan, self.device, num_workers, stop)
 
     @property
     def resident(self) -> bool:
@@ -86,36 +90,112 @@ class PretrainLoader:
         Their order is a permutation drawn from (seed, epoch); the last, incomplete batch is dropped. This process gets
         its block of every global batch.
         """
-        order = epoch_order(self.stream, epoch, len(self.source)) if self.resident else None
-        for step in range(start_step, self.steps_per_epoch):
+        batches = self._batches(self.stream, epoch, start_step, self._crops)
+        while True:
             began = time.perf_counter()
-            number = epoch * self.steps_per_epoch + step
-            batch = self._resident_batch(order, step, number) if order is not None else self._worker_batch(number)
+            batch = next(batches, None)
             self.wait_seconds += time.perf_counter() - began
+            if batch is None:
+                return
             yield batch
 
-    def _resident_batch(self, order: Tensor, step: int, number: int) -> Batch:
+    def passes(self, epoch: int) -> EpochPasses:
+        """What a method may ask of the data before the first step of this epoch."""
+        return EpochPasses(self, epoch)
+
+    def _batches(
+        self, stream: Stream, epoch: int, start_step: int, crops: workers.CropStream | None
+    ) -> Iterator[Batch]:
+        """The steps of an epoch of `stream`, whose crops workers cut (`crops`) if the images are not on the device."""
+        order = epoch_order(stream, epoch, len(self.source)) if crops is None else None
+        for step in range(start_step, self.steps_per_epoch):
+            number = epoch * self.steps_per_epoch + step
+            own = stream.child("step", number)
+            views, index = self._stored(order, step, own) if order is not None else self._decoded(crops, number, own)
+            yield Batch(views, index, own, number)
+
+    def _stored(self, order: Tensor, step: int, stream: Stream) -> tuple[tuple[Tensor, ...], Tensor]:
         assert self.store is not None
         first = step * self.batch_size
         index = self.store.stand_in[order[first + self.rows.start : first + self.rows.stop]]
         index = workers.to_device(index, self.device)
-        stream = self.stream.child("step", number)
-        crops = self.views(self.store.images.index_select(0, index), stream, self.rows)
-        return Batch(crops, index, stream)
+        return self.views(self.store.images.index_select(0, index), stream, self.rows), index
 
-    def _worker_batch(self, number: int) -> Batch:
-        assert self._crops is not None
-        crops, index, problems = self._crops.take(number)
+    def _decoded(
+        self, crops: workers.CropStream | None, number: int, stream: Stream
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        assert crops is not None
+        cut, index, problems = crops.take(number)
+        self._note(problems)
+        return self.views.finish(cut, stream, self.rows), workers.to_device(index, self.device)
+
+    def _note(self, problems: workers.Problems) -> None:
         if problems:
             self._problems.update(problems)
             stores.check_problems(self.source, self._problems, self.tolerance)
-        stream = self.stream.child("step", number)
-        return Batch(self.views.finish(crops, stream, self.rows), workers.to_device(index, self.device), stream)
 
     def close(self) -> None:
         """End the workers. They also end with the loader or the process."""
         if self._crops is not None:
             self._crops.close()
+
+
+class EpochPasses:
+    """Passes over the data of a PretrainLoader that training does not see: `hexa.core.Passes`.
+
+    labels: classes of all images, int64 [N] on the CPU, or None. stream: names the randomness of what a method does
+    with the data; every pass has another of its own, and none of them is that of a training step.
+    """
+
+    def __init__(self, loader: PretrainLoader, epoch: int) -> None:
+        labels = loader.source.labels
+        self.labels = None if labels is None else torch.from_numpy(labels)
+        self._loader, self._stream = loader, loader.stream.child("before epoch", epoch)
+        self.stream = self._stream.child("method")
+
+    def views(self) -> Iterator[Batch]:
+        """This process's share of one pass in views of their own: an order of their own, the last batch dropped if
+        incomplete, alike in every call. `Batch.step` counts the pass's batches.
+        """
+        loader, stream = self._loader, self._stream.child("views")
+        crops = loader._crop_stream(stream, stop=loader.steps_per_epoch)
+        try:
+            yield from loader._batches(stream, 0, 0, crops)
+        finally:
+            if crops is not None:
+                crops.close()
+
+    def images(self) -> Iterator[Batch]:
+        """This process's share of all readable images once, in order, one crop float [b, 3, S, S] each as evaluation
+        sees it at the size of the first views. Shares are blocks of positions whose lengths differ by one at most.
+        """
+        loader, stream = self._loader, self._stream.child("images")
+        count, rank, world = len(loader.source), processes.rank(), processes.world_size()
+        share = range(rank * count // world, (rank + 1) * count // world)
+        transform, size = EvaluationTransform(loader.views.config.size), loader.batch_size // world
+        made = self._decoded(share, transform, size) if loader.store is None else self._stored(share, transform, size)
+        for number, (images, index) in enumerate(made):
+            pixels = workers.to_device(images, loader.device).float().div_(255)
+            yield Batch((pixels,), workers.to_device(index, loader.device), stream.child("batch", number), number)
+
+    def _stored(self, share: range, transform: Transform, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        store = self._loader.store
+        assert store is not None
+        readable = [position for position in share if position not in store.problems]
+        for start in range(0, len(readable), batch_size):
+            index = torch.tensor(readable[start : start + batch_size])
+            here = workers.to_device(index, store.images.device)
+            yield transform(store.images.index_select(0, here)), here
+
+    def _decoded(self, share: range, transform: Transform, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        loader = self._loader
+        stream = workers.evaluation_stream(
+            loader.source, transform, batch_size, loader.device, loader._num_workers, share
+        )
+        for images, index, problems in stream:
+            loader._note(problems)
+            if len(index):
+                yield images, index
 
 
 def epoch_order(stream: Stream, epoch: int, count: int) -> Tensor:

@@ -11,7 +11,19 @@ from hexa.config import Config, ConfigError, nearest
 
 Range = tuple[float, float]
 
-# REFERENCE §2.2 (v1, v2), §2.6 (cifar); crop-flip is what supervised probes train on (§7.1)
+_SWAV = {
+    "size": 224,
+    "scale": (0.08, 1.0),
+    "brightness": 0.8,
+    "contrast": 0.8,
+    "saturation": 0.8,
+    "hue": 0.2,
+}
+_SMALL = {"size": 96, "scale": (0.05, 0.14)}
+
+# REFERENCE §2.2 (v1, v2), §2.6 (cifar), §4.2 (swav); crop-flip is what supervised probes train on (§7.1). Nothing is
+# published for multi-crop at 32 px: there the scales meet at a quarter of the area, 16 × 16 pixels, so that a view of
+# 16 px enlarges its crop at most 1.8 times (at 0.05 to 0.14, seven to twelve pixels, it would mostly show blur).
 RECIPES: dict[str, dict[str, Any]] = {
     "moco-v2": {},
     "moco-v1": {
@@ -28,15 +40,42 @@ RECIPES: dict[str, dict[str, Any]] = {
         "grayscale_probability": 0.0,
         "blur_probability": 0.0,
     },
+    "swav": _SWAV,
+    "swav-8crop": _SWAV | {"scale": (0.14, 1.0), "extra_crops": ({"count": 6, **_SMALL},)},
+    "swav-6crop": _SWAV | {"size": 160, "extra_crops": ({"count": 4, **_SMALL},)},
+    "swav-cifar": _SWAV | {"size": 32, "blur_probability": 0.0},
+    "swav-cifar-6crop": _SWAV
+    | {
+        "size": 32,
+        "blur_probability": 0.0,
+        "scale": (0.25, 1.0),
+        "extra_crops": ({"count": 4, "size": 16, "scale": (0.08, 0.25)},),
+    },
 }
+
+
+class Crops(Config):
+    """A group of views of one size, all drawn alike."""
+
+    count: int = pydantic.Field(gt=0)
+    """Independent draws for every image."""
+    size: int = pydantic.Field(gt=0)
+    """Pixels of a view's side."""
+    scale: Range
+    """Share of the image's area that a crop covers."""
+
+    @pydantic.model_validator(mode="after")
+    def _valid(self) -> Crops:
+        _check_range("scale", self.scale, 1.0)
+        return self
 
 
 class ViewsConfig(Config):
     """How views are made from an image. The defaults are MoCo-v2's (REFERENCE §2.2).
 
-    `recipe` may be given instead of the fields: moco-v2, moco-v1, moco-cifar or crop-flip fills in those that are
-    absent, and is kept as `based_on`. Where `based_on` is there too (a stored configuration), the fields that still
-    hold its values change along.
+    `recipe`, a name in RECIPES, may be given instead of the fields: it fills in those that are absent, and is kept as
+    `based_on`. Where `based_on` is there too (a stored configuration), the fields that still hold its values change
+    along, the size only if the recipe names one.
     """
 
     based_on: str = "moco-v2"
@@ -47,6 +86,8 @@ class ViewsConfig(Config):
     """Independent draws from the same pipeline for every image."""
     scale: Range = (0.2, 1.0)
     """Share of the image's area that a crop covers."""
+    extra_crops: tuple[Crops, ...] = ()
+    """Further groups of views, made like the first but for number, size and scale: multi-crop."""
     ratio: Range = (3 / 4, 4 / 3)
     """Width over height of a crop."""
     flip_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
@@ -79,6 +120,16 @@ class ViewsConfig(Config):
         """The recipe the fields started from."""
         return self.based_on
 
+    @property
+    def groups(self) -> tuple[Crops, ...]:
+        """All groups in the order of the views: num_views of size and scale, then extra_crops."""
+        return (Crops(count=self.num_views, size=self.size, scale=self.scale), *self.extra_crops)
+
+    @property
+    def total_views(self) -> int:
+        """The views of an image over all groups."""
+        return sum(group.count for group in self.groups)
+
     @pydantic.model_validator(mode="before")
     @classmethod
     def _recipe(cls, value: Any) -> Any:
@@ -90,22 +141,33 @@ class ViewsConfig(Config):
             raise ConfigError([("recipe", f"unknown recipe '{name}'; {nearest(str(name), RECIPES)}")])
         if fields.get("based_on") in RECIPES:
             before = {**_defaults(cls), **RECIPES[fields["based_on"]]}
-            fields = {
-                key: entry for key, entry in fields.items() if key == "size" or not _equal(entry, before.get(key))
-            }
+            kept = {"size"} - set(RECIPES[name])  # a recipe for images of any size leaves it alone
+            fields = {key: entry for key, entry in fields.items() if key in kept or not _equal(entry, before.get(key))}
         return {**RECIPES[name], **fields, "based_on": name}
+
+    @pydantic.field_validator("extra_crops", mode="before")
+    @classmethod
+    def _list_of_groups(cls, value: Any) -> Any:
+        if value is None:  # what `none` is read as
+            return ()
+        if not isinstance(value, list | tuple) or not all(isinstance(group, dict | Crops) for group in value):
+            raise ConfigError(
+                [("", "a list of groups is needed, for instance [{count: 6, size: 96, scale: [0.05, 0.14]}]")]
+            )
+        return value
 
     @pydantic.model_validator(mode="after")
     def _valid(self) -> ViewsConfig:
-        for name, low, high in (("scale", 0.0, 1.0), ("ratio", 0.0, math.inf), ("blur_sigma", 0.0, math.inf)):
-            first, last = getattr(self, name)
-            if not low < first <= last <= high:
-                raise ConfigError(
-                    [(name, f"two increasing numbers above 0{' and at most 1' if high == 1 else ''} are needed")]
-                )
+        for name, high in (("scale", 1.0), ("ratio", math.inf), ("blur_sigma", math.inf)):
+            _check_range(name, getattr(self, name), high)
         if sorted(self.order) != ["blur", "grayscale", "jitter", "solarize"]:
             raise ConfigError([("order", "name each of jitter, grayscale, blur, solarize once")])
         return self
+
+
+def _check_range(name: str, value: Range, high: float) -> None:
+    if not 0 < value[0] <= value[1] <= high:
+        raise ConfigError([(name, f"two increasing numbers above 0{' and at most 1' if high == 1 else ''} are needed")])
 
 
 def _defaults(config: type[Config]) -> dict[str, Any]:
@@ -113,5 +175,13 @@ def _defaults(config: type[Config]) -> dict[str, Any]:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    """Equality in which a list read from YAML equals the tuple it was."""
-    return (list(left) if isinstance(left, tuple) else left) == (list(right) if isinstance(right, tuple) else right)
+    """Equality in which lists and fields read from YAML equal the tuples and configurations they were."""
+    return bool(_plain(left) == _plain(right))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return _plain(value.model_dump())
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hexa.data.view_config import ViewsConfig
+from hexa.data.view_config import Crops, ViewsConfig
 from hexa.ops import geometry, photometric
 from hexa.runtime.random import Stream
 
@@ -28,56 +28,76 @@ _CHUNK = {"cpu": 2**19, "cuda": 2**27}
 class Views:
     """Makes the views of a batch, all parameters being functions of (stream, row of the image in the global batch).
 
+    Views stand in the order of `ViewsConfig.groups`, those of one group together.
+
     >>> crops = Views(ViewsConfig(size=32))(images, stream)      # images uint8 [B, 3, H, W] -> 2 × float [B, 3, 32,
     32] in [0, 1]
     """
 
     def __init__(self, config: ViewsConfig) -> None:
-        self.config = config
+        self.config, self.groups = config, config.groups
 
     def __call__(self, images: Tensor, stream: Stream, rows: slice | None = None) -> tuple[Tensor, ...]:
-        """The views of `images` [B, 3, H, W], uint8 or float in [0, 1]: V float32 [B, 3, S, S] on their device.
+        """The views of `images` [B, 3, H, W], uint8 or float in [0, 1]: V float32 [B, 3, S_v, S_v] on their device.
 
         rows: where these images stand in the global batch (default: they are all of it), so that every process makes
         the views that one process would have made.
         """
         numbers = self.draw(stream, rows or slice(0, len(images)))  # [V, B, P]
-        views, batch, size = self.config.num_views, len(images), self.config.size
+        crops: list[Tensor] = []
+        for group, share in self.by_group(numbers):
+            crops += self._group(images, share, group).unbind()
+        return tuple(crops)
+
+    def _group(self, images: Tensor, numbers: Tensor, group: Crops) -> Tensor:
+        """The views of one group, [count, B, 3, S, S], that `numbers` [count, B, P] decide."""
+        batch, size = len(images), group.size
         height, width = images.shape[2:]
-        flat = numbers.view(views * batch, _COLUMNS)
-        boxes, flip = self.boxes(flat, height, width)
-        packed = photometric.to_device(torch.stack((*boxes, flip.long())), images.device)  # [5, V·B]
-        source = torch.arange(batch, device=images.device).repeat(views)
+        flat = numbers.reshape(group.count * batch, _COLUMNS)
+        boxes, flip = self.boxes(flat, height, width, group)
+        packed = photometric.to_device(torch.stack((*boxes, flip.long())), images.device)  # [5, count·B]
+        source = torch.arange(batch, device=images.device).repeat(group.count)
         scale = 1 / 255 if images.dtype == torch.uint8 else 1.0
-        out = torch.empty((views * batch, 3, size, size), device=images.device)
-        for part in _chunks(views * batch, 3 * max(height * width, size * size), images.device):
+        out = torch.empty((len(flat), 3, size, size), device=images.device)
+        for part in _chunks(len(flat), 3 * max(height * width, size * size), images.device):
             chosen = images.index_select(0, source[part])
             cut = geometry.crop_resize(chosen, geometry.Boxes(*packed[:4, part]), size, packed[4, part].bool())
             self.recolor_(torch.mul(cut, scale, out=out[part]), flat[part])
-        return tuple(out.view(views, batch, 3, size, size).unbind())
+        return out.view(group.count, batch, 3, size, size)
 
     def finish(self, crops: Sequence[Tensor], stream: Stream, rows: slice | None = None) -> tuple[Tensor, ...]:
-        """The colour half alone, for V tensors of crops [B, 3, S, S] that a worker cut, uint8 or float in [0, 1]."""
+        """The colour half alone, of V tensors of crops [B, 3, S_v, S_v] that a worker cut, uint8 or float in [0, 1]."""
         numbers = self.draw(stream, rows or slice(0, len(crops[0])))
         out = tuple(torch.empty(crop.shape, device=crop.device) for crop in crops)
         for crop, view, number in zip(crops, out, numbers, strict=True):
             scale = 1 / 255 if crop.dtype == torch.uint8 else 1.0
-            for part in _chunks(len(crop), 3 * self.config.size**2, crop.device):
+            for part in _chunks(len(crop), crop.shape[1:].numel(), crop.device):
                 self.recolor_(torch.mul(crop[part], scale, out=view[part]), number[part])
         return out
 
     def draw(self, stream: Stream, rows: slice) -> Tensor:
         """The numbers in [0, 1) that decide everything about the views of these rows of the global batch: [V, rows, P].
 
-        A row's numbers depend on the stream and on its place, not on the size of the batch.
+        A row's numbers depend on the stream and on its place, not on the size of the batch; those of a group do not
+        depend on the groups after it, so that a run with small crops sees the large ones of the run without.
         """
-        shape = (rows.stop, self.config.num_views, _COLUMNS)
-        numbers = torch.rand(shape, generator=stream.child("views").generator())
-        return numbers[rows.start or 0 :].transpose(0, 1).contiguous()
+        drawn = []
+        for place, group in enumerate(self.groups):
+            own = stream.child("views", place) if place else stream.child("views")
+            numbers = torch.rand((rows.stop, group.count, _COLUMNS), generator=own.generator())
+            drawn.append(numbers[rows.start or 0 :].transpose(0, 1))
+        return torch.cat(drawn)
 
-    def boxes(self, numbers: Tensor, height: Tensor | int, width: Tensor | int) -> tuple[geometry.Boxes, Tensor]:
+    def by_group(self, numbers: Tensor) -> Iterator[tuple[Crops, Tensor]]:
+        """Each group with its share [count, …] of the numbers [V, …] of all views."""
+        shares = torch.split(numbers, [group.count for group in self.groups])
+        return zip(self.groups, shares, strict=True)
+
+    def boxes(
+        self, numbers: Tensor, height: Tensor | int, width: Tensor | int, group: Crops
+    ) -> tuple[geometry.Boxes, Tensor]:
         """The crop boxes and flips [n], on the CPU, that `numbers` [n, P] decide for images of these sizes."""
-        boxes = geometry.random_boxes(numbers[:, _BOX], height, width, self.config.scale, self.config.ratio)
+        boxes = geometry.random_boxes(numbers[:, _BOX], height, width, group.scale, self.config.ratio)
         return boxes, numbers[:, _FLIP] < self.config.flip_probability
 
     def recolor_(self, crops: Tensor, numbers: Tensor) -> None:
@@ -116,7 +136,7 @@ class Views:
     def _blur(self, crops: Tensor, numbers: Tensor) -> None:
         index = _chosen(numbers, _BLUR, self.config.blur_probability)
         low, high = self.config.blur_sigma
-        radius = photometric.blur_radius(high, self.config.size)
+        radius = photometric.blur_radius(high, crops.shape[-1])
         if len(index) and radius:
             sigma = photometric.to_device(low + (high - low) * numbers[index, _SIGMA], crops.device)
             _apply_(crops, index, lambda some: photometric.gaussian_blur(some, sigma, radius))

@@ -56,7 +56,7 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         return math.ceil(int(self.rows.stop - self.rows.start) / PART)
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[list[Tensor], Tensor, Problems]:
-        """One part: V tensors of crops uint8 [n, 3, S, S], the positions [n] of the images, what could not be read."""
+        """One part: V tensors of crops uint8 [n, 3, S_v, S_v], the images' positions [n], what could not be read."""
         number, part = key
         first = self.rows.start + part * PART
         rows = slice(first, min(first + PART, self.rows.stop))
@@ -94,10 +94,13 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
 
 
 class CropStream:
-    """Crops of one step after the other, across epochs, made ahead; a jump to another step starts the workers anew."""
+    """Crops of one step after the other, across epochs, made ahead; a jump to another step starts the workers anew.
 
-    def __init__(self, plan: CropPlan, device: torch.device, num_workers: int) -> None:
-        self.plan, self.device, self.num_workers = plan, device, num_workers
+    stop: the step before which it all ends, so that nothing is made in vain.
+    """
+
+    def __init__(self, plan: CropPlan, device: torch.device, num_workers: int, stop: int | None = None) -> None:
+        self.plan, self.device, self.num_workers, self.stop = plan, device, num_workers, stop
         self._next = -1
         self._items: Items | None = None
 
@@ -106,7 +109,8 @@ class CropStream:
         if self._items is None or number != self._next:
             self.close()
             parts = range(self.plan.parts)  # the workers' clean-up holds on to the keys, which must not hold on to us
-            keys = ((step, part) for step in itertools.count(number) for part in parts)
+            steps = itertools.count(number) if self.stop is None else range(number, self.stop)
+            keys = ((step, part) for step in steps for part in parts)
             self._items = Items(self.plan, keys, self.device, self.num_workers)
         made = [next(self._items) for _ in range(self.plan.parts)]
         self._next = number + 1
@@ -210,10 +214,11 @@ class _EvaluationPlan(Dataset[tuple[Tensor, Tensor, Problems]]):
     source: Source
     transform: Transform
     batch_size: int
+    positions: range
 
     def __getitem__(self, number: int) -> tuple[Tensor, Tensor, Problems]:
         images, index, problems = [], [], []
-        for position in range(number * self.batch_size, min((number + 1) * self.batch_size, len(self.source))):
+        for position in self.positions[number * self.batch_size : (number + 1) * self.batch_size]:
             try:
                 images.append(self.source.decode(position))
                 index.append(position)
@@ -231,13 +236,18 @@ class _EvaluationPlan(Dataset[tuple[Tensor, Tensor, Problems]]):
 
 
 def evaluation_stream(
-    source: Source, transform: Transform, batch_size: int, device: torch.device, num_workers: int | None
+    source: Source,
+    transform: Transform,
+    batch_size: int,
+    device: torch.device,
+    num_workers: int | None,
+    positions: range | None = None,
 ) -> Iterator[tuple[Tensor, Tensor, Problems]]:
-    """Batches of transformed uint8 images, their positions, and what was unreadable, in order."""
+    """Batches of transformed uint8 images, their positions, and what was unreadable, in order: all, or `positions`."""
     if num_workers is None:
         num_workers = 0 if isinstance(source, ArraySource) or _is_small(source) else choose_workers(None, device)
-    plan = _EvaluationPlan(source, transform, batch_size)
-    items = Items(plan, range(math.ceil(len(source) / batch_size)), device, num_workers)
+    plan = _EvaluationPlan(source, transform, batch_size, range(len(source)) if positions is None else positions)
+    items = Items(plan, range(math.ceil(len(plan.positions) / batch_size)), device, num_workers)
     try:
         yield from items
     finally:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor, nn
+from torch.nn import functional
 
 from hexa.core import STD, Batch, Example, Objective
 
@@ -95,7 +96,9 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
     shown = {name: example.select(slice(0, num_images)) for name, example in examples.items()}
     columns = [_column("view", shown[STD], losses[STD])]
     if not objective.hard_examples:
-        columns += [_plain(f"view {number}", crop[:num_images]) for number, crop in enumerate(batch.crops[1:], start=2)]
+        size = batch.crops[0].shape[-2:]  # small crops are shown as large as the others
+        others = (functional.interpolate(crop[:num_images], size) for crop in batch.crops[1:])
+        columns += [_plain(f"view {number}", crop) for number, crop in enumerate(others, start=2)]
     for name, hard_example in objective.hard_examples.items():
         example, source = shown[name], hard_example.config.source
         if "perturbation" in example.facts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -212,13 +212,13 @@ class _Bench:
 
     def _next(self) -> Batch:
         self.steps += 1
-        return self._laid_out(Batch(self.batch.crops, self.batch.index, Stream(1).child("step", self.steps)))
+        return self._laid_out(replace(self.batch, stream=Stream(1).child("step", self.steps), step=self.steps))
 
     def _laid_out(self, batch: Batch) -> Batch:
         if not self.experiment.training.channels_last:
             return batch
         crops = tuple(crop.contiguous(memory_format=torch.channels_last) for crop in batch.crops)
-        return Batch(crops, batch.index, batch.stream)
+        return replace(batch, crops=crops)
 
     def _train(self, objective: Objective, batch: Batch) -> None:
         for term in objective.losses(batch):
