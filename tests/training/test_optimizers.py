@@ -1,4 +1,4 @@
-"""SGD against its own definition."""
+"""Optimizers against their own definitions."""
 
 from __future__ import annotations
 
@@ -40,3 +40,26 @@ def test_the_rate_scales_with_the_batch() -> None:
 def test_nesterov_needs_momentum() -> None:
     with pytest.raises(ValueError, match="momentum above 0"):
         OptimizerConfig(nesterov=True, momentum=0.0)
+
+
+def test_larc_follows_its_formula_and_leaves_zero_norms_unscaled() -> None:
+    """REFERENCE §4.6 on a weight and a bias that starts at zero; weight decay 1e-2 so that it shows."""
+    generator = torch.Generator().manual_seed(0)
+    weight = nn.Parameter(torch.randn(3, 4, generator=generator, dtype=torch.float64))
+    bias = nn.Parameter(torch.zeros(4, dtype=torch.float64))
+    config = OptimizerConfig(name="larc", learning_rate=0.5, momentum=0.9, weight_decay=1e-2)
+    optimizer = build([weight, bias], config, batch_size=64)
+    theta = {p: p.detach().clone() for p in (weight, bias)}
+    velocity = {p: torch.zeros_like(p) for p in (weight, bias)}
+    for _ in range(3):
+        for p in (weight, bias):
+            gradient = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            p.grad = gradient.clone()
+            size, slope = theta[p].norm(), gradient.norm()
+            if size > 0 and slope > 0:
+                gradient = (gradient + 1e-2 * theta[p]) * 0.001 * size / (slope + 1e-2 * size + 1e-8)
+            velocity[p] = 0.9 * velocity[p] + gradient
+            theta[p] = theta[p] - 0.5 * velocity[p]
+        optimizer.step()
+        for p in (weight, bias):
+            torch.testing.assert_close(p.detach(), theta[p], rtol=1e-10, atol=1e-12)

@@ -30,6 +30,7 @@ KNOWN = {
     "perturbation": Quantity("Mean |δ|", "how far views are moved", "grey levels", from_zero=True),
     "lambda": Quantity("λ", "the share of itself that a mixed view keeps"),
     "zero_gradient": Quantity("Zero gradients", "pixels that an attack cannot move", "%", 100.0, from_zero=True),
+    "clusters": Quantity("Clusters", "shares: non-empty, entropy of ln K, mutual information (nmi)", from_zero=True),
     "total loss": Quantity("Objective", "the weighted sum that is minimised"),
     "learning_rate": Quantity("Learning rate", "of the optimizer", from_zero=True),
     "feature_std": Quantity("Spread of the embedding", "1 is even, 0 is collapse", from_zero=True),
@@ -88,7 +89,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 def numeric_keys(run: Run) -> list[str]:
     """The keys of the journal that ever hold a number, monitors first."""
-    lines = run.monitor + run.train
+    lines = run.monitor + run.train + run.epochs
     return list(dict.fromkeys(key for line in lines for key in line if key not in _PLACE and is_number(line[key])))
 
 
@@ -112,7 +113,7 @@ def _term(key: str) -> str:
 
 def _series(run: Run, key: str, name: str, slot: int, over: str = "epoch") -> Series:
     factor = KNOWN.get(group(key), Quantity("")).factor
-    lines = [line for line in run.monitor + run.train if is_number(line.get(key))]
+    lines = [line for line in run.monitor + run.train + run.epochs if is_number(line.get(key))]
     if over == "minutes":
         lines = [line for line in lines if is_number(line.get("seconds"))]
         x = [float(line["seconds"]) / 60 for line in lines]

@@ -22,7 +22,7 @@ _STATES = {"start": "unfinished", "resume": "unfinished", "interrupted": "interr
 class Run:
     """What the files of a run folder hold. Nothing in it is trusted: names and messages are text to be escaped.
 
-    train and monitor: journal lines in the order of their steps, one a step (a resumed run repeats some).
+    train, monitor and epochs: journal lines in the order of their steps, one a step (a resumed run repeats some).
     results: one evaluation each. problems: what was missing or broken, for the reader of the report.
     """
 
@@ -32,6 +32,7 @@ class Run:
     environment: Record = field(default_factory=dict)
     train: list[Record] = field(default_factory=list)
     monitor: list[Record] = field(default_factory=list)
+    epochs: list[Record] = field(default_factory=list)
     warnings: list[Record] = field(default_factory=list)
     events: list[Record] = field(default_factory=list)
     results: list[Record] = field(default_factory=list)
@@ -80,8 +81,9 @@ def read_run(folder: Path | str) -> Run:
         environment=_mapping(folder / "environment.json", _parse_json, None, problems),
         train=_by_step(lines, "train"),
         monitor=_by_step(lines, "monitor"),
+        epochs=_by_step(lines, "epoch"),
         warnings=_warnings(lines),
-        events=[line for line in lines if line.get("event") not in ("train", "monitor", "warning")],
+        events=[line for line in lines if line.get("event") not in ("train", "monitor", "epoch", "warning")],
         results=_results(folder / "results.json", problems),
         problems=problems,
     )

@@ -20,6 +20,8 @@ import torch
 from hexa.runtime import processes
 
 METRICS = "metrics.jsonl"
+#: Events that are numbers over time: of a step, of a monitor, of what a method does between epochs.
+METRIC_EVENTS = ("train", "monitor", "epoch")
 _PACKAGES = ("hexa", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn", "safetensors")
 
 
@@ -44,11 +46,11 @@ class Journal:
         if self.folder is None:
             return
         line: dict[str, object] = {"event": event, "step": step, **values}
-        if event not in ("train", "monitor"):
+        if event not in METRIC_EVENTS:
             line["time"] = now()
         self._file.write(json.dumps({key: _plain(value) for key, value in line.items()}) + "\n")
         self._file.flush()
-        if event in ("train", "monitor"):
+        if event in METRIC_EVENTS:
             self._mirror(event, step, values)
 
     def _mirror(self, event: str, step: int, values: Mapping[str, object]) -> None:
@@ -62,7 +64,7 @@ class Journal:
             self._events = SummaryWriter(str(self.folder / "tensorboard"), purge_step=self._step + 1)
         for name, value in values.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                self._events.add_scalar(name if event == "train" else f"{event}/{name}", value, step)
+                self._events.add_scalar(f"monitor/{name}" if event == "monitor" else name, value, step)
 
     def close(self) -> None:
         """Flush and close the files."""

@@ -1,0 +1,186 @@
+"""DeepCluster-v2 against the published iteration written out image by image (REFERENCE §4.3–4.5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hexa.config import ConfigError
+from hexa.core import MAIN, Batch, Objective, Setting
+from hexa.hard_examples.cutmix import CutMix
+from hexa.methods.deepcluster import UNSEEN, DeepCluster, DeepClusterConfig
+from hexa.nn.backbones import NetworkConfig, build
+from hexa.runtime.random import Stream
+
+DATA, BATCH, SIZES = 22, 4, (12, 12, 8)
+HEADS = (3, 4, 2)
+SEEN = DATA // BATCH * BATCH
+
+
+def method(**fields: object) -> DeepCluster:
+    torch.manual_seed(0)
+    config = DeepClusterConfig(dim=6, hidden=10, num_prototypes=HEADS, **fields)  # type: ignore[arg-type]
+    made = config.build(build(NetworkConfig(name="small-resnet", widths=(4, 8))), Setting(DATA, BATCH)).double()
+    assert isinstance(made, DeepCluster)
+    return made
+
+
+def batch(number: int, stream: Stream) -> Batch:
+    generator = stream.child(number).generator()
+    crops = tuple(torch.rand(BATCH, 3, size, size, generator=generator, dtype=torch.float64) for size in SIZES)
+    index = torch.randperm(DATA, generator=stream.generator())[number * BATCH : (number + 1) * BATCH]
+    return Batch(crops, index, stream.child(number), number)
+
+
+class Data:
+    labels = torch.arange(DATA) % 3
+
+    def __init__(self) -> None:
+        self.stream = Stream(5)
+
+    def views(self) -> Iterator[Batch]:
+        return (batch(number, self.stream) for number in range(SEEN // BATCH))
+
+    def images(self) -> Iterator[Batch]:
+        raise AssertionError("DeepCluster-v2 clusters views")
+
+
+def linear(module: nn.Module) -> Tensor:
+    assert isinstance(module, nn.Linear)
+    return module.weight
+
+
+def test_the_bank_holds_clean_embeddings_of_the_crops_to_assign() -> None:
+    made, twin = method(), method()
+    made.start_epoch(0, Data())
+    for part in Data().views():
+        for crop in (0, 1):
+            rows = twin.embed((part.crops[crop],), MAIN)[0]
+            torch.testing.assert_close(made.bank.embeddings[crop, part.index], rows)
+    step = batch(0, Stream(9))
+    objective = Objective(made, {"cutmix": CutMix()})
+    terms = iter(objective.losses(step))
+    clean = next(terms)
+    embedding = clean.parts["std"].embedding
+    clean.loss.backward()
+    for term in terms:
+        term.loss.backward()
+    objective.commit(step)
+    assert torch.equal(made.bank.embeddings[:, step.index], embedding[:2])
+    assert set(made.bank.seen[:DATA].nonzero()[:, 0].tolist()) == set(step.index.tolist())
+
+
+def test_heads_cluster_banks_0_1_0_and_centroids_become_prototypes() -> None:
+    made = method()
+    facts = made.start_epoch(0, Data())
+    missing = set(range(DATA)) - {int(i) for part in Data().views() for i in part.index}
+    assert len(missing) == DATA - SEEN
+    for head, bank in enumerate((0, 1, 0)):
+        prototypes, table = linear(made.prototypes[head]), made.clusters[head]
+        assert prototypes.shape == (HEADS[head], 6)
+        torch.testing.assert_close(prototypes.norm(dim=1), torch.ones(HEADS[head], dtype=torch.float64))
+        for image in range(DATA):
+            if image in missing:
+                assert int(table[image]) == UNSEEN
+            else:
+                assert int(table[image]) == int((prototypes @ made.bank.embeddings[bank, image]).argmax())
+    assert facts["clusters/non_empty"] == 1.0
+    assert 0 <= facts["clusters/nmi_labels"] <= 1
+    assert "clusters/nmi_previous" not in facts
+    assert "clusters/nmi_previous" in method_after_an_epoch(made)
+
+
+def method_after_an_epoch(made: DeepCluster) -> dict[str, float]:
+    for part in Data().views():
+        with torch.no_grad():
+            embedding = made.embed(part.crops, MAIN)
+        made.commit(part, embedding, made.pseudo_labels(part, embedding))
+    return made.start_epoch(1, Data())
+
+
+def test_loss_is_the_mean_over_heads_of_cross_entropies_over_seen_rows() -> None:
+    made = method()
+    made.start_epoch(0, Data())
+    missing = next(image for image in range(DATA) if int(made.clusters[0, image]) == UNSEEN)
+    step = batch(0, Stream(3))
+    step = replace(step, index=torch.tensor([missing, *step.index[1:].tolist()]))
+    embedding = made.embed(step.crops, MAIN)
+    labels = made.pseudo_labels(step, None)
+    heads = []
+    for head in range(3):
+        rows = []
+        for view in range(3):
+            for image in range(BATCH):
+                cluster = int(made.clusters[head, step.index[image]])
+                if cluster != UNSEEN:
+                    scores = [float(embedding[view, image].detach() @ c) / 0.1 for c in linear(made.prototypes[head])]
+                    rows.append(-scores[cluster] + math.log(sum(math.exp(s) for s in scores)))
+        heads.append(sum(rows) / len(rows))
+    assert float(made.loss(embedding, labels).mean().detach()) == pytest.approx(sum(heads) / 3, rel=1e-12)
+
+
+def test_a_batch_without_any_cluster_costs_nothing_and_is_no_nan() -> None:
+    made = method()
+    step = batch(0, Stream(3))  # nothing was clustered yet
+    embedding = made.embed(step.crops, MAIN)
+    loss = made.loss(embedding, made.pseudo_labels(step, None)).mean()
+    loss.backward()
+    assert float(loss) == 0
+    assert all(bool(p.grad.isfinite().all()) for p in made.parameters() if p.grad is not None)
+
+
+def test_mixed_loss_weighs_both_clusters_and_skips_the_unseen_half() -> None:
+    made = method()
+    made.start_epoch(0, Data())
+    step = batch(0, Stream(3))
+    embedding, labels = made.embed(step.crops, MAIN), made.pseudo_labels(step, None)
+    order = torch.tensor([1, 0, 3, 2])
+    first, second = labels.mixed(order)
+    share = torch.tensor([0.7, 0.4, 0.9], dtype=torch.float64)[:, None]
+    mixed = (share * made.loss(embedding, first) + (1 - share) * made.loss(embedding, second)).mean()
+    expected = torch.zeros((), dtype=torch.float64)
+    for head in range(3):
+        scores = embedding @ linear(made.prototypes[head]).T / 0.1
+        for view in range(3):
+            own = F.cross_entropy(scores[view], made.clusters[head, step.index].long(), ignore_index=UNSEEN)
+            other = F.cross_entropy(scores[view], made.clusters[head, step.index[order]].long(), ignore_index=UNSEEN)
+            expected += (share[view, 0] * own + (1 - share[view, 0]) * other) / 9
+    torch.testing.assert_close(mixed, expected)
+
+
+@pytest.mark.parametrize(("steps", "step", "learns"), [(None, 100, False), (2, 1, False), (2, 2, True)])
+def test_prototypes_learn_only_when_asked_to(steps: int | None, step: int, learns: bool) -> None:
+    made = method(freeze_prototypes_steps=steps)
+    made.start_epoch(0, Data())
+    data = replace(batch(0, Stream(3)), step=step)
+    made.loss(made.embed(data.crops, MAIN), made.pseudo_labels(data, None)).mean().backward()
+    assert (linear(made.prototypes[0]).grad is not None) == learns
+
+
+def test_more_prototypes_than_images_is_one_line_with_a_number_that_works() -> None:
+    config = DeepClusterConfig(num_prototypes=(3000, 20))
+    with pytest.raises(
+        ConfigError, match=r"method\.num_prototypes: 3000 are more than the 1280 images an epoch sees"
+    ) as e:
+        config.check(Setting(1300, 128))
+    assert str(e.value).endswith("use [128,20]")
+    DeepClusterConfig(num_prototypes=(128, 20)).check(Setting(1300, 128))
+
+
+def test_a_checkpoint_holds_bank_and_clusters() -> None:
+    made, other = method(), method()
+    made.start_epoch(0, Data())
+    method_after_an_epoch(made)
+    made.commit(
+        batch(0, Stream(3)), torch.rand(3, BATCH, 6, dtype=torch.float64), made.pseudo_labels(batch(0, Stream(3)), None)
+    )
+    other.restore(made.checkpoint())
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in made.state_dict().items())
+    assert torch.equal(made.bank.seen, other.bank.seen)
+    assert bool(made.bank.seen.any())

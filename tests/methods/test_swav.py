@@ -1,0 +1,116 @@
+"""SwAV against the published iteration written out (REFERENCE §4.9)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hexa.config import ConfigError
+from hexa.core import MAIN, Batch, Setting
+from hexa.methods.swav import SwAV, SwAVConfig
+from hexa.nn.backbones import NetworkConfig, build
+from hexa.runtime.random import Stream
+
+DATA, BATCH, SIZES, K = 16, 4, (12, 12, 8), 5
+
+
+def method(**fields: object) -> SwAV:
+    torch.manual_seed(0)
+    config = SwAVConfig(dim=6, hidden=10, num_prototypes=K, **fields)  # type: ignore[arg-type]
+    made = config.build(build(NetworkConfig(name="small-resnet", widths=(4, 8))), Setting(DATA, BATCH)).double()
+    assert isinstance(made, SwAV)
+    return made
+
+
+def batch(step: int) -> Batch:
+    stream = Stream(1).child(step)
+    generator = stream.generator()
+    crops = tuple(torch.rand(BATCH, 3, size, size, generator=generator, dtype=torch.float64) for size in SIZES)
+    return Batch(crops, torch.arange(BATCH), stream, step)
+
+
+def published_codes(scores: Tensor) -> Tensor:
+    """Sinkhorn as the published code words it: Q [K, B], every constant written out."""
+    q = torch.exp(scores / 0.05).T
+    q = q / q.sum()
+    for _ in range(3):
+        q = q / q.sum(1, keepdim=True) / q.shape[0]
+        q = q / q.sum(0, keepdim=True) / q.shape[1]
+    return (q * q.shape[1]).T
+
+
+def test_loss_and_codes_are_the_published_ones() -> None:
+    made, data = method(), batch(0)
+    embedding = made.embed(data.crops, MAIN)
+    labels = made.pseudo_labels(data, embedding.detach())
+    scores = embedding @ made.prototypes.weight.T
+    total = torch.zeros((), dtype=torch.float64)
+    for code in (0, 1):
+        q = published_codes(scores[code].detach())
+        torch.testing.assert_close(labels.codes[code], q)
+        others = [view for view in range(3) if view != code]
+        losses = [-(q * F.log_softmax(scores[view] / 0.1, 1)).sum(1).mean() for view in others]
+        total = total + sum(losses) / len(others) / 2
+    torch.testing.assert_close(made.loss(embedding, labels).mean(), total)
+
+
+def test_mixing_losses_is_mixing_codes() -> None:
+    made, data = method(), batch(0)
+    embedding = made.embed(data.crops, MAIN).detach()
+    labels = made.pseudo_labels(data, embedding)
+    first, second = labels.mixed(torch.tensor([2, 0, 3, 1]))
+    both = replace(labels, codes=0.3 * first.codes + 0.7 * second.codes)
+    torch.testing.assert_close(
+        0.3 * made.loss(embedding, first) + 0.7 * made.loss(embedding, second), made.loss(embedding, both)
+    )
+
+
+def test_prototypes_are_unit_before_every_step_and_frozen_at_first() -> None:
+    made = method(freeze_prototypes_steps=1)
+    for step in range(2):
+        data = batch(step)
+        torch.testing.assert_close(made.prototypes.weight.norm(dim=1), torch.ones(K, dtype=torch.float64))
+        embedding = made.embed(data.crops, MAIN)
+        labels = made.pseudo_labels(data, embedding.detach())
+        made.loss(embedding, labels).mean().backward()
+        assert (made.prototypes.weight.grad is None) == (step == 0)
+        with torch.no_grad():
+            made.prototypes.weight.mul_(3)
+        made.commit(data, embedding.detach(), labels)
+
+
+def test_the_queue_helps_once_it_is_full_and_holds_the_newest_clean_embeddings() -> None:
+    made = method(queue_size=2 * BATCH + 1, queue_start_epoch=1)  # from step 4 on, full at step 6
+    kept: list[Tensor] = []
+    for step in range(9):
+        data = batch(step)
+        with torch.no_grad():
+            embedding = made.embed(data.crops, MAIN)
+        labels = made.pseudo_labels(data, embedding)
+        rows = [embedding[:2], *kept[-2:]] if step >= 6 else [embedding[:2]]
+        for crop in (0, 1):
+            every = torch.cat([part[crop] for part in rows])
+            codes = published_codes(every @ made.prototypes.weight.T)[:BATCH]
+            torch.testing.assert_close(labels.codes[crop], codes)
+        made.commit(data, embedding, labels)
+        if step >= 4:
+            kept.append(embedding[:2])
+    assert made.queue.shape == (2, 2 * BATCH, 6)
+
+
+def test_a_queue_smaller_than_a_batch_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"method\.queue_size: 100 is less than a batch; use 3840, or 0 for none"):
+        SwAVConfig(queue_size=100).check(Setting(50000, 256))
+
+
+def test_the_attack_on_large_crops_alone_is_two_crop_swav() -> None:
+    made, data = method(), batch(0)
+    embedding = made.embed(data.crops, MAIN).detach()
+    labels = made.pseudo_labels(data, embedding)
+    scores = embedding @ made.prototypes.weight.T
+    swapped = [-(labels.codes[1 - v] * F.log_softmax(scores[v] / 0.1, 1)).sum(1) for v in (0, 1)]
+    torch.testing.assert_close(made.loss(embedding[:2], labels), torch.stack(swapped))

@@ -1,0 +1,49 @@
+"""Several crops through one encoder: one backbone pass a size, one head pass for all (REFERENCE §4.1)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hexa.nn.backbones import NetworkConfig, build
+from hexa.nn.branch_norm import convert
+from hexa.nn.encoder import Encoder, normalized_head
+from hexa.nn.normalize import Normalize
+
+
+def encoder(groups: int = 1) -> Encoder:
+    torch.manual_seed(0)
+    network = build(NetworkConfig(name="small-resnet", widths=(4, 8)))
+    plain = Encoder(network, normalized_head(8, 10, 6), Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))).double()
+    made = convert(plain, ("main",), groups)
+    assert isinstance(made, Encoder)
+    return made
+
+
+def crops(batch: int, *sizes: int) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(1)
+    return tuple(torch.rand(batch, 3, size, size, generator=generator, dtype=torch.float64) for size in sizes)
+
+
+def test_one_backbone_pass_a_size_and_one_head_pass_in_crop_major_order() -> None:
+    made, views = encoder(), crops(4, 12, 12, 8, 8, 8)
+    seen: list[torch.Size] = []
+    assert isinstance(made.backbone, nn.Module)
+    made.backbone.register_forward_hook(lambda _m, args, _o: seen.append(args[0].shape))
+    found = made.multi_crop(views)
+    assert [tuple(shape) for shape in seen] == [(8, 3, 12, 12), (12, 3, 8, 8)]
+    twin = encoder()
+    rows = [twin.backbone(twin.normalize(torch.cat(part))) for part in (views[:2], views[2:])]
+    torch.testing.assert_close(found, twin.head(torch.cat(rows)).view(5, 4, 6))
+
+
+@pytest.mark.parametrize("batch", [8, 9])
+def test_with_groups_every_run_of_images_is_a_world_of_its_own(batch: int) -> None:
+    views = crops(batch, 12, 12, 8)
+    together = encoder(2).multi_crop(views, groups=2)
+    halves = [tuple(view.tensor_split(2)[part] for view in views) for part in (0, 1)]
+    apart = torch.cat([encoder().multi_crop(half) for half in halves], 1)
+    if batch % 2 == 0:
+        torch.testing.assert_close(together, apart)
+    assert together.shape == apart.shape == (3, batch, 6)

@@ -1,0 +1,61 @@
+"""The sharded bank in one process, and as one of several (their exchange is replaced by its result)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hexa.nn import memory_bank
+from hexa.nn.memory_bank import MemoryBank
+from hexa.runtime import processes
+
+
+def test_rows_are_those_of_the_images_and_forget_only_forgets_who_was_seen() -> None:
+    bank = MemoryBank(6, 2, 3)
+    rows = torch.arange(12.0).view(2, 2, 3)
+    bank.write(torch.tensor([4, 1]), rows)
+    for crop in (0, 1):
+        embeddings, seen = bank.crop(crop)
+        assert embeddings.shape == (6, 3)
+        assert seen.tolist() == [False, True, False, False, True, False]
+        assert torch.equal(embeddings[[4, 1]], rows[crop])
+    bank.forget()
+    assert not bool(bank.crop(0)[1].any())
+    assert torch.equal(bank.crop(1)[0][4], rows[1, 0])
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_shards_of_any_number_of_processes_hold_the_whole(monkeypatch: pytest.MonkeyPatch, world: int) -> None:
+    index, rows = torch.randperm(7, generator=torch.Generator().manual_seed(0))[:6], torch.rand(2, 6, 3)
+    alone = MemoryBank(7, 2, 3)
+    alone.write(index, rows)
+    whole = alone.whole()
+    assert whole["embeddings"].shape == (2, 7, 3)
+    monkeypatch.setattr(processes, "world_size", lambda: world)
+    for rank in range(world):
+        monkeypatch.setattr(processes, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(processes, "all_gather", lambda tensor: tensor)  # as if all had been gathered
+        bank, restored = MemoryBank(7, 2, 3), MemoryBank(7, 2, 3)
+        bank.write(index, rows)
+        restored.take(whole["embeddings"], whole["seen"])
+        count = max(0, min(bank.rows, 7 - bank.start))
+        for crop in (0, 1):
+            mine, seen = bank.crop(crop)
+            assert torch.equal(mine[:count], whole["embeddings"][crop, bank.start : bank.start + count])
+            assert torch.equal(seen[:count], whole["seen"][bank.start : bank.start + count])
+            assert torch.equal(restored.crop(crop)[0][:count], mine[:count])
+            assert torch.equal(restored.crop(crop)[1], seen)
+
+
+def test_a_network_with_a_bank_goes_through_a_checkpoint() -> None:
+    def network() -> nn.Module:
+        return nn.ModuleDict({"bank": MemoryBank(5, 1, 2), "layer": nn.Linear(2, 2)})
+
+    one, other = network(), network()
+    bank = one["bank"]
+    bank.write(torch.tensor([3, 0]), torch.rand(1, 2, 2))
+    state = memory_bank.checkpoint(one)
+    assert state["bank.embeddings"].shape == (1, 5, 2)
+    memory_bank.restore(other, state)
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in one.state_dict().items())
