@@ -19,12 +19,14 @@ from hexa.runtime.random import Stream
 class Setting:
     """What a method must know of its surroundings to reserve everything it will remember.
 
-    batch_size is global; branches are the names of all batch-norm sets that some pass will use.
+    batch_size is global; num_crops counts the views of an image; branches are the names of all batch-norm sets that
+    some pass will use.
     """
 
     data_size: int
     batch_size: int
     world_size: int = 1
+    num_crops: int = 2
     branches: tuple[str, ...] = ("main",)
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)

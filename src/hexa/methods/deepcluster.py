@@ -51,6 +51,10 @@ class DeepClusterConfig(MethodConfig):
     """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
 
     def check(self, setting: Setting) -> None:
+        needed = max(self.crops_for_assign) + 1
+        if setting.num_crops < needed:
+            message = f"{setting.num_crops} crops are fewer than method.crops_for_assign needs; use {needed}"
+            raise ConfigError([("views.num_views", message)])
         seen = setting.data_size // setting.batch_size * setting.batch_size
         if max(self.num_prototypes) > seen:
             fewer = ",".join(str(min(count, max(1, seen // 10))) for count in self.num_prototypes)
@@ -112,10 +116,6 @@ class DeepCluster(Method):
         return sum(math.log(count) for count in self.config.num_prototypes) / len(self.config.num_prototypes)
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        needed = max(self.config.crops_for_assign) + 1
-        if len(batch.crops) < needed:
-            message = f"{len(batch.crops)} crops are fewer than method.crops_for_assign needs; use {needed}"
-            raise ConfigError([("views.num_views", message)])
         return batch.crops
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:

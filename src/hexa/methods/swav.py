@@ -51,6 +51,10 @@ class SwAVConfig(MethodConfig):
     """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
 
     def check(self, setting: Setting) -> None:
+        needed = max(2, max(self.crops_for_assign) + 1)
+        if setting.num_crops < needed:
+            message = f"{setting.num_crops} crops are fewer than method.crops_for_assign needs; use {needed}"
+            raise ConfigError([("views.num_views", message)])
         if 0 < self.queue_size < setting.batch_size:
             message = f"{self.queue_size} is less than a batch; use {15 * setting.batch_size}, or 0 for none"
             raise ConfigError([("method.queue_size", message)])
@@ -108,10 +112,6 @@ class SwAV(Method):
         return math.log(self.config.num_prototypes)
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        needed = max(2, max(self.config.crops_for_assign) + 1)
-        if len(batch.crops) < needed:
-            message = f"{len(batch.crops)} crops are fewer than method.crops_for_assign needs; use {needed}"
-            raise ConfigError([("views.num_views", message)])
         return batch.crops
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:

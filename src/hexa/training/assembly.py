@@ -55,6 +55,7 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
         data_size=data_size,
         batch_size=batch,
         world_size=world,
+        num_crops=experiment.views.total_views,
         branches=tuple(dict.fromkeys(["main", *branches])),
         mean=experiment.network.mean,
         std=experiment.network.std,
