@@ -1,0 +1,277 @@
+"""Spherical k-means against a loop written down plainly in fp64, against faiss, and over two processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from hexa.ops import kmeans
+from hexa.ops.kmeans import Clusters, memory_bytes, spherical_kmeans
+from hexa.runtime import processes
+
+K = 12
+#: Of the rows of `clouds`, those of the first process; not half.
+FIRST = 130
+
+
+def clouds(count: int = 300, dim: int = 16, seed: int = 0) -> Tensor:
+    """Unit rows around 20 directions, fp64."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(20, dim, generator=generator, dtype=torch.float64)
+    chosen = torch.randint(20, (count,), generator=generator)
+    return normalize(centres[chosen] + 0.7 * torch.randn(count, dim, generator=generator, dtype=torch.float64))
+
+
+def seeded(seed: int = 5) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def first(rows: Tensor, seed: int = 5, count: int = K) -> Tensor:
+    """What the documentation says of the start: rank 0's random order of all rows."""
+    return rows[torch.randperm(len(rows), generator=seeded(seed))[:count]]
+
+
+def naive(rows: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, list[int], float]:
+    """REFERENCE §4.4, a row and a cluster at a time."""
+    centroids = [c.clone() for c in centroids]
+
+    def nearest() -> list[int]:
+        return [max(range(len(centroids)), key=lambda k: float(row @ centroids[k])) for row in rows]
+
+    for _ in range(iterations):
+        found = nearest()
+        for k in range(len(centroids)):
+            members = [row for row, a in zip(rows, found, strict=True) if a == k]
+            if members:
+                mean = torch.stack(members).mean(0)
+                centroids[k] = mean / mean.norm()
+    found = nearest()
+    objective = sum(float(row @ centroids[a]) for row, a in zip(rows, found, strict=True)) / len(rows)
+    return torch.stack(centroids), found, objective
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 3, 10])
+def test_it_does_what_a_plain_loop_does(iterations: int) -> None:
+    """From the same rows, after exactly so many updates; more or fewer give other centroids."""
+    rows = clouds(100)
+    found = spherical_kmeans(rows, K, seeded(), iterations=iterations)
+    centroids, assignments, objective = naive(rows, first(rows), iterations)
+    torch.testing.assert_close(found.centroids, centroids, atol=1e-12, rtol=0)
+    assert found.assignments.tolist() == assignments
+    assert found.counts.tolist() == [assignments.count(k) for k in range(K)]
+    assert found.objective.item() == pytest.approx(objective, abs=1e-12)
+
+
+def test_ten_updates_are_the_default() -> None:
+    rows = normalize(torch.randn(400, 8, dtype=torch.float64))  # without structure: still moving after ten
+    default = spherical_kmeans(rows, K, seeded())
+    assert torch.equal(default.centroids, spherical_kmeans(rows, K, seeded(), iterations=10).centroids)
+    for other in (9, 11):
+        assert not torch.equal(default.centroids, spherical_kmeans(rows, K, seeded(), iterations=other).centroids)
+
+
+def test_an_empty_cluster_keeps_its_centroid() -> None:
+    """Of two equal first centroids the lower number takes all rows; the other stays, and does not become NaN."""
+    rows = torch.tensor([[1.0, 0.0], [0.8, 0.6], [1.0, 0.0], [0.8, -0.6], [1.0, 0.0]], dtype=torch.float64)
+    found = spherical_kmeans(rows, 5, seeded(), iterations=10)
+    empty = found.counts == 0
+    assert empty.sum() == 2
+    assert torch.equal(found.centroids[empty], torch.tensor([[1.0, 0.0]] * 2, dtype=torch.float64))
+    assert found.objective == 1
+
+
+def test_rows_that_cancel_leave_their_centroid_where_it_was() -> None:
+    rows = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    found = spherical_kmeans(rows, 1, seeded(), precision="fp32")
+    assert torch.equal(found.centroids, first(rows, count=1))
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_centroids_are_unit_rows_and_each_row_has_its_nearest(count: int, precision: Any) -> None:
+    rows = clouds(700).float()
+    found = spherical_kmeans(rows, count, seeded(), precision=precision, iterations=4)
+    assert found.centroids.shape == (count, 16)
+    torch.testing.assert_close(found.centroids.norm(dim=1), torch.ones(count))
+    cosine = rows @ found.centroids.T
+    own = cosine.gather(1, found.assignments[:, None])[:, 0]
+    torch.testing.assert_close(own, cosine.max(1).values)
+    torch.testing.assert_close(found.objective, own.mean())
+    assert torch.equal(found.counts, torch.bincount(found.assignments, minlength=count))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_it_is_deterministic_from_its_seed(precision: Any) -> None:
+    rows = clouds(2000).float()
+    a, b = (spherical_kmeans(rows, 50, seeded(), precision=precision) for _ in range(2))
+    assert torch.equal(a.centroids, b.centroids)
+    assert torch.equal(a.assignments, b.assignments)
+    assert not torch.equal(a.centroids, spherical_kmeans(rows, 50, seeded(6), precision=precision).centroids)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
+def test_the_size_of_chunks_does_not_matter(chunk: int) -> None:
+    rows = clouds()
+    whole, parts = (spherical_kmeans(rows, K, seeded(), chunk=size) for size in (None, chunk))
+    assert torch.equal(whole.assignments, parts.assignments)
+    torch.testing.assert_close(whole.centroids, parts.centroids, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_rows_that_take_no_part_may_hold_anything(precision: Any) -> None:
+    """They get −100, and the others what they get alone."""
+    rows = clouds().float()
+    valid = torch.rand(len(rows)) < 0.7
+    holes = torch.where(valid[:, None], rows, torch.nan)
+    found = spherical_kmeans(holes, K, seeded(), valid=valid, precision=precision)
+    alone = spherical_kmeans(rows[valid], K, seeded(), precision=precision)
+    assert (found.assignments[~valid] == -100).all()
+    assert torch.equal(found.assignments[valid], alone.assignments)
+    torch.testing.assert_close(found.centroids, alone.centroids)
+    assert torch.equal(found.counts, alone.counts)
+    torch.testing.assert_close(found.objective, alone.objective)
+
+
+def test_the_number_of_threads_does_not_matter_and_is_left_alone() -> None:
+    rows, before = clouds(3000).float(), torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            with torch.inference_mode(threads == 3):
+                found.append(spherical_kmeans(rows, 100, seeded(), chunk=64))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0].assignments, found[1].assignments)
+    torch.testing.assert_close(found[0].centroids, found[1].centroids, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("width", [1.0, 0.05])
+def test_rounding_to_bf16_costs_nothing(width: float) -> None:
+    """Nor in a narrow cone, whose cosines all round to 1: there plain rounding loses a tenth and more of the spread."""
+    rows = normalize(torch.tensor([1.0] + [0.0] * 31) + width * clouds(6000, 32).float())
+    exact, rounded = (spherical_kmeans(rows, 150, seeded(), precision=p) for p in ("fp32", "bf16"))
+    assert rounded.objective.dtype == torch.float32
+    assert (1 - rounded.objective) / (1 - exact.objective) == pytest.approx(1, abs=0.02)
+
+
+def test_autocast_around_it_changes_nothing() -> None:
+    rows = clouds().float()
+    plain = spherical_kmeans(rows, K, seeded(), precision="fp32")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = spherical_kmeans(rows, K, seeded(), precision="fp32")
+    assert torch.equal(plain.centroids, inside.centroids)
+
+
+def test_large_clusters_are_summed_exactly_enough() -> None:
+    """Cut into parts of 1024: sums of 40,000 rows in fp32 as those in fp64."""
+    rows = clouds(40_000)
+    single, double = (spherical_kmeans(r, 2, seeded(), precision="fp32", iterations=1) for r in (rows.float(), rows))
+    torch.testing.assert_close(single.centroids.double(), double.centroids, atol=2e-7, rtol=0)
+
+
+@pytest.mark.parametrize(("valid", "limit"), [(None, 20), (torch.arange(20) < 9, 9)])
+def test_more_clusters_than_rows_are_refused_with_a_number_that_works(valid: Tensor | None, limit: int) -> None:
+    rows = clouds(20)
+    with pytest.raises(ValueError, match=f"21 clusters of {limit} rows; use at most {limit} clusters"):
+        spherical_kmeans(rows, 21, seeded(), valid=valid)
+    assert spherical_kmeans(rows, limit, seeded(), valid=valid).counts.tolist() == [1] * limit
+    with pytest.raises(ValueError, match="at least 1 cluster"):
+        spherical_kmeans(rows, 0, seeded())
+
+
+def test_the_memory_stated_holds_no_full_matrix() -> None:
+    """ImageNet's 1.28 million rows and 3000 clusters: a tenth of the rows themselves, not 15 GB."""
+    stated = memory_bytes(1_281_167, 128, 3000)
+    assert stated < 0.2 * 1_281_167 * 128 * 4
+    assert stated > memory_bytes(1_281_167, 128, 3000, chunk=64) > memory_bytes(100_000, 128, 3000, chunk=64)
+
+
+def test_it_is_no_worse_than_faiss() -> None:
+    faiss = pytest.importorskip("faiss")
+    rows = clouds(4000).float()
+    theirs = faiss.Kmeans(16, 100, niter=10, nredo=1, spherical=True, max_points_per_centroid=10**6)
+    theirs.train(rows.numpy(), init_centroids=first(rows, count=100).numpy())
+    reached = (rows @ torch.from_numpy(theirs.centroids).T).max(1).values.mean()
+    for precision in ("fp32", "bf16"):
+        ours = spherical_kmeans(rows, 100, seeded(), precision=precision)  # type: ignore[arg-type]
+        assert ours.objective > reached - 5e-4
+
+
+def work(rank: int, port: int, folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+    torch.set_num_threads(1)
+    processes.initialize()
+    rows, valid = clouds(), torch.arange(300) % 9 != 0
+    part = slice(None, FIRST) if rank == 0 else slice(FIRST, None)
+    results = {
+        "all": spherical_kmeans(rows[part], K, seeded(), valid=valid[part]),
+        # of rank 1 nothing but its rows is asked for: rank 0's draw decides
+        "other seed": spherical_kmeans(rows[part], K, seeded(5 + rank), valid=valid[part]),
+        "none here": spherical_kmeans(rows[: 300 * (1 - rank)], K, seeded()),
+        # more than either has
+        "many": spherical_kmeans(rows[part], 200, seeded()),
+    }
+    try:
+        spherical_kmeans(rows[part], 301, seeded())
+    except ValueError as error:
+        results["error"] = str(error)  # type: ignore[assignment]
+    torch.save({k: v if isinstance(v, str) else vars(v) for k, v in results.items()}, f"{folder}/{rank}.pt")
+    processes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("two")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(work, (port, str(folder)), nprocs=2)
+    return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("case", ["all", "other seed", "none here", "many"])
+def test_two_processes_with_uneven_shards_equal_one(two: list[dict[str, Any]], case: str) -> None:
+    rows, valid = clouds(), torch.arange(300) % 9 != 0
+    one = spherical_kmeans(
+        rows, 200 if case == "many" else K, seeded(), valid=None if case in ("none here", "many") else valid
+    )
+    found = [Clusters(**results[case]) for results in two]
+    assert torch.equal(torch.cat([part.assignments for part in found]), one.assignments)
+    for part in found:
+        torch.testing.assert_close(part.centroids, one.centroids, atol=1e-12, rtol=0)
+        torch.testing.assert_close(part.objective, one.objective, atol=1e-12, rtol=0)
+        assert torch.equal(part.counts, one.counts)
+    assert torch.equal(found[0].centroids, found[1].centroids)
+
+
+def test_all_processes_refuse_too_many_clusters(two: list[dict[str, Any]]) -> None:
+    assert [results["error"] for results in two] == ["301 clusters of 300 rows; use at most 300 clusters"] * 2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_on_cuda_it_is_deterministic_and_never_waits_in_its_loop(precision: Any) -> None:
+    rows, generator = clouds(20_000).float().cuda(), seeded()
+    a, b = (spherical_kmeans(rows, 100, seeded(), precision=precision) for _ in range(2))
+    assert torch.equal(a.centroids, b.centroids)
+    assert torch.equal(a.assignments, b.assignments)
+    cpu = spherical_kmeans(rows.cpu(), 100, generator, precision="fp32")
+    assert a.objective.item() == pytest.approx(cpu.objective.item(), abs=2e-3)
+    shard = kmeans._Shard(rows, None)
+    centroids = kmeans._first_centroids(shard, 100, seeded())
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        nearest, _ = kmeans._assign(rows, centroids, kmeans._working_dtype(precision, rows), None)
+        kmeans._sums(shard, nearest, 100)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
