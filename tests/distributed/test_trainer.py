@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 
 from hexa.core import Batch, Objective, Setting
 from hexa.hard_examples.adversarial import AdversarialConfig
@@ -27,6 +24,7 @@ from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import ScheduleConfig
 from hexa.training.signals import Interrupted
 from hexa.training.trainer import Plan, Trainer
+from tests.distributed.together import run_together
 from tests.training.toy import BATCH, ToyLoader
 
 
@@ -71,11 +69,8 @@ def double(loader: ToyLoader) -> ToyLoader:
     return loader
 
 
-def work(rank: int, port: int, home: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
-    torch.set_num_threads(1)
-    processes.initialize(torch.device("cpu"))
-    folder = Path(home)
+def work(home: str) -> None:
+    folder, rank = Path(home), processes.rank()
     found: dict[str, Any] = {}
 
     made = trainer(folder / "whole", double(Share()))
@@ -108,16 +103,12 @@ def work(rank: int, port: int, home: str) -> None:
     except NonFiniteError as error:
         found["nan"] = (error.step, error.term)
     torch.save(found, folder / f"rank{rank}.pt")
-    processes.shutdown()
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     home = tmp_path_factory.mktemp("two")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(work, args=(port, str(home)), nprocs=2)
+    run_together(2, work, str(home))
     return home, [torch.load(home / f"rank{rank}.pt") for rank in range(2)]
 
 

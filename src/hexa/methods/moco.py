@@ -14,7 +14,7 @@ from hexa.config import ConfigError
 from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import convert, use_branch
+from hexa.nn.branch_norm import check_groups, convert, use_branch
 from hexa.nn.encoder import Encoder, linear_head, mlp_head
 from hexa.nn.momentum import follow, twin_of
 from hexa.nn.normalize import Normalize
@@ -40,7 +40,8 @@ class MoCoConfig(MethodConfig):
     symmetric: bool = False
     """Add the loss with the roles of the two views swapped, and enqueue both sets of keys (REFERENCE §2.6)."""
     bn_groups: int = pydantic.Field(default=1, gt=0)
-    """Groups of images with batch statistics of their own, over all processes; keys are shuffled between them."""
+    """Groups of images with batch statistics of their own, over all processes, between which keys are shuffled: 8 as
+    published, 4 for small batches. 1 is one batch-norm, SyncBN over several processes, and nothing to shuffle."""
     mixed_positives: Literal["separate", "pair", "batch"] = "separate"
     """The dictionary of a mixed query: one of each key and the queue; both keys and the queue; all keys of the batch
     and the queue (D11)."""
@@ -50,6 +51,7 @@ class MoCoConfig(MethodConfig):
         return 2 if self.symmetric else 1
 
     def check(self, setting: Setting) -> None:
+        check_groups(self.bn_groups, setting.world_size)
         keys = setting.batch_size * self.keys_per_image
         if self.queue_size % keys:
             below, above = self.queue_size // keys * keys, (self.queue_size // keys + 1) * keys
@@ -67,15 +69,16 @@ class MoCoLabels(PseudoLabels):
     """The key of every anchor's image, and what a mixed query finds in its dictionary beside it.
 
     keys: [V, B, D]. partner: [V, B, D], a second key (`pair`), not_self: [B], whether it is another image's.
-    dictionary: [V, M, D], all clean keys of the batch (`batch`), own: [B], which of them is this image's.
+    batch_keys: [V, M, D], all keys of the batch over all processes (`batch`), own: [B], which of them is this image's.
     """
 
     keys: Tensor
     positives: Literal["separate", "pair", "batch"] = "separate"
     partner: Tensor | None = None
     not_self: Tensor | None = None
-    dictionary: Tensor | None = None
+    batch_keys: Tensor | None = None
     own: Tensor | None = None
+    is_mixed: bool = False
 
     def __getitem__(self, index: Index) -> MoCoLabels:
         return replace(
@@ -87,26 +90,24 @@ class MoCoLabels(PseudoLabels):
         )
 
     def mixed(self, permutation: Tensor) -> tuple[MoCoLabels, MoCoLabels]:
-        other = self.keys[:, permutation]
-        here = torch.arange(len(permutation), device=permutation.device)
         if self.positives == "pair":
-            moved = permutation != here
+            other = self.keys[:, permutation]
+            moved = permutation != torch.arange(len(permutation), device=permutation.device)
             return (
                 replace(self, partner=other, not_self=moved),
                 replace(self, keys=other, partner=self.keys, not_self=moved),
             )
-        if self.positives == "batch":
-            all_keys = replace(self, dictionary=self.keys)
-            return replace(all_keys, own=here), replace(all_keys, keys=other, own=permutation)
-        return self, self[permutation]
+        # `batch` needs to know of which image each key is, which reordering keeps, and that these queries are mixed
+        mixed = replace(self, is_mixed=True)
+        return mixed, mixed[permutation]
 
     def similarities_beside(self, query: Tensor) -> Tensor | None:
         """Similarities of a query [V, B, D] to what is in its dictionary beside its key and the queue; [V, B, E]."""
         if self.partner is not None and self.not_self is not None:
             pair = (query * self.partner).sum(-1, keepdim=True)
             return pair.masked_fill(~self.not_self[:, None], -torch.inf)
-        if self.dictionary is not None and self.own is not None:
-            every = query @ self.dictionary.mT
+        if self.is_mixed and self.batch_keys is not None and self.own is not None:
+            every = query @ self.batch_keys.mT
             own = torch.arange(every.shape[-1], device=every.device) == self.own[:, None]
             return every.masked_fill(own, -torch.inf)
         return None
@@ -117,6 +118,10 @@ class MoCo(Method):
 
     The key encoder follows the query encoder's parameters by momentum and normalises with its own batch statistics.
     Keys are encoded once, from clean views; they enter the queue after all terms of the step (REFERENCE §5.6).
+
+    A query and its key normalised with the statistics of the same few images know each other by them (REFERENCE §2.4,
+    §10.1). So choose `bn_groups` > 1, whatever the number of processes: keys then change places between groups. With
+    one group, which is SyncBN on several processes, all are normalised alike and nothing is shuffled.
     """
 
     def __init__(self, config: MoCoConfig, backbone: nn.Module, setting: Setting) -> None:
@@ -124,10 +129,9 @@ class MoCo(Method):
         self.config = config
         head = mlp_head if config.head == "mlp" else linear_head
         plain = Encoder(backbone, head(num_features(backbone), config.dim), Normalize(setting.mean, setting.std))
-        groups = max(1, config.bn_groups // setting.world_size)
-        self.shuffles = groups > 1 or setting.world_size > 1
-        self.key = convert(twin_of(plain), ("main",), groups)
-        self.query = convert(plain, setting.branches, groups)
+        self.shuffles = config.bn_groups > 1
+        self.key = convert(twin_of(plain), ("main",), config.bn_groups)
+        self.query = convert(plain, setting.branches, config.bn_groups)
         draw = torch.randn(config.queue_size, config.dim, generator=Stream(setting.seed).child("queue").generator())
         self.register_buffer("queue", F.normalize(draw))  # [K, D]
         self.register_buffer("queue_pointer", torch.zeros(1, dtype=torch.long))
@@ -161,7 +165,11 @@ class MoCo(Method):
         views = batch.crops[1::-1] if self.config.symmetric else batch.crops[1:2]
         shuffles = [batch.stream.child("key shuffle", view) for view in range(len(views))]
         keys = [self._encode_keys(view, stream) for view, stream in zip(views, shuffles, strict=True)]
-        return MoCoLabels(torch.stack(keys), self.config.mixed_positives)
+        labels = MoCoLabels(torch.stack(keys), self.config.mixed_positives)
+        if self.config.mixed_positives != "batch":
+            return labels
+        own = processes.rank() * len(batch) + torch.arange(len(batch), device=keys[0].device)
+        return replace(labels, batch_keys=torch.stack([processes.all_gather(k) for k in keys]), own=own)
 
     def _encode_keys(self, crops: Tensor, stream: Stream) -> Tensor:
         """Keys [B, D] of crops; images change places, among groups and processes, while they are encoded.
@@ -169,14 +177,17 @@ class MoCo(Method):
         So no group normalises a key together with the same images as its query (shuffling BN, REFERENCE §2.4).
         """
         if not self.shuffles:
-            return _unit(self.key(crops))
+            with use_branch(self.key):
+                return _unit(self.key(crops))
         size, begin = len(crops), processes.rank() * len(crops)
         permutation = torch.randperm(size * processes.world_size(), generator=stream.generator())
         permutation = permutation.to(crops.device, non_blocking=True)
         mine = processes.all_gather(crops)[permutation[begin : begin + size]]
         if crops.is_contiguous(memory_format=torch.channels_last):
             mine = mine.contiguous(memory_format=torch.channels_last)
-        shuffled = processes.all_gather(_unit(self.key(mine)))
+        with use_branch(self.key):
+            keys = _unit(self.key(mine))
+        shuffled = processes.all_gather(keys)
         back = torch.empty_like(permutation)
         back[permutation] = torch.arange(len(permutation), device=crops.device)
         return shuffled[back[begin : begin + size]]

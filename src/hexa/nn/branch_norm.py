@@ -1,4 +1,4 @@
-"""Several sets of batch-norms in one network, and batch statistics per group of images (REFERENCE §5.4, §2.4)."""
+"""Several sets of batch-norms in one network, and batch statistics by groups of images (REFERENCE §5.4, §2.4)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,37 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from hexa.config import ConfigError
+from hexa.nn.synchronized_norm import synchronized_norm
+from hexa.runtime import processes
+
+
+def check_groups(groups: int, world_size: int) -> None:
+    """Raise ConfigError unless `groups` of images can be laid out over the processes, naming numbers that can."""
+    if groups % world_size and world_size % groups:
+        fits = [n for n in range(1, world_size + 1) if world_size % n == 0]
+        fits.append((groups // world_size + 1) * world_size)
+        listed = f"{', '.join(map(str, sorted(set(fits))[:-1]))} or {max(fits)}"
+        message = f"{groups} groups can't be laid out over {world_size} processes; use {listed}"
+        raise ConfigError([("method.bn_groups", message)])
+
+
+def groups_here(groups: int) -> int:
+    """Of `groups` over all processes: the runs of consecutive images with statistics of their own in this one."""
+    return max(1, groups // processes.world_size())
+
 
 class _Switch:
-    """Which branch the batch-norms of one network use now; shared by all of them, so that switching costs nothing."""
+    """Which branch the batch-norms of one network use now; shared by all of them, so that switching costs nothing.
 
-    def __init__(self) -> None:
+    apart: processes see different groups, so that their running statistics have to be averaged.
+    """
+
+    def __init__(self, apart: bool) -> None:
         self.name = "main"
         self.training = True
         self.update = True
+        self.apart = apart
 
 
 class BranchBatchNorm(nn.Module):
@@ -27,15 +50,18 @@ class BranchBatchNorm(nn.Module):
         y = (x − E[x]) / √(Var[x] + eps) · weight + bias
 
     The main set keeps the plain key names (`bn1.weight`); any other lives under its name (`bn1.aux.weight`). So a plain
-    checkpoint loads, and dropping the extra keys gives a plain network. With `groups` > 1 the batch is normalised in
-    that many runs of consecutive images, each with its own statistics, and running statistics follow their mean:
-    the equivalent in one process of one batch-norm per GPU (split BN, REFERENCE §2.4).
+    checkpoint loads, and dropping the extra keys gives a plain network.
+
+    `groups` are those of `convert`, over all processes. Several of them in this process are runs of consecutive images,
+    each normalised with its own statistics, and running statistics follow their mean: the equivalent of one batch-norm
+    per GPU (split BN, REFERENCE §2.4). Fewer than processes are shared among consecutive ones (SyncBN).
     """
 
     def __init__(self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: _Switch) -> None:
         super().__init__()
         assert plain.momentum is not None, "cumulative averages have no second set"
-        self.eps, self.momentum, self.groups = plain.eps, plain.momentum, groups
+        self.eps, self.momentum = plain.eps, plain.momentum
+        self.groups, self.part = groups_here(groups), max(1, processes.world_size() // groups)
         self.weight, self.bias = plain.weight, plain.bias
         self.running_mean: Tensor
         self.running_var: Tensor
@@ -56,6 +82,8 @@ class BranchBatchNorm(nn.Module):
         if not (self.training and switch.training):
             mean, var = chosen.running_mean, chosen.running_var
             y = F.batch_norm(x, mean, var, chosen.weight, chosen.bias, False, 0.0, self.eps)
+        elif self.part > 1:
+            y = self._synchronized(x, chosen, switch.update)
         elif self.groups > 1 and len(x) > 1:
             y = self._grouped(x, chosen, switch.update)
         elif switch.update:
@@ -73,13 +101,26 @@ class BranchBatchNorm(nn.Module):
         groups = min(self.groups, len(x) // 2)
         y, mean, var = _GroupedNorm.apply(x, chosen.weight, chosen.bias, groups, self.eps)
         if update:
-            chosen.num_batches_tracked.add_(1)
-            chosen.running_mean.lerp_(mean, self.momentum)
-            chosen.running_var.lerp_(var, self.momentum)
+            self._follow(chosen, mean, var)
         return y  # type: ignore[no-any-return]
 
+    def _synchronized(self, x: Tensor, chosen: Any, update: bool) -> Tensor:
+        """The images of several processes are normalised together."""
+        if torch.compiler.is_compiling():
+            torch._dynamo.graph_break()  # processes exchange statistics here, which no compiled graph can hold
+        y, mean, var = synchronized_norm(x, chosen.weight, chosen.bias, self.eps, self.part)
+        if update:
+            self._follow(chosen, mean, var)
+        return y
+
+    def _follow(self, chosen: Any, mean: Tensor, var: Tensor) -> None:
+        chosen.num_batches_tracked.add_(1)
+        chosen.running_mean.lerp_(mean.to(chosen.running_mean.dtype), self.momentum)
+        chosen.running_var.lerp_(var.to(chosen.running_var.dtype), self.momentum)
+
     def extra_repr(self) -> str:
-        return f"{len(self.weight)}, groups={self.groups}, branches={['main', *dict(self.named_children())]}"
+        branches = ["main", *dict(self.named_children())]
+        return f"{len(self.weight)}, groups={self.groups}, processes={self.part}, branches={branches}"
 
 
 class _GroupedNorm(torch.autograd.Function):
@@ -145,9 +186,16 @@ def _one_more(plain: _BatchNorm) -> nn.BatchNorm2d:
 def convert(network: nn.Module, branches: Iterable[str] = ("main", "aux"), groups: int = 1) -> nn.Module:
     """Replace every batch-norm of `network`, any torchvision or timm network, in place; returns the network.
 
-    branches: names of the sets, "main" among them. groups: runs of images with statistics of their own.
+    branches: names of the sets, "main" among them.
+    groups: groups of images with statistics of their own, over all processes, so that W processes compute what one
+    does. Of G groups each process has G / W as runs of its consecutive images (split BN), or if G is less than W, W / G
+    consecutive processes share one (SyncBN; 1: all of them). Raises ConfigError if neither comes out even.
+    Every process calls it alike; training passes go through `use_branch`, which keeps running statistics alike.
     """
-    switch = _Switch()
+    world = processes.world_size()
+    check_groups(groups, world)
+    processes.make_parts(max(1, world // groups))
+    switch = _Switch(apart=groups > 1 and world > 1)
     branches = tuple(branches)
 
     def replace(module: nn.Module) -> nn.Module:
@@ -166,7 +214,8 @@ def convert(network: nn.Module, branches: Iterable[str] = ("main", "aux"), group
 def use_branch(network: nn.Module, name: str = "main", training: bool = True, update: bool = True) -> Iterator[None]:
     """Send what runs inside through the batch-norms of one branch; restored on the way out, whatever happens.
 
-    training: normalise with batch statistics. update: let the passes move the running statistics.
+    training: normalise with batch statistics. update: let the passes move the running statistics; where processes see
+    different groups, all of them then get the mean over all groups, as one process would have it (a collective).
     A network without batch-norm (a ViT) has one branch only, so nothing happens.
     """
     switch = next((m.switch for m in network.modules() if isinstance(m, BranchBatchNorm)), None)
@@ -177,8 +226,21 @@ def use_branch(network: nn.Module, name: str = "main", training: bool = True, up
     switch.name, switch.training, switch.update = name, training, update
     try:
         yield
+        if switch.apart and training and update and network.training:
+            _average_statistics(network, name)
     finally:
         switch.name, switch.training, switch.update = before
+
+
+def _average_statistics(network: nn.Module, branch: str) -> None:
+    """Give every process the mean of all processes' running statistics.
+
+    They are linear in the batch statistics, so this is what following the mean over all groups would have given.
+    """
+    norms = [module for module in network.modules() if isinstance(module, BranchBatchNorm)]
+    sets: list[Any] = [norm if branch == "main" else getattr(norm, branch) for norm in norms]
+    # .data, since torch's batch-norm keeps them for a backward to come, which in training uses neither
+    processes.average([s.data for chosen in sets for s in (chosen.running_mean, chosen.running_var)])
 
 
 def plain_state_dict(network: nn.Module) -> dict[str, Tensor]:

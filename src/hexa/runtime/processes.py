@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from hexa.runtime.peers import Peer, Peers, ProcessEnded
+
+__all__ = ["ProcessEnded"]
+
+
+@dataclass
+class _World:
+    """What belongs to torch's process group and lives as long: who is in it, and its parts."""
+
+    peers: Peers | None = None
+    parts: dict[int, dist.ProcessGroup] = field(default_factory=dict)
+
+
+_world = _World()
 
 
 def initialize(device: torch.device | None = None) -> None:
@@ -17,12 +34,52 @@ def initialize(device: torch.device | None = None) -> None:
         if on_gpu:
             torch.cuda.set_device(device)
         dist.init_process_group("nccl" if on_gpu else "gloo")
+        _world.peers = Peers()
 
 
-def shutdown() -> None:
-    """Leave the group, if there is one."""
-    if dist.is_initialized():
+def shutdown(failed: bool = False) -> None:
+    """Leave the group, if there is one. failed: without waiting for others, which may have ended."""
+    if not dist.is_initialized():
+        return
+    if failed and dist.get_backend() == "nccl":
+        # leaving in order waits for what is under way, which may be for ever
+        dist.distributed_c10d._abort_process_group()
+    else:
         dist.destroy_process_group()
+    _world.peers, _world.parts = None, {}
+
+
+def ended() -> list[Peer]:
+    """The other processes on this machine that are seen to have ended."""
+    return [] if _world.peers is None else _world.peers.ended()
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """Around a collective: if it fails because another process has ended, ProcessEnded says which."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = _world.peers.reason(error) if _world.peers is not None else None
+        if reason is None:
+            raise
+        raise reason from error
+
+
+def make_parts(size: int) -> None:
+    """Make groups of `size` consecutive processes, for collectives among them; every process calls it alike.
+
+    `size` divides the number of processes. Made once each, for as long as the processes stay together.
+    """
+    assert world_size() % size == 0
+    if size in (1, world_size()) or size in _world.parts:
+        return
+    with _together():
+        for first in range(0, world_size(), size):  # each process makes all of them, as torch asks
+            ranks = list(range(first, first + size))
+            group = dist.new_group(ranks)
+            if isinstance(group, dist.ProcessGroup):  # a number for those that aren't in it
+                _world.parts[size] = group
 
 
 def world_size() -> int:
@@ -48,30 +105,63 @@ def is_main() -> bool:
 def barrier() -> None:
     """Wait for all processes."""
     if world_size() > 1:
-        dist.barrier()
+        with _together():
+            dist.barrier()
 
 
-def all_gather(tensor: Tensor) -> Tensor:
-    """The tensors of all processes joined along the first dimension in rank order, without gradient; equal shapes."""
-    if world_size() == 1:
+def all_gather(tensor: Tensor, part: int | None = None) -> Tensor:
+    """The tensors of all processes joined along the first dimension in rank order, without gradient; equal shapes.
+
+    part: of this process's part of so many only, see `make_parts`.
+    """
+    size = part or world_size()
+    if size == 1:
         return tensor
-    out = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(world_size())]
-    dist.all_gather(out, tensor.detach().contiguous())
+    out = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(size)]
+    with _together():
+        dist.all_gather(out, tensor.detach().contiguous(), _group(size))
     return torch.cat(out)
+
+
+def gather(tensor: Tensor) -> list[Tensor]:
+    """The tensors of all processes on the main one, in rank order; an empty list on the others. Equal shapes."""
+    if world_size() == 1:
+        return [tensor]
+    out = [torch.empty_like(tensor) for _ in range(world_size())] if is_main() else None
+    with _together():
+        dist.gather(tensor.contiguous(), out)
+    return out or []
 
 
 def all_reduce_max(value: Tensor) -> Tensor:
     """The largest of the processes' values, in place."""
     if world_size() > 1:
-        dist.all_reduce(value, dist.ReduceOp.MAX)
+        with _together():
+            dist.all_reduce(value, dist.ReduceOp.MAX)
     return value
 
 
-def all_reduce_sum(value: Tensor) -> Tensor:
-    """The sum of the processes' values, in place; `value` must be contiguous."""
-    if world_size() > 1:
-        dist.all_reduce(value)
+def all_reduce_sum(value: Tensor, part: int | None = None) -> Tensor:
+    """The sum of the processes' values, in place; `value` must be contiguous. part: as in `all_gather`."""
+    size = part or world_size()
+    if size > 1:
+        with _together():
+            dist.all_reduce(value, group=_group(size))
     return value
+
+
+def _group(size: int) -> dist.ProcessGroup | None:
+    return None if size == world_size() else _world.parts[size]
+
+
+@torch.no_grad()
+def average(tensors: list[Tensor]) -> None:
+    """Average tensors of one type over all processes, in place and in one reduction."""
+    if world_size() == 1 or not tensors:
+        return
+    flat = all_reduce_sum(torch.cat([tensor.reshape(-1) for tensor in tensors])).div_(world_size())
+    pieces = torch.split(flat, [tensor.numel() for tensor in tensors])
+    torch._foreach_copy_(tensors, [piece.view(t.shape) for piece, t in zip(pieces, tensors, strict=True)])
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
@@ -84,19 +174,12 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
         return
     parameters = [p for p in parameters if p.requires_grad]
     device = parameters[0].device
-    present = torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8).to(device)
-    dist.all_reduce(present, dist.ReduceOp.MAX)
+    present = all_reduce_max(torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8).to(device))
     used = [p for p, here in zip(parameters, present.tolist(), strict=True) if here]
     for p in used:
         if p.grad is None:
             p.grad = torch.zeros_like(p)
-    gradients = [p.grad for p in used if p.grad is not None]
-    flat = torch.cat([g.reshape(-1) for g in gradients])
-    dist.all_reduce(flat)
-    flat /= world_size()
-    pieces = torch.split(flat, [g.numel() for g in gradients])
-    for gradient, piece in zip(gradients, pieces, strict=True):
-        gradient.copy_(piece.view(gradient.shape))
+    average([p.grad for p in used if p.grad is not None])
 
 
 @torch.no_grad()
@@ -105,5 +188,6 @@ def broadcast_state(module: nn.Module) -> None:
     if world_size() > 1:
         for tensor in module.state_dict().values():
             value = tensor.contiguous()
-            dist.broadcast(value, 0)
+            with _together():
+                dist.broadcast(value, 0)
             tensor.copy_(value)

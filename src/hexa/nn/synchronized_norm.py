@@ -1,0 +1,66 @@
+"""Batch-norm with the statistics of several processes' images (SyncBN; REFERENCE §2.4, §4.1, §6.5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hexa.runtime import processes
+
+
+def synchronized_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, part: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalise x, [B, C] or [B, C, H, W], by mean and variance over the images of `part` consecutive processes.
+
+        y = (x − E[x]) / √(Var[x] + eps) · weight + bias
+
+    Returns y, and E[x] and the unbiased Var[x] for running statistics, the same bits on every process of the part.
+    Statistics are fp32 at least. Processes may hold different numbers of images; each calls it in the same order, and
+    each back-propagates: the input gradient is that of the sum of all processes' losses, and the gradients of weight
+    and bias are this process's share, as those of any other parameter are. One collective each way.
+    """
+    found: tuple[Tensor, Tensor, Tensor] = _SynchronizedNorm.apply(x, weight, bias, eps, part)
+    return found
+
+
+class _SynchronizedNorm(torch.autograd.Function):
+    """torch's fused kernels, told other statistics than their own; they keep channels_last."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, part: int) -> tuple[Tensor, ...]:
+        channels, dtype = x.shape[1], torch.promote_types(x.dtype, torch.float32)
+        # the op wants running statistics to move; by their type it also knows that those of bf16 are fp32
+        nothing = torch.zeros(channels, dtype=dtype, device=x.device)
+        mean, var = torch.batch_norm_update_stats(x, nothing, nothing, 0.0)
+        count = torch.full((1,), x.numel() // channels, dtype=dtype, device=x.device)
+        every = processes.all_gather(torch.cat([mean.to(dtype), var.to(dtype), count])[None], part)  # [P, 2C + 1]
+        means, variances, counts = torch.split(every, [channels, channels, 1], 1)
+        total = counts.sum()
+        share = counts / total
+        mean = (share * means).sum(0)
+        var = (share * (variances + (means - mean).square())).sum(0)
+        y = F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
+        unbiased = var * (total / (total - 1))
+        ctx.save_for_backward(x, weight, mean, var, total)
+        ctx.eps, ctx.part = eps, part
+        ctx.mark_non_differentiable(mean, unbiased)
+        return y, mean, unbiased
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """dx = weight / √(Var[x] + eps) · (dy − E[dy] − x̂ · E[dy·x̂]), x̂ the normalised x, E over the part's images."""
+        x, weight, mean, var, total = ctx.saved_tensors
+        dy = gradients[0].to(x.dtype)
+        # dx here is the first summand alone; Σ dy·x̂ and Σ dy are the gradients of weight and bias
+        wanted = [bool(ctx.needs_input_grad[0]), True, True]
+        dx, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
+            dy, x, weight, mean, var, None, None, False, ctx.eps, wanted
+        )
+        if not wanted[0]:
+            return None, dweight, dbias, None, None
+        sums = processes.all_reduce_sum(torch.stack([dweight, dbias]).to(mean.dtype), ctx.part)
+        along, level = (weight * (var + ctx.eps).rsqrt() * sums / total).to(weight.dtype)
+        dx = dx.sub_(F.batch_norm(x, mean, var, along, level, False, 0.0, ctx.eps))
+        return dx, dweight, dbias, None, None

@@ -1,0 +1,150 @@
+"""The processes of a run as each other's witnesses: who has ended when a collective fails."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+#: How long a failure is looked into, in seconds. A process that is killed closes its connections before it is gone.
+PATIENCE = 5.0
+_NOTE = "hexa: who has ended"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A process of the run. started: when, in its machine's clock ticks, so that a reused number is not mistaken."""
+
+    rank: int
+    host: str
+    pid: int
+    started: str | None = None
+
+    @classmethod
+    def here(cls, rank: int) -> Peer:
+        """This process."""
+        found = _stat(os.getpid())
+        return cls(rank, socket.gethostname(), os.getpid(), found[1] if found is not None else None)
+
+    def is_visible(self) -> bool:
+        """Whether this process can see that one: same machine, and not in another container."""
+        found = _stat(self.pid)
+        return self.host == socket.gethostname() and found is not None and found[1] == self.started
+
+    def has_ended(self) -> bool:
+        """Of a visible one: whether it is gone, or a zombie that its parent has not noticed yet."""
+        found = _stat(self.pid)
+        return found is None or found[1] != self.started or found[0] in "ZX"
+
+
+class ProcessEnded(RuntimeError):
+    """Another process of the run has ended, so that this one can't go on. Exit code 1.
+
+    `speaks` is true in one of those that noticed: the one that was first.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, speaks: bool = True) -> None:
+        super().__init__(what)
+        self.speaks = speaks
+
+    def with_remedy(self, remedy: str) -> ProcessEnded:
+        """The same, with what to do."""
+        return ProcessEnded(f"{self}; {remedy}", self.speaks)
+
+
+class Peers:
+    """All processes of the group, as known when it was formed; `watched` are those this process can see end."""
+
+    def __init__(self) -> None:
+        rank, size = dist.get_rank(), dist.get_world_size()
+        everyone: list[Peer] = [Peer.here(rank)] * size
+        dist.all_gather_object(everyone, Peer.here(rank))
+        self.rank, self.size = rank, size
+        self.watched = [peer for peer in everyone if peer.rank != rank and peer.is_visible()]
+
+    def ended(self) -> list[Peer]:
+        """Those that are seen to have ended by now."""
+        return [peer for peer in self.watched if peer.has_ended()]
+
+    def reason(self, error: RuntimeError) -> ProcessEnded | None:
+        """What lies behind the failure of a collective; None if it is a mistake of the caller's.
+
+        Whoever sees first which process ended leaves a note for all, because those that noticed end as well and would
+        be taken for the cause. Waits up to `PATIENCE` for something to be seen.
+        """
+        if not self.ended() and not _is_of_connection(error):
+            return None
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            note = _leave(None)
+            if note is not None:
+                return ProcessEnded(note, speaks=False)
+            if ended := self.ended():
+                return self._tell(" and ".join(self._name(peer) for peer in ended) + " ended")
+            time.sleep(0.02)
+        cause = " ".join(str(error).split())[:200]
+        return self._tell(f"another process failed, which the report of torchrun names ({cause})")
+
+    def _tell(self, what: str) -> ProcessEnded:
+        token = f"{what}\n{self.rank}"
+        note = _leave(token)
+        return ProcessEnded(what if note is None else note, speaks=note is None)
+
+    def _name(self, peer: Peer) -> str:
+        return f"process {peer.rank} of {self.size} (pid {peer.pid}, on {peer.host})"
+
+
+def launcher() -> str:
+    """What started this process, the same for all processes and restarts of one torchrun: its id, or its own process.
+
+    Without torchrun it is the parent process.
+    """
+    run_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    if run_id not in ("", "none"):  # "none" is what torchrun calls every run without an id
+        return run_id
+    found = _stat(os.getppid())
+    return f"{socket.gethostname()} {os.getppid()} {found[1] if found is not None else ''}".strip()
+
+
+def restarts() -> int:
+    """How often torchrun has started this process again."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def restarts_left() -> int:
+    """How often torchrun may yet start this process again."""
+    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) - restarts()
+
+
+def _leave(note: str | None) -> str | None:
+    """Leave a note in the store that all processes share, unless there is one; returns that of another process."""
+    try:
+        store = dist.distributed_c10d._get_default_store()
+        if note is None:
+            found = store.get(_NOTE).decode() if store.check([_NOTE]) else ""
+        else:
+            found = store.compare_set(_NOTE, "", note).decode()
+    except (RuntimeError, ValueError):  # the store was in the process that ended
+        return None
+    return None if found in ("", note) else found.partition("\n")[0]
+
+
+def _stat(pid: int) -> tuple[str, str] | None:
+    """State and start time of a process from /proc, where there is such a thing."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return fields[0], fields[19]
+
+
+def _is_of_connection(error: RuntimeError) -> bool:
+    words = str(error).lower()
+    return isinstance(error, dist.DistError) or any(word in words for word in ("gloo", "nccl", "connection", "socket"))

@@ -1,0 +1,123 @@
+"""Statistics over several processes against torch's own batch-norm of all their images in one (four processes)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hexa.config import ConfigError
+from hexa.nn.branch_norm import check_groups, convert, use_branch
+from hexa.runtime import processes
+from tests.distributed.together import run_together
+
+WORLD = 4
+#: The images of each process: not the same number, as at the end of a data set.
+SHARES = (3, 1, 5, 3)
+ROWS = [slice(sum(SHARES[:rank]), sum(SHARES[: rank + 1])) for rank in range(WORLD)]
+Results = dict[str, dict[str, Any]]
+CASES = {
+    f"{groups}-{shape}-{dtype}-{layout}": (groups, shape, dtype, layout)
+    for groups in (1, 2)
+    for shape in ("plane", "row")
+    for dtype in ("float64", "float32", "bfloat16")
+    for layout in ("contiguous_format", "channels_last")
+    if (shape, layout) != ("row", "channels_last")
+}
+TOLERANCES = {"float64": 1e-12, "float32": 2e-5, "bfloat16": 3e-2}
+
+
+def inputs(shape: str, dtype: str, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images far from zero, and weights that make a loss of the output."""
+    generator = torch.Generator().manual_seed(0)
+    size = (sum(SHARES), 3, 5, 4) if shape == "plane" else (sum(SHARES), 3)
+    pair = [torch.randn(size, generator=generator, dtype=torch.float64).to(getattr(torch, dtype)) for _ in range(2)]
+    x, weights = (p.contiguous(memory_format=getattr(torch, layout)) if shape == "plane" else p for p in pair)
+    return 2 * x + 3, weights
+
+
+def plain(shape: str, dtype: str) -> nn.BatchNorm2d | nn.BatchNorm1d:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(3) if shape == "plane" else nn.BatchNorm1d(3)
+    nn.init.uniform_(norm.weight, 0.5, 2)
+    nn.init.normal_(norm.bias)
+    return norm.double() if dtype == "float64" else norm
+
+
+def measured(norm: Any, x: torch.Tensor, weights: torch.Tensor) -> dict[str, Any]:
+    """Output, gradients and statistics of a pass, the second of two."""
+    norm(x)
+    x = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    y = norm(x)
+    (y * weights).sum().backward()
+    assert x.grad is not None
+    found = {"y": y.detach(), "dx": x.grad, "weight": norm.weight.grad, "bias": norm.bias.grad}
+    return found | {"mean": norm.running_mean, "var": norm.running_var, "count": norm.num_batches_tracked}
+
+
+def work(folder: str) -> None:
+    found: Results = {}
+    for name, (groups, shape, dtype, layout) in CASES.items():
+        network = convert(nn.Sequential(plain(shape, dtype)), groups=groups)
+        x, weights = (tensor[ROWS[processes.rank()]] for tensor in inputs(shape, dtype, layout))
+        with use_branch(network):
+            found[name] = measured(network[0], x, weights)
+        before = {key: value.clone() for key, value in network.state_dict().items()}
+        with use_branch(network, "aux", update=False):
+            network(x)
+        assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+        grad = found[name]["dx"]
+        assert found[name]["y"].stride() == grad.stride() == x.stride(), "the layout is kept"
+        assert found[name]["y"].dtype == x.dtype
+    torch.save(found, f"{folder}/{processes.rank()}.pt")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
+    folder = tmp_path_factory.mktemp("norm")
+    run_together(WORLD, work, str(folder))
+    return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parts_of_the_processes_equal_one_batch_norm_each(results: list[Results], name: str) -> None:
+    """G = 1: all four together; G = 2: two and two, running statistics by the mean over both."""
+    groups, shape, dtype, layout = CASES[name]
+    tolerance = {"rtol": TOLERANCES[dtype], "atol": TOLERANCES[dtype]}
+    ours = [result[name] for result in results]
+    x, weights = inputs(shape, dtype, layout)
+    parts = [range(WORLD)] if groups == 1 else [range(2), range(2, 4)]
+    statistics = []
+    for ranks in parts:
+        rows = slice(ROWS[ranks[0]].start, ROWS[ranks[-1]].stop)
+        theirs = measured(plain(shape, dtype), x[rows], weights[rows])
+        statistics.append(theirs)
+        for key in ("y", "dx"):
+            torch.testing.assert_close(torch.cat([ours[rank][key] for rank in ranks]), theirs[key], **tolerance)
+        for key in ("weight", "bias"):
+            torch.testing.assert_close(sum(ours[rank][key] for rank in ranks), theirs[key], **tolerance)
+    for key in ("mean", "var", "count"):
+        expected = torch.stack([theirs[key].double() for theirs in statistics]).mean(0)
+        torch.testing.assert_close(ours[0][key].double(), expected, rtol=1e-5, atol=1e-6)
+        assert all(torch.equal(ours[0][key], other[key]) for other in ours)
+
+
+@pytest.mark.parametrize(("groups", "world"), [(1, 1), (8, 1), (8, 8), (8, 4), (1, 6), (3, 6), (12, 6)])
+def test_groups_that_come_out_even(groups: int, world: int) -> None:
+    check_groups(groups, world)
+
+
+@pytest.mark.parametrize(
+    ("groups", "world", "words"),
+    [
+        (4, 6, "4 groups can't be laid out over 6 processes; use 1, 2, 3 or 6"),
+        (8, 3, "use 1, 3 or 9"),
+        (5, 2, "1, 2 or 6"),
+    ],
+)
+def test_others_are_refused_with_numbers_that_work(groups: int, world: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        check_groups(groups, world)
+    assert caught.value.problems[0][0] == "method.bn_groups"
