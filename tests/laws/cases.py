@@ -22,6 +22,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "moco": {"queue_size": 32, "dim": 8, "bn_groups": 2},
     "deepcluster-v2": {"hidden": 16, "dim": 8, "num_prototypes": (6, 5, 4), "bn_groups": 2},
     "swav": {"hidden": 16, "dim": 8, "num_prototypes": 6, "bn_groups": 2, "freeze_prototypes_steps": 1},
+    "pcl-v2": {
+        "contrast.queue_size": 32,
+        "contrast.dim": 8,
+        "contrast.bn_groups": 2,
+        "num_clusters": (30, 5),
+        "num_negatives": 8,
+        "warmup_epochs": 0,
+    },
 }
 
 #: Sizes of the crops of each method, small ones last; methods without an entry get two of SIZE.
@@ -59,6 +67,14 @@ METHODS: dict[str, list[dict[str, Any]]] = {
     ],
     "deepcluster-v2": [{}, {"bn_groups": 1, "freeze_prototypes_steps": 0}],
     "swav": [{}, {"queue_size": 16, "queue_start_epoch": 0, "freeze_prototypes_steps": 0}],
+    "pcl-v2": [
+        {},
+        {"warmup_epochs": 1},
+        {"contrast.bn_groups": 1},
+        {"contrast.symmetric": True},
+        {"contrast.mixed_positives": "pair"},
+        {"contrast.mixed_positives": "batch"},
+    ],
 }
 
 
@@ -82,7 +98,7 @@ class Case:
         """The method in fp64 with seeded weights; `fields` override the case's."""
         torch.manual_seed(0)
         config_class = choices(MethodConfig, "name", "hexa.methods")[self.method]
-        config = config_class(**{**SMALL.get(self.method, {}), **self.fields, **fields})
+        config = config_class(**nested({**SMALL.get(self.method, {}), **self.fields, **fields}))
         network = network or build(NetworkConfig(name="small-resnet", widths=(4, 8)))
         branches = dict.fromkeys(["main", *(b for h in self.hard().values() for b in h.branches())])
         setting = Setting(DATA, BATCH, world_size=processes.world_size(), branches=tuple(branches))
@@ -120,6 +136,16 @@ def all_cases() -> list[Case]:
         cases.append(Case(method, {}, {"adversarial": {}, "cutmix_adversarial": mixed}))
         cases.append(Case(method, {}, {"adversarial": {}, "cutmix": {}, "cutmix_adversarial": mixed}))
     return cases
+
+
+def nested(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a method in a method, such as `contrast.bn_groups`, as a dictionary; `bn_groups` then names it too."""
+    found: dict[str, Any] = {}
+    for path, value in fields.items():
+        inner = [name for name in fields if name.endswith(f".{path}")]
+        parent, _, last = (inner or [path])[0].rpartition(".")
+        (found.setdefault(parent, {}) if parent else found)[last] = value
+    return found
 
 
 def batch(

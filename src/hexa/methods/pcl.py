@@ -1,0 +1,227 @@
+"""PCL-v2 (Li et al., ICLR 2021; REFERENCE §9): MoCo-v2, and recognise the clusters of an image as well as its key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+
+from hexa.config import ConfigError
+from hexa.core import Batch, Branch, Method, MethodConfig, Passes, PseudoLabels, Setting
+from hexa.core.batch import Index
+from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels
+from hexa.nn.encoder import unit
+from hexa.ops.kmeans import UNASSIGNED, spherical_kmeans
+from hexa.ops.partitions import entropy_share, mutual_information
+from hexa.ops.proto_nce import compare, concentrations, proto_nce
+from hexa.runtime import processes
+
+#: What PCL's MoCo has of its own; the rest is MoCo-v2's.
+_CONTRAST = {"queue_size": 16384}
+
+
+class PCLConfig(MethodConfig):
+    """PCL-v2 as published for ImageNet: MoCo-v2 with a queue of 16,384, three clusterings after 20 epochs."""
+
+    name: Literal["pcl-v2"] = "pcl-v2"
+    contrast: MoCoConfig = pydantic.Field(default=MoCoConfig.model_validate(_CONTRAST))
+    """The part that is MoCo: m 0.999, τ 0.2, which is also the mean of the clusters' temperatures."""
+    num_clusters: tuple[pydantic.PositiveInt, ...] = pydantic.Field(default=(25000, 50000, 100000), min_length=1)
+    """Clusters of each clustering, K: about a 50th, a 25th and a 13th of the images."""
+    num_negatives: int = pydantic.Field(default=16384, gt=0)
+    """Random prototypes that a query is told apart from beside those of the batch, r; all others if there are fewer.
+    More where images of a batch share a prototype: a batch is always compared to r + B."""
+    warmup_epochs: int = pydantic.Field(default=20, ge=0)
+    """Epochs at the start with InfoNCE alone and no clustering."""
+    kmeans_iterations: int = pydantic.Field(default=20, gt=0)
+    """Updates of the centroids at the start of every later epoch."""
+
+    @pydantic.field_validator("contrast", mode="before")
+    @classmethod
+    def _complete(cls, value: Any) -> Any:
+        """Naming one field of MoCo leaves the others what they are in PCL."""
+        return {**_CONTRAST, **value} if isinstance(value, dict) else value
+
+    def check(self, setting: Setting) -> None:
+        problems = []
+        try:
+            self.contrast.check(setting)
+        except ConfigError as error:
+            problems = [(path.replace("method.", "method.contrast.", 1), message) for path, message in error.problems]
+        most = max(self.num_clusters)
+        if most > setting.data_size:
+            largest = max(1, setting.data_size // 13)
+            fewer = ",".join(str(max(1, count * largest // most)) for count in self.num_clusters)
+            message = f"{most} are more than the {setting.data_size} images; use [{fewer}]"
+            problems.append(("method.num_clusters", message))
+        if problems:
+            raise ConfigError(problems)
+
+    def build(self, backbone: nn.Module, setting: Setting) -> PCL:
+        self.check(setting)
+        return PCL(self, backbone, setting)
+
+
+@dataclass(frozen=True, eq=False)
+class PCLLabels(PseudoLabels):
+    """The key of every anchor's image, and in each clustering its prototype among those that the batch is compared to.
+
+    contrast: what MoCo predicts. compared: H tensors [M_h], numbers of prototypes, shared by all images; none in the
+    warm-up. targets: int64 [H, B], places in `compared`, −100 for an image without cluster. weight: [B], 0 for these,
+    and for the others what makes the mean over all images the mean over them.
+    """
+
+    contrast: MoCoLabels
+    compared: tuple[Tensor, ...]
+    targets: Tensor
+    weight: Tensor
+
+    def __getitem__(self, index: Index) -> PCLLabels:
+        return replace(self, contrast=self.contrast[index], targets=self.targets[:, index], weight=self.weight[index])
+
+    def mixed(self, permutation: Tensor) -> tuple[PCLLabels, PCLLabels]:
+        first, second = self.contrast.mixed(permutation)
+        partner = replace(self, contrast=second, targets=self.targets[:, permutation], weight=self.weight[permutation])
+        return replace(self, contrast=first), partner
+
+
+class PCL(Method):
+    """L = InfoNCE + 1/H Σ_h ProtoNCE_h, ProtoNCE = −log softmax_j(q·c_j / φ_j) at the image's cluster.
+
+    At the start of every epoch after the warm-up all images, as evaluation sees them, go through the momentum encoder
+    with running statistics; each of H k-means of these features gives prototypes c, their concentrations φ
+    (`ops.proto_nce`) and a cluster to each image. A hard example is a query: keys, prototypes and clusters are those of
+    the clean image, and mixing mixes both kinds of pseudo-label (REFERENCE §5.6, §9).
+
+    A query is told apart by the prototypes of all images of the step and r random others, the same for all terms of the
+    step. The published code lists a prototype as often as images of the process have it, an image's own among its
+    negatives too; here each is there once, and the step is that of all processes, so that their number does not matter.
+    It takes the best of five k-means of at most 1000 images a cluster by Euclidean distance and scales the centroids to
+    unit length afterwards; here one k-means of all images is by cosine.
+
+    The loss of a network that tells nothing apart changes at the end of the warm-up, so `chance_loss` is None.
+    """
+
+    def __init__(self, config: PCLConfig, backbone: nn.Module, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        self.contrast = MoCo(config.contrast, backbone, setting)
+        self.num_compared = config.num_negatives + setting.batch_size
+        self.first_step = config.warmup_epochs * (setting.data_size // setting.batch_size)
+        every = sum(config.num_clusters)  # those of all clusterings, one after another
+        self.register_buffer("centroids", torch.zeros(every, config.contrast.dim))  # [Σ K, D]
+        self.register_buffer("concentrations", torch.full((every,), config.contrast.temperature))  # [Σ K]
+        table = torch.full((len(config.num_clusters), setting.data_size), UNASSIGNED, dtype=torch.int32)
+        self.register_buffer("clusters", table)  # [H, N]
+        self.centroids: Tensor
+        self.concentrations: Tensor
+        self.clusters: Tensor
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.contrast.backbone
+
+    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
+        return self.contrast.anchors(batch)
+
+    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+        return self.contrast.embed(crops, branch)
+
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> PCLLabels:
+        contrast = self.contrast.pseudo_labels(batch, embedding)
+        own = self.clusters[:, batch.index].long()
+        weight = (own[0] != UNASSIGNED).to(batch.crops[0].dtype)
+        if batch.step < self.first_step:  # known without asking the device whether there are clusters
+            return PCLLabels(contrast, (), own[:0], weight)
+        everyone = processes.all_gather(own.T.contiguous()).T
+        compared, targets = [], []
+        for number, count in enumerate(self.config.num_clusters):
+            generator = batch.stream.child("negative prototypes", number).generator(own.device)
+            chosen, places = compare(own[number], everyone[number], count, self.num_compared, generator)
+            compared.append(chosen)
+            targets.append(places)
+        # the mean is over the clustered images of all processes, so it does not depend on who got which
+        clustered = (everyone[0] != UNASSIGNED).to(weight.dtype).sum().clamp_min(1)
+        weight = weight * (everyone.shape[1] / clustered)
+        return PCLLabels(contrast, tuple(compared), torch.stack(targets), weight)
+
+    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, PCLLabels)
+        instance = self.contrast.loss(embedding, labels.contrast)
+        if not labels.compared:
+            return instance
+        views = len(embedding)
+        sizes = list(self.config.num_clusters)
+        centroids, temperatures = torch.split(self.centroids, sizes), torch.split(self.concentrations, sizes)
+        parts = [
+            proto_nce(embedding, rows[chosen], temperature[chosen], targets.expand(views, -1))
+            for rows, temperature, chosen, targets in zip(
+                centroids, temperatures, labels.compared, labels.targets, strict=True
+            )
+        ]
+        # as in MoCo, the two terms of a symmetric loss are added
+        return instance + views * torch.stack(parts).mean(0) * labels.weight
+
+    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        """Whether the key is found; prototypes are left out, so that the warm-up and later epochs compare."""
+        assert isinstance(labels, PCLLabels)
+        return self.contrast.correct(embedding, labels.contrast)
+
+    @torch.no_grad()
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
+        assert isinstance(labels, PCLLabels)
+        self.contrast.commit(batch, embedding, labels.contrast)
+
+    # -- between epochs -----------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
+        """Cluster, from the end of the warm-up on; returns the same facts as DeepCluster-v2, means over clusterings."""
+        if epoch < self.config.warmup_epochs:
+            return {}
+        rows, index = self._features(data)
+        before, table = self.clusters.clone(), torch.full_like(self.clusters, UNASSIGNED)
+        centroids, temperatures = [], []
+        for number, count in enumerate(self.config.num_clusters):
+            generator = data.stream.child("kmeans", number).generator()
+            found = spherical_kmeans(rows, count, generator, iterations=self.config.kmeans_iterations)
+            table[number, index] = found.assignments.int()
+            centroids.append(found.centroids)
+            temperatures.append(
+                concentrations(rows, found.centroids, found.assignments, self.config.contrast.temperature)
+            )
+        self.centroids.copy_(torch.cat(centroids))
+        self.concentrations.copy_(torch.cat(temperatures))
+        # shares do not overlap, so whoever has a cluster for an image is right
+        self.clusters.copy_(processes.all_reduce_max(table))
+        return self._health(before, data.labels) if processes.is_main() else {}
+
+    def _features(self, data: Passes) -> tuple[Tensor, Tensor]:
+        """Momentum features [n, D] of this process's share of all images, and their positions [n]."""
+        key = self.contrast.key
+        was = key.training
+        key.eval()
+        rows, index = [self.centroids[:0]], [torch.empty(0, dtype=torch.long, device=self.clusters.device)]
+        for batch in data.images():
+            rows.append(unit(key(batch.crops[0])))
+            index.append(batch.index.to(self.clusters.device))
+        key.train(was)
+        return torch.cat(rows), torch.cat(index)
+
+    def _health(self, before: Tensor, labels: Tensor | None) -> dict[str, float]:
+        """What is worth knowing of clusterings (REFERENCE §10.9)."""
+        now, before = self.clusters.cpu().long(), before.cpu().long()
+        sizes = [row[row >= 0].bincount(minlength=k) for row, k in zip(now, self.config.num_clusters, strict=True)]
+        facts = {
+            "clusters/non_empty": [float((size > 0).double().mean()) for size in sizes],
+            "clusters/entropy": [entropy_share(size) for size in sizes],
+        }
+        if bool((before >= 0).any()):
+            facts["clusters/nmi_previous"] = [mutual_information(*pair) for pair in zip(now, before, strict=True)]
+        if labels is not None:
+            facts["clusters/nmi_labels"] = [mutual_information(row, labels) for row in now]
+        return {name: sum(values) / len(values) for name, values in facts.items()}

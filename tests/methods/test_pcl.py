@@ -1,0 +1,335 @@
+"""PCL-v2 against its equations written out image by image, its warm-up, and what it remembers."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hexa.config import ConfigError
+from hexa.core import MAIN, Batch, Objective, Setting
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.hard_examples.cutmix import CutMix
+from hexa.methods.moco import MoCoConfig
+from hexa.methods.pcl import PCL, PCLConfig, PCLLabels
+from hexa.nn.backbones import NetworkConfig, build
+from hexa.nn.branch_norm import BranchBatchNorm
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
+from tests.distributed.together import run_together
+
+DATA, BATCH, SIZE = 23, 4, 12
+CLUSTERS = (15, 3)
+STEPS = DATA // BATCH
+
+
+def method(network: nn.Module | None = None, world_size: int = 1, **fields: object) -> PCL:
+    torch.manual_seed(0)
+    values = {"num_clusters": CLUSTERS, "num_negatives": 4, "warmup_epochs": 0, **fields}
+    values["contrast"] = {"queue_size": 16, "dim": 6, **values.get("contrast", {})}  # type: ignore[dict-item]
+    config = PCLConfig.model_validate(values)
+    network = network or build(NetworkConfig(name="small-resnet", widths=(4, 8)))
+    return config.build(network, Setting(DATA, BATCH, world_size, branches=("main", "aux"))).double()
+
+
+def batch(step: int = 0, index: list[int] | None = None) -> Batch:
+    stream = Stream(3).child("step", step)
+    generator = stream.child("pixels").generator()
+    crops = tuple(torch.rand(BATCH, 3, SIZE, SIZE, generator=generator, dtype=torch.float64) for _ in range(2))
+    return Batch(crops, torch.tensor([4, 20, 9, 0] if index is None else index), stream, step)
+
+
+class Data:
+    """This process's share of all images but those of `missing`, in batches of five."""
+
+    labels = torch.arange(DATA) % 3
+
+    def __init__(self, missing: tuple[int, ...] = ()) -> None:
+        self.stream = Stream(5).child("epoch")
+        self.missing = missing
+
+    def views(self) -> Iterator[Batch]:
+        raise AssertionError("PCL clusters images as evaluation sees them")
+
+    def images(self) -> Iterator[Batch]:
+        pixels = torch.rand(DATA, 3, SIZE, SIZE, generator=self.stream.generator(), dtype=torch.float64)
+        rank, world = processes.rank(), processes.world_size()
+        mine = range(rank * DATA // world, (rank + 1) * DATA // world)
+        index = torch.tensor([image for image in mine if image not in self.missing])
+        for number, part in enumerate(index.split(5)):
+            yield Batch((pixels[part],), part, self.stream.child("batch", number), number)
+
+
+def labels_of(made: PCL, data: Batch) -> PCLLabels:
+    labels = made.pseudo_labels(data, None)
+    assert isinstance(labels, PCLLabels)
+    return labels
+
+
+def of_clustering(made: PCL, number: int) -> tuple[Tensor, Tensor]:
+    """Its centroids and concentrations, by counting rows."""
+    begin = sum(CLUSTERS[:number])
+    part = slice(begin, begin + CLUSTERS[number])
+    return made.centroids[part], made.concentrations[part]
+
+
+def test_all_images_are_clustered_by_momentum_features_with_running_statistics() -> None:
+    made = method()
+    made.train()
+    for step in range(2):  # so that the key encoder differs from the query's, and statistics from their start
+        data = batch(step)
+        made.commit(data, None, labels_of(made, data))
+    for p in made.contrast.key.parameters():
+        p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    key, before = copy.deepcopy(made.contrast.key).eval(), copy.deepcopy(made.contrast.state_dict())
+    facts = made.start_epoch(0, Data())
+    pixels = torch.cat([part.crops[0] for part in Data().images()])
+    with torch.no_grad():
+        features = F.normalize(key(pixels))
+    for number, count in enumerate(CLUSTERS):
+        centroids, _ = of_clustering(made, number)
+        torch.testing.assert_close(centroids.norm(dim=1), torch.ones(count, dtype=torch.float64))
+        table = made.clusters[number].long()
+        assert torch.equal(table, (features @ centroids.T).argmax(1))
+        for k in range(count):  # the centroid of its rows, up to the last assignment
+            if bool((table == k).any()):
+                direction = F.normalize(features[table == k].sum(0), dim=0)
+                assert float(direction @ centroids[k]) > 0.99
+    assert all(torch.equal(value, before[name]) for name, value in made.contrast.state_dict().items())
+    assert all(module.training for module in made.modules())
+    assert 0 < facts["clusters/non_empty"] <= 1
+    assert 0 <= facts["clusters/nmi_labels"] <= 1
+    assert 0 <= facts["clusters/entropy"] <= 1
+    assert "clusters/nmi_previous" not in facts
+    assert made.start_epoch(1, Data())["clusters/nmi_previous"] == pytest.approx(1)
+
+
+def test_concentrations_are_those_of_the_features() -> None:
+    made = method()
+    made.start_epoch(0, Data())
+    key = copy.deepcopy(made.contrast.key).eval()
+    with torch.no_grad():
+        features = F.normalize(key(torch.cat([part.crops[0] for part in Data().images()])))
+    for number, count in enumerate(CLUSTERS):
+        centroids, found = of_clustering(made, number)
+        raw = []
+        for k in range(count):
+            distances = [
+                float((features[i] - centroids[k]).norm()) for i in range(DATA) if int(made.clusters[number, i]) == k
+            ]
+            size = len(distances)
+            raw.append(sum(distances) / (size * math.log(size + 10)) if size > 1 else 0.0)
+        ordered = sorted(value or max(raw) for value in raw)
+
+        def percentile(share: float, ordered: list[float] = ordered) -> float:
+            place = share * (len(ordered) - 1)
+            low, rest = int(place), place - int(place)
+            return ordered[low] + rest * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
+
+        clipped = [min(max(value or max(raw), percentile(0.1)), percentile(0.9)) for value in raw]
+        expected = [0.2 * value / (sum(clipped) / count) for value in clipped]
+        assert found.tolist() == pytest.approx(expected, rel=1e-9)
+
+
+def by_hand(made: PCL, query: Tensor, image: int, labels: PCLLabels) -> float:
+    """InfoNCE + mean of ProtoNCE of one query [D], with the cluster of `image` looked up in the table."""
+    parts = []
+    for number, compared in enumerate(labels.compared):
+        centroids, phi = of_clustering(made, number)
+        own = int(made.clusters[number, image])
+        scores = {j: math.exp(float(query @ centroids[j]) / float(phi[j])) for j in compared.tolist()}
+        negatives = sum(score for j, score in scores.items() if j != own)
+        parts.append(-math.log(scores[own] / (scores[own] + negatives)))
+    return sum(parts) / len(parts)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_loss_is_info_nce_plus_the_mean_of_proto_nce(symmetric: bool) -> None:
+    made = method(contrast={"symmetric": symmetric})
+    made.start_epoch(0, Data())
+    data = batch()
+    labels = labels_of(made, data)
+    assert [len(compared) for compared in labels.compared] == [8, 3]  # r = 4 and a batch of 4; all there are
+    embedding = made.embed(made.anchors(data), MAIN).detach()
+    found = made.loss(embedding, labels)
+    views = len(embedding)
+    assert views == 1 + symmetric
+    for view in range(views):
+        for place, image in enumerate(data.index.tolist()):
+            query, key = embedding[view, place], labels.contrast.keys[view, place]
+            scores = [math.exp(float(query @ other) / 0.2) for other in (key, *made.contrast.queue)]
+            expected = -math.log(scores[0] / sum(scores)) + by_hand(made, query, image, labels)
+            assert float(found[view, place]) == pytest.approx(views * expected, rel=1e-12)
+
+
+def test_the_step_draws_its_negatives_and_never_a_positive() -> None:
+    made = method()
+    made.start_epoch(0, Data())
+    drawn = set()
+    for step in range(20):
+        data = batch(step)
+        first, again = labels_of(made, data), labels_of(made, data)
+        for number, compared in enumerate(first.compared):
+            assert torch.equal(compared, again.compared[number])
+            positives = made.clusters[number, data.index].tolist()
+            assert len(set(compared.tolist())) == len(compared)
+            assert set(positives) <= set(compared.tolist())
+            assert compared[first.targets[number]].tolist() == positives
+        drawn.add(frozenset(first.compared[0].tolist()))
+    assert len(drawn) > 10
+
+
+def test_warm_up_is_moco() -> None:
+    """No clustering, and a loss that is MoCo's to the bit; prototypes from the first step after it on."""
+    made = method(warmup_epochs=2)
+    before = copy.deepcopy(made.state_dict())
+    assert made.start_epoch(1, Data()) == {}
+    assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
+    for step, clustered in ((0, False), (2 * STEPS - 1, False), (2 * STEPS, True)):
+        if clustered:
+            assert made.start_epoch(2, Data())
+        labels = labels_of(made, batch(step))
+        assert len(labels.compared) == 2 * clustered
+        embedding = made.embed(made.anchors(batch(step)), MAIN)
+        loss, instance = made.loss(embedding, labels), made.contrast.loss(embedding, labels.contrast)
+        assert torch.equal(loss, instance) != clustered
+        assert torch.equal(made.correct(embedding, labels), made.contrast.correct(embedding, labels.contrast))
+
+
+def test_images_without_cluster_leave_the_mean_to_the_others() -> None:
+    made = method()
+    made.start_epoch(0, Data(missing=(9, 17)))
+    assert (made.clusters[:, [9, 17]] == -100).all()
+    assert int((made.clusters >= 0).sum()) == 2 * (DATA - 2)
+    data = batch()
+    labels = labels_of(made, data)
+    embedding = made.embed(made.anchors(data), MAIN)
+    ours = made.loss(embedding, labels) - made.contrast.loss(embedding, labels.contrast)
+    seen = [place for place, image in enumerate(data.index.tolist()) if image != 9]
+    expected = [by_hand(made, embedding[0, p].detach(), int(data.index[p]), labels) for p in seen]
+    assert float(ours.mean().detach()) == pytest.approx(sum(expected) / 3, rel=1e-12)
+    alone = replace(data, index=torch.tensor([9, 17, 9, 17]))
+    labels = labels_of(made, alone)
+    loss, instance = made.loss(embedding, labels), made.contrast.loss(embedding, labels.contrast)
+    assert torch.equal(loss, instance)
+    gradient = torch.autograd.grad(loss.mean(), embedding)[0]
+    assert bool(gradient.isfinite().all())
+
+
+def test_mixing_mixes_both_kinds_of_pseudo_label() -> None:
+    made = method()
+    made.start_epoch(0, Data(missing=(9,)))
+    data = batch()
+    labels, order = labels_of(made, data), torch.tensor([2, 1, 3, 0])
+    embedding = made.embed(made.anchors(data), MAIN).detach()
+    first, second = labels.mixed(order)
+    mixed = 0.7 * made.loss(embedding, first) + 0.3 * made.loss(embedding, second)
+    keys = (labels.contrast, labels.contrast[order])
+    instance = [made.contrast.loss(embedding, part) for part in keys]
+    for place in range(BATCH):
+        expected = 0.0
+        for share, image, part in zip((0.7, 0.3), (place, int(order[place])), instance, strict=True):
+            position = int(data.index[image])
+            proto = 0.0 if position == 9 else by_hand(made, embedding[0, place], position, labels)
+            expected += share * (float(part[0, place]) + proto * 4 / 3)
+        assert float(mixed[0, place]) == pytest.approx(expected, rel=1e-12)
+    torch.testing.assert_close(made.loss(embedding[:, order], labels[order]), made.loss(embedding, labels)[:, order])
+
+
+def test_hard_examples_share_prototypes_and_only_clean_keys_are_remembered() -> None:
+    made, plain = method(), method()
+    for one in (made, plain):
+        one.start_epoch(0, Data())
+    objective = Objective(made, {"adversarial": Adversarial(), "cutmix": CutMix()})
+    for term in objective.losses(batch()):
+        term.loss.backward()
+        for part in term.parts.values():
+            for labels, _ in part.example.mixture:
+                assert isinstance(labels, PCLLabels)
+                expected = labels_of(plain, batch()).compared
+                assert all(torch.equal(a, b) for a, b in zip(labels.compared, expected, strict=True))
+    objective.commit(batch())
+    plain.commit(batch(), None, labels_of(plain, batch()))
+    torch.testing.assert_close(made.contrast.queue, plain.contrast.queue)
+    for name in ("centroids", "concentrations", "clusters"):
+        assert torch.equal(getattr(made, name), getattr(plain, name))
+
+
+def test_a_checkpoint_in_the_middle_of_an_epoch_goes_on_alike() -> None:
+    made, other = method(warmup_epochs=1), method(warmup_epochs=1)
+    made.start_epoch(1, Data())
+    made.commit(batch(STEPS), None, labels_of(made, batch(STEPS)))
+    other.restore(made.checkpoint())
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in made.state_dict().items())
+    data = batch(STEPS + 1)
+    losses = [m.loss(m.embed(m.anchors(data), MAIN), labels_of(m, data)) for m in (made, other)]
+    assert torch.equal(*losses)
+    assert len(labels_of(other, data).compared) == 2
+
+
+def test_more_clusters_than_images_is_one_line_with_numbers_that_work() -> None:
+    config = PCLConfig()
+    with pytest.raises(ConfigError, match=r"method\.num_clusters: 100000 are more than the 50000 images; use") as e:
+        config.check(Setting(50000, 256))
+    assert str(e.value).endswith("use [961,1923,3846]")
+    PCLConfig(num_clusters=(961, 1923, 3846)).check(Setting(50000, 256))
+    with pytest.raises(ConfigError, match=r"use \[1,1,1\]"):
+        config.check(Setting(16, 16))
+    config.check(Setting(1_281_167, 256))
+
+
+def test_fields_of_moco_are_named_where_they_are() -> None:
+    with pytest.raises(ConfigError, match=r"^method\.contrast\.queue_size: 16384 is not divisible by the 100 keys"):
+        PCLConfig(num_clusters=(10,)).check(Setting(500, 100))
+    assert PCLConfig().contrast == MoCoConfig(queue_size=16384, momentum=0.999, temperature=0.2, head="mlp")
+    named = PCLConfig.model_validate({"contrast": {"temperature": 0.1}})
+    assert named.contrast == MoCoConfig(queue_size=16384, temperature=0.1)
+
+
+def test_backbone_and_branches_are_those_of_its_moco() -> None:
+    made = method(contrast={"bn_groups": 2})
+    assert made.backbone is made.contrast.query.backbone
+    norms = [m for m in made.backbone.modules() if isinstance(m, BranchBatchNorm)]
+    assert norms
+    assert all(m.groups == 2 and "aux" in dict(m.named_children()) for m in norms)
+
+
+def clustered(world_size: int) -> dict[str, Tensor]:
+    """What two epochs and a step between leave behind; without batch-norm, so that images meet only in the loss."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(100, 6))
+    network.num_features = 6  # type: ignore[assignment]
+    made = method(network, world_size)
+    size = BATCH // world_size
+    rows = slice(processes.rank() * size, (processes.rank() + 1) * size)
+    made.start_epoch(0, Data(missing=(9,)))
+    whole = batch()
+    data = replace(whole, crops=tuple(crop[rows] for crop in whole.crops), index=whole.index[rows])
+    labels = labels_of(made, data)
+    made.loss(made.embed(made.anchors(data), MAIN), labels).mean().backward()
+    processes.average_gradients(p for p in made.parameters() if p.requires_grad)
+    made.commit(data, None, labels)
+    gradients = {f"gradient {n}": p.grad for n, p in made.named_parameters() if p.grad is not None}
+    made.start_epoch(1, Data())
+    return {**made.state_dict(), **gradients}
+
+
+def work(folder: str) -> None:
+    torch.save(clustered(2), f"{folder}/{processes.rank()}.pt")
+
+
+def test_shares_of_different_lengths_give_what_one_process_finds(tmp_path: Path) -> None:
+    """23 images on two processes, one of them unreadable; the seen images of a batch are not spread evenly either."""
+    run_together(2, work, str(tmp_path))
+    one, (first, second) = clustered(1), [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    assert one.keys() == first.keys()
+    for name, value in one.items():
+        assert torch.equal(first[name], second[name]), name
+        torch.testing.assert_close(first[name], value, atol=1e-12, rtol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
