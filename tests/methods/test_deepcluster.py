@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from hexa.config import ConfigError
 from hexa.core import MAIN, Batch, Objective, Setting
 from hexa.hard_examples.cutmix import CutMix
-from hexa.methods.deepcluster import UNSEEN, DeepCluster, DeepClusterConfig
+from hexa.methods.deepcluster import DeepCluster, DeepClusterConfig
 from hexa.nn.backbones import NetworkConfig, build
+from hexa.ops.kmeans import UNASSIGNED
 from hexa.runtime.random import Stream
 
 DATA, BATCH, SIZES = 22, 4, (12, 12, 8)
@@ -87,7 +88,7 @@ def test_heads_cluster_banks_0_1_0_and_centroids_become_prototypes() -> None:
         torch.testing.assert_close(prototypes.norm(dim=1), torch.ones(HEADS[head], dtype=torch.float64))
         for image in range(DATA):
             if image in missing:
-                assert int(table[image]) == UNSEEN
+                assert int(table[image]) == UNASSIGNED
             else:
                 assert int(table[image]) == int((prototypes @ made.bank.embeddings[bank, image]).argmax())
     assert facts["clusters/non_empty"] == 1.0
@@ -107,7 +108,7 @@ def method_after_an_epoch(made: DeepCluster) -> dict[str, float]:
 def test_loss_is_the_mean_over_heads_of_cross_entropies_over_seen_rows() -> None:
     made = method()
     made.start_epoch(0, Data())
-    missing = next(image for image in range(DATA) if int(made.clusters[0, image]) == UNSEEN)
+    missing = next(image for image in range(DATA) if int(made.clusters[0, image]) == UNASSIGNED)
     step = batch(0, Stream(3))
     step = replace(step, index=torch.tensor([missing, *step.index[1:].tolist()]))
     embedding = made.embed(step.crops, MAIN)
@@ -118,7 +119,7 @@ def test_loss_is_the_mean_over_heads_of_cross_entropies_over_seen_rows() -> None
         for view in range(3):
             for image in range(BATCH):
                 cluster = int(made.clusters[head, step.index[image]])
-                if cluster != UNSEEN:
+                if cluster != UNASSIGNED:
                     scores = [float(embedding[view, image].detach() @ c) / 0.1 for c in linear(made.prototypes[head])]
                     rows.append(-scores[cluster] + math.log(sum(math.exp(s) for s in scores)))
         heads.append(sum(rows) / len(rows))
@@ -148,8 +149,10 @@ def test_mixed_loss_weighs_both_clusters_and_skips_the_unseen_half() -> None:
     for head in range(3):
         scores = embedding @ linear(made.prototypes[head]).T / 0.1
         for view in range(3):
-            own = F.cross_entropy(scores[view], made.clusters[head, step.index].long(), ignore_index=UNSEEN)
-            other = F.cross_entropy(scores[view], made.clusters[head, step.index[order]].long(), ignore_index=UNSEEN)
+            own = F.cross_entropy(scores[view], made.clusters[head, step.index].long(), ignore_index=UNASSIGNED)
+            other = F.cross_entropy(
+                scores[view], made.clusters[head, step.index[order]].long(), ignore_index=UNASSIGNED
+            )
             expected += (share[view, 0] * own + (1 - share[view, 0]) * other) / 9
     torch.testing.assert_close(mixed, expected)
 

@@ -172,10 +172,10 @@ def test_queue_is_drawn_from_the_seed_alone() -> None:
     assert not torch.equal(queues[0], queues[2])
 
 
-def test_one_view_is_a_clear_error() -> None:
-    data = Batch(batch().crops[:1], batch().index, Stream(0))
-    with pytest.raises(ConfigError, match="two views"):
-        moco().pseudo_labels(data, None)
+@pytest.mark.parametrize("crops", [1, 3])
+def test_other_than_two_crops_are_a_clear_error(crops: int) -> None:
+    with pytest.raises(ConfigError, match=rf"views\.num_views: MoCo compares two crops, not {crops}; use 2"):
+        MoCoConfig(queue_size=8).check(Setting(64, 8, num_crops=crops))
 
 
 def test_labels_are_reordered_whole() -> None:

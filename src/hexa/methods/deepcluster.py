@@ -17,16 +17,13 @@ from hexa.core import MAIN, Batch, Branch, Method, MethodConfig, Passes, PseudoL
 from hexa.core.batch import Index
 from hexa.nn import memory_bank
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import convert, use_branch
+from hexa.nn.branch_norm import check_groups, convert, groups_here, use_branch
 from hexa.nn.encoder import Encoder, normalized_head, unit
 from hexa.nn.memory_bank import MemoryBank
 from hexa.nn.normalize import Normalize
-from hexa.ops.kmeans import spherical_kmeans
-from hexa.ops.partitions import entropy_share, mutual_information
+from hexa.ops.kmeans import UNASSIGNED, spherical_kmeans
+from hexa.ops.partitions import health
 from hexa.runtime import processes
-
-#: The cluster of an image that took no part in the clustering.
-UNSEEN = -100
 
 
 class DeepClusterConfig(MethodConfig):
@@ -51,6 +48,7 @@ class DeepClusterConfig(MethodConfig):
     """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
 
     def check(self, setting: Setting) -> None:
+        check_groups(self.bn_groups, setting.world_size)
         needed = max(self.crops_for_assign) + 1
         if setting.num_crops < needed:
             message = f"{setting.num_crops} crops are fewer than method.crops_for_assign needs; use {needed}"
@@ -70,7 +68,7 @@ class DeepClusterConfig(MethodConfig):
 class ClusterLabels(PseudoLabels):
     """The clusters of every image, one a head, for all of its crops.
 
-    clusters: int64 [H, B], UNSEEN for an image without one. weight: [B], 0 for these, and for the others what makes
+    clusters: int64 [H, B], UNASSIGNED for an image without one. weight: [B], 0 for these, and for the others what makes
     the mean over all images the mean over them. frozen: no gradient goes to the prototypes in this step.
     """
 
@@ -94,13 +92,13 @@ class DeepCluster(Method):
         super().__init__()
         self.config = config
         head = normalized_head(num_features(backbone), config.hidden, config.dim)
-        self.groups = max(1, config.bn_groups // setting.world_size)
+        self.groups = groups_here(config.bn_groups)
         encoder = Encoder(backbone, head, Normalize(setting.mean, setting.std))
         self.encoder = convert(encoder, setting.branches, config.bn_groups)
         self.prototypes = nn.ModuleList(nn.Linear(config.dim, count, bias=False) for count in config.num_prototypes)
         self.prototypes.requires_grad_(config.freeze_prototypes_steps is not None)
         self.bank = MemoryBank(setting.data_size, len(config.crops_for_assign), config.dim)
-        table = torch.full((len(config.num_prototypes), setting.data_size), UNSEEN, dtype=torch.int32)
+        table = torch.full((len(config.num_prototypes), setting.data_size), UNASSIGNED, dtype=torch.int32)
         self.register_buffer("clusters", table)  # [H, N]
         self.clusters: Tensor
 
@@ -126,7 +124,7 @@ class DeepCluster(Method):
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ClusterLabels:
         clusters = self.clusters[:, batch.index].long()
-        weight = (clusters[0] != UNSEEN).to(batch.crops[0].dtype)
+        weight = (clusters[0] != UNASSIGNED).to(batch.crops[0].dtype)
         # the mean is over the seen images of all processes, so it does not depend on who got which
         seen = processes.all_reduce_sum(weight.sum())
         frozen = self.config.freeze_prototypes_steps
@@ -141,7 +139,7 @@ class DeepCluster(Method):
         views, count = embedding.shape[:2]
         losses = [
             F.cross_entropy(
-                scores / self.config.temperature, clusters.repeat(views), ignore_index=UNSEEN, reduction="none"
+                scores / self.config.temperature, clusters.repeat(views), ignore_index=UNASSIGNED, reduction="none"
             )
             for scores, clusters in self._scores(embedding, labels)
         ]
@@ -172,9 +170,7 @@ class DeepCluster(Method):
 
     @torch.no_grad()
     def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
-        """Cluster; returns the share of non-empty clusters, the entropy of the assignment as a share of ln K, and
-        normalised mutual information with the clusters of the epoch before, and with the labels if there are any:
-        means over heads."""
+        """Cluster what the epoch before left in the bank; returns the health of the clusterings."""
         if epoch == 0:  # each crop on its own, in training mode, as published (REFERENCE §4.3)
             for batch in data.views():
                 rows = [self.embed((batch.crops[crop],), MAIN)[0] for crop in self.config.crops_for_assign]
@@ -189,21 +185,9 @@ class DeepCluster(Method):
             tables.append(self.bank.join(found.assignments.int()))
         self.clusters.copy_(torch.stack(tables))
         self.bank.forget()
-        return self._health(before, data.labels) if processes.is_main() else {}
-
-    def _health(self, before: Tensor, labels: Tensor | None) -> dict[str, float]:
-        """What is worth knowing of a clustering (REFERENCE §10.9)."""
-        now = self.clusters.cpu().long()
-        sizes = [row[row >= 0].bincount(minlength=k) for row, k in zip(now, self.config.num_prototypes, strict=True)]
-        facts = {
-            "clusters/non_empty": [float((size > 0).double().mean()) for size in sizes],
-            "clusters/entropy": [entropy_share(size) for size in sizes],
-        }
-        if bool((before >= 0).any()):
-            facts["clusters/nmi_previous"] = [mutual_information(*pair) for pair in zip(now, before.cpu(), strict=True)]
-        if labels is not None:
-            facts["clusters/nmi_labels"] = [mutual_information(row, labels) for row in now]
-        return {name: sum(values) / len(values) for name, values in facts.items()}
+        if not processes.is_main():
+            return {}
+        return health(self.clusters, before, self.config.num_prototypes, data.labels)
 
     def checkpoint(self) -> dict[str, Any]:
         return memory_bank.checkpoint(self)

@@ -15,7 +15,7 @@ from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
 from hexa.nn.branch_norm import check_groups, convert, use_branch
-from hexa.nn.encoder import Encoder, linear_head, mlp_head
+from hexa.nn.encoder import Encoder, linear_head, mlp_head, unit
 from hexa.nn.momentum import follow, twin_of
 from hexa.nn.normalize import Normalize
 from hexa.ops.contrastive import info_nce, is_nearest
@@ -52,6 +52,9 @@ class MoCoConfig(MethodConfig):
 
     def check(self, setting: Setting) -> None:
         check_groups(self.bn_groups, setting.world_size)
+        if setting.num_crops != 2:
+            message = f"MoCo compares two crops, not {setting.num_crops}; use 2, and no views.extra_crops"
+            raise ConfigError([("views.num_views", message)])
         keys = setting.batch_size * self.keys_per_image
         if self.queue_size % keys:
             below, above = self.queue_size // keys * keys, (self.queue_size // keys + 1) * keys
@@ -156,12 +159,10 @@ class MoCo(Method):
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         # view by view, as the published code does: the statistics of one view do not enter the other's
         with use_branch(self.query, branch.name, branch.training, branch.update):
-            return torch.stack([_unit(self.query(crop)) for crop in crops])
+            return torch.stack([unit(self.query(crop)) for crop in crops])
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> MoCoLabels:
-        if len(batch.crops) < 2:
-            raise ConfigError([("views.num_views", "MoCo needs two views of each image; use 2")])
         views = batch.crops[1::-1] if self.config.symmetric else batch.crops[1:2]
         shuffles = [batch.stream.child("key shuffle", view) for view in range(len(views))]
         keys = [self._encode_keys(view, stream) for view, stream in zip(views, shuffles, strict=True)]
@@ -178,7 +179,7 @@ class MoCo(Method):
         """
         if not self.shuffles:
             with use_branch(self.key):
-                return _unit(self.key(crops))
+                return unit(self.key(crops))
         size, begin = len(crops), processes.rank() * len(crops)
         permutation = torch.randperm(size * processes.world_size(), generator=stream.generator())
         permutation = permutation.to(crops.device, non_blocking=True)
@@ -186,7 +187,7 @@ class MoCo(Method):
         if crops.is_contiguous(memory_format=torch.channels_last):
             mine = mine.contiguous(memory_format=torch.channels_last)
         with use_branch(self.key):
-            keys = _unit(self.key(mine))
+            keys = unit(self.key(mine))
         shuffled = processes.all_gather(keys)
         back = torch.empty_like(permutation)
         back[permutation] = torch.arange(len(permutation), device=crops.device)
@@ -211,8 +212,3 @@ class MoCo(Method):
         positions = (self.queue_pointer + torch.arange(len(keys), device=keys.device)) % len(self.queue)
         self.queue.index_copy_(0, positions, keys)
         self.queue_pointer.add_(len(keys)).remainder_(len(self.queue))
-
-
-def _unit(projection: Tensor) -> Tensor:
-    """Unit rows, in fp32 at least."""
-    return F.normalize(projection.to(torch.promote_types(projection.dtype, torch.float32)), dim=-1)

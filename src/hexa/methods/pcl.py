@@ -15,7 +15,7 @@ from hexa.core.batch import Index
 from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels
 from hexa.nn.encoder import unit
 from hexa.ops.kmeans import UNASSIGNED, spherical_kmeans
-from hexa.ops.partitions import entropy_share, mutual_information
+from hexa.ops.partitions import health
 from hexa.ops.proto_nce import compare, concentrations, proto_nce
 from hexa.runtime import processes
 
@@ -198,7 +198,9 @@ class PCL(Method):
         self.concentrations.copy_(torch.cat(temperatures))
         # shares do not overlap, so whoever has a cluster for an image is right
         self.clusters.copy_(processes.all_reduce_max(table))
-        return self._health(before, data.labels) if processes.is_main() else {}
+        if not processes.is_main():
+            return {}
+        return health(self.clusters, before, self.config.num_clusters, data.labels)
 
     def _features(self, data: Passes) -> tuple[Tensor, Tensor]:
         """Momentum features [n, D] of this process's share of all images, and their positions [n]."""
@@ -211,17 +213,3 @@ class PCL(Method):
             index.append(batch.index.to(self.clusters.device))
         key.train(was)
         return torch.cat(rows), torch.cat(index)
-
-    def _health(self, before: Tensor, labels: Tensor | None) -> dict[str, float]:
-        """What is worth knowing of clusterings (REFERENCE §10.9)."""
-        now, before = self.clusters.cpu().long(), before.cpu().long()
-        sizes = [row[row >= 0].bincount(minlength=k) for row, k in zip(now, self.config.num_clusters, strict=True)]
-        facts = {
-            "clusters/non_empty": [float((size > 0).double().mean()) for size in sizes],
-            "clusters/entropy": [entropy_share(size) for size in sizes],
-        }
-        if bool((before >= 0).any()):
-            facts["clusters/nmi_previous"] = [mutual_information(*pair) for pair in zip(now, before, strict=True)]
-        if labels is not None:
-            facts["clusters/nmi_labels"] = [mutual_information(row, labels) for row in now]
-        return {name: sum(values) / len(values) for name, values in facts.items()}

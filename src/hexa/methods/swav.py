@@ -15,7 +15,7 @@ from hexa.config import ConfigError
 from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import convert, use_branch
+from hexa.nn.branch_norm import check_groups, convert, groups_here, use_branch
 from hexa.nn.encoder import Encoder, normalized_head, unit
 from hexa.nn.normalize import Normalize
 from hexa.ops.sinkhorn import sinkhorn
@@ -51,6 +51,7 @@ class SwAVConfig(MethodConfig):
     """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
 
     def check(self, setting: Setting) -> None:
+        check_groups(self.bn_groups, setting.world_size)
         needed = max(2, max(self.crops_for_assign) + 1)
         if setting.num_crops < needed:
             message = f"{setting.num_crops} crops are fewer than method.crops_for_assign needs; use {needed}"
@@ -89,7 +90,7 @@ class SwAV(Method):
         super().__init__()
         self.config = config
         head = normalized_head(num_features(backbone), config.hidden, config.dim)
-        self.groups = max(1, config.bn_groups // setting.world_size)
+        self.groups = groups_here(config.bn_groups)
         encoder = Encoder(backbone, head, Normalize(setting.mean, setting.std))
         self.encoder = convert(encoder, setting.branches, config.bn_groups)
         self.prototypes = nn.Linear(config.dim, config.num_prototypes, bias=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -31,6 +32,26 @@ def mutual_information(first: Tensor, second: Tensor) -> float:
     if ours + theirs == 0:
         return 1.0
     return max(0.0, 2 * (ours + theirs - joint) / (ours + theirs))
+
+
+def health(now: Tensor, before: Tensor, sizes: Sequence[int], labels: Tensor | None) -> dict[str, float]:
+    """What is worth knowing of several clusterings, means over them (REFERENCE §10.9).
+
+    now, before: clusters of all images in this epoch and the last, [H, N], negative where there is none. sizes: H
+    numbers of clusters. labels: [N] or None. The share of non-empty clusters; the entropy as a share of ln K;
+    normalised mutual information with the clusters before, unless there are none, and with the labels.
+    """
+    now, before = now.cpu().long(), before.cpu().long()
+    counts = [row[row >= 0].bincount(minlength=size) for row, size in zip(now, sizes, strict=True)]
+    facts = {
+        "clusters/non_empty": [float((count > 0).double().mean()) for count in counts],
+        "clusters/entropy": [entropy_share(count) for count in counts],
+    }
+    if bool((before >= 0).any()):
+        facts["clusters/nmi_previous"] = [mutual_information(*pair) for pair in zip(now, before, strict=True)]
+    if labels is not None:
+        facts["clusters/nmi_labels"] = [mutual_information(row, labels) for row in now]
+    return {name: sum(values) / len(values) for name, values in facts.items()}
 
 
 def _entropy(counts: Tensor) -> float:

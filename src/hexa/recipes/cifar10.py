@@ -18,7 +18,7 @@ from hexa.training.schedules import ScheduleConfig
 Hard = dict[str, HardExampleConfig]
 
 
-def _cifar10(name: str, hard_examples: Hard | None = None) -> Experiment:
+def resnet18(name: str, hard_examples: Hard | None = None) -> Experiment:
     """REFERENCE §2.6: the CIFAR settings of MoCo's own demo."""
     return Experiment(
         recipe=name,
@@ -45,7 +45,7 @@ def cifar10_moco_v2() -> Experiment:
 
     Cost: 200 epochs of 97 steps of 512 images; for a GPU.
     """
-    return _cifar10("cifar10-moco-v2")
+    return resnet18("cifar10-moco-v2")
 
 
 @recipe
@@ -58,7 +58,7 @@ def cifar10_hexa_moco() -> Experiment:
 
     Cost: 1.75 times cifar10-moco-v2 by counting passes.
     """
-    return _cifar10("cifar10-hexa-moco", {"adversarial": AdversarialConfig()})
+    return resnet18("cifar10-hexa-moco", {"adversarial": AdversarialConfig()})
 
 
 @recipe
@@ -71,12 +71,12 @@ def cifar10_hexa_moco_plus() -> Experiment:
 
     Cost: 2.5 times cifar10-moco-v2 by counting passes.
     """
-    return _cifar10("cifar10-hexa-moco-plus", {"adversarial": AdversarialConfig(), "cutmix": CutMixConfig()})
+    return resnet18("cifar10-hexa-moco-plus", {"adversarial": AdversarialConfig(), "cutmix": CutMixConfig()})
 
 
-def _small(name: str, hard_examples: Hard | None = None, objective: ObjectiveConfig | None = None) -> Experiment:
+def small(name: str, hard_examples: Hard | None = None, objective: ObjectiveConfig | None = None) -> Experiment:
     """A nine-layer ResNet that halves the resolution at once, 20 epochs."""
-    return _cifar10(name, hard_examples).model_copy(
+    return resnet18(name, hard_examples).model_copy(
         update={
             "epochs": 20,
             "batch_size": 256,
@@ -99,7 +99,7 @@ def cifar10_small_moco_v2() -> Experiment:
 
     Cost: 20 epochs of 195 steps of 256 images, minutes on two cores.
     """
-    return _small("cifar10-small-moco-v2")
+    return small("cifar10-small-moco-v2")
 
 
 @recipe
@@ -112,7 +112,7 @@ def cifar10_small_hexa_moco() -> Experiment:
 
     Cost: about 1.8 times cifar10-small-moco-v2.
     """
-    return _small("cifar10-small-hexa-moco", {"adversarial": AdversarialConfig()})
+    return small("cifar10-small-hexa-moco", {"adversarial": AdversarialConfig()})
 
 
 @recipe
@@ -125,7 +125,7 @@ def cifar10_small_hexa_moco_cutmix() -> Experiment:
 
     Cost: about 1.8 times cifar10-small-moco-v2.
     """
-    return _small("cifar10-small-hexa-moco-cutmix", {"cutmix": CutMixConfig()})
+    return small("cifar10-small-hexa-moco-cutmix", {"cutmix": CutMixConfig()})
 
 
 @recipe
@@ -138,7 +138,7 @@ def cifar10_small_hexa_moco_plus() -> Experiment:
 
     Cost: about 2.7 times cifar10-small-moco-v2.
     """
-    return _small("cifar10-small-hexa-moco-plus", {"adversarial": AdversarialConfig(), "cutmix": CutMixConfig()})
+    return small("cifar10-small-hexa-moco-plus", {"adversarial": AdversarialConfig(), "cutmix": CutMixConfig()})
 
 
 @recipe
@@ -152,4 +152,4 @@ def cifar10_small_hexa_moco_split() -> Experiment:
     Cost: that of cifar10-small-moco-v2.
     """
     split = ObjectiveConfig(reduction="mean", split=True, clean_fraction=0.5)
-    return _small("cifar10-small-hexa-moco-split", {"cutmix": CutMixConfig(fraction=0.5)}, split)
+    return small("cifar10-small-hexa-moco-split", {"cutmix": CutMixConfig(fraction=0.5)}, split)

@@ -6,6 +6,7 @@ from hexa.core import ObjectiveConfig
 from hexa.data.views import ViewsConfig
 from hexa.experiment import Experiment
 from hexa.hard_examples.adversarial import AdversarialConfig
+from hexa.methods.deepcluster import DeepClusterConfig
 from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.recipes import recipe
@@ -72,3 +73,47 @@ def digits_hexa_moco() -> Experiment:
     # the mean of the terms keeps the learning rate of the other arm comparable (DESIGN §3.2)
     objective = ObjectiveConfig(reduction="mean")
     return experiment.model_copy(update={"hard_examples": {"adversarial": AdversarialConfig()}, "objective": objective})
+
+
+def _clusters(name: str) -> Experiment:
+    """The digits with clusters for pseudo-labels: ten times the classes, and LARC."""
+    return _digits(name).model_copy(
+        update={
+            "method": DeepClusterConfig(hidden=256, num_prototypes=(100, 100, 100)),
+            "optimizer": OptimizerConfig(name="larc", learning_rate=1.2, weight_decay=1e-6),
+            "schedule": ScheduleConfig(
+                kind="cosine",
+                per="step",
+                final_share=0.001,
+                warmup_epochs=4,
+                warmup_at_most=0.1,
+                warmup_start_share=0.0625,
+            ),
+        }
+    )
+
+
+@recipe
+def digits_deepcluster_v2() -> Experiment:
+    """DeepCluster-v2 on the digits: three clusterings of 100 clusters.
+
+    Command: hexa pretrain digits-deepcluster-v2
+
+    Expected: k-NN 97 % (untrained: 82.9; raw pixels: 95.3).
+
+    Cost: a minute on two cores.
+    """
+    return _clusters("digits-deepcluster-v2")
+
+
+@recipe
+def digits_hexa_dcluster() -> Experiment:
+    """HEXA-DCluster on the digits: DeepCluster-v2 with adversarial crops.
+
+    Command: hexa pretrain digits-hexa-dcluster
+
+    Expected: not recorded.
+
+    Cost: two minutes on two cores.
+    """
+    return _clusters("digits-hexa-dcluster").model_copy(update={"hard_examples": {"adversarial": AdversarialConfig()}})
