@@ -12,7 +12,6 @@ from hexa.config import ConfigError
 from hexa.core import MAIN, Batch, Setting
 from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels
 from hexa.nn.backbones import NetworkConfig, build
-from hexa.runtime.random import Stream
 from tests.laws.cases import BATCH, Case, batch, one_step
 
 

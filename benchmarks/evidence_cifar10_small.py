@@ -1,6 +1,6 @@
-"""Do hard examples help MoCo-v2 on CIFAR-10 with a narrow network, at equal epochs and at equal time?
+"""Do hard examples help on CIFAR-10 with a narrow network, at equal epochs and at equal time?
 
-    python benchmarks/moco_cifar10_small.py --data parquet:PATH/cifar10 --out runs/evidence
+    python benchmarks/evidence_cifar10_small.py moco --data parquet:PATH/cifar10 --out runs/evidence
 
 Every arm first looks for its own learning rate, by the same short search on a held-out tenth of the *training*
 images; test images are scored once, at the end. Then every arm trains with every seed: for all epochs, and for as many
@@ -23,18 +23,26 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-ARMS = {
-    "plain": "cifar10-small-moco-v2",
-    "+adv": "cifar10-small-hexa-moco",
-    "+cmx": "cifar10-small-hexa-moco-cutmix",
-    "+adv+cmx": "cifar10-small-hexa-moco-plus",
-    "split": "cifar10-small-hexa-moco-split",
+FAMILIES = {
+    "moco": {
+        "plain": "cifar10-small-moco-v2",
+        "+adv": "cifar10-small-hexa-moco",
+        "+cmx": "cifar10-small-hexa-moco-cutmix",
+        "+adv+cmx": "cifar10-small-hexa-moco-plus",
+        "split": "cifar10-small-hexa-moco-split",
+    },
+    "dcluster": {
+        "plain": "cifar10-small-deepcluster-v2",
+        "+adv": "cifar10-small-hexa-dcluster",
+        "+adv+cmx": "cifar10-small-hexa-dcluster-plus",
+    },
 }
 QUIET = {"training.tensorboard": "false", "training.report": "false", "monitor.knn_every": "0"}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("family", choices=sorted(FAMILIES))
     parser.add_argument("--data", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--epochs", type=int, default=20)
@@ -42,14 +50,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rates", type=float, nargs="+", default=[0.03, 0.06, 0.12])
     parser.add_argument("--search-epochs", type=int, default=2)
     parser.add_argument("--workers", type=int, default=2, help="runs at once, one thread each")
-    parser.add_argument("--costs", type=Path, help="output of `hexa benchmark cifar10-small-moco-v2 --json`")
+    parser.add_argument("--costs", type=Path, help="output of `hexa benchmark --json` for the plain recipe")
     parser.add_argument("--result", type=Path, help="the result file to write")
     parser.add_argument("--collect", action="store_true", help="run nothing: write the result of what is stored")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def carry_out(job: dict[str, Any], data: str, out: Path) -> None:
+def carry_out(job: dict[str, Any], given: argparse.Namespace) -> None:
     """Pre-train and score one job, in this process; its JSON file is written last."""
     import torch
 
@@ -59,9 +67,10 @@ def carry_out(job: dict[str, Any], data: str, out: Path) -> None:
     from hexa.training.run import pretrain, resume
 
     torch.set_num_threads(1)
+    data, out = given.data, given.out
     changes = {**QUIET, "data": data, "epochs": job["epochs"], "seed": job["seed"]}
     changes["optimizer.learning_rate"] = job["rate"]
-    experiment = override(hexa.recipes.get(ARMS[job["arm"]]), changes)
+    experiment = override(hexa.recipes.get(FAMILIES[given.family][job["arm"]]), changes)
     run = out / job["name"]
     begin = time.perf_counter()
     if (run / "config.yaml").exists():
@@ -88,6 +97,7 @@ def run_all(jobs: list[dict[str, Any]], given: argparse.Namespace) -> list[dict[
             command = [
                 sys.executable,
                 __file__,
+                given.family,
                 "--data",
                 given.data,
                 "--out",
@@ -113,11 +123,12 @@ def best_rates(given: argparse.Namespace) -> tuple[dict[str, float], list[dict[s
     jobs = [
         {"name": f"search-{arm}-{rate:g}", "phase": "search", "arm": arm, "rate": rate, "seed": 1000,
          "epochs": given.search_epochs}
-        for arm in ARMS
+        for arm in FAMILIES[given.family]
         for rate in given.rates
     ]  # fmt: skip
     done = run_all(jobs, given)
-    best = {arm: max((j for j in done if j["arm"] == arm), key=lambda j: j["knn"])["rate"] for arm in ARMS}
+    arms = FAMILIES[given.family]
+    best = {arm: max((j for j in done if j["arm"] == arm), key=lambda j: j["knn"])["rate"] for arm in arms}
     print("best rates:", best, flush=True)
     return best, done
 
@@ -128,7 +139,8 @@ def epochs_at_equal_time(given: argparse.Namespace) -> dict[str, int]:
         return {}
     schemes = json.loads(given.costs.read_text())["schemes"]
     cost = {arm: schemes[name]["relative_cost"] for arm, name in
-            {"+adv": "std+adv", "+cmx": "std+cmx", "+adv+cmx": "std+adv+cmx"}.items()}  # fmt: skip
+            {"+adv": "std+adv", "+cmx": "std+cmx", "+adv+cmx": "std+adv+cmx"}.items()
+            if arm in FAMILIES[given.family]}  # fmt: skip
     return {arm: max(1, round(given.epochs / relative)) for arm, relative in cost.items()}
 
 
@@ -148,7 +160,7 @@ def summary(jobs: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     given = arguments()
     if given.job:
-        carry_out(json.loads(given.job), given.data, given.out)
+        carry_out(json.loads(given.job), given)
         return
     rates, search = best_rates(given)
     shorter = epochs_at_equal_time(given)
@@ -162,7 +174,7 @@ def main() -> None:
             "epochs": epochs,
         }
         for seed in given.seeds
-        for arm in ARMS
+        for arm in FAMILIES[given.family]
         for epochs in dict.fromkeys([given.epochs, shorter.get(arm, given.epochs)])
     ]  # fmt: skip
     final = run_all(jobs, given)
@@ -171,11 +183,12 @@ def main() -> None:
 
     result = {
         "question": __doc__.splitlines()[0],
-        "command": "python benchmarks/moco_cifar10_small.py " + " ".join(
+        "command": f"python benchmarks/evidence_cifar10_small.py {given.family} " + " ".join(
             f"--{name.replace('_', '-')} {value}" for name, value in vars(given).items()
-            if name not in ("job", "data", "out", "result", "costs", "collect")
+            if name not in ("family", "job", "data", "out", "result", "costs", "collect")
         ),
-        "recipes": ARMS, "rates": rates, "seeds": given.seeds, "epochs": given.epochs, "epochs_at_equal_time": shorter,
+        "recipes": FAMILIES[given.family],
+        "rates": rates, "seeds": given.seeds, "epochs": given.epochs, "epochs_at_equal_time": shorter,
         "commit": commit, "machine": {"processor": platform.processor() or platform.machine(), "threads_per_run": 1,
                                       "torch": torch.__version__},
         "summary": summary(final), "search": search, "runs": final,
