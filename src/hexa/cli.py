@@ -132,7 +132,8 @@ OPEN = ("pretrain", "evaluate", "visualize", "benchmark")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, 2 after a mistake of the user's, 1 after one of ours.
 
-    An interrupted run that saved gives 128 + signal number, one stopped by a non-finite loss 1.
+    An interrupted run that saved gives 128 + signal number, one stopped by a non-finite loss or by the end of another
+    of its processes 1.
     """
     try:
         return _guarded(list(sys.argv[1:] if arguments is None else arguments))
@@ -152,6 +153,8 @@ def _guarded(arguments: list[str]) -> int:
         if os.environ.get("HEXA_TRACEBACK"):
             raise
         status = getattr(error, "exit_code", 2 if _is_users(error) else 0)
+        if status and not getattr(error, "speaks", True):
+            return status  # another process of the run says it
         if status:
             stopped = status > 128  # by a signal, having saved: that is no error
             return _say(_sentence(error) if stopped else f"error: {_sentence(error)}", status)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
+from torch.distributed.distributed_c10d import Store
 
 #: How long a failure is looked into, in seconds. A process that is killed closes its connections before it is gone.
 PATIENCE = 5.0
@@ -61,8 +64,9 @@ class ProcessEnded(RuntimeError):
 class Peers:
     """All processes of the group, as known when it was formed; `watched` are those this process can see end."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store) -> None:
         rank, size = dist.get_rank(), dist.get_world_size()
+        self.store = store
         everyone: list[Peer] = [Peer.here(rank)] * size
         dist.all_gather_object(everyone, Peer.here(rank))
         self.rank, self.size = rank, size
@@ -82,7 +86,7 @@ class Peers:
             return None
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            note = _leave(None)
+            note = self._leave(None)
             if note is not None:
                 return ProcessEnded(note, speaks=False)
             if ended := self.ended():
@@ -93,11 +97,51 @@ class Peers:
 
     def _tell(self, what: str) -> ProcessEnded:
         token = f"{what}\n{self.rank}"
-        note = _leave(token)
+        note = self._leave(token)
         return ProcessEnded(what if note is None else note, speaks=note is None)
+
+    def _leave(self, note: str | None) -> str | None:
+        """Leave a note in the store that all processes share, unless there is one; returns that of another process."""
+        try:
+            if note is None:
+                found = self.store.get(_NOTE).decode() if self.store.check([_NOTE]) else ""
+            else:
+                found = self.store.compare_set(_NOTE, "", note).decode()
+        except RuntimeError:  # the store was in the process that ended
+            return None
+        return None if found in ("", note) else found.partition("\n")[0]
 
     def _name(self, peer: Peer) -> str:
         return f"process {peer.rank} of {self.size} (pid {peer.pid}, on {peer.host})"
+
+
+def agree_on_start(store: Store, rank: int, size: int) -> str:
+    """A name that all processes of this start of the run agree on and that no earlier start had.
+
+    torchrun keeps one store for all its restarts, in which torch would find the addresses of processes that are gone,
+    and the number of restarts differs between machines. So every process gives a name of its own, to which the first
+    one answers. Raises TimeoutError if not all come.
+    """
+    if rank > 0:
+        own = uuid.uuid4().hex
+        store.set(f"hexa/from/{rank}", own)
+        name: str = store.get(f"hexa/to/{own}").decode()
+        store.set(f"hexa/heard/{name}/{rank}", "")
+        return name
+    name, missing = uuid.uuid4().hex, set(range(1, size))
+    deadline = time.monotonic() + default_pg_timeout.total_seconds()
+    while missing:
+        for other in sorted(missing):
+            if store.check(
+                [f"hexa/from/{other}"]
+            ):  # perhaps of an earlier start; then there is none to hear the answer
+                store.set(f"hexa/to/{store.get(f'hexa/from/{other}').decode()}", name)
+            if store.check([f"hexa/heard/{name}/{other}"]):
+                missing.remove(other)
+        if missing and time.monotonic() > deadline:
+            raise TimeoutError(f"process {min(missing)} of {size} did not come within {default_pg_timeout}")
+        time.sleep(0.01)
+    return name
 
 
 def launcher() -> str:
@@ -120,19 +164,6 @@ def restarts() -> int:
 def restarts_left() -> int:
     """How often torchrun may yet start this process again."""
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) - restarts()
-
-
-def _leave(note: str | None) -> str | None:
-    """Leave a note in the store that all processes share, unless there is one; returns that of another process."""
-    try:
-        store = dist.distributed_c10d._get_default_store()
-        if note is None:
-            found = store.get(_NOTE).decode() if store.check([_NOTE]) else ""
-        else:
-            found = store.compare_set(_NOTE, "", note).decode()
-    except (RuntimeError, ValueError):  # the store was in the process that ended
-        return None
-    return None if found in ("", note) else found.partition("\n")[0]
 
 
 def _stat(pid: int) -> tuple[str, str] | None:

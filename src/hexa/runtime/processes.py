@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
-from hexa.runtime.peers import Peer, Peers, ProcessEnded
+from hexa.runtime.peers import Peer, Peers, ProcessEnded, agree_on_start
 
 __all__ = ["ProcessEnded"]
 
@@ -33,8 +35,10 @@ def initialize(device: torch.device | None = None) -> None:
         on_gpu = device is not None and device.type == "cuda"
         if on_gpu:
             torch.cuda.set_device(device)
-        dist.init_process_group("nccl" if on_gpu else "gloo")
-        _world.peers = Peers()
+        shared, number, size = next(rendezvous("env://"))
+        store = PrefixStore(agree_on_start(shared, number, size), shared)
+        dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=number, world_size=size)
+        _world.peers = Peers(store)
 
 
 def shutdown(failed: bool = False) -> None:
@@ -148,6 +152,20 @@ def all_reduce_sum(value: Tensor, part: int | None = None) -> Tensor:
         with _together():
             dist.all_reduce(value, group=_group(size))
     return value
+
+
+def any_of(flag: bool, device: torch.device) -> bool:
+    """Whether the flag is set in any process; they exchange it through `device`."""
+    return bool(all_reduce_max(torch.tensor(float(flag), device=device)).item())
+
+
+def of_main(number: int, device: torch.device) -> int:
+    """The main process's number, in all of them."""
+    value = torch.tensor([number], device=device)
+    if world_size() > 1:
+        with _together():
+            dist.broadcast(value, 0)
+    return int(value)
 
 
 def _group(size: int) -> dist.ProcessGroup | None:

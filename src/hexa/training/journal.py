@@ -17,9 +17,9 @@ from typing import Any, Self
 
 import torch
 
-from hexa.runtime import processes
+from hexa.runtime import peers, processes
 
-METRICS = "metrics.jsonl"
+METRICS, ENVIRONMENT = "metrics.jsonl", "environment.json"
 #: Events that are numbers over time: of a step, of a monitor, of what a method does between epochs.
 METRIC_EVENTS = ("train", "monitor", "epoch")
 _PACKAGES = ("hexa", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn", "safetensors")
@@ -102,9 +102,9 @@ def truncate(path: Path, step: int) -> None:
 def write_environment(folder: Path, device: torch.device, precision: str) -> None:
     """environment.json: what a result depends on beside the configuration."""
     text = json.dumps(environment(device, precision), indent=2)
-    temporary = folder / "environment.json.tmp"
+    temporary = folder / f"{ENVIRONMENT}.tmp"
     temporary.write_text(text + "\n")
-    os.replace(temporary, folder / "environment.json")
+    os.replace(temporary, folder / ENVIRONMENT)
 
 
 def environment(device: torch.device, precision: str) -> dict[str, object]:
@@ -124,6 +124,7 @@ def environment(device: torch.device, precision: str) -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
         "processes": processes.world_size(),
+        "launcher": peers.launcher(),
     }
 
 

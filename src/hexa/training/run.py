@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import time
 from pathlib import Path
 
 import torch
@@ -17,11 +17,11 @@ from hexa.data.views import Views
 from hexa.experiment import Experiment
 from hexa.nn import backbones
 from hexa.nn.branch_norm import plain_state_dict
-from hexa.runtime import processes
+from hexa.runtime import peers, processes
 from hexa.runtime.random import Stream
 from hexa.training import checkpoints, optimizers
 from hexa.training.assembly import Machine, build_method, build_objective, fingerprint, kernels, setting_of
-from hexa.training.journal import Journal, write_environment
+from hexa.training.journal import ENVIRONMENT, Journal, write_environment
 from hexa.training.monitor import Watch
 from hexa.training.neighbours import KnnMonitor
 from hexa.training.progress import Reporter
@@ -31,18 +31,17 @@ CONFIG, BACKBONE, REPORT, CHECKPOINTS = "config.yaml", "backbone.safetensors", "
 
 
 def pretrain(experiment: Experiment, out: Path | str | None = None, *, console: Console | None = None) -> Path:
-    """Carry out an experiment in the folder `out`, by default runs/RECIPE-date-time, and return the folder.
+    """Carry out an experiment in the folder `out`, by default runs/RECIPE, and return the folder.
 
     Everything that can be wrong with an experiment is found before the folder is made. Under torchrun every process
-    calls it. console: where progress is shown, standard error by default.
-    Raises UserError; Interrupted after a signal, the run being saved; NonFiniteError.
+    calls it, and if torchrun starts them again (--max-restarts), it goes on from the last checkpoint.
+    console: where progress is shown, standard error by default.
+    Raises UserError; Interrupted after a signal, the run being saved; NonFiniteError; ProcessEnded.
     """
-    folder = Path(out) if out is not None else _default_folder(experiment)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and _is_first_process():
-        if (folder / CONFIG).is_file():
-            raise UserError(f"{folder} holds a run; go on with 'hexa resume {folder}', or give another --out")
-        raise UserError(f"{folder} is not an empty folder; give another --out")
-    return _carry_out(experiment, folder, console, resumed=False)
+    folder = Path(out) if out is not None else Path("runs") / experiment.recipe.rpartition(":")[2]
+    # asked before the processes have found each other, so that nothing has to be undone
+    resumed = os.environ.get("RANK", "0") == "0" and _is_ours(folder)
+    return _carry_out(experiment, folder, console, resumed)
 
 
 def resume(run: Path | str, *, console: Console | None = None) -> Path:
@@ -57,14 +56,38 @@ def resume(run: Path | str, *, console: Console | None = None) -> Path:
     return _carry_out(experiments.load(folder / CONFIG), folder, console, resumed=True)
 
 
+def _is_ours(folder: Path) -> bool:
+    """Whether the run in `folder` is one that this torchrun began. Raises UserError if it is anything else of worth."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return False
+    if peers.restarts() and _launcher_of(folder) == peers.launcher():
+        return (folder / CONFIG).is_file()
+    if (folder / CONFIG).is_file():
+        raise UserError(f"{folder} holds a run; go on with 'hexa resume {folder}', or give another --out")
+    raise UserError(f"{folder} is not an empty folder; give another --out")
+
+
+def _launcher_of(folder: Path) -> object:
+    try:
+        return json.loads((folder / ENVIRONMENT).read_text())["launcher"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _carry_out(experiment: Experiment, folder: Path, console: Console | None, resumed: bool) -> Path:
     machine = Machine.of(experiment)
     processes.initialize(machine.device)
+    failed = True
     try:
         console = console or Console(stderr=True)
+        resumed = processes.any_of(resumed, machine.device)
         # the random numbers of whoever called are left as they were
         with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
-            return _run(experiment, folder, console if processes.is_main() else None, machine, resumed)
+            _run(experiment, folder, console if processes.is_main() else None, machine, resumed)
+        failed = False
+        return folder
+    except processes.ProcessEnded as error:
+        raise error.with_remedy(_way_on(folder)) from error.__cause__
     except Exception as error:
         if experiment.training.compile and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             reason = str(error).strip().splitlines()[0][:200]
@@ -72,10 +95,19 @@ def _carry_out(experiment: Experiment, folder: Path, console: Console | None, re
             raise UserError(f"training.compile: torch can't compile on this machine ({reason}); {remedy}") from None
         raise
     finally:
-        processes.shutdown()
+        processes.shutdown(failed)
 
 
-def _run(experiment: Experiment, folder: Path, console: Console | None, machine: Machine, resumed: bool) -> Path:
+def _way_on(folder: Path) -> str:
+    """What becomes of a run that lost a process."""
+    found = checkpoints.checkpoints(folder / CHECKPOINTS)
+    last = f"its last checkpoint is {found[-1]}" if found else "it has no checkpoint yet"
+    if peers.restarts_left() > 0:
+        return f"the run stops; {last}; torchrun starts it again"
+    return f"the run stops; {last}; go on with: hexa resume {folder}"
+
+
+def _run(experiment: Experiment, folder: Path, console: Console | None, machine: Machine, resumed: bool) -> None:
     source = open_source(experiment.data, None if "#" in experiment.data else "train")
     setting = setting_of(experiment, len(source))
     if console is not None:  # before the images are read, which may take a while
@@ -110,13 +142,16 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
     if resumed and found is None and checkpoints.checkpoints(folder / CHECKPOINTS):
         raise UserError(f"{'; '.join(warnings)}; no checkpoint of {folder} is intact, start a new run")
     step = found[1]["step"] if found is not None else 0
+    if processes.any_of(step != processes.of_main(step, machine.device), machine.device):
+        message = "the processes don't see the same checkpoints; use a folder on a disk that all machines share"
+        raise UserError(f"{folder}: {message}")
     if found is not None:
         warnings += trainer.load(found[1])
     if processes.is_main():
         folder.mkdir(parents=True, exist_ok=True)
+        write_environment(folder, machine.device, machine.precision)  # first: it says whose folder this is
         if not resumed:
             experiments.dump(experiment, folder / CONFIG)
-        write_environment(folder, machine.device, machine.precision)
     processes.barrier()
     with Journal(folder if processes.is_main() else None, step, experiment.training.tensorboard) as journal:
         trainer.reporter = Reporter(console, trainer.total_steps, step)
@@ -137,7 +172,6 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
     if processes.is_main():
         _write_report(experiment, folder, trainer)
     processes.barrier()
-    return folder
 
 
 def _loader(experiment: Experiment, source: Source, machine: Machine) -> PretrainLoader:
@@ -200,12 +234,3 @@ def _write_report(experiment: Experiment, folder: Path, trainer: Trainer) -> Non
         report([folder], folder / REPORT)
     except Exception as error:
         trainer.reporter.say(f"warning: no report was written ({type(error).__name__}: {error})")
-
-
-def _default_folder(experiment: Experiment) -> Path:
-    return Path("runs") / f"{experiment.recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
-def _is_first_process() -> bool:
-    """Asked before the processes have found each other."""
-    return os.environ.get("RANK", "0") == "0"

@@ -15,10 +15,14 @@ from hexa.runtime import processes
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, has saved, and can be resumed. `exit_code` is 130 for SIGINT, 143 for SIGTERM."""
+    """The run was asked to stop, has saved, and can be resumed. `exit_code` is 130 for SIGINT, 143 for SIGTERM.
+
+    All processes raise it at the same step; `speaks` is true in the main one.
+    """
 
     def __init__(self, number: int, step: int, run: Path | None) -> None:
         self.number, self.step, self.run = number, step, run
+        self.speaks = processes.is_main()
         super().__init__(
             f"interrupted by {signal.Signals(number).name} at step {step}"
             + (f", which is saved; go on with: hexa resume {run}" if run is not None else "")
@@ -32,6 +36,8 @@ class Interrupted(Exception):
 class Interrupts:
     """While entered, the first SIGINT or SIGTERM is remembered in `received`; a second one acts as it always does.
 
+    Of several processes each ignores further ones: a scheduler signals all processes of a job, and torchrun, which it
+    signals too, passes that on to them once more. Whoever is in a hurry has SIGKILL.
     Handlers belong to the main thread; entered in another one it does nothing.
     """
 
@@ -49,12 +55,18 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore()
+        # once a process has ended, torchrun tells the others to end, which must not keep them from saying why
+        if not isinstance(error, processes.ProcessEnded):
+            self._restore()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None or processes.ended():
+            return
         self.received = number
-        self._restore()
-        self._say("stopping: this step is finished and saved first; once more to stop at once")
+        alone = processes.world_size() == 1
+        if alone:
+            self._restore()
+        self._say("stopping: this step is finished and saved first" + ("; once more to stop at once" if alone else ""))
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

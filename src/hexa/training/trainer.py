@@ -294,7 +294,8 @@ class Trainer:
         if state["world_size"] == processes.world_size():
             return []
         before, now = state["world_size"], processes.world_size()
-        return [f"{before} processes before, {now} now: what follows is equal up to rounding and batch-norm groups"]
+        what = "what follows is equal up to rounding and who is cut-mixed with whom"
+        return [f"{before} processes before, {now} now: {what}"]
 
 
 class _Prepared:

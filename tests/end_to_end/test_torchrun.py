@@ -1,0 +1,211 @@
+"""Two processes through the real torchrun: killed, asked to stop, started again; it ends as one left in peace."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hexa import experiment as experiments
+from hexa import recipes
+from hexa.config import UserError
+from hexa.nn.pretrained import load_backbone
+from hexa.training import checkpoints
+from hexa.training.journal import METRICS
+from hexa.training.run import pretrain
+from tests.distributed.together import run_together
+
+RECIPE, STEPS = "digits-hexa-moco", 30
+FIELDS: dict[str, Any] = {
+    "epochs": 3,
+    "batch_size": 128,
+    "views.size": 8,
+    "network.widths": [4, 8],
+    "method.queue_size": 256,
+    "training.log_every": 1,
+    "training.checkpoint_every_steps": 4,
+    "training.device": "cpu",
+    "training.precision": "fp32",
+    "training.report": False,
+    "training.tensorboard": False,
+    "monitor.knn_every": 0,
+}
+TIMES = {"seconds", "images_per_second", "data_wait", "time"}
+TORCHRUN = Path(sys.executable).parent / "torchrun"
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+
+
+class Torchrun:
+    """torchrun with two processes; whatever of it is left at the end of the test is killed."""
+
+    def __init__(self, out: Path, *arguments: str, restarts: int = 0) -> None:
+        options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts), "-m", "hexa"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        self.folder = out
+        self.process = subprocess.Popen(
+            [str(TORCHRUN), *options, *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    @classmethod
+    def pretrain(cls, out: Path, restarts: int = 0) -> Torchrun:
+        fields = [word for name, value in FIELDS.items() for word in (f"--{name}", str(value).lower())]
+        return cls(out, "pretrain", RECIPE, "--out", str(out), *fields, restarts=restarts)
+
+    @classmethod
+    def resume(cls, out: Path) -> Torchrun:
+        return cls(out, "resume", str(out))
+
+    def workers(self) -> dict[int, int]:
+        """The process numbers of the workers by rank."""
+        found = {}
+        for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
+            environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+            ranks = [entry.partition("=")[2] for entry in environment if entry.startswith("RANK=")]
+            found |= {int(rank): int(pid) for rank in ranks}
+        return found
+
+    def until(self, step: int) -> None:
+        """Wait until the journal shows a step; fails if the run ends before."""
+        journal = self.folder / METRICS
+        while not (journal.exists() and f'"step": {step},' in journal.read_text()):
+            assert self.process.poll() is None, self.finished()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.01)
+
+    def finished(self) -> tuple[int, str]:
+        said, _ = self.process.communicate(timeout=300)
+        return self.process.returncode, said
+
+    def close(self) -> None:
+        for pid in [*self.workers().values()] if self.process.poll() is None else []:
+            os.kill(pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.communicate()
+
+
+@contextlib.contextmanager
+def running(run: Torchrun) -> Iterator[Torchrun]:
+    try:
+        yield run
+    finally:
+        run.close()
+
+
+def undisturbed(folder: str) -> None:
+    pretrain(experiments.override(recipes.get(RECIPE), FIELDS), folder)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("torchrun") / "whole"
+    run_together(2, undisturbed, str(folder))
+    return folder
+
+
+def train_lines(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines if line["event"] == "train"]
+
+
+def assert_same_end(folder: Path, whole: Path) -> None:
+    states = []
+    for run in (folder, whole):
+        found = checkpoints.newest_good(run / "checkpoints", pytest.fail)
+        assert found is not None
+        states.append(found[1])
+    ended, expected = states
+    assert (ended["step"], ended["world_size"]) == (expected["step"], expected["world_size"]) == (STEPS, 2)
+    for name, value in expected["method"].items():
+        assert torch.equal(ended["method"][name], value), name
+    assert checkpoints.checksum(ended["optimizer"]) == checkpoints.checksum(expected["optimizer"])
+    assert train_lines(folder) == train_lines(whole)
+    assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
+
+
+def kill(run: Torchrun, rank: int) -> str:
+    """Kill a worker; returns how the others name it."""
+    pid = run.workers()[rank]
+    os.kill(pid, signal.SIGKILL)
+    return f"process {rank} of 2 (pid {pid}, on "
+
+
+def test_killed_started_again_by_torchrun_killed_and_resumed(tmp_path: Path, whole: Path) -> None:
+    """The second kill finds no restarts left: the run ends by itself, in one line that names the process."""
+    folder = tmp_path / "run"
+    with running(Torchrun.pretrain(folder, restarts=1)) as run:
+        run.until(9)
+        first = kill(run, 0)
+        run.until(17)
+        second = kill(run, 1)
+        code, said = run.finished()
+    assert code == 1, said
+    lines = [line for line in said.splitlines() if line.startswith("hexa: error")]
+    assert len(lines) == 2, said
+    assert first in lines[0]
+    assert lines[0].endswith("torchrun starts it again")
+    assert second in lines[1]
+    assert f"its last checkpoint is {folder}/checkpoints/step-000000" in lines[1]
+    assert lines[1].endswith(f"go on with: hexa resume {folder}")
+    assert "RuntimeError" not in said
+
+    with running(Torchrun.resume(folder)) as run:
+        code, said = run.finished()
+    assert code == 0, said
+    assert_same_end(folder, whole)
+
+
+@pytest.mark.slow
+def test_a_killed_run_finishes_by_itself(tmp_path: Path, whole: Path) -> None:
+    folder = tmp_path / "run"
+    with running(Torchrun.pretrain(folder, restarts=1)) as run:
+        run.until(2)  # before the first checkpoint
+        kill(run, 1)
+        code, said = run.finished()
+    assert code == 0, said
+    assert_same_end(folder, whole)
+
+
+@pytest.mark.slow
+def test_asked_to_stop_it_saves(tmp_path: Path, whole: Path) -> None:
+    """Every worker is asked twice: by a scheduler, which signals all processes of a job, and by torchrun."""
+    folder = tmp_path / "run"
+    with running(Torchrun.pretrain(folder)) as run:
+        run.until(5)
+        for pid in run.workers().values():
+            os.kill(pid, signal.SIGTERM)
+        run.process.send_signal(signal.SIGTERM)
+        code, said = run.finished()
+    assert code != 0
+    assert said.count(f"which is saved; go on with: hexa resume {folder}") == 1, said
+    with running(Torchrun.resume(folder)) as run:
+        code, said = run.finished()
+    assert code == 0, said
+    assert_same_end(folder, whole)
+
+
+def test_a_folder_of_another_run_is_refused_however_often_torchrun_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    experiments.dump(recipes.get(RECIPE), folder / "config.yaml")
+    (folder / "environment.json").write_text('{"launcher": "another"}')
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "this")
+    for restarts in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+        with pytest.raises(UserError, match="holds a run"):
+            pretrain(recipes.get(RECIPE), folder)
