@@ -11,7 +11,7 @@ import pytest
 
 import hexa
 from hexa import cli, commands, fields, plugins, recipes
-from hexa.config import ConfigError, UserError
+from hexa.config import Config, ConfigError, UserError
 from hexa.experiment import Experiment, dump, override
 
 
@@ -237,7 +237,10 @@ def test_help_of_a_recipe_lists_every_field_with_its_value_and_meaning(
     for field in listed:
         assert f"--{field.path} " in out
         assert field.description, f"{field.path} has no description"
-        assert field.value == flat[field.path]
+        value = field.value
+        if isinstance(value, tuple):
+            value = tuple(part.model_dump() if isinstance(part, Config) else part for part in value)
+        assert value == flat[field.path]
 
 
 def test_help_shows_values_changed_beside_it_and_absent_hard_examples(capsys: pytest.CaptureFixture[str]) -> None:
