@@ -80,3 +80,11 @@ def test_a_resumed_watch_neither_repeats_nor_forgets() -> None:
     other.state = watch.state
     assert other.state == watch.state
     assert other.train(healthy(feature_std=0.0), 127) == []
+
+
+def test_empty_clusters_are_said_once() -> None:
+    watch = Watch(None, None)
+    assert watch.epoch({"clusters/non_empty": 0.9}) == []
+    assert "only 20 % of the clusters" in watch.epoch({"clusters/non_empty": 0.2})[0]
+    assert watch.epoch({"clusters/non_empty": 0.2}) == []
+    assert watch.epoch({}) == []

@@ -19,12 +19,15 @@ class Batch:
 
     crops: V tensors [B, 3, S_v, S_v], float in [0, 1]. index: [B], position of each image in the data set.
     stream: names the step's randomness, the same on every process. step: how many steps of the run came before.
+    known: whether these are images of the data set that is trained on, so that `index` means something; else a method
+    that remembers pseudo-labels by image makes some up from their embedding.
     """
 
     crops: tuple[Tensor, ...]
     index: Tensor
     stream: Stream
     step: int = 0
+    known: bool = True
 
     def __len__(self) -> int:
         return len(self.index)

@@ -110,6 +110,10 @@ class Method(nn.Module, ABC):
         """The loss of a network that tells nothing apart, to recognise a run that does not learn; None if unknown."""
         return None
 
+    def notes(self) -> list[str]:
+        """What a user should know before the run starts, a line each: the memory it will take …"""
+        return []
+
     @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
         """Remember the step: momentum twin, queue, bank … Called once, after the optimizer's step, on clean data only.

@@ -21,7 +21,7 @@ from hexa.nn.branch_norm import check_groups, convert, groups_here, use_branch
 from hexa.nn.encoder import Encoder, normalized_head, unit
 from hexa.nn.memory_bank import MemoryBank
 from hexa.nn.normalize import Normalize
-from hexa.ops.kmeans import UNASSIGNED, spherical_kmeans
+from hexa.ops.kmeans import UNASSIGNED, memory_bytes, spherical_kmeans
 from hexa.ops.partitions import health
 from hexa.runtime import processes
 
@@ -123,7 +123,7 @@ class DeepCluster(Method):
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ClusterLabels:
-        clusters = self.clusters[:, batch.index].long()
+        clusters = self.clusters[:, batch.index].long() if batch.known else self._nearest(embedding)
         weight = (clusters[0] != UNASSIGNED).to(batch.crops[0].dtype)
         # the mean is over the seen images of all processes, so it does not depend on who got which
         seen = processes.all_reduce_sum(weight.sum())
@@ -133,6 +133,16 @@ class DeepCluster(Method):
             weight * (len(weight) * processes.world_size() / seen.clamp_min(1)),
             frozen is None or batch.step < frozen,
         )
+
+    def _nearest(self, embedding: Tensor | None) -> Tensor:
+        """The clusters that images of which nothing is remembered would be in, [H, B]."""
+        assert embedding is not None, "images of another data set need an embedding"
+        assigned = self.config.crops_for_assign
+        found = []
+        for head, layer in enumerate(self.prototypes):
+            assert isinstance(layer, nn.Linear)
+            found.append((embedding[assigned[head % len(assigned)]] @ layer.weight.T.to(embedding.dtype)).argmax(1))
+        return torch.stack(found)
 
     def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
         assert isinstance(labels, ClusterLabels)
@@ -165,6 +175,16 @@ class DeepCluster(Method):
         assert embedding is not None
         chosen = torch.stack([embedding[crop] for crop in self.config.crops_for_assign])
         self.bank.write(batch.index[: embedding.shape[1]], chosen)
+
+    def notes(self) -> list[str]:
+        rows, dim = self.bank.rows, self.config.dim
+        bank = self.bank.embeddings.numel() * self.bank.embeddings.element_size()
+        device = self.clusters.device
+        clustering = max(memory_bytes(rows, dim, count, device=device) for count in self.config.num_prototypes)
+        return [
+            f"memory bank: {rows:,} images × {len(self.config.crops_for_assign)} crops × {dim} a process, "
+            f"{bank / 1e6:,.1f} MB; clustering it takes {clustering / 1e6:,.1f} MB more"
+        ]
 
     # -- between epochs -----------------------------------------------------------------------------------------------
 

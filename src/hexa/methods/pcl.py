@@ -14,7 +14,7 @@ from hexa.core import Batch, Branch, Method, MethodConfig, Passes, PseudoLabels,
 from hexa.core.batch import Index
 from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels
 from hexa.nn.encoder import unit
-from hexa.ops.kmeans import UNASSIGNED, spherical_kmeans
+from hexa.ops.kmeans import UNASSIGNED, memory_bytes, spherical_kmeans
 from hexa.ops.partitions import health
 from hexa.ops.proto_nce import compare, concentrations, proto_nce
 from hexa.runtime import processes
@@ -133,7 +133,7 @@ class PCL(Method):
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> PCLLabels:
         contrast = self.contrast.pseudo_labels(batch, embedding)
-        own = self.clusters[:, batch.index].long()
+        own = self.clusters[:, batch.index].long() if batch.known else self._nearest(contrast.keys[0])
         weight = (own[0] != UNASSIGNED).to(batch.crops[0].dtype)
         if batch.step < self.first_step:  # known without asking the device whether there are clusters
             return PCLLabels(contrast, (), own[:0], weight)
@@ -148,6 +148,11 @@ class PCL(Method):
         clustered = (everyone[0] != UNASSIGNED).to(weight.dtype).sum().clamp_min(1)
         weight = weight * (everyone.shape[1] / clustered)
         return PCLLabels(contrast, tuple(compared), torch.stack(targets), weight)
+
+    def _nearest(self, keys: Tensor) -> Tensor:
+        """The clusters that images of which nothing is remembered would be in, by their keys [B, D]; [H, B]."""
+        parts = torch.split(self.centroids, list(self.config.num_clusters))
+        return torch.stack([(keys @ centroids.to(keys.dtype).T).argmax(1) for centroids in parts])
 
     def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
         assert isinstance(labels, PCLLabels)
@@ -175,6 +180,16 @@ class PCL(Method):
     def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
         assert isinstance(labels, PCLLabels)
         self.contrast.commit(batch, embedding, labels.contrast)
+
+    def notes(self) -> list[str]:
+        rows, dim = -(-self.clusters.shape[1] // processes.world_size()), self.config.contrast.dim
+        device = self.clusters.device
+        features = rows * dim * self.centroids.element_size()
+        clustering = max(memory_bytes(rows, dim, count, device=device) for count in self.config.num_clusters)
+        return [
+            f"features of {rows:,} images a process take {features / 1e6:,.1f} MB between epochs; "
+            f"clustering them takes {clustering / 1e6:,.1f} MB more"
+        ]
 
     # -- between epochs -----------------------------------------------------------------------------------------------
 

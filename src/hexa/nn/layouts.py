@@ -75,8 +75,10 @@ def recognise(state: State, where: str) -> NetworkConfig:
     )
 
 
-def find_backbone(state: State, network: nn.Module, where: str) -> dict[str, Tensor]:
-    """The tensors of `network` inside the state of a method that contains it, under the plain key names.
+def find_backbone(state: State, network: nn.Module, where: str) -> tuple[dict[str, Tensor], str]:
+    """The tensors of `network` inside the state of a method that contains it, under the plain key names, and whose.
+
+    The second is the name of the encoder that the method keeps it in: query, encoder …
 
     Every prefix under which all keys of the network lie is a candidate; of several, the one that is no momentum twin.
     """
@@ -88,7 +90,13 @@ def find_backbone(state: State, network: nn.Module, where: str) -> dict[str, Ten
     if not whole:
         raise UserError(f"{where}: holds no network as config.yaml describes it; the run has been changed since")
     chosen = (trained or whole)[0]
-    return {key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)}
+    return {key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)}, owner(chosen)
+
+
+def owner(path: str) -> str:
+    """The encoder that a path such as `contrast.query.backbone` goes through last: query."""
+    parts = path.rstrip(".").split(".")
+    return parts[-2] if len(parts) > 1 else "encoder"
 
 
 def load_strictly(network: nn.Module, state: State, where: str) -> None:

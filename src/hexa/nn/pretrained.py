@@ -216,9 +216,10 @@ def _of_checkpoint(path: Path, state: State, folder: Path) -> Backbone:
     """The backbone inside the state of a method; the run's config.yaml knows the network."""
     config, size, recipe = _config_of(folder)
     network = backbones.build(config)
-    load_strictly(network, find_backbone(state, network, str(path)), str(path))
+    found, encoder = find_backbone(state, network, str(path))
+    load_strictly(network, found, str(path))
     step = path.stem.removeprefix("step-")
-    info: dict[str, Any] = {"recipe": recipe, "encoder": "query", "branch": "main", "checkpoint": path.name}
+    info: dict[str, Any] = {"recipe": recipe, "encoder": encoder, "branch": "main", "checkpoint": path.name}
     info |= {"step": int(step)} if step.isdigit() else {}
     return Backbone(network, config.mean, config.std, size, config, info)
 
@@ -293,5 +294,5 @@ def describe(backbone: Backbone) -> dict[str, Any]:
         "network": backbone.network_config.name,
         "num_features": backbone.num_features,
         "image_size": backbone.image_size,
-        **{"encoder": "query", "branch": "main", **backbone.info},
+        **{"encoder": "encoder", "branch": "main", **backbone.info},
     }

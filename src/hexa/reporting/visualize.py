@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -47,11 +48,11 @@ def visualize(
     # what a method reserves follows from the data it was trained on, which may be more than what is looked at
     own = source if data is None else _own_source(experiment) or source
     method = build_method(experiment, setting_of(experiment, max(len(own), experiment.batch_size)), machine)
-    if folder is not None:
-        _load(method, folder, machine.device)
+    step = _load(method, folder, machine.device) if folder is not None else 0
     objective = build_objective(experiment, method.train(), machine)
     count = max(num_images, min(experiment.batch_size, _BATCH_SIZE))
     batch = _batch(source, Views(experiment.views), count, Stream(seed).child("visualize"), machine.device)
+    batch = replace(batch, step=step, known=folder is not None and data is None)
     return gallery(objective, batch, num_images, gain).save(Path(out))
 
 
@@ -92,13 +93,15 @@ def _own_source(experiment: Experiment) -> Source | None:
         return None
 
 
-def _load(method: Method, folder: Path, device: torch.device) -> None:
+def _load(method: Method, folder: Path, device: torch.device) -> int:
+    """Load the newest checkpoint; returns its step."""
     problems: list[str] = []
     found = checkpoints.newest_good(folder / "checkpoints", problems.append, device)
     if found is None:
         reason = f" ({'; '.join(problems)})" if problems else ""
         raise UserError(f"{folder}: has no intact checkpoint{reason}; 'hexa resume {folder}' writes one")
-    method.load_state_dict(found[1]["method"])
+    method.restore(found[1]["method"])
+    return int(found[1]["step"])
 
 
 def _batch(source: Source, views: Views, count: int, stream: Stream, device: torch.device) -> Batch:

@@ -132,9 +132,8 @@ def agree_on_start(store: Store, rank: int, size: int) -> str:
     deadline = time.monotonic() + default_pg_timeout.total_seconds()
     while missing:
         for other in sorted(missing):
-            if store.check(
-                [f"hexa/from/{other}"]
-            ):  # perhaps of an earlier start; then there is none to hear the answer
+            # what is there may be of an earlier start; then there is none to hear the answer
+            if store.check([f"hexa/from/{other}"]):
                 store.set(f"hexa/to/{store.get(f'hexa/from/{other}').decode()}", name)
             if store.check([f"hexa/heard/{name}/{other}"]):
                 missing.remove(other)

@@ -19,6 +19,8 @@ LOW_RANK_SHARE = 0.03
 CHANCE_MARGIN = 0.02
 #: … for so many lines of metrics.
 STUCK_LINES = 10
+#: A share of non-empty clusters below this is a clustering that says little.
+FEW_CLUSTERS = 0.5
 #: A contrastive accuracy above this with a k-NN hardly above chance: the task is solved by other means than content.
 HIGH_ACCURACY = 0.97
 
@@ -111,6 +113,16 @@ class Watch:
             said.append(self._once("chance", self.stuck >= STUCK_LINES, message))
         self.accuracy = line.get("accuracy/std", self.accuracy)
         return [message for message in said if message]
+
+    def epoch(self, facts: Mapping[str, float]) -> list[str]:
+        """Warnings about what a method did between epochs."""
+        full = facts.get("clusters/non_empty", 1.0)
+        message = (
+            f"only {100 * full:.0f} % of the clusters have an image: the embedding has collapsed, or they are too "
+            "many; lower method.num_prototypes or optimizer.learning_rate"
+        )
+        said = self._once("clusters", full < FEW_CLUSTERS, message)
+        return [said] if said else []
 
     def knn(self, percent: float) -> list[str]:
         """Warnings about a k-NN accuracy, given the contrastive accuracy of the last line."""

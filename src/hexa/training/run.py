@@ -115,6 +115,9 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
             _headline(experiment, source, machine, folder, resumed), markup=False, highlight=False, soft_wrap=True
         )
     method = build_method(experiment, setting, machine)
+    if console is not None:
+        for note in method.notes():
+            console.print(note, markup=False, highlight=False, soft_wrap=True)
     objective = build_objective(experiment, method, machine)
     loader = _loader(experiment, source, machine)
     plan = Plan(
@@ -198,15 +201,18 @@ def _headline(experiment: Experiment, source: Source, machine: Machine, folder: 
 
 def _finish(experiment: Experiment, trainer: Trainer, folder: Path) -> None:
     """The trained backbone as a plain network."""
+    from hexa.nn.layouts import owner
     from hexa.nn.pretrained import Backbone, save_backbone
 
     network = backbones.build(experiment.network)
-    state = plain_state_dict(trainer.objective.method.backbone)
+    method = trainer.objective.method
+    path = next(name for name, module in method.named_modules() if module is method.backbone)
+    state = plain_state_dict(method.backbone)
     network.load_state_dict({name: value.detach().cpu().contiguous() for name, value in state.items()})
     info = {
         "recipe": experiment.recipe,
         "method": experiment.method.name,
-        "encoder": "query",
+        "encoder": owner(path),
         "branch": "main",
         "step": trainer.step,
         "epoch": trainer.step / trainer.steps_per_epoch,

@@ -112,6 +112,8 @@ class Trainer:
         method.train()
         if facts:
             self.journal.write("epoch", self.step, epoch=epoch, seconds=self._clock.total, **facts)
+            if self.watch is not None:
+                self.warn(self.watch.epoch(facts))
 
     def _prepared(self, batch: Batch) -> Batch:
         """Layers that draw numbers (dropout) draw those of this step and process, as everything else does."""
