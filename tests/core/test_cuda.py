@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from hexa.core import Batch, Objective
+from hexa.config import choices
+from hexa.core import Batch, MethodConfig, Objective
 from hexa.runtime.precision import autocast
-from tests.laws.cases import Case, batch
+from tests.laws.cases import Case
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -18,19 +21,25 @@ SCHEMES = [
 ]
 
 
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-@pytest.mark.parametrize("positives", ["separate", "pair", "batch"])
-def test_a_step_in_bf16_is_finite_and_never_waits_for_the_device(scheme: dict, positives: str) -> None:
+METHODS = sorted(choices(MethodConfig, "name", "hexa.methods"))
+CASES = [Case(method, {}, scheme) for method in METHODS for scheme in SCHEMES]
+CASES += [Case("moco", {"mixed_positives": positives}, SCHEMES[0]) for positives in ("pair", "batch")]
+
+
+def on(device: str, data: Batch) -> Batch:
+    return replace(data, crops=tuple(crop.to(device) for crop in data.crops), index=data.index.to(device))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_step_in_bf16_is_finite_and_never_waits_for_the_device(case: Case) -> None:
     device = torch.device("cuda")
-    case = Case("moco", {"mixed_positives": positives}, scheme)
     method = case.build(torch.float32).to(device, memory_format=torch.channels_last)
     hard = {name: entry.build() for name, entry in case.hard().items()}
     objective = Objective(method, hard, autocast=lambda: autocast("bf16", device))
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
     losses = []
     for step in range(3):
-        cpu = batch(step, dtype=torch.float32)
-        data = Batch(tuple(crop.to(device) for crop in cpu.crops), cpu.index.to(device), cpu.stream)
+        data = on("cuda", case.batch(step, dtype=torch.float32))
         torch.cuda.set_sync_debug_mode("error" if step else "default")
         try:
             for term in objective.losses(data):
@@ -44,15 +53,14 @@ def test_a_step_in_bf16_is_finite_and_never_waits_for_the_device(scheme: dict, p
     assert bool(torch.stack(losses).isfinite().all())
 
 
-def test_cpu_and_gpu_agree_in_fp32() -> None:
-    case = Case("moco", {}, {"adversarial": {}, "cutmix": {}})
+@pytest.mark.parametrize("name", METHODS)
+def test_cpu_and_gpu_agree(name: str) -> None:
+    case = Case(name, {}, {"adversarial": {}, "cutmix": {}})
     found = []
     for device in ("cpu", "cuda"):
         method = case.build(torch.float64).to(device)
-        data = batch()
-        moved = Batch(tuple(crop.to(device) for crop in data.crops), data.index.to(device), data.stream)
         losses = []
-        for term in case.objective(method).losses(moved):
+        for term in case.objective(method).losses(on(device, case.batch())):
             term.loss.backward()
             losses.append(term.loss.detach().cpu())
         found.append(torch.stack(losses))
