@@ -114,3 +114,5 @@ def test_the_attack_on_large_crops_alone_is_two_crop_swav() -> None:
     scores = embedding @ made.prototypes.weight.T
     swapped = [-(labels.codes[1 - v] * F.log_softmax(scores[v] / 0.1, 1)).sum(1) for v in (0, 1)]
     torch.testing.assert_close(made.loss(embedding[:2], labels), torch.stack(swapped))
+    alone = -(labels.codes[1] * F.log_softmax(scores[0] / 0.1, 1)).sum(1)
+    torch.testing.assert_close(made.loss(embedding[:1], labels), alone[None])

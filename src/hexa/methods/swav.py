@@ -141,10 +141,12 @@ class SwAV(Method):
 
     def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
         assert isinstance(labels, Codes)
-        views, codes = len(embedding), len(labels.codes)
+        views = len(embedding)
+        # of the crops with a code some may not be there, when a hard example has the large crops alone
+        pairs = sum(views - (crop < views) for crop in self.config.crops_for_assign)
         log_share = F.log_softmax(self._cosines(embedding, labels) / self.config.temperature, -1)
         # the factor makes the mean over [V, B] the mean over pairs of a code and another crop
-        return -(self._targets(labels, views) * log_share).sum(-1) * (views / (codes * (views - 1)))
+        return -(self._targets(labels, views) * log_share).sum(-1) * (views / max(1, pairs))
 
     def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
         assert isinstance(labels, Codes)
