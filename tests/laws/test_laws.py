@@ -284,6 +284,17 @@ def test_split_goes_through_the_network_once_per_branch_on_disjoint_parts() -> N
     assert not torch.equal(rows[0][BATCH // 2 :], data.crops[0][BATCH // 2 :])
 
 
+def test_split_parts_of_large_crops_alone_get_a_pass_of_their_own() -> None:
+    large = {"crops": "large", "branch": "main", "fraction": 0.5}
+    case = Case("deepcluster-v2", {}, {"adversarial": large})
+    objective = case.objective(case.build(), ObjectiveConfig(split=True, clean_fraction=0.5))
+    crops = {}
+    for term in objective.losses(case.batch()):
+        term.loss.backward()
+        crops[term.name] = len(term.parts[term.name].example.crops)
+    assert crops == {"std": 3, "adversarial": 2}
+
+
 def test_split_equals_the_terms_of_its_parts_without_batch_norm() -> None:
     """Without batch statistics a merged pass must be the weighted sum of separate ones."""
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 12 * 12, 8))

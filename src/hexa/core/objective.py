@@ -162,13 +162,17 @@ class Objective:
             made[name] = _with_gradient(example)
 
     def _split(self, batch: Batch, rows: dict[str, slice]) -> Iterator[Term]:
-        """Disjoint parts of the batch, and one pass for all parts of a branch: HEXA at the price of its baseline."""
+        """Disjoint parts of the batch, and one pass for all parts of a branch: HEXA at the price of its baseline.
+
+        Parts that have the large crops alone get a pass of their own.
+        """
         with self.score.autocast():
             labels = self.method.pseudo_labels(batch, None)
         everything = self._clean_example(batch, labels)
         examples = {name: self._source(name, part, {}, everything, batch) for name, part in rows.items()}
-        for branch in dict.fromkeys(example.branch for example in examples.values()):
-            together = {name: example for name, example in examples.items() if example.branch == branch}
+        passes = {name: (example.branch, len(example.crops)) for name, example in examples.items()}
+        for branch, count in dict.fromkeys(passes.values()):
+            together = {name: examples[name] for name, of in passes.items() if of == (branch, count)}
             crops = tuple(torch.cat(parts) for parts in zip(*(e.crops for e in together.values()), strict=True))
             embedding = self.score.embed(crops, branch)
             pieces = dict(
