@@ -19,7 +19,7 @@ from hexa.runtime import processes
 from hexa.training import checkpoints, optimizers
 from hexa.training.config import TrainingConfig
 from hexa.training.journal import METRICS, Journal
-from hexa.training.losses import NonFiniteError
+from hexa.training.losses import LossWindow, NonFiniteError
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import ScheduleConfig
 from hexa.training.signals import Interrupted
@@ -102,6 +102,11 @@ def work(home: str) -> None:
         made.run()
     except NonFiniteError as error:
         found["nan"] = (error.step, error.term)
+
+    window, again = LossWindow(torch.device("cpu")), LossWindow(torch.device("cpu"))
+    window.add({"std": torch.tensor(float(rank))}, torch.tensor(2.0 * rank), 1)
+    again.state = window.state
+    found["window"] = again.means()[1]
     torch.save(found, folder / f"rank{rank}.pt")
 
 
@@ -153,3 +158,9 @@ def test_a_signal_to_one_stops_both_at_the_same_step(both: tuple[Path, list[dict
 def test_a_loss_that_is_not_finite_in_one_stops_both(both: tuple[Path, list[dict[str, Any]]]) -> None:
     _, found = both
     assert found[0]["nan"] == found[1]["nan"] == (7, "adversarial")
+
+
+def test_each_goes_on_with_its_own_losses(both: tuple[Path, list[dict[str, Any]]]) -> None:
+    """A checkpoint between two log lines holds the sums of both."""
+    _, found = both
+    assert [result["window"].tolist() for result in found] == [[0.0, 0.0], [1.0, 2.0]]

@@ -76,13 +76,18 @@ class LossWindow:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold for the next log line to come out the same."""
-        return {"names": list(self._names), "sums": self._sums.clone(), "count": self.count}
+        """What a checkpoint must hold for the next log line to come out the same: the sums of every process, [W, n].
+
+        Every process asks for it.
+        """
+        return {"names": list(self._names), "sums": processes.all_gather(self._sums[None]).clone(), "count": self.count}
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
         self._names, self.count = list(state["names"]), state["count"]
-        self._sums = state["sums"].to(self._device).clone()
+        sums = state["sums"] if state["sums"].ndim == 2 else state["sums"][None]
+        same = len(sums) == processes.world_size()
+        self._sums = (sums[processes.rank()] if same else sums.mean(0)).to(self._device, copy=True)
         self._first_bad = torch.full((len(self._names),), _NEVER, dtype=torch.long, device=self._device)
 
 
