@@ -16,7 +16,8 @@ from hexa.config import UserError
 from hexa.experiment import Experiment, override
 from hexa.reporting.gallery import Gallery
 from hexa.reporting.visualize import visualize
-from hexa.training.benchmark import SCHEMES, benchmark
+from hexa.training.assembly import Machine
+from hexa.training.benchmark import SCHEMES, _Bench, benchmark
 from hexa.training.journal import METRICS
 from hexa.training.run import pretrain, resume
 
@@ -109,6 +110,14 @@ def test_benchmark_covers_them(name: str) -> None:
     fields |= {"method.queue_size": 0} if name == "swav" else {}
     measured = benchmark(experiment(name, **fields), repeats=1)
     assert list(measured["schemes"]) == list(SCHEMES)
+
+
+def test_benchmark_measures_what_comes_after_the_warm_up() -> None:
+    changes = {"batch_size": 8, "views.size": 8, "method.warmup_epochs": 20, "method.num_negatives": 4}
+    made = experiment("pcl-v2", **changes)
+    bench = _Bench(made, Machine.of(made))
+    for batch in (bench._next(), next(bench.batches)):
+        assert bench.method.pseudo_labels(batch, None).compared
 
 
 def test_too_many_prototypes_are_refused_with_a_number_that_works(tmp_path: Path) -> None:

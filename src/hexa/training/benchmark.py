@@ -37,6 +37,8 @@ NAIVE = ("std+adv", "std+adv+cmx")
 #: A measurement takes at least so many seconds, so that a fast device is not timed by its launches.
 _LEAST_SECONDS = 0.3
 _BATCHES_OF_DATA = 4
+#: Steps are numbered from here, where no warm-up is left (PCL-v2's, a queue to fill, frozen prototypes).
+_SETTLED = 10**9
 
 Progress = Callable[[str, int, int], None]
 
@@ -208,12 +210,14 @@ class _Bench:
     def _forever(self) -> Iterator[Batch]:
         epoch = 0
         while True:
-            yield from self.loader.epoch(epoch)
+            for batch in self.loader.epoch(epoch):
+                yield replace(batch, step=_SETTLED + batch.step)
             epoch += 1
 
     def _next(self) -> Batch:
         self.steps += 1
-        return self._laid_out(replace(self.batch, stream=Stream(1).child("step", self.steps), step=self.steps))
+        stream = Stream(1).child("step", self.steps)
+        return self._laid_out(replace(self.batch, stream=stream, step=_SETTLED + self.steps))
 
     def _laid_out(self, batch: Batch) -> Batch:
         if not self.experiment.training.channels_last:
