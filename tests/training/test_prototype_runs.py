@@ -104,6 +104,19 @@ def test_pictures_of_own_and_of_other_images_are_attacked(
     assert abs(moved).max() == 1
 
 
+def test_a_picture_of_other_images_says_if_the_own_are_needed(run: tuple[str, Path, str], tmp_path: Path) -> None:
+    name, folder, _ = run
+    other = tmp_path / "moved"
+    shutil.copytree(folder, other)
+    config = other / "config.yaml"
+    config.write_text(config.read_text().replace("data: digits", "data: folder:/nowhere"))
+    if name == "swav":  # remembers no image
+        assert visualize(other, "digits#test", tmp_path / "a.png", num_images=3).exists()
+        return
+    with pytest.raises(UserError, match="remembers every image it was trained on, and their source 'folder:/nowhere'"):
+        visualize(other, "digits#test", tmp_path / "a.png", num_images=3)
+
+
 @pytest.mark.parametrize("name", list(METHODS))
 def test_benchmark_covers_them(name: str) -> None:
     fields = {"batch_size": 8, "views.size": 8, "views.extra_crops": [], "training.precision": "fp32"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from hexa import experiment as experiments
-from hexa.config import UserError
+from hexa.config import ConfigError, UserError
 from hexa.core import STD, Batch, Method
 from hexa.data import Source, open_source
 from hexa.data.crops import cut_crops
@@ -46,9 +46,16 @@ def visualize(
     source = open_source(data or experiment.data, "train" if data is None else None)
     machine = Machine.of(experiment)
     # what a method reserves follows from the data it was trained on, which may be more than what is looked at
-    own = source if data is None else _own_source(experiment) or source
-    method = build_method(experiment, setting_of(experiment, max(len(own), experiment.batch_size)), machine)
-    step = _load(method, folder, machine.device) if folder is not None else 0
+    own = source if data is None else _own_source(experiment)
+    try:
+        setting = setting_of(experiment, max(len(own or source), experiment.batch_size))
+        method = build_method(experiment, setting, machine)
+        step = _load(method, folder, machine.device) if folder is not None else 0
+    except (ConfigError, RuntimeError):
+        if own is not None or folder is None:
+            raise
+        message = f"it remembers every image it was trained on, and their source '{experiment.data}' is not there"
+        raise UserError(f"{folder}: {message}; put it back, or correct 'data' in {folder}/config.yaml") from None
     objective = build_objective(experiment, method.train(), machine)
     count = max(num_images, min(experiment.batch_size, _BATCH_SIZE))
     batch = _batch(source, Views(experiment.views), count, Stream(seed).child("visualize"), machine.device)
