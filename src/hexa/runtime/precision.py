@@ -17,7 +17,7 @@ Precision = Literal["auto", "fp32", "bf16"]
 def pick_device(name: str = "auto") -> torch.device:
     """`auto` is this process's GPU if there is one, else the CPU. Raises UserError for a device that isn't there."""
     if name == "auto":
-        return torch.device("cuda", local_rank()) if torch.cuda.is_available() else torch.device("cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -26,7 +26,14 @@ def pick_device(name: str = "auto") -> torch.device:
         raise UserError(
             "device 'cuda' is not there; `hexa doctor` says what this machine has, auto or cpu runs anywhere"
         )
-    return torch.device("cuda", local_rank()) if device.type == "cuda" and device.index is None else device
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", local_rank())
+    if device.type == "cuda" and device.index >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise UserError(
+            f"device '{device}' is not there: {count} GPUs are seen; start at most {count} processes on a machine"
+        )
+    return device
 
 
 def has_native_bf16(device: torch.device) -> bool:

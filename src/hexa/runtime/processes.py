@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from hexa.config import UserError
 from hexa.runtime.peers import Peer, Peers, ProcessEnded, agree_on_start
 
 __all__ = ["ProcessEnded"]
@@ -35,7 +36,11 @@ def initialize(device: torch.device | None = None) -> None:
         on_gpu = device is not None and device.type == "cuda"
         if on_gpu:
             torch.cuda.set_device(device)
-        shared, number, size = next(rendezvous("env://"))
+        try:
+            shared, number, size = next(rendezvous("env://"))
+        except ValueError as error:
+            reason = str(error).rpartition(": ")[2]
+            raise UserError(f"WORLD_SIZE announces several processes, but {reason}; start with torchrun") from None
         store = PrefixStore(agree_on_start(shared, number, size), shared)
         dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=number, world_size=size)
         _world.peers = Peers(store)
