@@ -47,7 +47,7 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
         raise ConfigError([("batch_size", message)])
     if batch % world:
         raise ConfigError(
-            [("batch_size", f"{batch} is not divisible by {world} processes; use {batch // world * world}")]
+            [("batch_size", f"{batch} is not divisible by {world} processes; use {max(1, batch // world) * world}")]
         )
     experiment.schedule.check(experiment.epochs)
     branches = (b for name in _needed(experiment) for b in experiment.hard_examples[name].branches())

@@ -119,7 +119,7 @@ class Watch:
         full = facts.get("clusters/non_empty", 1.0)
         message = (
             f"only {100 * full:.0f} % of the clusters have an image: the embedding has collapsed, or they are too "
-            "many; lower method.num_prototypes or optimizer.learning_rate"
+            "many; lower method.num_prototypes (PCL: num_clusters) or optimizer.learning_rate"
         )
         said = self._once("clusters", full < FEW_CLUSTERS, message)
         return [said] if said else []
