@@ -296,7 +296,7 @@ class Trainer:
         if state["world_size"] == processes.world_size():
             return []
         before, now = state["world_size"], processes.world_size()
-        what = "what follows is equal up to rounding and who is cut-mixed with whom"
+        what = "what follows is equal up to rounding and what each draws for its own images (who is mixed with whom …)"
         return [f"{before} processes before, {now} now: {what}"]
 
 
