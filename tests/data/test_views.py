@@ -178,6 +178,15 @@ def test_what_stays_in_cache_does_not_change_the_views(monkeypatch: pytest.Monke
         torch.testing.assert_close(left, right, atol=1e-6, rtol=0)
 
 
+def test_views_are_the_same_under_the_autocast_of_their_caller() -> None:
+    views, images, stream = _views(blur_probability=1, extra_crops=MULTI["extra_crops"]), _images(4), Stream(1)
+    cut = [crop.clone() for crop in views(images, stream)]
+    expected, finished = views(images, stream), views.finish(cut, stream)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert all(map(torch.equal, views(images, stream), expected))
+        assert all(map(torch.equal, views.finish(cut, stream), finished))
+
+
 def test_images_are_left_alone() -> None:
     images = torch.rand(8, 3, 24, 24)
     before = images.clone()

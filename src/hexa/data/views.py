@@ -41,12 +41,13 @@ class Views:
         """The views of `images` [B, 3, H, W], uint8 or float in [0, 1]: V float32 [B, 3, S_v, S_v] on their device.
 
         rows: where these images stand in the global batch (default: they are all of it), so that every process makes
-        the views that one process would have made.
+        the views that one process would have made. Pixels are float32 whatever the autocast of the caller.
         """
         numbers = self.draw(stream, rows or slice(0, len(images)))  # [V, B, P]
         crops: list[Tensor] = []
-        for group, share in self.by_group(numbers):
-            crops += self._group(images, share, group).unbind()
+        with torch.autocast(images.device.type, enabled=False):
+            for group, share in self.by_group(numbers):
+                crops += self._group(images, share, group).unbind()
         return tuple(crops)
 
     def _group(self, images: Tensor, numbers: Tensor, group: Crops) -> Tensor:
@@ -69,10 +70,11 @@ class Views:
         """The colour half alone, of V tensors of crops [B, 3, S_v, S_v] that a worker cut, uint8 or float in [0, 1]."""
         numbers = self.draw(stream, rows or slice(0, len(crops[0])))
         out = tuple(torch.empty(crop.shape, device=crop.device) for crop in crops)
-        for crop, view, number in zip(crops, out, numbers, strict=True):
-            scale = 1 / 255 if crop.dtype == torch.uint8 else 1.0
-            for part in _chunks(len(crop), crop.shape[1:].numel(), crop.device):
-                self.recolor_(torch.mul(crop[part], scale, out=view[part]), number[part])
+        with torch.autocast(crops[0].device.type, enabled=False):
+            for crop, view, number in zip(crops, out, numbers, strict=True):
+                scale = 1 / 255 if crop.dtype == torch.uint8 else 1.0
+                for part in _chunks(len(crop), crop.shape[1:].numel(), crop.device):
+                    self.recolor_(torch.mul(crop[part], scale, out=view[part]), number[part])
         return out
 
     def draw(self, stream: Stream, rows: slice) -> Tensor:
