@@ -47,3 +47,19 @@ def test_with_groups_every_run_of_images_is_a_world_of_its_own(batch: int) -> No
     if batch % 2 == 0:
         torch.testing.assert_close(together, apart)
     assert together.shape == apart.shape == (3, batch, 6)
+
+
+def test_compiling_reaches_several_crops() -> None:
+    """Methods of several crops never call the encoder itself."""
+    made = Encoder(nn.Sequential(nn.Flatten()), nn.LazyLinear(4), Normalize((0.5,) * 3, (0.5,) * 3))
+    crops = (torch.rand(2, 3, 4, 4), torch.rand(2, 3, 4, 4))
+    expected = made.multi_crop(crops)
+    seen: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> object:
+        seen.append(len(graph.graph.nodes))
+        return graph.forward
+
+    made.compile(backend=backend)
+    torch.testing.assert_close(made.multi_crop(crops), expected)
+    assert seen

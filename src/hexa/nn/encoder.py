@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,11 @@ class Encoder(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         projection: Tensor = self.head(self.backbone(self.normalize(pixels)))
         return projection
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """As for any module; `multi_crop`, which is not a call of it, too."""
+        super().compile(*args, **kwargs)
+        self.multi_crop = torch.compile(self.multi_crop, *args, **kwargs)  # type: ignore[method-assign]
 
     def multi_crop(self, crops: tuple[Tensor, ...], groups: int = 1) -> Tensor:
         """V crops [B, 3, S_v, S_v] -> projections [V, B, D].

@@ -16,6 +16,7 @@ from hexa.core import STD, Method, Objective, Setting
 from hexa.data import Source
 from hexa.experiment import Experiment
 from hexa.nn import backbones
+from hexa.nn.encoder import Encoder
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
@@ -85,7 +86,8 @@ def build_method(experiment: Experiment, setting: Setting, machine: Machine) -> 
     method = method.to(machine.device)
     processes.broadcast_state(method)
     if experiment.training.compile:
-        for network in method.children():
+        encoders = [module for module in method.modules() if isinstance(module, Encoder)]
+        for network in encoders or method.children():
             network.compile()
     return method
 
