@@ -153,13 +153,20 @@ def _guarded(arguments: list[str]) -> int:
         if os.environ.get("HEXA_TRACEBACK"):
             raise
         status = getattr(error, "exit_code", 2 if _is_users(error) else 0)
-        if status and not getattr(error, "speaks", True):
+        if status and not (getattr(error, "speaks", True) and _is_first_to(error)):
             return status  # another process of the run says it
         if status:
             stopped = status > 128  # by a signal, having saved: that is no error
             return _say(_sentence(error) if stopped else f"error: {_sentence(error)}", status)
         traceback.print_exc()
         return _say("this is a bug of hexa's: please report it with the lines above and the output of `hexa doctor`", 1)
+
+
+def _is_first_to(error: Exception) -> bool:
+    """Whether this process is to name a wrong field, which all processes of a run notice alike."""
+    from hexa.config import ConfigError
+
+    return not isinstance(error, ConfigError) or os.environ.get("RANK", "0") == "0"
 
 
 def _run(arguments: list[str]) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from rich.console import Console
 
 from hexa import load_backbone, recipes
 from hexa.config import UserError
+from hexa.core import Batch
+from hexa.data.loaders import EpochPasses
 from hexa.experiment import Experiment, override
 from hexa.reporting.gallery import Gallery
 from hexa.reporting.visualize import visualize
@@ -20,6 +24,7 @@ from hexa.training.assembly import Machine
 from hexa.training.benchmark import SCHEMES, _Bench, benchmark
 from hexa.training.journal import METRICS
 from hexa.training.run import pretrain, resume
+from hexa.training.signals import Interrupted
 
 METHODS: dict[str, dict[str, Any]] = {
     "deepcluster-v2": {"hidden": 16, "num_prototypes": [12, 10, 8]},
@@ -144,3 +149,32 @@ def test_too_many_prototypes_are_refused_with_a_number_that_works(tmp_path: Path
         tmp_path / "run",
         console=Console(file=io.StringIO()),
     )
+
+
+def test_ctrl_c_in_a_pass_between_epochs_stops_there_and_loses_nothing(
+    run: tuple[str, Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, whole, _ = run
+    if name != "pcl-v2":
+        pytest.skip("no pass over the data before the second epoch")
+    images = EpochPasses.images
+
+    def interrupted(self: EpochPasses) -> Iterator[Batch]:
+        signal.raise_signal(signal.SIGINT)
+        return images(self)
+
+    monkeypatch.setattr(EpochPasses, "images", interrupted)
+    quiet = {"training.checkpoint_every_steps": None, "training.checkpoint_every": 5}
+    with pytest.raises(Interrupted) as stop:
+        pretrain(experiment(name, **quiet), tmp_path / "run", console=Console(file=io.StringIO()))
+    assert stop.value.step == 5
+    monkeypatch.setattr(EpochPasses, "images", images)
+    resume(tmp_path / "run", console=Console(file=io.StringIO()))
+    assert load_backbone(tmp_path / "run").content_hash() == load_backbone(whole).content_hash()
+
+
+def test_images_beyond_the_clean_share_keep_their_last_embedding(tmp_path: Path) -> None:
+    changes = {"objective.clean_fraction": 0.5, "method.num_prototypes": [700], "epochs": 2}
+    out = pretrain(experiment("deepcluster-v2", **changes), tmp_path / "run", console=Console(file=io.StringIO()))
+    epochs = [line for line in map(json.loads, (out / METRICS).open()) if line["event"] == "epoch"]
+    assert len(epochs) == 2

@@ -243,7 +243,7 @@ class Objective:
             raise ConfigError([("objective.split", message)])
         if self.method.labels_from_embedding and (self.config.split or self.config.clean_fraction < 1):
             message = "this method makes its pseudo-labels of the clean embedding of all images; use 1, without split"
-            raise ConfigError([("objective.clean_fraction", message)])
+            raise ConfigError([("objective.split" if self.config.split else "objective.clean_fraction", message)])
 
     def _rows(self, batch_size: int) -> dict[str, slice]:
         """The images of each term: the first ones, or with `split` one part after another."""

@@ -174,7 +174,10 @@ class DeepCluster(Method):
     def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
         assert embedding is not None
         chosen = torch.stack([embedding[crop] for crop in self.config.crops_for_assign])
-        self.bank.write(batch.index[: embedding.shape[1]], chosen)
+        count = embedding.shape[1]
+        self.bank.write(batch.index[:count], chosen)
+        if count < len(batch):  # the clean term had a share of the batch; the others keep their last embedding
+            self.bank.keep(batch.index[count:])
 
     def notes(self) -> list[str]:
         rows, dim = self.bank.rows, self.config.dim
@@ -199,7 +202,10 @@ class DeepCluster(Method):
         for head, (layer, count) in enumerate(zip(self.prototypes, self.config.num_prototypes, strict=True)):
             banked, seen = self.bank.crop(head % len(self.config.crops_for_assign))
             generator = data.stream.child("kmeans", head).generator()
-            found = spherical_kmeans(banked, count, generator, iterations=self.config.kmeans_iterations, valid=seen)
+            try:
+                found = spherical_kmeans(banked, count, generator, iterations=self.config.kmeans_iterations, valid=seen)
+            except ValueError as error:  # images that could not be read
+                raise ConfigError([("method.num_prototypes", str(error))]) from None
             assert isinstance(layer, nn.Linear)
             layer.weight.copy_(found.centroids)
             tables.append(self.bank.join(found.assignments.int()))

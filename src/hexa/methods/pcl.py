@@ -203,7 +203,10 @@ class PCL(Method):
         centroids, temperatures = [], []
         for number, count in enumerate(self.config.num_clusters):
             generator = data.stream.child("kmeans", number).generator()
-            found = spherical_kmeans(rows, count, generator, iterations=self.config.kmeans_iterations)
+            try:
+                found = spherical_kmeans(rows, count, generator, iterations=self.config.kmeans_iterations)
+            except ValueError as error:  # images that could not be read
+                raise ConfigError([("method.num_clusters", str(error))]) from None
             table[number, index] = found.assignments.int()
             centroids.append(found.centroids)
             temperatures.append(

@@ -31,12 +31,21 @@ class MemoryBank(nn.Module):
 
     def write(self, index: Tensor, embeddings: Tensor) -> None:
         """Store embeddings [A, b, D] of the images `index` [b] of this process; every process calls it."""
-        index = processes.all_gather(index)
+        local = self._rows_of(index)
         rows = processes.all_gather(embeddings.transpose(0, 1)).transpose(0, 1)  # [A, W·b, D]
-        local = index - self.start
-        local = torch.where((local >= 0) & (local < self.rows), local, self.rows)
         self.embeddings.index_copy_(1, local, rows.to(self.embeddings.dtype))
         self.seen.index_fill_(0, local, True)
+
+    def keep(self, index: Tensor) -> None:
+        """The images `index` [b] of this process were there, but not embedded: what is known of them still counts."""
+        local = self._rows_of(index)
+        known = self.embeddings[0].index_select(0, local).any(1)
+        self.seen.index_copy_(0, local, known)
+
+    def _rows_of(self, index: Tensor) -> Tensor:
+        """Where the images of all processes' `index` stand in this shard, [W·b]; the last row for those elsewhere."""
+        local = processes.all_gather(index) - self.start
+        return torch.where((local >= 0) & (local < self.rows), local, self.rows)
 
     def crop(self, number: int) -> tuple[Tensor, Tensor]:
         """This process's rows [L, D] of a crop, and which of them were written since `forget`, [L]."""

@@ -67,7 +67,7 @@ def spherical_kmeans(
     The same arguments give the same bits on one machine, on CPU and CUDA: nothing is added atomically. The same rows
     spread over another number of processes start from the same centroids; their sums differ by rounding only.
 
-    Raises ValueError if all processes together have fewer than K rows that take part.
+    Raises ValueError, on all processes, if they have fewer than K rows that take part together.
     """
     if num_clusters < 1 or iterations < 0:
         raise ValueError(f"{num_clusters} clusters, {iterations} iterations: give at least 1 cluster, 0 iterations")

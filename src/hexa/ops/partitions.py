@@ -49,7 +49,7 @@ def health(now: Tensor, before: Tensor, sizes: Sequence[int], labels: Tensor | N
     }
     if bool((before >= 0).any()):
         facts["clusters/nmi_previous"] = [mutual_information(*pair) for pair in zip(now, before, strict=True)]
-    if labels is not None:
+    if labels is not None and labels.ndim == 1 and bool((labels >= 0).any()):
         facts["clusters/nmi_labels"] = [mutual_information(row, labels) for row in now]
     return {name: sum(values) / len(values) for name, values in facts.items()}
 

@@ -18,7 +18,7 @@ from hexa.experiment import Experiment
 from hexa.reporting.gallery import gallery
 from hexa.runtime.random import Stream
 from hexa.training import checkpoints
-from hexa.training.assembly import Machine, build_method, build_objective, setting_of
+from hexa.training.assembly import Machine, build_method, build_objective, roomy_setting, setting_of
 
 _BATCH_SIZE = 64
 """Images that are made together: enough for batch statistics like those of training, few enough to be quick."""
@@ -48,7 +48,8 @@ def visualize(
     # what a method reserves follows from the data it was trained on, which may be more than what is looked at
     own = source if data is None else _own_source(experiment)
     try:
-        setting = setting_of(experiment, max(len(own or source), experiment.batch_size))
+        fitting = roomy_setting if folder is None else setting_of
+        setting = fitting(experiment, max(len(own or source), experiment.batch_size))
         method = build_method(experiment, setting, machine)
         step = _load(method, folder, machine.device) if folder is not None else 0
     except (ConfigError, RuntimeError):

@@ -100,10 +100,26 @@ def build_objective(
     return Objective(method, hard, experiment.objective, autocast=machine.autocast, share_gradients=share_gradients)
 
 
+def roomy_setting(experiment: Experiment, data_size: int) -> Setting:
+    """A setting as if there were as many images as the method asks for, for looking and measuring without training."""
+    for _ in range(20):
+        try:
+            return setting_of(experiment, data_size)
+        except ConfigError as error:
+            refused = error
+            data_size *= 2
+    raise refused
+
+
 def fingerprint(experiment: Experiment, source: Source) -> str:
-    """A hash of all that decides the trajectory: the experiment but for `training` and `monitor`, and the images."""
-    fields = experiment.model_dump(mode="json", exclude={"training", "monitor", "recipe", "data"})
-    text = json.dumps([fields, source.fingerprint], sort_keys=True)
+    """A hash of all that decides the trajectory: the experiment but for `training` and `monitor`, and the images.
+
+    Fields at their defaults do not enter, so that a field that is new does not part a run from its checkpoints.
+    """
+    others = {"training", "monitor", "recipe", "data"}
+    fields = experiment.model_dump(mode="json", exclude=others, exclude_defaults=True)
+    kinds = [experiment.method.name, *(hard.kind for hard in experiment.hard_examples.values())]
+    text = json.dumps([fields, kinds, source.fingerprint], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

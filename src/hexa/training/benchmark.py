@@ -12,15 +12,14 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from hexa.config import ConfigError
-from hexa.core import MAIN, Batch, HardExampleConfig, Objective, Setting
+from hexa.core import MAIN, Batch, HardExampleConfig, Objective
 from hexa.data import ArraySource
 from hexa.data.loaders import PretrainLoader
 from hexa.data.views import Views
 from hexa.experiment import Experiment, override
 from hexa.runtime.random import Stream
 from hexa.training import optimizers
-from hexa.training.assembly import Machine, build_method, build_objective, kernels, setting_of
+from hexa.training.assembly import Machine, build_method, build_objective, kernels, roomy_setting
 from hexa.training.journal import environment
 from hexa.training.memory import MEASURE, peak_bytes
 
@@ -153,7 +152,7 @@ class _Bench:
         plain = {"split": False, "clean_fraction": 1.0}
         widest = self._scheme(parts, SCHEMES["std+adv+cmx+cmxA"], plain)
         data_size = _BATCHES_OF_DATA * experiment.batch_size
-        self.method = build_method(widest, _setting(widest, data_size), machine)
+        self.method = build_method(widest, roomy_setting(widest, data_size), machine)
         self.optimizer = optimizers.build(self.method.parameters(), experiment.optimizer, experiment.batch_size)
         for group in self.optimizer.param_groups:
             group["lr"] = 1e-6  # what is measured must not depend on how long it was trained
@@ -247,17 +246,6 @@ class _Bench:
         self.steps += 1
         images = self.loader.store.images[: self.experiment.batch_size]
         self.views(images, Stream(1).child("step", self.steps), slice(0, self.experiment.batch_size))
-
-
-def _setting(experiment: Experiment, data_size: int) -> Setting:
-    """As if there were as many images as the method asks for (prototypes), though fewer are shown."""
-    for _ in range(20):
-        try:
-            return setting_of(experiment, data_size)
-        except ConfigError as error:
-            refused = error
-            data_size *= 2
-    raise refused
 
 
 def _synchronize(device: torch.device) -> None:

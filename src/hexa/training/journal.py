@@ -83,7 +83,10 @@ class Journal:
 
 
 def truncate(path: Path, step: int) -> None:
-    """Drop the lines of a journal that lie after `step` or are no JSON objects, at once or not at all."""
+    """Drop the lines of a journal that lie after `step` or are no JSON objects, at once or not at all.
+
+    What a method did before the first step of an epoch is dropped at `step` too: a run that goes on does it again.
+    """
     if not path.exists():
         return
     kept = []
@@ -92,7 +95,10 @@ def truncate(path: Path, step: int) -> None:
             fields = json.loads(line)
         except ValueError:
             continue
-        if isinstance(fields, dict) and line.endswith(b"\n") and fields.get("step", step + 1) <= step:
+        if not isinstance(fields, dict) or not line.endswith(b"\n"):
+            continue
+        last = step - 1 if fields.get("event") == "epoch" else step
+        if fields.get("step", step + 1) <= last:
             kept.append(line)
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_bytes(b"".join(kept))

@@ -105,10 +105,23 @@ class Trainer:
                 self._list_problems()
 
     def _start_epoch(self, epoch: int) -> None:
-        """What the method does between epochs; its time counts as training."""
+        """What the method does between epochs; its time counts as training.
+
+        A pass over the data may take long: a process that is alone saves its state first, and stops in the middle if
+        it is asked to. Several, which may see different numbers of batches there, stop after the next step.
+        """
         method = self.objective.method
+
+        def prepared(batch: Batch) -> Batch:
+            if processes.world_size() == 1:
+                if self.step:
+                    self.save()
+                if self._interrupts.received is not None:
+                    raise Interrupted(self._interrupts.received, self.step, self.folder)
+            return self._prepared(batch)
+
         with self.objective.score.autocast():
-            facts = method.start_epoch(epoch, _Prepared(self.loader.passes(epoch), self._prepared))
+            facts = method.start_epoch(epoch, _Prepared(self.loader.passes(epoch), prepared))
         method.train()
         if facts:
             self.journal.write("epoch", self.step, epoch=epoch, seconds=self._clock.total, **facts)
