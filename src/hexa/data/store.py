@@ -105,7 +105,8 @@ def check_problems(source: Source, problems: Mapping[int, str], tolerance: float
         listed = describe_problems(source, problems, 5)
         raise UserError(
             f"data '{source.name}#{source.split}': {len(problems)} of {len(source)} images cannot be read, more than "
-            f"{100 * tolerance:g} %: {'; '.join(listed)}; remove them or allow a larger share"
+            f"{100 * tolerance:g} %: {'; '.join(listed)}; remove them; pre-training takes a larger share with "
+            "training.max_corrupt_share, an option of `hexa pretrain` and a field of a run's config.yaml"
         )
 
 
