@@ -82,6 +82,8 @@ def test_what_is_saved_comes_back_with_all_it_carries(tmp_path: Path) -> None:
     assert loaded.num_features == 8
     assert not loaded.training
     assert [path.name for path in tmp_path.iterdir()] == ["b.safetensors"]
+    (tmp_path / "other").touch()
+    assert (tmp_path / "b.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode  # as the umask says
 
 
 def test_pixels_are_normalised_inside() -> None:

@@ -85,8 +85,9 @@ def save_backbone(backbone: Backbone, path: Path | str) -> Path:
     state = {name: value.detach().cpu().contiguous() for name, value in backbone.network.state_dict().items()}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        safetensors.torch.save_file(state, temporary, metadata_of(backbone))
-        with temporary.open("rb") as file:
+        with temporary.open("wb") as file:  # not save_file, whose files only their owner can read
+            file.write(safetensors.torch.save(state, metadata_of(backbone)))
+            file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
