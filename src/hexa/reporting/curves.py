@@ -26,7 +26,7 @@ class Quantity:
 KNOWN = {
     "knn": Quantity("k-NN monitor", "of the frozen features, on held-out images", "%"),
     "loss": Quantity("Loss", "of each term, before its weight"),
-    "accuracy": Quantity("Contrastive accuracy", "how often the pseudo-label is the most likely", "%", 100.0),
+    "accuracy": Quantity("Accuracy of pseudo-labels", "how often the pseudo-label is the most likely", "%", 100.0),
     "perturbation": Quantity("Mean |δ|", "how far views are moved", "grey levels", from_zero=True),
     "lambda": Quantity("λ", "the share of itself that a mixed view keeps"),
     "zero_gradient": Quantity("Zero gradients", "pixels that an attack cannot move", "%", 100.0, from_zero=True),

@@ -150,7 +150,8 @@ def _plain(title: str, images: Tensor) -> Column:
 
 
 def _column(title: str, example: Example, losses: list[float]) -> Column:
-    captions = [f"loss {loss:.2f}" for loss in losses]
+    # exactly 0: its own pseudo-label is missing, such as the cluster of an image that the last epoch left out
+    captions = [f"loss {loss:.2f}" if loss else "no pseudo-label" for loss in losses]
     if len(example.mixture) > 1:
         weights = torch.stack([weight[0] for _, weight in example.mixture], 1).tolist()  # [N, pseudo-labels]
         shares = ("λ " + " + ".join(f"{share:.2f}" for share in row[:-1]) for row in weights)
