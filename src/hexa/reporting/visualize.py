@@ -52,10 +52,11 @@ def visualize(
         setting = fitting(experiment, max(len(own or source), experiment.batch_size))
         method = build_method(experiment, setting, machine)
         step = _load(method, folder, machine.device) if folder is not None else 0
-    except (ConfigError, RuntimeError):
-        if own is not None or folder is None:
+    except (ConfigError, RuntimeError) as error:
+        if folder is None or (own is not None and isinstance(error, ConfigError | torch.OutOfMemoryError)):
             raise
-        message = f"it remembers every image it was trained on, and their source '{experiment.data}' is not there"
+        gone = "is not there" if own is None else f"has other images now ({len(own)})"
+        message = f"it remembers every image it was trained on, and their source '{experiment.data}' {gone}"
         raise UserError(f"{folder}: {message}; put it back, or correct 'data' in {folder}/config.yaml") from None
     objective = build_objective(experiment, method.train(), machine)
     count = max(num_images, min(experiment.batch_size, _BATCH_SIZE))

@@ -294,9 +294,11 @@ class Trainer:
         """Go on from a checkpoint's state; returns warnings. Raises UserError if experiment or data are others now."""
         for name, here in (("fingerprint", self.plan.fingerprint), ("steps_per_epoch", self.steps_per_epoch)):
             if state[name] != here:
-                what = "config.yaml" if name == "fingerprint" else "the data"
+                what = (
+                    "config.yaml has changed, or the images have," if name == "fingerprint" else "the data has changed"
+                )
                 raise UserError(
-                    f"{what} has changed since the checkpoint at step {state['step']}: going on would be another "
+                    f"{what} since the checkpoint at step {state['step']}: going on would be another "
                     "experiment; restore it, or start a new run with 'hexa pretrain'"
                 )
         self.objective.method.restore(state["method"])
