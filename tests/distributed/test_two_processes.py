@@ -17,7 +17,7 @@ from hexa.hard_examples.cutmix import CutMix
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from tests.distributed.together import run_together
-from tests.laws.cases import METHODS, SMALL, Case
+from tests.laws.cases import METHODS, SMALL, Case, CasePasses
 
 SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
     "std": {},
@@ -95,19 +95,41 @@ def train(case: Case) -> State:
     return result | method.checkpoint()
 
 
+def go_on(case: Case, state: State) -> State:
+    """What a new epoch and one step make of a checkpoint, whatever the number of processes that wrote it."""
+    method = case.build()
+    method.restore({name: value for name, value in state.items() if not name.startswith("gradient")})
+    method.start_epoch(1, CasePasses(case, torch.float64))
+    batch = case.batch(STEPS)
+    for term in case.objective(method).losses(batch):
+        term.loss.backward()
+    parameters = [p for p in method.parameters() if p.requires_grad]
+    processes.average_gradients(parameters)
+    return {n: p.grad for n, p in method.named_parameters() if p.grad is not None} | method.checkpoint()
+
+
+def plain_cases() -> dict[str, Case]:
+    return {name: Case(name) for name in choices(MethodConfig, "name", "hexa.methods")}
+
+
 def work(folder: str) -> None:
     torch.save({name: train(case) for name, case in cases().items()}, f"{folder}/{processes.rank()}.pt")
+    of_one = torch.load(f"{folder}/one.pt")
+    torch.save(
+        {name: go_on(case, of_one[name]) for name, case in plain_cases().items()}, f"{folder}/on{processes.rank()}.pt"
+    )
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, State]]:
+def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("two")
+    torch.save({name: train(case) for name, case in plain_cases().items()}, folder / "one.pt")
     run_together(2, work, str(folder))
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    return [torch.load(folder / f"{rank}.pt") | {"on": torch.load(folder / f"on{rank}.pt")} for rank in range(2)]
 
 
 @pytest.mark.parametrize("name", cases())
-def test_two_processes_equal_one(two: list[dict[str, State]], name: str) -> None:
+def test_two_processes_equal_one(two: list[dict[str, Any]], name: str) -> None:
     """Gradients, parameters, statistics, queues and banks; identical on both processes where both hold them."""
     one = train(cases()[name])
     first, second = (results[name] for results in two)
@@ -116,3 +138,15 @@ def test_two_processes_equal_one(two: list[dict[str, State]], name: str) -> None
         if key in second:
             assert torch.equal(first[key], second[key]), key
         torch.testing.assert_close(first[key], value, atol=TOLERANCE, rtol=TOLERANCE, msg=lambda m, k=key: f"{k}: {m}")
+
+
+@pytest.mark.parametrize("name", plain_cases())
+def test_a_checkpoint_goes_on_in_another_number_of_processes(two: list[dict[str, Any]], name: str) -> None:
+    """Clusters, queues and banks included: written by one and read by two, and the other way round."""
+    case = plain_cases()[name]
+    one = go_on(case, train(case))
+    for key, value in two[0]["on"][name].items():
+        torch.testing.assert_close(value, one[key], atol=TOLERANCE, rtol=TOLERANCE, msg=lambda m, k=key: f"{k}: {m}")
+    back = go_on(case, two[0][str(Case(name, {"bn_groups": 2}))])
+    for key, value in one.items():
+        torch.testing.assert_close(back[key], value, atol=1e-8, rtol=1e-8, msg=lambda m, k=key: f"{k}: {m}")
