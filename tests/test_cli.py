@@ -337,3 +337,17 @@ def test_doctor_fails_when_something_essential_does(
     assert "--force-reinstall timm" in out
     monkeypatch.undo()
     assert doctor.failed(doctor.diagnose(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize(("protocol", "option"), [("knn", "--k 200"), ("linear", "--learning_rate")])
+def test_help_of_a_protocol_lists_its_options(protocol: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "evaluate", protocol, "--help")
+    assert status == 0
+    assert option in out
+    assert run(capsys, "evaluate", "knm", "--help")[0] == 2
+
+
+def test_recipes_can_be_filtered(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = json.loads(run(capsys, "recipes", "digits", "--json")[1])
+    assert [row["name"] for row in listed] == [name for name in recipes.names() if "digits" in name]
+    assert run(capsys, "recipes", "nothing-like-it")[0] == 2

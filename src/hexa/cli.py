@@ -42,6 +42,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
         return added
 
     sub = command("recipes", "what can be run: name, method, hard examples, expected result and cost")
+    sub.add_argument("words", metavar="WORD", nargs="?", default="", help="only recipes with this in their name")
     sub.add_argument("--json", action="store_true", help="as JSON")
 
     sub = command(
@@ -89,7 +90,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
 
     sub = command("visualize", "a picture: clean | perturbation | adversarial | cut-mixed, side by side")
     sub.add_argument("target", metavar="RUN|RECIPE", help="a run folder, or a recipe with fresh weights")
-    sub.add_argument("--data", metavar="SOURCE", required=True, help=SOURCES)
+    sub.add_argument("--data", metavar="SOURCE", help=SOURCES + "; the recipe's or run's own if not given")
     sub.add_argument("--out", metavar="FILE.png", required=True)
     sub.add_argument("--num-images", metavar="N", type=int, default=8, help="rows of the picture; 8 if not given")
     sub.add_argument("--gain", metavar="X", type=float, help="how many times the perturbation is magnified")
@@ -193,6 +194,9 @@ def _run(arguments: list[str]) -> int:
             parsers[name].print_help()
             return 0
         return _handler("describe_fields")(given, extra)
+    if name == "evaluate" and {"-h", "--help"} & set(ours) and not ours[1].startswith("-"):
+        parsers[name].print_help()
+        return _handler("describe_protocol")(argparse.Namespace(protocol=ours[1]), extra)
     if extra and name not in OPEN:
         option = next(iter(extra)).replace("_", "-")
         raise UserError(f"--{option}: no such option of `hexa {name}`; {nearest(f'--{option}', options)}")

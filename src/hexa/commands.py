@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from hexa.config import UserError
+from hexa.config import UserError, nearest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +27,9 @@ def recipes(given: argparse.Namespace, extra: Fields) -> int:
 
     from hexa.recipes import describe
 
-    described = describe()
+    described = [row for row in describe() if given.words in row["name"]]
+    if not described:
+        raise UserError(f"no recipe has '{given.words}' in its name; `hexa recipes` lists all")
     if given.json:
         print(json.dumps(described, indent=2))
         return 0
@@ -38,7 +40,11 @@ def recipes(given: argparse.Namespace, extra: Fields) -> int:
         console.print(f"  {' + '.join(parts)} on {row['data']}, {row['epochs']} epochs", highlight=False)
         for label in ("expected", "cost"):
             if row[label]:
-                console.print(Padding(f"{label}: {row[label]}", (0, 0, 0, 2)), highlight=False)
+                text = f"{label}: {row[label]}"
+                if console.is_terminal:
+                    console.print(Padding(text, (0, 0, 0, 2)), highlight=False)
+                else:
+                    print(f"  {text}")  # a line each, for grep
     console.print("\nhexa pretrain RECIPE --help  lists every field of one", highlight=False)
     return 0
 
@@ -65,6 +71,20 @@ def describe_fields(given: argparse.Namespace, extra: Fields) -> int:
     if absent:
         print("\nHard examples this recipe lacks; a field adds one, --hard_examples.NAME none takes one away:\n")
         print(fields.describe(absent))
+    return 0
+
+
+def describe_protocol(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa evaluate PROTOCOL --help`"""
+    from hexa import fields
+    from hexa.evaluation.protocol import protocols
+
+    known = protocols()
+    if given.protocol not in known:
+        raise UserError(f"unknown protocol '{given.protocol}'; {nearest(given.protocol, known)}")
+    for name, options in known[given.protocol].presets.items():
+        print(f"\n{given.protocol}, preset {name}:\n")
+        print(fields.describe(fields.of_config(options)))
     return 0
 
 
@@ -114,8 +134,13 @@ def embed(given: argparse.Namespace, extra: Fields) -> int:
     from hexa import named
     from hexa.evaluation.embed import embed as run
 
-    run(named(given.backbone), given.data, out)
-    _console().print(f"written to {out}", highlight=False)
+    made = run(named(given.backbone), given.data, out)
+    console = _console()
+    console.print(f"{made.num_images} × {made.num_features} features written to {out}", highlight=False)
+    for problem in made.left_out[:20]:
+        console.print(f"left out: {problem}", markup=False, highlight=False, soft_wrap=True)
+    if made.left_out[20:]:
+        console.print(f"… and {len(made.left_out) - 20} more", highlight=False)
     return 0
 
 

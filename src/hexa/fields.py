@@ -77,6 +77,11 @@ def of_experiment(experiment: Experiment) -> list[Field]:
     return list(_walk(experiment, ""))
 
 
+def of_config(config: pydantic.BaseModel) -> list[Field]:
+    """Every field of any other configuration."""
+    return list(_walk(config, ""))
+
+
 def of_absent_hard_examples(experiment: Experiment) -> list[Field]:
     """The fields of the kinds of hard examples that this experiment lacks; naming one of them adds it."""
     from hexa.config import choices

@@ -29,7 +29,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_features_labels_and_paths_belong_together(tmp_path: Path, suffix: str) -> None:
     backbone, source = random_backbone(SMALL, 8), open_source("digits", "test")
-    out = embed(backbone, "digits#test", tmp_path / "new" / f"out{suffix}", batch_size=100, precision="fp32")
+    out = embed(backbone, "digits#test", tmp_path / "new" / f"out{suffix}", batch_size=100, precision="fp32").path
     found = read(out)
     assert found["features"].shape == (450, 8)
     assert found["features"].dtype == np.float32
@@ -47,7 +47,7 @@ def test_images_without_labels_have_none(tmp_path: Path) -> None:
     (tmp_path / "flat").mkdir()
     for shade in range(3):
         Image.new("RGB", (8, 8), (80 * shade,) * 3).save(tmp_path / "flat" / f"{shade}.png")
-    found = read(embed("pixels:8", f"folder:{tmp_path / 'flat'}", tmp_path / "out.npz", num_workers=0))
+    found = read(embed("pixels:8", f"folder:{tmp_path / 'flat'}", tmp_path / "out.npz", num_workers=0).path)
     assert found.keys() == {"features", "paths"}
     np.testing.assert_allclose(found["features"][:, 0], [0, 80 / 255, 160 / 255], atol=1e-6)
     assert [Path(path).name for path in found["paths"].tolist()] == ["0.png", "1.png", "2.png"]
@@ -58,7 +58,10 @@ def test_an_unreadable_image_is_left_out_of_all_arrays(tmp_path: Path) -> None:
     for shade in range(3):
         Image.new("RGB", (8, 8), (80 * shade,) * 3).save(tmp_path / "flat" / f"{shade}.png")
     (tmp_path / "flat" / "1.png").write_bytes(b"broken")
-    found = read(embed("pixels:8", f"folder:{tmp_path / 'flat'}", tmp_path / "out.npz", num_workers=0))
+    made = embed("pixels:8", f"folder:{tmp_path / 'flat'}", tmp_path / "out.npz", num_workers=0)
+    assert (made.num_images, made.num_features, len(made.left_out)) == (2, 3 * 8 * 8, 1)
+    assert "1.png" in made.left_out[0]
+    found = read(made.path)
     assert [Path(path).name for path in found["paths"].tolist()] == ["0.png", "2.png"]
     np.testing.assert_allclose(found["features"][:, 0], [0, 160 / 255], atol=1e-6)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hexa import recipes
 from hexa.config import UserError
 from hexa.experiment import Experiment
 from hexa.nn.pretrained import load_backbone
+from hexa.runtime.peers import Peer
 from hexa.training import checkpoints
 from hexa.training.run import pretrain, resume
 
@@ -115,10 +117,11 @@ def test_a_folder_that_is_taken_is_refused_with_a_remedy(tmp_path: Path) -> None
     with pytest.raises(UserError, match="another --out"):
         pretrain(tiny(), folder, console=quiet())
     (folder / "config.yaml").write_text("recipe: x")
+    (folder / "checkpoints").mkdir()
     with pytest.raises(UserError, match="hexa resume"):
         pretrain(tiny(), folder, console=quiet())
     assert (folder / "notes.txt").read_text() == "mine"
-    assert len(list(folder.iterdir())) == 2
+    assert len(list(folder.iterdir())) == 3
 
 
 def test_an_empty_folder_is_fine(tmp_path: Path) -> None:
@@ -167,3 +170,28 @@ def test_an_edited_config_is_refused(tmp_path: Path) -> None:
         resume(folder, console=quiet())
     experiments.dump(tiny(training__log_every=2), folder / "config.yaml")
     resume(folder, console=quiet())
+
+
+def test_a_folder_in_which_no_step_was_made_is_begun_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("recipe: x")
+    (folder / "metrics.jsonl").write_text('{"event": "start", "step": 0}\n')
+    with pytest.raises(UserError, match="hexa resume"):  # nothing says whose it is
+        pretrain(tiny(), folder, console=quiet())
+    process = asdict(Peer.here(0))
+    (folder / "environment.json").write_text(json.dumps({"process": process}))
+    with pytest.raises(UserError, match="hexa resume"):  # it still goes
+        pretrain(tiny(), folder, console=quiet())
+    (folder / "environment.json").write_text(json.dumps({"process": {**process, "started": "0"}}))
+    pretrain(tiny(), folder, console=quiet())
+    assert (folder / "backbone.safetensors").exists()
+
+
+def test_going_on_keeps_what_began_the_run(tmp_path: Path) -> None:
+    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
+    before = json.loads((folder / "environment.json").read_text())
+    resume(folder, console=quiet())
+    after = json.loads((folder / "environment.json").read_text())
+    assert after["time"] == before["time"]
+    assert len(after["resumed"]) == 1

@@ -73,6 +73,12 @@ def evaluate(
         progress=progress,
     )
     outcome = chosen.run(task, settings)
+    guessing = 100 / num_classes
+    if outcome.metrics.get("top1", 100.0) <= 1.1 * guessing:
+        remedy = (
+            "another preset or learning_rate may suit these features" if protocol == "linear" else "look at the run"
+        )
+        outcome.notes.append(f"no better than guessing ({guessing:.1f} %): {remedy}")
     used = settings.model_copy(update=outcome.effective)
     identity = chosen.identity(name, used) + (f"-holdout{holdout:g}" if holdout else "")
     facts = describe(loaded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,16 @@ from hexa.runtime import precision as precisions
 Array = NDArray[Any]
 
 
+@dataclass(frozen=True)
+class Embedded:
+    """What was written: N features of so many numbers, and which images could not be read, a line each."""
+
+    path: Path
+    num_images: int
+    num_features: int
+    left_out: tuple[str, ...] = ()
+
+
 def embed(
     backbone: str | Path | Backbone,
     data: str,
@@ -29,11 +40,11 @@ def embed(
     precision: precisions.Precision = "auto",
     batch_size: int = 256,
     num_workers: int | None = None,
-) -> Path:
+) -> Embedded:
     """Write features [N, D] float32, labels [N] where there are any, and paths [N] of all readable images.
 
     out: .npz (arrays `features`, `labels`, `paths`) or .parquet (a list column and two more). At once or not at all.
-    Without #split in `data`, the split train. Raises UserError.
+    Without #split in `data`, the split train. Images that cannot be read are left out. Raises UserError.
     """
     out = Path(out)
     if out.suffix not in (".npz", ".parquet"):
@@ -41,8 +52,16 @@ def embed(
     loaded = load_backbone(backbone)
     source = open_source(data)
     where = precisions.pick_device(device)
+    problems: dict[int, str] = {}
     features, labels, positions = extract(
-        loaded, source, batch_size=batch_size, device=where, precision=precision, num_workers=num_workers
+        loaded,
+        source,
+        batch_size=batch_size,
+        device=where,
+        precision=precision,
+        num_workers=num_workers,
+        problems=problems,
+        tolerance=1.0,
     )
     paths = np.array([source.paths[position] for position in positions.tolist()])
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +71,8 @@ def embed(
         os.replace(temporary, out)
     finally:
         temporary.unlink(missing_ok=True)
-    return out
+    left_out = tuple(f"{source.paths[position]}: {problems[position]}" for position in sorted(problems))
+    return Embedded(out, len(features), features.shape[1], left_out)
 
 
 def _write(path: Path, kind: str, features: Array, labels: Array | None, paths: Array) -> None:

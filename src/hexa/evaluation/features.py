@@ -47,19 +47,24 @@ def extract(
     precision: precisions.Precision = "auto",
     num_workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    problems: dict[int, str] | None = None,
+    tolerance: float = 0.01,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Features [N, D] float32, labels int64 [N] or None, and positions int64 [N], on the CPU.
 
     The backbone goes to `device`, in eval mode, and stays there. Unreadable images are left out, which the positions
-    show. Extracted in bf16 where `precision` says so, kept in fp32. progress: called with (images done, of all).
-    Raises UserError if too many images, or all, cannot be read.
+    show and `problems` explains. Extracted in bf16 where `precision` says so, kept in fp32. progress: called with
+    (images done, of all).
+    Raises UserError if more than the share `tolerance` of the images, or all, cannot be read.
     """
     device = torch.device(device)
     backbone.eval().to(device).to(memory_format=torch.channels_last)
     transform = transform or EvaluationTransform(backbone.image_size)
     resolved = precisions.resolve(precision, device)
     features, labels, positions = [], [], []
-    for images, wanted, index in evaluation_batches(source, transform, batch_size, device, num_workers):
+    for images, wanted, index in evaluation_batches(
+        source, transform, batch_size, device, num_workers, problems, tolerance
+    ):
         with precisions.autocast(resolved, device):
             features.append(backbone(images.contiguous(memory_format=torch.channels_last)).float().cpu())
         labels += [] if wanted is None else [wanted.cpu()]

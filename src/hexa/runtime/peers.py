@@ -38,6 +38,10 @@ class Peer:
         found = _stat(self.pid)
         return self.host == socket.gethostname() and found is not None and found[1] == self.started
 
+    def is_over(self) -> bool:
+        """Whether it was of this machine and is gone, as far as this machine tells."""
+        return self.host == socket.gethostname() and _stat(os.getpid()) is not None and self.has_ended()
+
     def has_ended(self) -> bool:
         """Of a visible one: whether it is gone, or a zombie that its parent has not noticed yet."""
         found = _stat(self.pid)

@@ -10,6 +10,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -105,12 +106,18 @@ def truncate(path: Path, step: int) -> None:
     os.replace(temporary, path)
 
 
-def write_environment(folder: Path, device: torch.device, precision: str) -> None:
-    """environment.json: what a result depends on beside the configuration."""
-    text = json.dumps(environment(device, precision), indent=2)
-    temporary = folder / f"{ENVIRONMENT}.tmp"
-    temporary.write_text(text + "\n")
-    os.replace(temporary, folder / ENVIRONMENT)
+def write_environment(folder: Path, device: torch.device, precision: str, resumed: bool = False) -> None:
+    """environment.json: what a result depends on beside the configuration; of each later sitting in its `resumed`."""
+    path, found = folder / ENVIRONMENT, environment(device, precision)
+    if resumed and path.is_file():
+        try:
+            first = json.loads(path.read_text())
+            found = {**first, "launcher": found["launcher"], "resumed": [*first.get("resumed", []), found]}
+        except (ValueError, AttributeError, TypeError):
+            pass  # a broken file is replaced
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(found, indent=2) + "\n")
+    os.replace(temporary, path)
 
 
 def environment(device: torch.device, precision: str) -> dict[str, object]:
@@ -131,6 +138,7 @@ def environment(device: torch.device, precision: str) -> dict[str, object]:
         "cores": os.cpu_count(),
         "processes": processes.world_size(),
         "launcher": peers.launcher(),
+        "process": asdict(peers.Peer.here(processes.rank())),
     }
 
 

@@ -21,7 +21,7 @@ from hexa.runtime import peers, processes
 from hexa.runtime.random import Stream
 from hexa.training import checkpoints, optimizers
 from hexa.training.assembly import Machine, build_method, build_objective, fingerprint, kernels, setting_of
-from hexa.training.journal import ENVIRONMENT, Journal, write_environment
+from hexa.training.journal import ENVIRONMENT, METRICS, Journal, write_environment
 from hexa.training.monitor import Watch
 from hexa.training.neighbours import KnnMonitor
 from hexa.training.progress import Reporter
@@ -58,18 +58,33 @@ def resume(run: Path | str, *, console: Console | None = None) -> Path:
 
 def _is_ours(folder: Path) -> bool:
     """Whether the run in `folder` is one that this torchrun began. Raises UserError if it is anything else of worth."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())) or _is_stillborn(folder):
         return False
-    if peers.restarts() and _launcher_of(folder) == peers.launcher():
+    if peers.restarts() and _noted(folder, "launcher") == peers.launcher():
         return (folder / CONFIG).is_file()
     if (folder / CONFIG).is_file():
         raise UserError(f"{folder} holds a run; go on with 'hexa resume {folder}', or give another --out")
     raise UserError(f"{folder} is not an empty folder; give another --out")
 
 
-def _launcher_of(folder: Path) -> object:
+def _is_stillborn(folder: Path) -> bool:
+    """Whether a run of this machine ended in `folder` before it logged a step (unreadable images …): it may start anew.
+
+    Not if its process still goes, or that can't be known.
+    """
+    if not (folder / CONFIG).is_file() or (folder / BACKBONE).exists() or (folder / CHECKPOINTS).exists():
+        return False
+    process = _noted(folder, "process")
+    if not isinstance(process, dict) or not peers.Peer(**process).is_over():
+        return False
+    journal = folder / METRICS
+    return not journal.exists() or '"event": "train"' not in journal.read_text(errors="replace")
+
+
+def _noted(folder: Path, name: str) -> object:
+    """What the run in `folder` noted of its environment; None if it didn't."""
     try:
-        return json.loads((folder / ENVIRONMENT).read_text())["launcher"]
+        return json.loads((folder / ENVIRONMENT).read_text())[name]
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -152,7 +167,7 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
         warnings += trainer.load(found[1])
     if processes.is_main():
         folder.mkdir(parents=True, exist_ok=True)
-        write_environment(folder, machine.device, machine.precision)  # first: it says whose folder this is
+        write_environment(folder, machine.device, machine.precision, resumed)  # first: it says whose folder this is
         if not resumed:
             experiments.dump(experiment, folder / CONFIG)
     processes.barrier()
