@@ -99,7 +99,7 @@ def digits_deepcluster_v2() -> Experiment:
 
     Command: hexa pretrain digits-deepcluster-v2
 
-    Expected: k-NN 97 % (untrained: 82.9; raw pixels: 95.3).
+    Expected: k-NN 97.8 %, probe with all labels 98.9 % (one seed; untrained k-NN: 82.9; raw pixels: 95.3).
 
     Cost: a minute on two cores.
     """
@@ -112,7 +112,7 @@ def digits_hexa_dcluster() -> Experiment:
 
     Command: hexa pretrain digits-hexa-dcluster
 
-    Expected: not recorded.
+    Expected: k-NN 96.9 %, probe with all labels 98.7 % (one seed).
 
     Cost: two minutes on two cores.
     """
