@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from hexa.core import MAIN, STD, Batch, Branch, Example, Objective, ObjectiveConfig
-from hexa.core.example import Score
 from hexa.nn.branch_norm import BranchBatchNorm
 from tests.laws.cases import BATCH, Case, all_cases, batch, train
 
@@ -170,7 +169,7 @@ def test_attack_stays_in_its_ball_and_raises_the_loss_it_attacks(case: Case) -> 
         free = (slope != 0) & (crop > 0.1) & (crop < 0.9)
         assert bool((delta[free] != 0).all())
     losses = [
-        Score(objective.method)(Example(example.crops, example.mixture, objective.score, generation)).mean()
+        clean.score(Example(example.crops, example.mixture, clean.score, generation)).mean()
         for example in (clean, adversarial)
     ]
     assert losses[1] > losses[0]

@@ -174,7 +174,7 @@ def test_more_prototypes_than_images_is_one_line_with_a_number_that_works() -> N
         config.check(Setting(1300, 128))
     assert str(e.value).endswith("use [128,20]")
     DeepClusterConfig(num_prototypes=(128, 20)).check(Setting(1300, 128))
-    with pytest.raises(ConfigError, match=r"views\.num_views: 1 crops are fewer than .*; use 2"):
+    with pytest.raises(ConfigError, match=r"views\.num_views: 1 views .*; use at least 2"):
         DeepClusterConfig(num_prototypes=(20,)).check(Setting(1300, 128, num_crops=1))
 
 

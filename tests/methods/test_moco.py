@@ -173,7 +173,9 @@ def test_queue_is_drawn_from_the_seed_alone() -> None:
 
 @pytest.mark.parametrize("crops", [1, 3])
 def test_other_than_two_crops_are_a_clear_error(crops: int) -> None:
-    with pytest.raises(ConfigError, match=rf"views\.num_views: MoCo compares two crops, not {crops}; use 2"):
+    with pytest.raises(
+        ConfigError, match=rf"views\.num_views: {crops} views .*: MoCo compares two views; use 2 in all"
+    ):
         MoCoConfig(queue_size=8).check(Setting(64, 8, num_crops=crops))
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from hexa.core import Setting
 from hexa.nn.backbones import NetworkConfig, build
-from hexa.nn.branch_norm import convert
 from hexa.nn.encoder import Encoder, normalized_head
 from hexa.nn.normalize import Normalize
 
@@ -15,10 +15,8 @@ from hexa.nn.normalize import Normalize
 def encoder(groups: int = 1) -> Encoder:
     torch.manual_seed(0)
     network = build(NetworkConfig(name="small-resnet", widths=(4, 8)))
-    plain = Encoder(network, normalized_head(8, 10, 6), Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))).double()
-    made = convert(plain, ("main",), groups)
-    assert isinstance(made, Encoder)
-    return made
+    setting = Setting(8, 4, mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
+    return Encoder.branched(network, normalized_head(8, 10, 6), setting, groups).double()
 
 
 def crops(batch: int, *sizes: int) -> tuple[torch.Tensor, ...]:
@@ -41,7 +39,7 @@ def test_one_backbone_pass_a_size_and_one_head_pass_in_crop_major_order() -> Non
 @pytest.mark.parametrize("batch", [8, 9])
 def test_with_groups_every_run_of_images_is_a_world_of_its_own(batch: int) -> None:
     views = crops(batch, 12, 12, 8)
-    together = encoder(2).multi_crop(views, groups=2)
+    together = encoder(2).multi_crop(views)
     halves = [tuple(view.tensor_split(2)[part] for view in views) for part in (0, 1)]
     apart = torch.cat([encoder().multi_crop(half) for half in halves], 1)
     if batch % 2 == 0:

@@ -18,12 +18,15 @@ Mixture = tuple[tuple[PseudoLabels, Tensor], ...]
 class Score:
     """score(example) = Σ_i weight_i · loss(embed(crops, branch), labels_i), [V, B]: one forward for any mixture.
 
-    The same for every method; this is how a hard example asks how hard it is.
+    The same for every method; this is how a hard example asks how hard it is. clean: by the method's `clean_loss`.
     """
 
-    def __init__(self, method: Method, autocast: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
+    def __init__(
+        self, method: Method, autocast: Callable[[], AbstractContextManager[object]] = nullcontext, clean: bool = False
+    ) -> None:
         self.method = method
         self.autocast = autocast
+        self.loss = method.clean_loss if clean else method.loss
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """The embedding [V, B, D] of a pass, in the run's precision."""
@@ -32,7 +35,7 @@ class Score:
 
     def of(self, embedding: Tensor, mixture: Mixture) -> Tensor:
         """The score [V, B] of an embedding that is there already."""
-        return sum_weighted([(self.method.loss(embedding, labels), weight) for labels, weight in mixture])
+        return sum_weighted([(self.loss(embedding, labels), weight) for labels, weight in mixture])
 
     def __call__(self, example: Example) -> Tensor:
         return self.of(self.embed(example.crops, example.branch), example.mixture)
@@ -58,6 +61,7 @@ class Example:
     """Views in [0, 1], with what they should be recognised as.
 
     crops: V tensors [B, 3, S_v, S_v]. mixture: (pseudo-labels, weight [V, B]) pairs whose weights sum to one.
+    score: how hard it is, by the loss that learns from it.
     branch: the batch-norms of the pass that learns from it. facts: 0-d tensors for the logs (|δ|, λ …).
     shared_gradient: ∂loss/∂crops up to a positive factor, where the pass that trained on this example left it behind.
     """

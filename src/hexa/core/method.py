@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hexa.config import Config
+from hexa.config import Config, ConfigError
 from hexa.core.batch import Batch, Branch, PseudoLabels
 from hexa.runtime.random import Stream
 
@@ -20,17 +20,29 @@ class Setting:
     """What a method must know of its surroundings to reserve everything it will remember.
 
     batch_size is global; num_crops counts the views of an image; branches are the names of all batch-norm sets that
-    some pass will use.
+    some pass will use; epochs is how long the run is to be, for schedules of the method's own.
     """
 
     data_size: int
     batch_size: int
+    epochs: int = 1
     world_size: int = 1
     num_crops: int = 2
     branches: tuple[str, ...] = ("main",)
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     seed: int = 0
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of an epoch; images that do not fill one are left out."""
+        return self.data_size // self.batch_size
+
+    def check_crops(self, least: int, most: int | None, why: str) -> None:
+        """Raise ConfigError unless the number of views of an image is in these bounds."""
+        if self.num_crops < least or (most is not None and self.num_crops > most):
+            use = f"{least} in all" if most == least else f"at least {least}"
+            raise ConfigError([("views.num_views", f"{self.num_crops} views of an image do not fit: {why}; use {use}")])
 
 
 class Passes(Protocol):

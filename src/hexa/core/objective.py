@@ -92,7 +92,7 @@ class Objective:
         self.method = method
         self.hard_examples = dict(hard_examples or {})
         self.config = config or ObjectiveConfig()
-        self.score = Score(method, autocast)
+        self.score, self.clean_score = Score(method, autocast), Score(method, autocast, clean=True)
         self.share_gradients = share_gradients
         self._clean: tuple[Tensor | None, PseudoLabels] | None = None
         self.order = [name for name in _by_source(self.hard_examples) if self.hard_examples[name].config.weight > 0]
@@ -145,7 +145,7 @@ class Objective:
         self._clean = (detached, labels)
         everything = self._clean_example(batch, labels)
         clean = replace(everything.select(rows[STD]), crops=anchors)
-        loss = method.clean_loss(embedding, labels[rows[STD]]).mean()
+        loss = clean.score.of(embedding, clean.mixture).mean()
         yield self._term(STD, weights[STD] * loss, loss, embedding, clean)
         del embedding, loss
 
@@ -156,7 +156,7 @@ class Objective:
             if self._wants_gradient(name, example.branch):
                 example = replace(example, crops=tuple(crop.requires_grad_() for crop in example.crops))
             embedding = self.score.embed(example.crops, example.branch)
-            loss = self.score.of(embedding, example.mixture).mean()
+            loss = example.score.of(embedding, example.mixture).mean()
             yield self._term(name, weights[name] * loss, loss, embedding, example)
             del embedding, loss
             made[name] = _with_gradient(example)
@@ -178,7 +178,7 @@ class Objective:
             pieces = dict(
                 zip(together, torch.split(embedding, [len(e) for e in together.values()], dim=1), strict=True)
             )
-            losses = {name: self._loss(name, pieces[name], example).mean() for name, example in together.items()}
+            losses = {n: example.score.of(pieces[n], example.mixture).mean() for n, example in together.items()}
             if STD in together:
                 self._clean = (pieces[STD].detach(), labels)
             weighted = [self.weights[name] * loss for name, loss in losses.items()]
@@ -187,17 +187,12 @@ class Objective:
                 {name: self._part(losses[name], pieces[name], example) for name, example in together.items()},
             )
 
-    def _loss(self, name: str, embedding: Tensor, example: Example) -> Tensor:
-        if name == STD:
-            return self.method.clean_loss(embedding, example.mixture[0][0])
-        return self.score.of(embedding, example.mixture)
-
     # -- examples ---------------------------------------------------------------------------------------------------
 
     def _clean_example(self, batch: Batch, labels: PseudoLabels) -> Example:
         anchors = self.method.anchors(batch)
         one = torch.ones(len(anchors), len(batch), device=anchors[0].device)
-        return Example(anchors, ((labels, one),), self.score)
+        return Example(anchors, ((labels, one),), self.clean_score)
 
     def _source(self, name: str, rows: slice, made: dict[str, Example], everything: Example, batch: Batch) -> Example:
         """The example `name` on these images: what a term left behind if it covers them, else made anew."""
@@ -211,7 +206,8 @@ class Objective:
     def _make(self, name: str, source: Example, batch: Batch) -> Example:
         if not self.share_gradients:
             source = replace(source, shared_gradient=None)
-        return self.hard_examples[name](source, batch.stream.child("hard example", name))
+        made = self.hard_examples[name](source, batch.stream.child("hard example", name))
+        return replace(made, score=self.score)
 
     def _wants_gradient(self, name: str, branch: Branch) -> bool:
         """Whether a hard example that is trained on can use the input gradient of the pass that trains on `name`."""

@@ -17,11 +17,10 @@ from hexa.core import MAIN, Batch, Branch, Method, MethodConfig, Passes, PseudoL
 from hexa.core.batch import Index
 from hexa.nn import memory_bank
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import check_groups, convert, groups_here, use_branch
-from hexa.nn.encoder import Encoder, normalized_head, unit
+from hexa.nn.branch_norm import check_groups
+from hexa.nn.encoder import Encoder, normalized_head
 from hexa.nn.memory_bank import MemoryBank
-from hexa.nn.normalize import Normalize
-from hexa.ops.kmeans import UNASSIGNED, memory_bytes, spherical_kmeans
+from hexa.ops.kmeans import UNASSIGNED, memory_note, spherical_kmeans
 from hexa.ops.partitions import health
 from hexa.runtime import processes
 
@@ -49,11 +48,8 @@ class DeepClusterConfig(MethodConfig):
 
     def check(self, setting: Setting) -> None:
         check_groups(self.bn_groups, setting.world_size)
-        needed = max(self.crops_for_assign) + 1
-        if setting.num_crops < needed:
-            message = f"{setting.num_crops} crops are fewer than method.crops_for_assign needs; use {needed}"
-            raise ConfigError([("views.num_views", message)])
-        seen = setting.data_size // setting.batch_size * setting.batch_size
+        setting.check_crops(max(self.crops_for_assign) + 1, None, "method.crops_for_assign names more")
+        seen = setting.steps_per_epoch * setting.batch_size
         if max(self.num_prototypes) > seen:
             fewer = ",".join(str(min(count, max(1, seen // 10))) for count in self.num_prototypes)
             message = f"{max(self.num_prototypes)} are more than the {seen} images an epoch sees; use [{fewer}]"
@@ -92,9 +88,7 @@ class DeepCluster(Method):
         super().__init__()
         self.config = config
         head = normalized_head(num_features(backbone), config.hidden, config.dim)
-        self.groups = groups_here(config.bn_groups)
-        encoder = Encoder(backbone, head, Normalize(setting.mean, setting.std))
-        self.encoder = convert(encoder, setting.branches, config.bn_groups)
+        self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         self.prototypes = nn.ModuleList(nn.Linear(config.dim, count, bias=False) for count in config.num_prototypes)
         self.prototypes.requires_grad_(config.freeze_prototypes_steps is not None)
         self.bank = MemoryBank(setting.data_size, len(config.crops_for_assign), config.dim)
@@ -104,9 +98,7 @@ class DeepCluster(Method):
 
     @property
     def backbone(self) -> nn.Module:
-        backbone = self.encoder.backbone
-        assert isinstance(backbone, nn.Module)
-        return backbone
+        return self.encoder.backbone
 
     @property
     def chance_loss(self) -> float:
@@ -117,9 +109,7 @@ class DeepCluster(Method):
         return batch.crops
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        with use_branch(self.encoder, branch.name, branch.training, branch.update):
-            assert isinstance(self.encoder, Encoder)
-            return unit(self.encoder.multi_crop(crops, self.groups))
+        return self.encoder.embed(crops, branch)
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ClusterLabels:
@@ -180,13 +170,10 @@ class DeepCluster(Method):
             self.bank.keep(batch.index[count:])
 
     def notes(self) -> list[str]:
-        rows, dim = self.bank.rows, self.config.dim
-        bank = self.bank.embeddings.numel() * self.bank.embeddings.element_size()
-        device = self.clusters.device
-        clustering = max(memory_bytes(rows, dim, count, device=device) for count in self.config.num_prototypes)
+        rows, crops = self.bank.rows, len(self.config.crops_for_assign)
+        held = f"memory bank of {rows:,} images × {crops} crops"
         return [
-            f"memory bank: {rows:,} images × {len(self.config.crops_for_assign)} crops × {dim} a process, "
-            f"{bank / 1e6:,.1f} MB; clustering it takes {clustering / 1e6:,.1f} MB more"
+            memory_note(held, rows * crops, rows, self.config.dim, self.config.num_prototypes, self.clusters.device)
         ]
 
     # -- between epochs -----------------------------------------------------------------------------------------------

@@ -14,10 +14,9 @@ from hexa.config import ConfigError
 from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import check_groups, convert, use_branch
+from hexa.nn.branch_norm import check_groups, use_branch
 from hexa.nn.encoder import Encoder, linear_head, mlp_head, unit
-from hexa.nn.momentum import follow, twin_of
-from hexa.nn.normalize import Normalize
+from hexa.nn.momentum import follow
 from hexa.ops.contrastive import info_nce, is_nearest
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
@@ -52,9 +51,7 @@ class MoCoConfig(MethodConfig):
 
     def check(self, setting: Setting) -> None:
         check_groups(self.bn_groups, setting.world_size)
-        if setting.num_crops != 2:
-            message = f"MoCo compares two crops, not {setting.num_crops}; use 2, and no views.extra_crops"
-            raise ConfigError([("views.num_views", message)])
+        setting.check_crops(2, 2, "MoCo compares two views")
         keys = setting.batch_size * self.keys_per_image
         if self.queue_size % keys:
             below, above = self.queue_size // keys * keys, (self.queue_size // keys + 1) * keys
@@ -130,11 +127,9 @@ class MoCo(Method):
     def __init__(self, config: MoCoConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        head = mlp_head if config.head == "mlp" else linear_head
-        plain = Encoder(backbone, head(num_features(backbone), config.dim), Normalize(setting.mean, setting.std))
         self.shuffles = config.bn_groups > 1
-        self.key = convert(twin_of(plain), ("main",), config.bn_groups)
-        self.query = convert(plain, setting.branches, config.bn_groups)
+        head = (mlp_head if config.head == "mlp" else linear_head)(num_features(backbone), config.dim)
+        self.query, self.key = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         draw = torch.randn(config.queue_size, config.dim, generator=Stream(setting.seed).child("queue").generator())
         self.register_buffer("queue", F.normalize(draw))  # [K, D]
         self.register_buffer("queue_pointer", torch.zeros(1, dtype=torch.long))
@@ -143,9 +138,7 @@ class MoCo(Method):
 
     @property
     def backbone(self) -> nn.Module:
-        backbone = self.query.backbone
-        assert isinstance(backbone, nn.Module)
-        return backbone
+        return self.query.backbone
 
     @property
     def chance_loss(self) -> float:
@@ -157,9 +150,7 @@ class MoCo(Method):
         return batch.crops[: self.config.keys_per_image]
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        # view by view, as the published code does: the statistics of one view do not enter the other's
-        with use_branch(self.query, branch.name, branch.training, branch.update):
-            return torch.stack([unit(self.query(crop)) for crop in crops])
+        return self.query.embed_one_by_one(crops, branch)  # as the published code does
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> MoCoLabels:

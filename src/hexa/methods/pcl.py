@@ -14,7 +14,7 @@ from hexa.core import Batch, Branch, Method, MethodConfig, Passes, PseudoLabels,
 from hexa.core.batch import Index
 from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels
 from hexa.nn.encoder import unit
-from hexa.ops.kmeans import UNASSIGNED, memory_bytes, spherical_kmeans
+from hexa.ops.kmeans import UNASSIGNED, memory_note, spherical_kmeans
 from hexa.ops.partitions import health
 from hexa.ops.proto_nce import compare, concentrations, proto_nce
 from hexa.runtime import processes
@@ -110,7 +110,7 @@ class PCL(Method):
         self.config = config
         self.contrast = MoCo(config.contrast, backbone, setting)
         self.num_compared = config.num_negatives + setting.batch_size
-        self.first_step = config.warmup_epochs * (setting.data_size // setting.batch_size)
+        self.first_step = config.warmup_epochs * setting.steps_per_epoch
         every = sum(config.num_clusters)  # those of all clusterings, one after another
         self.register_buffer("centroids", torch.zeros(every, config.contrast.dim))  # [Σ K, D]
         self.register_buffer("concentrations", torch.full((every,), config.contrast.temperature))  # [Σ K]
@@ -183,13 +183,8 @@ class PCL(Method):
 
     def notes(self) -> list[str]:
         rows, dim = -(-self.clusters.shape[1] // processes.world_size()), self.config.contrast.dim
-        device = self.clusters.device
-        features = rows * dim * self.centroids.element_size()
-        clustering = max(memory_bytes(rows, dim, count, device=device) for count in self.config.num_clusters)
-        return [
-            f"features of {rows:,} images a process take {features / 1e6:,.1f} MB between epochs; "
-            f"clustering them takes {clustering / 1e6:,.1f} MB more"
-        ]
+        held = f"between epochs, features of {rows:,} images"
+        return [memory_note(held, rows, rows, dim, self.config.num_clusters, self.clusters.device)]
 
     # -- between epochs -----------------------------------------------------------------------------------------------
 

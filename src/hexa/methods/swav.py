@@ -15,9 +15,8 @@ from hexa.config import ConfigError
 from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import check_groups, convert, groups_here, use_branch
-from hexa.nn.encoder import Encoder, normalized_head, unit
-from hexa.nn.normalize import Normalize
+from hexa.nn.branch_norm import check_groups
+from hexa.nn.encoder import Encoder, normalized_head
 from hexa.ops.sinkhorn import sinkhorn
 from hexa.runtime import processes
 
@@ -52,10 +51,9 @@ class SwAVConfig(MethodConfig):
 
     def check(self, setting: Setting) -> None:
         check_groups(self.bn_groups, setting.world_size)
-        needed = max(2, max(self.crops_for_assign) + 1)
-        if setting.num_crops < needed:
-            message = f"{setting.num_crops} crops are fewer than method.crops_for_assign needs; use {needed}"
-            raise ConfigError([("views.num_views", message)])
+        setting.check_crops(
+            max(2, *(crop + 1 for crop in self.crops_for_assign)), None, "method.crops_for_assign names more"
+        )
         if 0 < self.queue_size < setting.batch_size:
             message = f"{self.queue_size} is less than a batch; use {15 * setting.batch_size}, or 0 for none"
             raise ConfigError([("method.queue_size", message)])
@@ -90,22 +88,18 @@ class SwAV(Method):
         super().__init__()
         self.config = config
         head = normalized_head(num_features(backbone), config.hidden, config.dim)
-        self.groups = groups_here(config.bn_groups)
-        encoder = Encoder(backbone, head, Normalize(setting.mean, setting.std))
-        self.encoder = convert(encoder, setting.branches, config.bn_groups)
+        self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         self.prototypes = nn.Linear(config.dim, config.num_prototypes, bias=False)
         self._normalize_prototypes()
         length = config.queue_size // setting.batch_size * setting.batch_size
         self.register_buffer("queue", torch.zeros(len(config.crops_for_assign), length, config.dim))  # [A, L, D]
         self.queue: Tensor
-        self.queue_start = config.queue_start_epoch * (setting.data_size // setting.batch_size)
+        self.queue_start = config.queue_start_epoch * setting.steps_per_epoch
         self.queue_full = self.queue_start + length // setting.batch_size
 
     @property
     def backbone(self) -> nn.Module:
-        backbone = self.encoder.backbone
-        assert isinstance(backbone, nn.Module)
-        return backbone
+        return self.encoder.backbone
 
     @property
     def chance_loss(self) -> float:
@@ -116,9 +110,7 @@ class SwAV(Method):
         return batch.crops
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        with use_branch(self.encoder, branch.name, branch.training, branch.update):
-            assert isinstance(self.encoder, Encoder)
-            return unit(self.encoder.multi_crop(crops, self.groups))
+        return self.encoder.embed(crops, branch)
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Codes:

@@ -3,23 +3,80 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hexa.nn.branch_norm import convert, groups_here, use_branch
+from hexa.nn.momentum import twin_of
 from hexa.nn.normalize import Normalize
+
+Channels = tuple[float, float, float]
+
+
+class Surroundings(Protocol):
+    """What an encoder must know of where it works: a method's `Setting`."""
+
+    @property
+    def mean(self) -> Channels: ...
+    @property
+    def std(self) -> Channels: ...
+    @property
+    def branches(self) -> Iterable[str]: ...
+
+
+class Pass(Protocol):
+    """Which batch-norms a pass uses, and how: a `Branch`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def training(self) -> bool: ...
+    @property
+    def update(self) -> bool: ...
 
 
 class Encoder(nn.Module):
-    """Pixels in [0, 1], [B, 3, S, S] -> projection [B, D], not normalised (z of REFERENCE §1.1)."""
+    """Pixels in [0, 1], [B, 3, S, S] -> projection [B, D], not normalised (z of REFERENCE §1.1).
 
-    def __init__(self, backbone: nn.Module, head: nn.Module, normalize: Normalize) -> None:
+    groups: runs of images with statistics of their own in this process.
+    """
+
+    def __init__(self, backbone: nn.Module, head: nn.Module, normalize: Normalize, groups: int = 1) -> None:
         super().__init__()
         self.normalize = normalize
         self.backbone = backbone
         self.head = head
+        self.groups = groups
+
+    @classmethod
+    def branched(cls, backbone: nn.Module, head: nn.Module, setting: Surroundings, bn_groups: int = 1) -> Encoder:
+        """An encoder for `setting` whose batch-norms, the head's too, are those of `branch_norm.convert`."""
+        made = cls(backbone, head, Normalize(setting.mean, setting.std), groups_here(bn_groups))
+        convert(made, setting.branches, bn_groups)
+        return made
+
+    @classmethod
+    def with_twin(
+        cls, backbone: nn.Module, head: nn.Module, setting: Surroundings, bn_groups: int = 1
+    ) -> tuple[Encoder, Encoder]:
+        """As `branched`, and its momentum twin: the same weights, main batch-norms alone, no gradient."""
+        twin = twin_of(cls(backbone, head, Normalize(setting.mean, setting.std), groups_here(bn_groups)))
+        convert(twin, ("main",), bn_groups)
+        return cls.branched(backbone, head, setting, bn_groups), twin
+
+    def embed(self, crops: tuple[Tensor, ...], through: Pass) -> Tensor:
+        """V crops [B, 3, S_v, S_v] in [0, 1] -> unit rows [V, B, D], crops of one size in one pass."""
+        with use_branch(self, through.name, through.training, through.update):
+            return unit(self.multi_crop(crops))
+
+    def embed_one_by_one(self, crops: tuple[Tensor, ...], through: Pass) -> Tensor:
+        """As `embed`, each crop in a pass of its own: the statistics of one view do not enter another's."""
+        with use_branch(self, through.name, through.training, through.update):
+            return torch.stack([unit(self(crop)) for crop in crops])
 
     def forward(self, pixels: Tensor) -> Tensor:
         projection: Tensor = self.head(self.backbone(self.normalize(pixels)))
@@ -30,15 +87,15 @@ class Encoder(nn.Module):
         super().compile(*args, **kwargs)
         self.multi_crop = torch.compile(self.multi_crop, *args, **kwargs)  # type: ignore[method-assign]
 
-    def multi_crop(self, crops: tuple[Tensor, ...], groups: int = 1) -> Tensor:
+    def multi_crop(self, crops: tuple[Tensor, ...]) -> Tensor:
         """V crops [B, 3, S_v, S_v] -> projections [V, B, D].
 
         Consecutive crops of one size go through the backbone together, so batch statistics are those of a size; the
-        head sees all crops at once (REFERENCE §4.1). groups: runs of images with statistics of their own in this
-        process; what goes in together is ordered by run, so that a run holds the same images in every crop.
+        head sees all crops at once (REFERENCE §4.1). With groups, what goes in together is ordered by run, so that a
+        run holds the same images in every crop.
         """
         count, batch = len(crops), len(crops[0])
-        groups = max(1, min(groups, batch))
+        groups = max(1, min(self.groups, batch))
         features = []
         for _, same in itertools.groupby(crops, key=lambda crop: crop.shape[-1]):
             together = _by_run(list(same), groups)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+Network = TypeVar("Network", bound=nn.Module)
 
-def twin_of(network: nn.Module) -> nn.Module:
+
+def twin_of(network: Network) -> Network:
     """An exact copy that takes no gradient."""
     return copy.deepcopy(network).requires_grad_(False)
 

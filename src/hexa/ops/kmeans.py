@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -114,6 +114,15 @@ def memory_bytes(
     chunk = (chunk or _chunk_rows(kind, columns, dim, size)) * (torch.get_num_threads() if kind == "cpu" else 1)
     similarities = 2 * min(n, chunk) * (columns + columns // _WIDTH + _WIDTH + 3 * dim) * size
     return similarities + n * 8 * torch.int64.itemsize + (8 * columns + n // _PIECE) * dim * size
+
+
+def memory_note(
+    held: str, vectors: int, rows: int, dim: int, num_clusters: Iterable[int], device: torch.device | str
+) -> str:
+    """A line for a user: what `vectors` of `dim` fp32 numbers take, and the clustering of `rows` of them beside."""
+    clustering = max(memory_bytes(rows, dim, count, device=device) for count in num_clusters)
+    megabytes = vectors * dim * torch.float32.itemsize / 1e6
+    return f"{held} × {dim} a process, {megabytes:,.1f} MB; clustering takes {clustering / 1e6:,.1f} MB more"
 
 
 class _Shard:

@@ -55,6 +55,7 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
     setting = Setting(
         data_size=data_size,
         batch_size=batch,
+        epochs=experiment.epochs,
         world_size=world,
         num_crops=experiment.views.total_views,
         branches=tuple(dict.fromkeys(["main", *branches])),
