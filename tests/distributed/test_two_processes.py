@@ -6,6 +6,8 @@ A new method is found by being a file of its package. `bn_groups` is 1 (statisti
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import torch
 from hexa.config import choices
 from hexa.core import MethodConfig
 from hexa.hard_examples.cutmix import CutMix
+from hexa.ops import draws
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from tests.distributed.together import run_together
@@ -27,8 +30,14 @@ SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
     "running": {"adversarial": {"generation": "main_eval"}},
     "cutmix": {"cutmix": {}},
     "cutmix_per_sample": {"cutmix": {"per_sample": True}},
+    "mixup": {"mixup": {"per_sample": True}},
+    "unmix": {"unmix": {}},
+    "vat": {"vat": {}},
+    "chain": {"chain": {}},
     "all": {"adversarial": {}, "cutmix": {}, "cmxA": {"kind": "cutmix", "source": "adversarial"}},
 }
+#: For methods whose views can't be mixed.
+UNMIXED = {"adversarial": {}, "vat": {}}
 STEPS = 2
 #: Sums are taken in another order, and 1/√(variance of few values) magnifies what that changes.
 TOLERANCE = 1e-10
@@ -45,35 +54,60 @@ def cases() -> dict[str, Case]:
         )
         groups = [{"bn_groups": 1}, {"bn_groups": 2}] if normalizes else [{}]
         found += [Case(name, fields, scheme) for scheme in SCHEMES.values() for fields in groups]
-        found += [Case(name, fields, SCHEMES["all"]) for fields in METHODS.get(name, [])]
-    return {str(case): case for case in found}
+        every = SCHEMES["all"] if Case(name, {}, SCHEMES["all"]).fits else UNMIXED
+        found += [Case(name, fields, every) for fields in METHODS.get(name, [])]
+    return {str(case): case for case in found if case.fits}
+
+
+def in_halves(draw: Callable[..., torch.Tensor], count: int) -> list[torch.Tensor]:
+    """What two processes with `count` images each draw, by one."""
+    original, found = processes.rank, []
+    for rank in range(2):
+        try:
+            processes.rank = lambda rank=rank: rank
+            found.append(draw(count))
+        finally:
+            processes.rank = original
+    return found
 
 
 class OfTwoProcesses(CutMix):
-    """What two processes draw, drawn by one: each half is mixed within itself."""
-
-    def permutation(self, count: int, stream: Stream) -> torch.Tensor:
-        halves = [
-            torch.randperm(count // 2, generator=stream.child("permutation", rank).generator()) for rank in range(2)
-        ]
-        return torch.cat([halves[0], halves[1] + count // 2])
+    """Boxes as two processes draw them, by one."""
 
     def boxes(self, count: int, size: int, stream: Stream) -> torch.Tensor:
         if not self.config.per_sample:
             return super().boxes(count, size, stream)
         maker = CutMix(self.config)
-        found = []
-        for rank in range(2):
-            original, processes.rank = processes.rank, lambda rank=rank: rank
-            try:
-                found.append(maker.boxes(count // 2, size, stream))
-            finally:
-                processes.rank = original
-        return torch.cat(found)
+        return torch.cat(in_halves(lambda half: maker.boxes(half, size, stream), count // 2))
+
+
+@contextmanager
+def drawing_as_two() -> Iterator[None]:
+    """A single process draws what two would: each half is mixed within itself, and has noise of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        partners, backwards, normal = draws.partners, draws.reversed_order, draws.normal_like
+
+        def halves(draw: Callable[[int], torch.Tensor], count: int) -> torch.Tensor:
+            first, second = in_halves(draw, count // 2)
+            return torch.cat([first, second + count // 2])
+
+        patch.setattr(draws, "partners", lambda count, stream: halves(lambda n: partners(n, stream), count))
+        patch.setattr(draws, "reversed_order", lambda count: halves(backwards, count))
+        patch.setattr(
+            draws,
+            "normal_like",
+            lambda crop, stream: torch.cat(in_halves(lambda n: normal(crop[:n], stream), len(crop) // 2)),
+        )
+        yield
 
 
 def train(case: Case) -> State:
     """Gradients of every step, and all there is at the end; in a single process as two would draw their numbers."""
+    with drawing_as_two() if processes.world_size() == 1 else nullcontext():
+        return trained(case)
+
+
+def trained(case: Case) -> State:
     method = case.build()
     objective = case.objective(method)
     if processes.world_size() == 1:

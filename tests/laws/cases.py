@@ -30,10 +30,33 @@ SMALL: dict[str, dict[str, Any]] = {
         "num_negatives": 8,
         "warmup_epochs": 0,
     },
+    "simclr": {"dim": 8, "bn_groups": 2},
+    "byol": {"dim": 8, "hidden": 16, "bn_groups": 2},
+    "simsiam": {"dim": 16, "predictor_hidden": 8, "bn_groups": 2},
+    "instdisc": {"dim": 8, "num_negatives": 16, "bn_groups": 2},
+    "pirl": {"dim": 8, "num_negatives": 16, "puzzle": {"grid": 2}, "bn_groups": 2},
+    "jigsaw": {"hidden": 8, "puzzle": {"grid": 2}, "num_permutations": 24, "bn_groups": 2},
+    "rotation": {"bn_groups": 2},
+    "dino": {
+        "hidden": 16,
+        "bottleneck": 8,
+        "num_prototypes": 12,
+        "freeze_prototypes_epochs": 0,
+        "warmup_epochs": 2,
+        "bn_groups": 2,
+    },
 }
 
 #: Sizes of the crops of each method, small ones last; methods without an entry get two of SIZE.
-CROPS: dict[str, tuple[int, ...]] = {"deepcluster-v2": (SIZE, SIZE, 8), "swav": (SIZE, SIZE, 8)}
+CROPS: dict[str, tuple[int, ...]] = {
+    "deepcluster-v2": (SIZE, SIZE, 8),
+    "swav": (SIZE, SIZE, 8),
+    "dino": (SIZE, SIZE, 8),
+    "instdisc": (SIZE,),
+    "rotation": (SIZE,),
+    "jigsaw": (16,),
+    "pirl": (16, 16),
+}
 
 #: Variants of each kind of hard example worth a law of their own; kinds without an entry get their defaults.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
@@ -55,6 +78,14 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"branch": "mixed"},
         {"branch": "aux", "update_statistics": False},
     ],
+    "mixup": [{}, {"per_sample": True, "alpha": 0.2}, {"branch": "mixed"}],
+    "unmix": [{"box_probability": 0.0}, {"box_probability": 1.0}],
+    "vat": [{}, {"iterations": 2, "generation": "aux_eval"}, {"branch": "main", "epsilon": 4.0}],
+    "chain": [
+        {},
+        {"steps": [{"kind": "mixup"}, {"kind": "vat"}]},
+        {"steps": [{"kind": "adversarial"}, {"kind": "cutmix"}, {"kind": "adversarial", "steps": 2}]},
+    ],
 }
 
 METHODS: dict[str, list[dict[str, Any]]] = {
@@ -75,6 +106,11 @@ METHODS: dict[str, list[dict[str, Any]]] = {
         {"contrast.mixed_positives": "pair"},
         {"contrast.mixed_positives": "batch"},
     ],
+    "simclr": [{}, {"adversarial_terms": "joint"}, {"adversarial_terms": "clae"}, {"head_layers": 3, "bn_groups": 1}],
+    "simsiam": [{}, {"projector_layers": 2, "bn_groups": 1}],
+    "instdisc": [{}, {"objective": "softmax", "bn_groups": 1}],
+    "pirl": [{}, {"puzzle_weight": 0.2, "bn_groups": 1}],
+    "dino": [{}, {"freeze_prototypes_epochs": 1}, {"teacher_crops": 1, "bn_groups": 1}],
 }
 
 
@@ -101,7 +137,14 @@ class Case:
         config = config_class(**nested({**SMALL.get(self.method, {}), **self.fields, **fields}))
         network = network or build(NetworkConfig(name="small-resnet", widths=(4, 8)))
         branches = dict.fromkeys(["main", *(b for h in self.hard().values() for b in h.branches())])
-        setting = Setting(DATA, BATCH, world_size=processes.world_size(), branches=tuple(branches))
+        setting = Setting(
+            DATA,
+            BATCH,
+            epochs=2,
+            world_size=processes.world_size(),
+            num_crops=len(CROPS.get(self.method, (SIZE, SIZE))),
+            branches=tuple(branches),
+        )
         method = config.build(network, setting).to(dtype)
         method.start_epoch(0, CasePasses(self, dtype))
         return method
@@ -109,6 +152,12 @@ class Case:
     def batch(self, step: int = 0, seed: int = 0, dtype: torch.dtype = torch.float64) -> Batch:
         """A seeded batch of smooth random crops that touch 0 and 1; under several processes it is this one's share."""
         return batch(step, seed, dtype, CROPS.get(self.method, (SIZE, SIZE)))
+
+    @property
+    def fits(self) -> bool:
+        """Whether these hard examples can be made for this method."""
+        config = choices(MethodConfig, "name", "hexa.methods")[self.method]
+        return not any(hard.refusal(config.model_construct()) for hard in self.hard().values())
 
     def hard(self) -> dict[str, HardExampleConfig]:
         known = choices(HardExampleConfig, "kind", "hexa.hard_examples")
@@ -123,19 +172,23 @@ class Case:
 
 
 def all_cases() -> list[Case]:
-    """Each variant of each method plain; each method with each variant of each kind; chains through a source."""
+    """Each variant of each method plain; each method with each variant of each kind; examples of examples.
+
+    Without those that a hard example refuses.
+    """
     kinds = choices(HardExampleConfig, "kind", "hexa.hard_examples")
     cases = []
     for method in choices(MethodConfig, "name", "hexa.methods"):
         for fields in METHODS.get(method, [{}]):
             cases.append(Case(method, fields))
-            cases.append(Case(method, fields, {"adversarial": {}, "cutmix": {}}))
+            both = Case(method, fields, {"adversarial": {}, "cutmix": {}})
+            cases.append(both if both.fits else Case(method, fields, {"adversarial": {}}))
         for kind in kinds:
             cases += [Case(method, {}, {kind: variant}) for variant in VARIANTS.get(kind, [{}])]
         mixed = {"kind": "cutmix", "source": "adversarial"}
         cases.append(Case(method, {}, {"adversarial": {}, "cutmix_adversarial": mixed}))
         cases.append(Case(method, {}, {"adversarial": {}, "cutmix": {}, "cutmix_adversarial": mixed}))
-    return cases
+    return [case for case in cases if case.fits]
 
 
 def nested(fields: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ def differing(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
 
 
 #: Methods whose crops of one size go through the network one after another, as published.
-VIEW_BY_VIEW = {"moco", "pcl-v2"}
+VIEW_BY_VIEW = {"moco", "pcl-v2", "byol", "simsiam"}
 STATISTIC = re.compile(r"(running_mean|running_var|num_batches_tracked)$")
 
 
@@ -167,7 +168,8 @@ def test_attack_stays_in_its_ball_and_raises_the_loss_it_attacks(case: Case) -> 
         size = delta.abs().amax() if config.norm == "linf" else delta.flatten(1).norm(dim=1).amax()
         assert float(size) <= radius * (1 + 1e-9)
         free = (slope != 0) & (crop > 0.1) & (crop < 0.9)
-        assert bool((delta[free] != 0).all())
+        # several steps may bring a pixel whose gradient changes its sign back to where it was
+        assert float((delta[free] == 0).sum()) <= (0 if config.steps == 1 else 0.01 * int(free.sum()))
     losses = [
         clean.score(Example(example.crops, example.mixture, clean.score, generation)).mean()
         for example in (clean, adversarial)
@@ -195,7 +197,11 @@ def test_cutmix_weight_is_the_share_of_unchanged_pixels(case: Case) -> None:
     """Law 4: the weight of the own label is the counted share of pixels that are still the image's own."""
     objective = case.objective(case.build())
     for step in range(4):
-        made = objective.examples(case.batch(step))
+        data = case.batch(step)
+        torch.manual_seed(step)
+        # no two pixels are the same by chance, as saturated ones may be
+        crops = tuple(0.5 * crop + torch.rand_like(crop) * 0.5 for crop in data.crops)
+        made = objective.examples(replace(data, crops=crops))
         for v, (mixed, clean) in enumerate(zip(made["cutmix"].crops, made[STD].crops, strict=True)):
             own = (mixed == clean).all(1).double().mean((1, 2))
             weight = made["cutmix"].mixture[0][1][v].double()

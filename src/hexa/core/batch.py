@@ -8,6 +8,7 @@ from typing import Self
 
 from torch import Tensor
 
+from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
 Index = Tensor | slice
@@ -31,6 +32,11 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @property
+    def rows(self) -> slice:
+        """Where these images stand in the batch of all processes."""
+        return slice(processes.rank() * len(self), (processes.rank() + 1) * len(self))
 
 
 @dataclass(frozen=True)

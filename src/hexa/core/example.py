@@ -27,6 +27,7 @@ class Score:
         self.method = method
         self.autocast = autocast
         self.loss = method.clean_loss if clean else method.loss
+        self.hard: Score = Score(method, autocast) if clean else self  # as hard examples are learned from
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """The embedding [V, B, D] of a pass, in the run's precision."""
@@ -84,6 +85,32 @@ class Example:
         if self.shared_gradient is not None and same_pass:
             return self.shared_gradient
         return self.score.gradient(self, branch)
+
+    def mixed(
+        self,
+        crops: tuple[Tensor, ...],
+        permutation: Tensor,
+        kept: Tensor,
+        branch: str = "source",
+        update_statistics: bool = True,
+    ) -> Example:
+        """This example with the share 1 − kept [V, B] of each crop given up to another of its images.
+
+        crops: the mixed views. permutation: int64 [B], the other image. branch: "source" is this example's own.
+        """
+        mixture = []
+        for labels, weight in self.mixture:
+            own, other = labels.mixed(permutation)
+            mixture += [(own, weight * kept), (other, weight[:, permutation] * (1 - kept))]
+        name = self.branch.name if branch == "source" else branch
+        return replace(
+            self,
+            crops=crops,
+            mixture=tuple(mixture),
+            branch=Branch(name, update=update_statistics),
+            facts={"lambda": kept.mean()},
+            shared_gradient=None,
+        )
 
     def at(self, crops: tuple[Tensor, ...]) -> Example:
         """The same example elsewhere in view space, so without a shared gradient."""

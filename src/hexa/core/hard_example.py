@@ -9,6 +9,7 @@ import pydantic
 from hexa.config import Config
 from hexa.core.batch import Branch
 from hexa.core.example import Example
+from hexa.core.method import MethodConfig
 from hexa.runtime.random import Stream
 
 
@@ -26,6 +27,10 @@ class HardExampleConfig(Config):
     def build(self) -> HardExample:
         """The hard example with these fields."""
         raise NotImplementedError
+
+    def refusal(self, method: MethodConfig) -> str:
+        """Why this can't be made for that method, as half a sentence; empty where it can."""
+        return ""
 
     def branches(self) -> tuple[str, ...]:
         """The batch-norm sets that making it and training on it need, beyond its source's."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,9 @@ class MethodConfig(Config):
 
     name: str
 
+    #: Why parts of two images can't be mixed into an example of this method; empty where they can.
+    unmixable: ClassVar[str] = ""
+
     def check(self, setting: Setting) -> None:
         """Raise ConfigError if the method can't run in this setting, before anything is built or written."""
 
@@ -121,6 +124,10 @@ class Method(nn.Module, ABC):
     def chance_loss(self) -> float | None:
         """The loss of a network that tells nothing apart, to recognise a run that does not learn; None if unknown."""
         return None
+
+    def unscheduled(self) -> Iterable[nn.Parameter]:
+        """Parameters whose learning rate stays at its largest value, whatever the schedule (SimSiam's predictor)."""
+        return ()
 
     def notes(self) -> list[str]:
         """What a user should know before the run starts, a line each: the memory it will take …"""

@@ -92,7 +92,8 @@ class Objective:
         self.method = method
         self.hard_examples = dict(hard_examples or {})
         self.config = config or ObjectiveConfig()
-        self.score, self.clean_score = Score(method, autocast), Score(method, autocast, clean=True)
+        self.clean_score = Score(method, autocast, clean=True)
+        self.score = self.clean_score.hard
         self.share_gradients = share_gradients
         self._clean: tuple[Tensor | None, PseudoLabels] | None = None
         self.order = [name for name in _by_source(self.hard_examples) if self.hard_examples[name].config.weight > 0]
@@ -121,10 +122,11 @@ class Objective:
 
         Leaves gradients and the query's statistics alone; making pseudo-labels moves statistics as in any step.
         """
+        anchors = self.method.anchors(batch)
         with torch.no_grad():
-            embedding = self.score.embed(self.method.anchors(batch), replace(MAIN, update=False))
+            embedding = self.score.embed(anchors, replace(MAIN, update=False))
         with self.score.autocast():
-            clean = self._clean_example(batch, self.method.pseudo_labels(batch, embedding))
+            clean = self._clean_example(anchors, self.method.pseudo_labels(batch, embedding))
         made = {STD: clean}
         for name in _by_source(self.hard_examples):
             made[name] = self._make(name, made[self.hard_examples[name].config.source], batch)
@@ -135,7 +137,8 @@ class Objective:
     def _one_after_another(self, batch: Batch, rows: dict[str, slice]) -> Iterator[Term]:
         """std -> hard examples, each in a pass of its own on the first images of the batch."""
         method, weights = self.method, self.weights
-        anchors = tuple(crop[rows[STD]] for crop in method.anchors(batch))
+        whole = method.anchors(batch)
+        anchors = tuple(crop[rows[STD]] for crop in whole)
         if self._wants_gradient(STD, MAIN):
             anchors = tuple(crop.detach().requires_grad_() for crop in anchors)
         embedding = self.score.embed(anchors, MAIN)
@@ -143,7 +146,7 @@ class Objective:
         with self.score.autocast():
             labels = method.pseudo_labels(batch, detached if len(batch) == len(anchors[0]) else None)
         self._clean = (detached, labels)
-        everything = self._clean_example(batch, labels)
+        everything = self._clean_example(whole, labels)
         clean = replace(everything.select(rows[STD]), crops=anchors)
         loss = clean.score.of(embedding, clean.mixture).mean()
         yield self._term(STD, weights[STD] * loss, loss, embedding, clean)
@@ -168,7 +171,7 @@ class Objective:
         """
         with self.score.autocast():
             labels = self.method.pseudo_labels(batch, None)
-        everything = self._clean_example(batch, labels)
+        everything = self._clean_example(self.method.anchors(batch), labels)
         examples = {name: self._source(name, part, {}, everything, batch) for name, part in rows.items()}
         passes = {name: (example.branch, len(example.crops)) for name, example in examples.items()}
         for branch, count in dict.fromkeys(passes.values()):
@@ -189,9 +192,8 @@ class Objective:
 
     # -- examples ---------------------------------------------------------------------------------------------------
 
-    def _clean_example(self, batch: Batch, labels: PseudoLabels) -> Example:
-        anchors = self.method.anchors(batch)
-        one = torch.ones(len(anchors), len(batch), device=anchors[0].device)
+    def _clean_example(self, anchors: tuple[Tensor, ...], labels: PseudoLabels) -> Example:
+        one = torch.ones(len(anchors), len(anchors[0]), device=anchors[0].device)
         return Example(anchors, ((labels, one),), self.clean_score)
 
     def _source(self, name: str, rows: slice, made: dict[str, Example], everything: Example, batch: Batch) -> Example:
@@ -207,7 +209,7 @@ class Objective:
         if not self.share_gradients:
             source = replace(source, shared_gradient=None)
         made = self.hard_examples[name](source, batch.stream.child("hard example", name))
-        return replace(made, score=self.score)
+        return replace(made, score=made.score.hard)
 
     def _wants_gradient(self, name: str, branch: Branch) -> bool:
         """Whether a hard example that is trained on can use the input gradient of the pass that trains on `name`."""

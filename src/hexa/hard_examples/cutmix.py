@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import pydantic
 import torch
 
-from hexa.core import MAIN, Branch, Example, HardExample, HardExampleConfig
+from hexa.core import Example, HardExample, HardExampleConfig, MethodConfig
+from hexa.ops import draws
 from hexa.ops.boxes import cut_boxes, draw_beta, kept_share, paste
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
@@ -35,6 +35,9 @@ class CutMixConfig(HardExampleConfig):
     def build(self) -> CutMix:
         return CutMix(self)
 
+    def refusal(self, method: MethodConfig) -> str:
+        return method.unmixable
+
     def branches(self) -> tuple[str, ...]:
         return () if self.branch == "source" else (self.branch,)
 
@@ -51,29 +54,15 @@ class CutMix(HardExample):
 
     def __call__(self, source: Example, stream: Stream) -> Example:
         device, count = source.crops[0].device, len(source)
-        permutation = self.permutation(count, stream).to(device, non_blocking=True)
+        permutation = draws.partners(count, stream).to(device, non_blocking=True)
         views, shares = [], []
         for number, crop in enumerate(source.crops):
             boxes = self.boxes(count, crop.shape[-1], stream.child("box", number))
             views.append(paste(crop.detach(), permutation, boxes))
             shares.append(kept_share(boxes, crop.shape[-1]).expand(count))
         kept = torch.stack(shares).to(device, non_blocking=True)  # [V, B]
-        mixture = []
-        for labels, weight in source.mixture:
-            own, other = labels.mixed(permutation)
-            mixture += [(own, weight * kept), (other, weight[:, permutation] * (1 - kept))]
-        return replace(
-            source,
-            crops=tuple(views),
-            mixture=tuple(mixture),
-            branch=self._branch(source.branch),
-            facts={"lambda": kept.mean()},
-            shared_gradient=None,
-        )
-
-    def permutation(self, count: int, stream: Stream) -> torch.Tensor:
-        """Who is mixed with whom, among the images of this process."""
-        return torch.randperm(count, generator=stream.child("permutation", processes.rank()).generator())
+        config = self.config
+        return source.mixed(tuple(views), permutation, kept, config.branch, config.update_statistics)
 
     def boxes(self, count: int, size: int, stream: Stream) -> torch.Tensor:
         """One box [1, 4], the same on every process, or one a sample [count, 4]."""
@@ -83,7 +72,3 @@ class CutMix(HardExample):
         generator = stream.generator()
         shares = draw_beta(config.alpha, config.beta, count if config.per_sample else 1, generator)
         return cut_boxes(shares, size, config.inside, generator)
-
-    def _branch(self, source: Branch) -> Branch:
-        name = source.name if self.config.branch == "source" else self.config.branch
-        return replace(MAIN, name=name, update=self.config.update_statistics)

@@ -1,8 +1,41 @@
 """Self-supervised methods, one file each; a new one is found by being a file of this package."""
 
+from hexa.methods.byol import BYOL, BYOLConfig
 from hexa.methods.deepcluster import DeepCluster, DeepClusterConfig
+from hexa.methods.dino import DINO, DINOConfig
+from hexa.methods.instdisc import InstDisc, InstDiscConfig
+from hexa.methods.jigsaw import Jigsaw, JigsawConfig
 from hexa.methods.moco import MoCo, MoCoConfig
 from hexa.methods.pcl import PCL, PCLConfig
+from hexa.methods.pirl import PIRL, PIRLConfig
+from hexa.methods.rotation import Rotation, RotationConfig
+from hexa.methods.simclr import SimCLR, SimCLRConfig
+from hexa.methods.simsiam import SimSiam, SimSiamConfig
 from hexa.methods.swav import SwAV, SwAVConfig
 
-__all__ = ["PCL", "DeepCluster", "DeepClusterConfig", "MoCo", "MoCoConfig", "PCLConfig", "SwAV", "SwAVConfig"]
+__all__ = [
+    "BYOL",
+    "DINO",
+    "PCL",
+    "PIRL",
+    "BYOLConfig",
+    "DINOConfig",
+    "DeepCluster",
+    "DeepClusterConfig",
+    "InstDisc",
+    "InstDiscConfig",
+    "Jigsaw",
+    "JigsawConfig",
+    "MoCo",
+    "MoCoConfig",
+    "PCLConfig",
+    "PIRLConfig",
+    "Rotation",
+    "RotationConfig",
+    "SimCLR",
+    "SimCLRConfig",
+    "SimSiam",
+    "SimSiamConfig",
+    "SwAV",
+    "SwAVConfig",
+]

@@ -150,7 +150,7 @@ class MoCo(Method):
         return batch.crops[: self.config.keys_per_image]
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        return self.query.embed_one_by_one(crops, branch)  # as the published code does
+        return self.query.embed(crops, branch, together=False)  # as the published code does
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> MoCoLabels:

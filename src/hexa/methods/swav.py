@@ -18,6 +18,7 @@ from hexa.nn.backbones import num_features
 from hexa.nn.branch_norm import check_groups
 from hexa.nn.encoder import Encoder, normalized_head
 from hexa.ops.sinkhorn import sinkhorn
+from hexa.ops.swapped import swapped_prediction, targets_of_others
 from hexa.runtime import processes
 
 
@@ -133,25 +134,13 @@ class SwAV(Method):
 
     def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
         assert isinstance(labels, Codes)
-        views = len(embedding)
-        # of the crops with a code some may not be there, when a hard example has the large crops alone
-        pairs = sum(views - (crop < views) for crop in self.config.crops_for_assign)
-        log_share = F.log_softmax(self._cosines(embedding, labels) / self.config.temperature, -1)
-        # the factor makes the mean over [V, B] the mean over pairs of a code and another crop
-        return -(self._targets(labels, views) * log_share).sum(-1) * (views / max(1, pairs))
+        scores = self._cosines(embedding, labels) / self.config.temperature
+        return swapped_prediction(scores, labels.codes, self.config.crops_for_assign)
 
     def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
         assert isinstance(labels, Codes)
-        targets = self._targets(labels, len(embedding))
+        targets = targets_of_others(labels.codes, self.config.crops_for_assign, len(embedding))
         return self._cosines(embedding, labels).argmax(-1) == targets.argmax(-1)
-
-    def _targets(self, labels: Codes, views: int) -> Tensor:
-        """For each crop the sum of the codes of the others, [V, B, K]."""
-        targets = labels.codes.sum(0).repeat(views, 1, 1)
-        for own, crop in zip(labels.codes, self.config.crops_for_assign, strict=True):
-            if crop < views:
-                targets[crop] -= own
-        return targets
 
     def _cosines(self, embedding: Tensor, labels: Codes) -> Tensor:
         """Cosines [V, B, K] to the prototypes."""

@@ -24,6 +24,8 @@ class NetworkConfig(Config):
     """small-resnet only: channels of each stage, one basic block each."""
     stem_stride: int = 1
     """small-resnet only: 2 halves the resolution at once, for speed."""
+    options: dict[str, bool | int | float | str] = {}
+    """What timm is to build otherwise, such as img_size: 32 and patch_size: 4 of a ViT for small images."""
     mean: tuple[float, float, float] = IMAGENET_MEAN
     """Mean of each channel over the data, pixels in [0, 1]."""
     std: tuple[float, float, float] = IMAGENET_STD
@@ -73,7 +75,17 @@ def build(config: NetworkConfig) -> nn.Module:
     if config.name not in timm.list_models():
         remedy = nearest(config.name, ["small-resnet", *timm.list_models()])
         raise UserError(f"network.name: unknown network '{config.name}'; {remedy}")
-    network = cast(nn.Module, timm.create_model(config.name, num_classes=0))
+    return plain_timm(config)
+
+
+def plain_timm(config: NetworkConfig) -> nn.Module:
+    """timm's network of this name, with its options and stem, without classifier."""
+    try:
+        network = cast(nn.Module, timm.create_model(config.name, num_classes=0, **config.options))
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+        if not config.options:
+            raise
+        raise UserError(f"network.options: {config.name} can't be built so ({' '.join(str(error).split())})") from None
     return use_small_stem(network, config.name) if config.small_stem else network
 
 

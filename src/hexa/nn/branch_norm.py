@@ -180,6 +180,8 @@ def _one_more(plain: _BatchNorm) -> nn.BatchNorm2d:
     extra = nn.BatchNorm2d(plain.num_features, plain.eps, plain.momentum)
     tensors = {name: value for name, value in plain.state_dict().items() if name in extra.state_dict()}
     extra.load_state_dict(tensors)
+    for name, parameter in extra.named_parameters():
+        parameter.requires_grad_(plain.get_parameter(name).requires_grad)
     return extra.to(plain.weight.device, plain.weight.dtype)
 
 

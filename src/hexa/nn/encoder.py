@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -68,18 +68,26 @@ class Encoder(nn.Module):
         convert(twin, ("main",), bn_groups)
         return cls.branched(backbone, head, setting, bn_groups), twin
 
-    def embed(self, crops: tuple[Tensor, ...], through: Pass) -> Tensor:
-        """V crops [B, 3, S_v, S_v] in [0, 1] -> unit rows [V, B, D], crops of one size in one pass."""
-        with use_branch(self, through.name, through.training, through.update):
-            return unit(self.multi_crop(crops))
+    def project(self, crops: tuple[Tensor, ...], through: Pass, together: bool = True) -> Tensor:
+        """V crops [B, 3, S_v, S_v] in [0, 1] -> projections [V, B, D].
 
-    def embed_one_by_one(self, crops: tuple[Tensor, ...], through: Pass) -> Tensor:
-        """As `embed`, each crop in a pass of its own: the statistics of one view do not enter another's."""
+        together: crops of one size in one pass, else each in one of its own, so that the statistics of one view do not
+        enter another's.
+        """
         with use_branch(self, through.name, through.training, through.update):
-            return torch.stack([unit(self(crop)) for crop in crops])
+            return self.multi_crop(crops) if together else torch.stack([self(crop) for crop in crops])
+
+    def embed(self, crops: tuple[Tensor, ...], through: Pass, together: bool = True) -> Tensor:
+        """As `project`, to unit rows."""
+        return unit(self.project(crops, through, together))
+
+    def features(self, pixels: Tensor) -> Tensor:
+        """Features [B, F] of pixels in [0, 1], before the head."""
+        found: Tensor = self.backbone(self.normalize(pixels))
+        return found
 
     def forward(self, pixels: Tensor) -> Tensor:
-        projection: Tensor = self.head(self.backbone(self.normalize(pixels)))
+        projection: Tensor = self.head(self.features(pixels))
         return projection
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -99,7 +107,7 @@ class Encoder(nn.Module):
         features = []
         for _, same in itertools.groupby(crops, key=lambda crop: crop.shape[-1]):
             together = _by_run(list(same), groups)
-            features.append(self.backbone(self.normalize(together)))
+            features.append(self.features(together))
         if groups > 1:  # from (size, run, crop, image) to (run, crop, image), the order in which the head sees rows
             runs = [torch.tensor_split(f, _borders(batch, groups, len(f) // batch)) for f in features]
             features = [part for run in zip(*runs, strict=True) for part in run]
@@ -140,6 +148,20 @@ def mlp_head(width: int, dim: int) -> nn.Module:
 
 
 def normalized_head(width: int, hidden: int, dim: int) -> nn.Module:
-    """linear width -> hidden, batch-norm, ReLU, linear hidden -> dim; biases (SwAV, REFERENCE §4.1)."""
+    """linear width -> hidden, batch-norm, ReLU, linear hidden -> dim; biases (SwAV, REFERENCE §4.1; BYOL)."""
     norm, last = nn.BatchNorm1d(hidden), nn.Linear(hidden, dim)
     return nn.Sequential(nn.Linear(width, hidden), norm, nn.ReLU(inplace=True), last)
+
+
+def normalized_layers(widths: Sequence[int], last_weight: bool) -> nn.Module:
+    """Linear layers without bias from each width to the next, each followed by a batch-norm and all but the last by a
+    ReLU. The last batch-norm has no shift, and unless `last_weight` no scale either (SimCLR, SimSiam).
+    """
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        layers += [nn.Linear(before, after, bias=False), nn.BatchNorm1d(after), nn.ReLU(inplace=True)]
+    layers.pop()
+    last = layers[-1]
+    last.get_parameter("bias").requires_grad_(False)
+    last.get_parameter("weight").requires_grad_(last_weight)
+    return nn.Sequential(*layers)

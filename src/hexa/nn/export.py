@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import safetensors.torch
-import timm
 import torch
 import torchvision
 from torch import nn
@@ -81,7 +80,9 @@ def describe_network(config: NetworkConfig) -> str:
     """How to build the network the exported weights belong to."""
     if config.name == "small-resnet":
         return f"hexa.nn.backbones.SmallResNet({config.widths}, stem_stride={config.stem_stride})"
-    return config.name + (" with a 3×3 stem of stride 1 and no max-pool" if config.small_stem else "")
+    options = "".join(f", {name}={value!r}" for name, value in config.options.items())
+    name = f"timm.create_model('{config.name}', num_classes=0{options})" if options else config.name
+    return name + (" with a 3×3 stem of stride 1 and no max-pool" if config.small_stem else "")
 
 
 @torch.no_grad()
@@ -117,14 +118,13 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
 def _plain_timm(config: NetworkConfig) -> nn.Module:
     if config.name == "small-resnet":
         return backbones.build(config)
-    network = cast(nn.Module, timm.create_model(config.name, num_classes=0))
-    return backbones.use_small_stem(network, config.name) if config.small_stem else network
+    return backbones.plain_timm(config)
 
 
 def _plain_torchvision(config: NetworkConfig) -> nn.Module:
     if config.name == "small-resnet":
         return backbones.build(config)
-    if config.name not in torchvision.models.list_models():
+    if config.options or config.name not in torchvision.models.list_models():
         raise UserError(f"--to torchvision: it has no network '{config.name}'; export --to timm or safetensors")
     network = cast(nn.Module, torchvision.models.get_model(config.name, weights=None))
     if not isinstance(network, torchvision.models.ResNet):

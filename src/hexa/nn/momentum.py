@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import TypeVar
 
 import torch
@@ -30,3 +31,8 @@ def follow(twin: nn.Module, network: nn.Module, momentum: float) -> None:
 
 def _tensors(parameters: list[nn.Parameter] | list[Tensor]) -> list[Tensor]:
     return list(parameters)
+
+
+def cosine_momentum(start: float, step: int, total_steps: int) -> float:
+    """m = 1 − (1 − m₀) · (cos(π·k/K) + 1) / 2 at step k of K: from m₀ up to 1 (BYOL, DINO)."""
+    return 1 - (1 - start) * (math.cos(math.pi * step / max(1, total_steps)) + 1) / 2

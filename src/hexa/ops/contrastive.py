@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 def info_nce(
-    query: Tensor, positive: Tensor, negatives: Tensor, temperature: float, extra: Tensor | None = None
+    query: Tensor,
+    positive: Tensor,
+    negatives: Tensor,
+    temperature: float,
+    extra: Tensor | None = None,
+    positive_included: bool = False,
 ) -> Tensor:
     """InfoNCE with one positive a query, in fp32 (REFERENCE §1.2, §2.3).
 
@@ -17,6 +24,7 @@ def info_nce(
 
     query, positive: [..., D], unit rows. negatives: [K, D], unit rows. extra: further similarities s [..., E] of the
     denominator, −∞ where there is none. Returns [...]. Only query and extra get a gradient: keys are labels.
+    positive_included: the positive is one of the negatives' rows, so that they are the whole denominator.
     """
     with torch.autocast(query.device.type, enabled=False):
         dtype = torch.promote_types(query.dtype, torch.float32)
@@ -27,7 +35,7 @@ def info_nce(
         own = (query * positive).sum(-1) / temperature
         if extra is not None:
             rest = torch.logaddexp(rest, (extra.to(dtype) / temperature).logsumexp(-1))
-        return torch.logaddexp(own, rest) - own
+        return (rest if positive_included else torch.logaddexp(own, rest)) - own
 
 
 def is_nearest(query: Tensor, positive: Tensor, negatives: Tensor, extra: Tensor | None = None) -> Tensor:
@@ -57,3 +65,50 @@ class _LogSumExp(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         weights, total, negatives = ctx.saved_tensors
         return torch.mm(weights, negatives) * (gradients[0] / (total * ctx.temperature))[:, None], None, None
+
+
+def nt_xent(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor, temperature: float) -> Tensor:
+    """NT-Xent of views against a dictionary of both views of a batch, in fp32 (REFERENCE §3.1, §5.7).
+
+        ℓ_vi = −log [ exp(q_vi·d_wj/τ) / Σ_(u,m) exp(q_vi·d_um/τ) ],   j = own_i, w the other view,
+
+    (u, m) running over the dictionary without what the query shows itself: (v, own_i) and (v, shown_i).
+    query: [2, B, D], dictionary: [2, M, D], unit rows; both may take a gradient. own, shown: int64 [B], places in the
+    dictionary. Returns [2, B].
+    """
+    scores, positive = _dictionary_scores(query, dictionary, own, shown)
+    with torch.autocast(query.device.type, enabled=False):
+        scores = scores / temperature
+        return scores.logsumexp(-1) - scores.gather(-1, positive).squeeze(-1)
+
+
+def finds_other_view(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor) -> Tensor:
+    """Whether the other view of the own image is the most similar; bool [2, B]. Arguments as `nt_xent`."""
+    scores, positive = _dictionary_scores(query, dictionary, own, shown)
+    return scores.argmax(-1, keepdim=True).eq(positive).squeeze(-1)
+
+
+def _dictionary_scores(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines [2, B, 2·M], −∞ where they don't take part, and the places [2, B, 1] of the positives."""
+    size, views = dictionary.shape[1], torch.arange(2, device=query.device)[:, None]
+    with torch.autocast(query.device.type, enabled=False):
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        scores = query.to(dtype) @ dictionary.to(dtype).flatten(0, 1).T
+    hidden = torch.stack([own + views * size, shown + views * size], -1)  # [2, B, 2]
+    return scores.scatter(-1, hidden, -torch.inf), (own + (1 - views) * size)[..., None]
+
+
+def nce(query: Tensor, positive: Tensor, noise: Tensor, temperature: float, partition: float, size: int) -> Tensor:
+    """Noise-contrastive estimation over a memory of `size` images, in fp32 (InstDisc; REFERENCE §9).
+
+        P(i|q) = exp(m_i·q/τ) / Z,   h(i) = P(i|q) / (P(i|q) + n/N),   ℓ = −log h(own) − Σ_j log(1 − h(j))
+
+    over n rows of noise. query, positive: [..., D], noise: [n, D], unit rows. partition: Z. Returns [...].
+    """
+    with torch.autocast(query.device.type, enabled=False):
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        query, positive, noise = query.to(dtype), positive.to(dtype), noise.to(dtype)
+        # log(h / (1 − h)) = m·q/τ − log Z − log(n/N)
+        shift = math.log(partition) + math.log(len(noise) / size)
+        found = functional.softplus(shift - (query * positive).sum(-1) / temperature)
+        return found + functional.softplus(query @ noise.T / temperature - shift).sum(-1)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -130,6 +131,30 @@ def all_gather(tensor: Tensor, part: int | None = None) -> Tensor:
     with _together():
         dist.all_gather(out, tensor.detach().contiguous(), _group(size))
     return torch.cat(out)
+
+
+def all_gather_with_gradient(tensor: Tensor) -> Tensor:
+    """As `all_gather`; a process's gradient is that of the sum of what all processes make of its tensor.
+
+    Averaged over processes, as gradients are, it is that of the mean of their losses. Each must back-propagate.
+    """
+    if world_size() == 1:
+        return tensor
+    gathered: Tensor = _Gather.apply(tensor)
+    return gathered
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        ctx.rows = len(tensor)
+        return all_gather(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        # a copy: the sum is made in place, and autograd may still need what it was given
+        total = all_reduce_sum(gradients[0].clone(memory_format=torch.contiguous_format))
+        return total[rank() * ctx.rows : (rank() + 1) * ctx.rows]
 
 
 def gather(tensor: Tensor) -> list[Tensor]:

@@ -16,6 +16,7 @@ from hexa.core import STD, Method, Objective, Setting
 from hexa.data import Source
 from hexa.experiment import Experiment
 from hexa.nn import backbones
+from hexa.nn.branch_norm import BranchBatchNorm
 from hexa.nn.encoder import Encoder
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
@@ -51,6 +52,7 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
             [("batch_size", f"{batch} is not divisible by {world} processes; use {max(1, batch // world) * world}")]
         )
     experiment.schedule.check(experiment.epochs)
+    check_combination(experiment)
     branches = (b for name in _needed(experiment) for b in experiment.hard_examples[name].branches())
     setting = Setting(
         data_size=data_size,
@@ -65,6 +67,15 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
     )
     experiment.method.check(setting)
     return setting
+
+
+def check_combination(experiment: Experiment) -> None:
+    """Raise ConfigError for a hard example that is no example of the method."""
+    hard = experiment.hard_examples
+    refusals = [(f"hard_examples.{name}", hard[name].refusal(experiment.method)) for name in _needed(experiment)]
+    problems = [(path, f"not for {experiment.method.name}: {why}") for path, why in refusals if why]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _needed(experiment: Experiment) -> list[str]:
@@ -91,6 +102,14 @@ def build_method(experiment: Experiment, setting: Setting, machine: Machine) -> 
         for network in encoders or method.children():
             network.compile()
     return method
+
+
+def branch_notes(method: Method, setting: Setting) -> list[str]:
+    """What a user should know of a backbone that has no batch-norms to tell branches apart by."""
+    extra = [branch for branch in setting.branches if branch != "main"]
+    if not extra or any(isinstance(module, BranchBatchNorm) for module in method.backbone.modules()):
+        return []
+    return [f"the backbone has no batch-norm: {' and '.join(extra)} examples go through it as clean ones do"]
 
 
 def build_objective(

@@ -153,7 +153,9 @@ class _Bench:
         widest = self._scheme(parts, SCHEMES["std+adv+cmx+cmxA"], plain)
         data_size = _BATCHES_OF_DATA * experiment.batch_size
         self.method = build_method(widest, roomy_setting(widest, data_size), machine)
-        self.optimizer = optimizers.build(self.method.parameters(), experiment.optimizer, experiment.batch_size)
+        self.optimizer = optimizers.build(
+            self.method.parameters(), experiment.optimizer, experiment.batch_size, self.method.unscheduled()
+        )
         for group in self.optimizer.param_groups:
             group["lr"] = 1e-6  # what is measured must not depend on how long it was trained
         size = experiment.views.size

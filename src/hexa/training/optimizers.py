@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 import torch
@@ -15,9 +15,11 @@ from hexa.config import Config
 class OptimizerConfig(Config):
     """What turns gradients into steps. The defaults are MoCo's (REFERENCE §2.1)."""
 
-    name: Literal["sgd", "larc"] = "sgd"
+    name: Literal["sgd", "larc", "lars", "adamw"] = "sgd"
     """sgd: v ← μ·v + (g + λ·θ); θ ← θ − lr·v. larc: the same with g + λ·θ scaled by a trust ratio per tensor, which is
-    `trust` · ‖θ‖ / (‖g‖ + λ·‖θ‖ + 1e-8), and 1 where θ or g is zero; batch-norms and biases too (REFERENCE §4.6)."""
+    `trust` · ‖θ‖ / (‖g‖ + λ·‖θ‖ + 1e-8), and 1 where θ or g is zero; batch-norms and biases too (REFERENCE §4.6). lars:
+    the same, but batch-norms and biases neither scaled nor decayed (REFERENCE §3.2). adamw: decoupled decay, not of
+    batch-norms and biases, β (0.9, 0.999)."""
     learning_rate: float = pydantic.Field(default=0.03, gt=0)
     """The rate at `base_batch_size`, or at any batch size if that is not given."""
     base_batch_size: int | None = pydantic.Field(default=None, gt=0)
@@ -25,9 +27,9 @@ class OptimizerConfig(Config):
     momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
     """μ."""
     weight_decay: float = pydantic.Field(default=1e-4, ge=0)
-    """λ, on every parameter, as MoCo does: batch-norms and biases too (REFERENCE §10.16)."""
+    """λ; sgd and larc: on every parameter, as MoCo does: batch-norms and biases too (REFERENCE §10.16)."""
     trust: float = pydantic.Field(default=0.001, gt=0)
-    """larc only: the trust coefficient."""
+    """larc and lars only: the trust coefficient."""
     nesterov: bool = False
     """Look one step of momentum ahead."""
 
@@ -44,10 +46,13 @@ class OptimizerConfig(Config):
         return self.learning_rate * batch_size / self.base_batch_size
 
 
-def _sgd(parameters: list[nn.Parameter], config: OptimizerConfig, learning_rate: float) -> torch.optim.Optimizer:
+Groups = list[dict[str, Any]]
+
+
+def _sgd(groups: Groups, config: OptimizerConfig, learning_rate: float) -> torch.optim.Optimizer:
     # torch picks its multi-tensor form on a GPU; the fused form fails where some parameter gets its first gradient late
     return torch.optim.SGD(
-        parameters,
+        groups,
         lr=learning_rate,
         momentum=config.momentum,
         weight_decay=config.weight_decay,
@@ -55,11 +60,11 @@ def _sgd(parameters: list[nn.Parameter], config: OptimizerConfig, learning_rate:
     )
 
 
-def _larc(parameters: list[nn.Parameter], config: OptimizerConfig, learning_rate: float) -> torch.optim.Optimizer:
+def _larc(groups: Groups, config: OptimizerConfig, learning_rate: float) -> torch.optim.Optimizer:
     from timm.optim.lars import Lars  # here: it takes a while to import
 
     made: torch.optim.Optimizer = Lars(
-        parameters,
+        groups,
         lr=learning_rate,
         momentum=config.momentum,
         weight_decay=config.weight_decay,
@@ -67,19 +72,40 @@ def _larc(parameters: list[nn.Parameter], config: OptimizerConfig, learning_rate
         trust_coeff=config.trust,
         eps=1e-8,
         trust_clip=False,
-        always_adapt=True,
+        always_adapt=config.name == "larc",  # else those that aren't decayed aren't scaled
     )
     return made
 
 
-_Builder = Callable[[list[nn.Parameter], OptimizerConfig, float], torch.optim.Optimizer]
-_BUILDERS: dict[str, _Builder] = {"sgd": _sgd, "larc": _larc}
+def _adamw(groups: Groups, config: OptimizerConfig, learning_rate: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups, lr=learning_rate, weight_decay=config.weight_decay)
 
 
-def build(parameters: Iterable[nn.Parameter], config: OptimizerConfig, batch_size: int) -> torch.optim.Optimizer:
-    """The optimizer of all parameters that require a gradient, in one group, at the rate for `batch_size` (global).
+_Builder = Callable[[Groups, OptimizerConfig, float], torch.optim.Optimizer]
+_BUILDERS: dict[str, _Builder] = {"sgd": _sgd, "larc": _larc, "lars": _larc, "adamw": _adamw}
+#: Those that leave batch-norms and biases alone, but for the plain step.
+_SPARE_VECTORS = {"lars", "adamw"}
 
-    Parameters whose gradient is None in a step are left as they are, not decayed (REFERENCE §10.16).
+
+def build(
+    parameters: Iterable[nn.Parameter],
+    config: OptimizerConfig,
+    batch_size: int,
+    unscheduled: Iterable[nn.Parameter] = (),
+) -> torch.optim.Optimizer:
+    """The optimizer of all parameters that require a gradient, at the rate for `batch_size` (global).
+
+    Groups have `scheduled`, whether their rate follows the schedule. Parameters whose gradient is None in a step are
+    left as they are, not decayed (REFERENCE §10.16).
     """
-    trained = [p for p in parameters if p.requires_grad]
-    return _BUILDERS[config.name](trained, config, config.scaled_learning_rate(batch_size))
+    fixed = {id(parameter) for parameter in unscheduled}
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for parameter in parameters:
+        if parameter.requires_grad:
+            spared = config.name in _SPARE_VECTORS and parameter.ndim <= 1
+            groups.setdefault((id(parameter) not in fixed, spared), []).append(parameter)
+    described = [
+        {"params": members, "scheduled": scheduled} | ({"weight_decay": 0.0} if spared else {})
+        for (scheduled, spared), members in groups.items()
+    ]
+    return _BUILDERS[config.name](described, config, config.scaled_learning_rate(batch_size))

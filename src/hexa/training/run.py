@@ -20,7 +20,15 @@ from hexa.nn.branch_norm import plain_state_dict
 from hexa.runtime import peers, processes
 from hexa.runtime.random import Stream
 from hexa.training import checkpoints, optimizers
-from hexa.training.assembly import Machine, build_method, build_objective, fingerprint, kernels, setting_of
+from hexa.training.assembly import (
+    Machine,
+    branch_notes,
+    build_method,
+    build_objective,
+    fingerprint,
+    kernels,
+    setting_of,
+)
 from hexa.training.journal import ENVIRONMENT, METRICS, Journal, write_environment
 from hexa.training.monitor import Watch
 from hexa.training.neighbours import KnnMonitor
@@ -131,7 +139,7 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
         )
     method = build_method(experiment, setting, machine)
     if console is not None:
-        for note in method.notes():
+        for note in [*method.notes(), *branch_notes(method, setting)]:
             console.print(note, markup=False, highlight=False, soft_wrap=True)
     objective = build_objective(experiment, method, machine)
     loader = _loader(experiment, source, machine)
@@ -147,7 +155,7 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
     knn = KnnMonitor.of(experiment, source, method, machine)
     trainer = Trainer(
         objective,
-        optimizers.build(method.parameters(), experiment.optimizer, experiment.batch_size),
+        optimizers.build(method.parameters(), experiment.optimizer, experiment.batch_size, method.unscheduled()),
         loader,
         plan,
         machine.device,

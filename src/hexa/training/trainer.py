@@ -139,7 +139,7 @@ class Trainer:
     def _train_step(self, batch: Batch) -> None:
         learning_rate = self.learning_rate
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate if group.get("scheduled", True) else self.plan.learning_rate
         seen = StepFacts(wanted=self._logs(self.step + 1))
         losses: dict[str, Tensor] = {}
         total = torch.zeros((), device=self.device)

@@ -1,0 +1,67 @@
+"""Mixup (Zhang et al., ICLR 2018): two images laid over each other, and both pseudo-labels by weight."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pydantic
+import torch
+
+from hexa.core import Example, HardExample, HardExampleConfig, MethodConfig
+from hexa.ops import draws
+from hexa.ops.boxes import draw_beta
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
+
+
+class MixupConfig(HardExampleConfig):
+    """One λ ~ Beta(1, 1) for the whole batch and crop."""
+
+    kind: Literal["mixup"] = "mixup"
+    alpha: float = pydantic.Field(default=1.0, gt=0)
+    """α of Beta(α, α), from which λ is drawn; 0.2 mixes most images little."""
+    per_sample: bool = False
+    """A λ for each image instead of one for all."""
+    branch: Literal["source", "main", "aux", "mixed"] = "source"
+    """The batch-norms of the mixed views: the source's, or a set of their own (mixed)."""
+
+    def build(self) -> Mixup:
+        return Mixup(self)
+
+    def refusal(self, method: MethodConfig) -> str:
+        return method.unmixable
+
+    def branches(self) -> tuple[str, ...]:
+        return () if self.branch == "source" else (self.branch,)
+
+
+class Mixup(HardExample):
+    """x_mix = λ·x + (1 − λ)·x[perm], with λ·L(x_mix, y) + (1 − λ)·L(x_mix, y[perm]).
+
+    Helps where pseudo-labels are instances or clusters and training is long: it smooths the space between images, where
+    cut-mix keeps local texture real. Ghosts are unlike photographs, so a set of batch-norms of its own may pay.
+    Costs one full pass.
+    """
+
+    def __init__(self, config: MixupConfig | None = None) -> None:
+        self.config: MixupConfig = config or MixupConfig()
+
+    def __call__(self, source: Example, stream: Stream) -> Example:
+        device, count = source.crops[0].device, len(source)
+        permutation = draws.partners(count, stream).to(device, non_blocking=True)
+        kept = torch.stack([self._shares(count, stream.child("share", n)) for n in range(len(source.crops))])
+        kept = kept.to(device, non_blocking=True)  # [V, B]
+        views = tuple(
+            # a mean of valid pixels is one, up to rounding
+            torch.lerp(crop[permutation], crop, share.to(crop.dtype)[:, None, None, None]).clamp_(0, 1)
+            for crop, share in zip((crop.detach() for crop in source.crops), kept, strict=True)
+        )
+        return source.mixed(views, permutation, kept, self.config.branch)
+
+    def _shares(self, count: int, stream: Stream) -> torch.Tensor:
+        """λ of each image of this process, [count]: a function of its place in the batch of all processes."""
+        if not self.config.per_sample:
+            return draw_beta(self.config.alpha, self.config.alpha, 1, stream.generator()).expand(count)
+        first = processes.rank() * count
+        drawn = draw_beta(self.config.alpha, self.config.alpha, first + count, stream.generator())
+        return drawn[first:]

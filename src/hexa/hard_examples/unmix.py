@@ -1,0 +1,61 @@
+"""Un-Mix (Shen et al., AAAI 2022): the batch mixed with itself in reverse, whole images or a box of them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pydantic
+import torch
+
+from hexa.core import Example, HardExample, HardExampleConfig, MethodConfig
+from hexa.ops import draws
+from hexa.ops.boxes import cut_boxes, draw_beta, kept_share, paste
+from hexa.runtime.random import Stream
+
+
+class UnMixConfig(HardExampleConfig):
+    """λ ~ Beta(1, 1), whole images and boxes half of the time each, as published."""
+
+    kind: Literal["unmix"] = "unmix"
+    alpha: float = pydantic.Field(default=1.0, gt=0)
+    """α of Beta(α, α), from which λ is drawn."""
+    box_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
+    """How often a box is pasted instead of whole images laid over each other."""
+
+    def build(self) -> UnMix:
+        return UnMix(self)
+
+    def refusal(self, method: MethodConfig) -> str:
+        return method.unmixable
+
+
+class UnMix(HardExample):
+    """x_mix = λ·x + (1 − λ)·x↓, x↓ the batch in reverse, with λ·L(x_mix, y) + (1 − λ)·L(x_mix, y↓).
+
+    One λ for the step and all crops, and one choice between whole images and a box. As published, the mixed views are
+    trained through the batch-norms of their source, beside the clean term. Helps where pseudo-labels compare images
+    with each other (contrastive, regression): a soft distance between each pair instead of same or other.
+    Costs one full pass.
+    """
+
+    def __init__(self, config: UnMixConfig | None = None) -> None:
+        self.config: UnMixConfig = config or UnMixConfig()
+
+    def __call__(self, source: Example, stream: Stream) -> Example:
+        device, count = source.crops[0].device, len(source)
+        order = draws.reversed_order(count).to(device, non_blocking=True)
+        generator = stream.generator()
+        boxed = bool(torch.rand((), generator=generator) < self.config.box_probability)
+        drawn = draw_beta(self.config.alpha, self.config.alpha, 1, generator)
+        views, shares = [], []
+        for crop in (crop.detach() for crop in source.crops):
+            if boxed:
+                # the same numbers for every crop: boxes of one place, in proportion to the crop's size
+                boxes = cut_boxes(drawn, crop.shape[-1], False, stream.child("box").generator())
+                views.append(paste(crop, order, boxes))
+                shares.append(kept_share(boxes, crop.shape[-1]).expand(count))
+            else:
+                views.append(torch.lerp(crop[order], crop, float(drawn)).clamp_(0, 1))
+                shares.append(drawn.expand(count))
+        kept = torch.stack(shares).to(device, non_blocking=True)
+        return source.mixed(tuple(views), order, kept)

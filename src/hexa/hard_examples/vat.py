@@ -1,0 +1,86 @@
+"""Virtual adversarial views (Miyato et al., 2018; REFERENCE §9): against the network's own output, without a label."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import pydantic
+import torch
+from torch import Tensor
+
+from hexa.core import Branch, Example, HardExample, HardExampleConfig
+from hexa.ops import draws
+from hexa.runtime.random import Stream
+
+
+class VATConfig(HardExampleConfig):
+    """One power iteration, a perturbation of root mean square 1 grey level."""
+
+    kind: Literal["vat"] = "vat"
+    epsilon: float = pydantic.Field(default=1.0, ge=0)
+    """Length of the perturbation: its root mean square over an image, in grey levels, so that it means the same at
+    every size. (An L2 radius of ε·√(3·S·S) grey levels.)"""
+    probe: float = pydantic.Field(default=1.0, gt=0)
+    """ξ: the length at which the direction is probed, like `epsilon`."""
+    iterations: int = pydantic.Field(default=1, ge=1)
+    """Power iterations."""
+    generation: Literal["main_train", "aux_train", "aux_eval", "main_eval"] = "main_train"
+    """The batch-norms the direction is sought through."""
+    branch: Literal["aux", "main"] = "aux"
+    """The batch-norms the views are trained through."""
+
+    def build(self) -> VAT:
+        return VAT(self)
+
+    def branches(self) -> tuple[str, ...]:
+        return (self.branch, Branch.of(self.generation).name)
+
+
+class VAT(HardExample):
+    """x_vat = clip(x + ε·d), d the direction in which the embedding turns fastest:
+
+        d ← unit(∇_r D(x, x + r) at r = ξ·d), from a random d,   D = 1 − cos(z(x), z(x + r)).
+
+    D is a KL divergence up to a factor, for embeddings seen as von Mises–Fisher distributions of one concentration. The
+    direction knows no pseudo-label; the view is trained to be recognised as its own. Helps where pseudo-labels are
+    noisy (clusters early in training), since it does not climb a wrong label's loss.
+    Costs one forward pass, one input-gradient pass an iteration, and one full pass; nothing is shared.
+    """
+
+    def __init__(self, config: VATConfig | None = None) -> None:
+        self.config: VATConfig = config or VATConfig()
+
+    def __call__(self, source: Example, stream: Stream) -> Example:
+        through = replace(Branch.of(self.config.generation), update=False)
+        clean = tuple(crop.detach() for crop in source.crops)
+        with torch.no_grad():
+            still = source.score.embed(clean, through)
+        pairs = enumerate(clean)
+        directions = tuple(_scaled(draws.normal_like(crop, stream.child(n)), self.config.probe) for n, crop in pairs)
+        for _ in range(self.config.iterations):
+            directions = self._climb(source, clean, directions, still, through)
+        lengths = [_scaled(direction, self.config.epsilon) for direction in directions]
+        views = tuple((crop + delta).clamp(0, 1) for crop, delta in zip(clean, lengths, strict=True))
+        moved = torch.stack([(view - crop).abs().mean() for view, crop in zip(views, clean, strict=True)])
+        made = source.at(views)
+        return replace(made, branch=Branch(self.config.branch), facts={"perturbation": 255 * moved.mean()})
+
+    def _climb(
+        self, source: Example, clean: tuple[Tensor, ...], directions: tuple[Tensor, ...], still: Tensor, through: Branch
+    ) -> tuple[Tensor, ...]:
+        """One power iteration: the gradient of D at the probes, of their length again."""
+        with torch.enable_grad():
+            steps = tuple(direction.requires_grad_() for direction in directions)
+            moved = source.score.embed(tuple(crop + step for crop, step in zip(clean, steps, strict=True)), through)
+            # a sum, so that the gradient of one image does not shrink with the batch
+            turned = torch.cosine_similarity(moved.float(), still.float(), dim=-1).sum()
+            found = torch.autograd.grad(-turned, steps)
+        return tuple(_scaled(torch.nan_to_num(g, 0.0, 0.0, 0.0), self.config.probe) for g in found)
+
+
+def _scaled(noise: Tensor, grey_levels: float) -> Tensor:
+    """Images [B, 3, S, S] scaled to this root mean square, each; scaled first, since squares underflow."""
+    tiny = torch.finfo(noise.dtype).tiny
+    noise = noise / noise.abs().amax((1, 2, 3), keepdim=True).clamp_min(tiny)
+    return noise * (grey_levels / 255 / noise.square().mean((1, 2, 3), keepdim=True).sqrt().clamp_min(tiny))

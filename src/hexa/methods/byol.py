@@ -1,0 +1,109 @@
+"""BYOL (Grill et al., NeurIPS 2020; REFERENCE §9): predict the momentum network's projection of the other view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+
+from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core.batch import Index
+from hexa.nn.backbones import num_features
+from hexa.nn.branch_norm import check_groups, use_branch
+from hexa.nn.encoder import Encoder, normalized_head, unit
+from hexa.nn.momentum import cosine_momentum, follow
+
+
+class BYOLConfig(MethodConfig):
+    """BYOL as published for ImageNet: projector and predictor of hidden width 4096, m from 0.996 to 1."""
+
+    name: Literal["byol"] = "byol"
+    dim: int = pydantic.Field(default=256, gt=0)
+    """Width of projection and prediction, D."""
+    hidden: int = pydantic.Field(default=4096, gt=0)
+    """Width of the hidden layer of projector and predictor."""
+    momentum: float = pydantic.Field(default=0.996, ge=0, le=1)
+    """m of the momentum network at the start; it rises to 1 by half a cosine over the run. 0.99 for 300 epochs."""
+    bn_groups: int = pydantic.Field(default=1, gt=0)
+    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
+
+    def check(self, setting: Setting) -> None:
+        check_groups(self.bn_groups, setting.world_size)
+        setting.check_crops(2, 2, "BYOL compares two views")
+
+    def build(self, backbone: nn.Module, setting: Setting) -> BYOL:
+        self.check(setting)
+        return BYOL(self, backbone, setting)
+
+
+@dataclass(frozen=True, eq=False)
+class OtherViews(PseudoLabels):
+    """What is to be predicted from each view: unit vectors [V, B, D], made of the other one."""
+
+    targets: Tensor
+
+    def __getitem__(self, index: Index) -> OtherViews:
+        return OtherViews(self.targets[:, index])
+
+    def nearest_is_own(self, prediction: Tensor) -> Tensor:
+        """Whether of all images' targets the own one is nearest to a prediction [V, B, D]; bool [V, B]."""
+        images = torch.arange(prediction.shape[1], device=prediction.device)
+        return (prediction @ self.targets.to(prediction.dtype).mT).argmax(-1) == images
+
+
+class BYOL(Method):
+    """L = 2 − 2·cos(p_v, z_w), p_v the prediction of a view, z_w the momentum projection of the other, both ways added.
+
+    Pseudo-labels are vectors to regress, made of clean views; a hard example is to predict them from its own views, a
+    mixed one both images' by area. Views go through the networks one after another, as published.
+    """
+
+    def __init__(self, config: BYOLConfig, backbone: nn.Module, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        self.total_steps = setting.epochs * setting.steps_per_epoch
+        projector = normalized_head(num_features(backbone), config.hidden, config.dim)
+        predictor = normalized_head(config.dim, config.hidden, config.dim)
+        # the momentum network has no predictor; one twin of all keeps both in step by name
+        head = nn.Sequential(projector, predictor)
+        self.online, self.target = Encoder.with_twin(backbone, head, setting, config.bn_groups)
+        twin_head = self.target.head
+        assert isinstance(twin_head, nn.Sequential)
+        twin_head[1] = nn.Identity()
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.online.backbone
+
+    @property
+    def chance_loss(self) -> float:
+        """4: two terms of 2 each, for predictions that have nothing to do with their targets."""
+        return 4.0
+
+    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch.crops
+
+    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+        return self.online.embed(crops, branch, together=False)
+
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> OtherViews:
+        with use_branch(self.target):
+            return OtherViews(torch.stack([unit(self.target(crop)) for crop in reversed(batch.crops)]))
+
+    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, OtherViews)
+        # the two published terms are added, not averaged
+        return len(embedding) * (2 - 2 * (embedding * labels.targets).sum(-1))
+
+    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        """Whether the own target is nearer than those of the other images of the batch."""
+        assert isinstance(labels, OtherViews)
+        return labels.nearest_is_own(embedding)
+
+    @torch.no_grad()
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
+        follow(self.target, self.online, cosine_momentum(self.config.momentum, batch.step, self.total_steps))

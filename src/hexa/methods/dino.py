@@ -1,0 +1,162 @@
+"""DINO (Caron et al., ICCV 2021): predict the momentum network's soft class of one crop from the others."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core.batch import MAIN, Index
+from hexa.nn.backbones import num_features
+from hexa.nn.branch_norm import check_groups
+from hexa.nn.encoder import Encoder
+from hexa.nn.momentum import cosine_momentum, follow, twin_of
+from hexa.ops.swapped import swapped_prediction, targets_of_others
+from hexa.runtime import processes
+
+
+class DINOConfig(MethodConfig):
+    """DINO as published for ViT-S/16 on ImageNet."""
+
+    name: Literal["dino"] = "dino"
+    num_prototypes: int = pydantic.Field(default=65536, gt=1)
+    """Soft classes, K."""
+    hidden: int = pydantic.Field(default=2048, gt=0)
+    """Width of the head's two hidden layers."""
+    bottleneck: int = pydantic.Field(default=256, gt=0)
+    """Width of the embedding, D."""
+    teacher_crops: int = pydantic.Field(default=2, ge=1)
+    """The momentum network sees the first crops only, the large ones."""
+    temperature: float = pydantic.Field(default=0.1, gt=0)
+    """τ of the predictions."""
+    teacher_temperature: float = pydantic.Field(default=0.07, gt=0)
+    """τ of the momentum network, after its warm-up."""
+    warmup_teacher_temperature: float = pydantic.Field(default=0.04, gt=0)
+    """τ of the momentum network at the start."""
+    warmup_epochs: int = pydantic.Field(default=30, ge=0)
+    """Epochs in which the momentum network's τ rises, in equal steps."""
+    momentum: float = pydantic.Field(default=0.996, ge=0, le=1)
+    """m at the start; it rises to 1 by half a cosine over the run."""
+    center_momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
+    """How slowly the centre of the momentum network's scores moves."""
+    freeze_prototypes_epochs: int = pydantic.Field(default=1, ge=0)
+    """Epochs at the start in which the last layer does not learn."""
+    bn_groups: int = pydantic.Field(default=1, gt=0)
+    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
+
+    def check(self, setting: Setting) -> None:
+        check_groups(self.bn_groups, setting.world_size)
+        setting.check_crops(max(2, self.teacher_crops), None, "each crop predicts the class of another")
+
+    def build(self, backbone: nn.Module, setting: Setting) -> DINO:
+        self.check(setting)
+        return DINO(self, backbone, setting)
+
+
+@dataclass(frozen=True, eq=False)
+class SoftClasses(PseudoLabels):
+    """The momentum network's classes [T, B, K] of the crops it saw, rows summing to one.
+
+    center: [K], the mean of its scores in this step. frozen: no gradient goes to the last layer.
+    """
+
+    classes: Tensor
+    center: Tensor
+    frozen: bool
+
+    def __getitem__(self, index: Index) -> SoftClasses:
+        return replace(self, classes=self.classes[:, index])
+
+
+class DINO(Method):
+    """L = mean over crops t of the momentum network, crops v ≠ t and images of −Σ_k P_tk · log softmax_k(z_v·w_k / τ).
+
+    P_t = softmax((z′_t·w′ − c) / τ′), z′ and w′ of the momentum network, c the running mean of its scores; rows w are
+    unit vectors (weight normalisation with its lengths fixed at 1). A hard example is to be recognised as the class of
+    its clean image. Any backbone serves; one without batch-norm (a ViT) has one branch for all examples.
+    """
+
+    def __init__(self, config: DINOConfig, backbone: nn.Module, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        head = _head(num_features(backbone), config.hidden, config.bottleneck)
+        self.encoder, self.teacher = Encoder.with_twin(backbone, head, setting, config.bn_groups)
+        self.prototypes = nn.Linear(config.bottleneck, config.num_prototypes, bias=False)
+        self.teacher_prototypes = twin_of(self.prototypes)
+        self.register_buffer("center", torch.zeros(config.num_prototypes))
+        self.center: Tensor
+        self.steps_per_epoch = setting.steps_per_epoch
+        self.total_steps = setting.epochs * setting.steps_per_epoch
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.encoder.backbone
+
+    @property
+    def chance_loss(self) -> float:
+        """ln K: all classes equally likely."""
+        return math.log(self.config.num_prototypes)
+
+    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch.crops
+
+    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+        return self.encoder.embed(crops, branch)
+
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SoftClasses:
+        rows = self.teacher.embed(batch.crops[: self.config.teacher_crops], MAIN)
+        scores = _cosines(rows, self.teacher_prototypes.weight)
+        classes = F.softmax((scores - self.center.to(scores.dtype)) / self._teacher_temperature(batch.step), -1)
+        frozen = batch.step < self.config.freeze_prototypes_epochs * self.steps_per_epoch
+        return SoftClasses(classes, scores.mean((0, 1)), frozen)
+
+    def _teacher_temperature(self, step: int) -> float:
+        config = self.config
+        passed = min(1.0, step // self.steps_per_epoch / max(1, config.warmup_epochs - 1))
+        start = config.warmup_teacher_temperature if config.warmup_epochs else config.teacher_temperature
+        return start + passed * (config.teacher_temperature - start)
+
+    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, SoftClasses)
+        weight = self.prototypes.weight
+        scores = _cosines(embedding, weight.detach() if labels.frozen else weight) / self.config.temperature
+        return swapped_prediction(scores, labels.classes, range(self.config.teacher_crops))
+
+    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, SoftClasses)
+        targets = targets_of_others(labels.classes, range(self.config.teacher_crops), len(embedding))
+        return _cosines(embedding, self.prototypes.weight).argmax(-1) == targets.argmax(-1)
+
+    @torch.no_grad()
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
+        assert isinstance(labels, SoftClasses)
+        momentum = cosine_momentum(self.config.momentum, batch.step, self.total_steps)
+        follow(self.teacher, self.encoder, momentum)
+        follow(self.teacher_prototypes, self.prototypes, momentum)
+        center = processes.all_reduce_sum(labels.center.clone()) / processes.world_size()
+        self.center.lerp_(center.to(self.center.dtype), 1 - self.config.center_momentum)
+
+
+def _cosines(rows: Tensor, weight: Tensor) -> Tensor:
+    """Scores [..., K] of unit rows [..., D] by the directions of the weight's rows."""
+    with torch.autocast(rows.device.type, enabled=False):
+        return rows @ F.normalize(weight, dim=1).to(rows.dtype).T
+
+
+def _head(width: int, hidden: int, bottleneck: int) -> nn.Module:
+    """Three linear layers with GELU between them, weights from a normal of deviation 0.02 cut at 2, biases 0."""
+    head = nn.Sequential(
+        nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, bottleneck)
+    )
+    for layer in head:
+        if isinstance(layer, nn.Linear):
+            nn.init.trunc_normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+    return head

@@ -1,0 +1,138 @@
+"""Jigsaw puzzles (Noroozi & Favaro, ECCV 2016; REFERENCE §9): in which order do the tiles of an image stand?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hexa.config import Config, ConfigError
+from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core.batch import Index
+from hexa.nn.backbones import num_features
+from hexa.nn.branch_norm import check_groups
+from hexa.nn.encoder import Encoder
+from hexa.nn.tiles import TileHead
+from hexa.ops import tiles
+from hexa.runtime.random import Stream
+
+#: Said where a hard example would put a box of one puzzle into another.
+UNMIXABLE = (
+    "its views are puzzles, and what is pasted across tiles of two images has neither's order; "
+    "use adversarial views alone"
+)
+
+
+class PuzzleConfig(Config):
+    """How a view becomes a puzzle."""
+
+    grid: int = pydantic.Field(default=3, ge=2)
+    """Cells a side, G."""
+    tile_share: float = pydantic.Field(default=0.75, gt=0, le=1)
+    """The side of a tile over that of its cell; where in its cell it lies is drawn. 64 of 85 pixels as published."""
+
+    def tile(self, size: int) -> int:
+        """Pixels of a tile's side for views of `size`."""
+        return max(1, round(self.tile_share * (size // self.grid)))
+
+    def puzzle(self, view: Tensor, order: Tensor, batch: Batch) -> Tensor:
+        """The puzzles of a view [B, 3, S, S] of the images of a batch, with tiles in this order [B, G²]."""
+        numbers = torch.rand(batch.rows.stop, order.shape[1], 2, generator=batch.stream.child("tiles").generator())
+        offsets = numbers[batch.rows].to(view.device, non_blocking=True)
+        return tiles.mosaic(view, order, offsets, self.tile(view.shape[-1]))
+
+
+class JigsawConfig(MethodConfig):
+    """Jigsaw puzzles as published for ResNet-50 (Goyal et al., ICCV 2019): 3 × 3 tiles, 2000 permutations."""
+
+    name: Literal["jigsaw"] = "jigsaw"
+    unmixable: ClassVar[str] = UNMIXABLE
+    puzzle: PuzzleConfig = PuzzleConfig()
+    """How a view becomes a puzzle."""
+    num_permutations: int = pydantic.Field(default=2000, gt=1)
+    """Orders to tell apart; a grid of 2 has 24 in all."""
+    hidden: int = pydantic.Field(default=1000, gt=0)
+    """Width of the layer that every tile goes through before all are joined."""
+    bn_groups: int = pydantic.Field(default=1, gt=0)
+    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
+
+    def check(self, setting: Setting) -> None:
+        check_groups(self.bn_groups, setting.world_size)
+        setting.check_crops(1, 1, "a puzzle is made of one view")
+        possible = math.factorial(self.puzzle.grid**2)
+        if self.num_permutations > possible:
+            message = f"{self.num_permutations} are more than the {possible} orders of the tiles; use {possible}"
+            raise ConfigError([("method.num_permutations", message)])
+
+    def build(self, backbone: nn.Module, setting: Setting) -> Jigsaw:
+        self.check(setting)
+        return Jigsaw(self, backbone, setting)
+
+
+@dataclass(frozen=True, eq=False)
+class Orders(PseudoLabels):
+    """The number of each image's permutation, int64 [B]."""
+
+    number: Tensor
+
+    def __getitem__(self, index: Index) -> Orders:
+        return Orders(self.number[index])
+
+
+class Jigsaw(Method):
+    """L = −log softmax(W·[h_1 … h_T])_p: the tiles of an image, encoded apart, and their permutation p.
+
+    The anchor is the puzzle as one picture, so an adversarial view is attacked where it is seen. The published code
+    normalises the colours of each tile, against shortcuts; here tiles of a view share their colours.
+    """
+
+    def __init__(self, config: JigsawConfig, backbone: nn.Module, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        count = config.puzzle.grid**2
+        each = nn.Sequential(nn.Linear(num_features(backbone), config.hidden), nn.ReLU(inplace=True))
+        head = TileHead(count, each, nn.Linear(count * config.hidden, config.num_permutations))
+        self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
+        generator = Stream(setting.seed).child("permutations").generator()
+        self.register_buffer("permutations", tiles.permutations(count, config.num_permutations, generator))  # [P, G²]
+        self.permutations: Tensor
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.encoder.backbone
+
+    @property
+    def chance_loss(self) -> float:
+        """ln P."""
+        return math.log(self.config.num_permutations)
+
+    def _numbers(self, batch: Batch) -> Tensor:
+        generator = batch.stream.child("permutation").generator()
+        numbers = torch.randint(len(self.permutations), (batch.rows.stop,), generator=generator)[batch.rows]
+        return numbers.to(self.permutations.device, non_blocking=True)
+
+    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
+        return (self.config.puzzle.puzzle(batch.crops[0], self.permutations[self._numbers(batch)], batch),)
+
+    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+        (puzzle,) = crops
+        cut = tiles.cut(puzzle, self.config.puzzle.grid)
+        return self.encoder.project((cut,), branch, together=False)
+
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Orders:
+        return Orders(self._numbers(batch))
+
+    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, Orders)
+        scores = embedding[0].to(torch.promote_types(embedding.dtype, torch.float32))
+        return F.cross_entropy(scores, labels.number, reduction="none")[None]
+
+    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, Orders)
+        return embedding.argmax(-1) == labels.number

@@ -1,0 +1,116 @@
+"""PIRL (Misra & van der Maaten, CVPR 2020; REFERENCE §9): an image and a puzzle of it are to have one memory."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+
+from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.methods.instdisc import InstanceLabels
+from hexa.methods.jigsaw import UNMIXABLE, PuzzleConfig
+from hexa.nn.backbones import num_features
+from hexa.nn.branch_norm import check_groups, use_branch
+from hexa.nn.encoder import Encoder, linear_head, unit
+from hexa.nn.instance_bank import InstanceBank, partition
+from hexa.nn.tiles import TileHead
+from hexa.ops import tiles
+from hexa.ops.contrastive import nce
+
+
+class PIRLConfig(MethodConfig):
+    """PIRL as published for ImageNet: 3 × 3 tiles, 32,000 negatives, both terms alike."""
+
+    name: Literal["pirl"] = "pirl"
+    unmixable: ClassVar[str] = UNMIXABLE
+    dim: int = pydantic.Field(default=128, gt=0)
+    """Width of the embedding, D."""
+    puzzle: PuzzleConfig = PuzzleConfig()
+    """How the second view becomes a puzzle."""
+    puzzle_weight: float = pydantic.Field(default=0.5, ge=0, le=1)
+    """λ: the share of the puzzle's term; the image's has the rest."""
+    num_negatives: int = pydantic.Field(default=32000, gt=0)
+    """Random images a step, n, shared by the images of the step."""
+    temperature: float = pydantic.Field(default=0.07, gt=0)
+    """τ."""
+    bank_momentum: float = pydantic.Field(default=0.5, ge=0, lt=1)
+    """μ of the memory."""
+    bn_groups: int = pydantic.Field(default=1, gt=0)
+    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
+
+    def check(self, setting: Setting) -> None:
+        check_groups(self.bn_groups, setting.world_size)
+        setting.check_crops(2, 2, "PIRL takes a view as it is and a second one as a puzzle")
+
+    def build(self, backbone: nn.Module, setting: Setting) -> PIRL:
+        self.check(setting)
+        return PIRL(self, backbone, setting)
+
+
+class PIRL(Method):
+    """L = (1 − λ)·NCE(f(v_I), m_I) + λ·NCE(g(v_It), m_I), m_I the memory of the image, f and g heads of one backbone.
+
+    Anchors are a view and the puzzle of another, as pictures. The memory follows the clean views' f (momentum μ); hard
+    examples of both are told apart by what it held before. Negatives are shared by the images of a step.
+    """
+
+    def __init__(self, config: PIRLConfig, backbone: nn.Module, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        width, count = num_features(backbone), config.puzzle.grid**2
+        self.encoder = Encoder.branched(backbone, linear_head(width, config.dim), setting, config.bn_groups)
+        self.puzzle_head = TileHead(count, nn.Linear(width, config.dim), nn.Linear(count * config.dim, config.dim))
+        self.bank = InstanceBank(setting.data_size, config.dim, config.bank_momentum, setting.seed)
+        self.partition = partition(self.bank.rows, config.temperature)
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.encoder.backbone
+
+    def notes(self) -> list[str]:
+        return [self.bank.note()]
+
+    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
+        view, other = batch.crops
+        numbers = torch.rand(
+            batch.rows.stop, self.config.puzzle.grid**2, generator=batch.stream.child("order").generator()
+        )
+        order = numbers[batch.rows].argsort(1).to(view.device, non_blocking=True)
+        return view, self.config.puzzle.puzzle(other, order, batch)
+
+    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+        rows = [self.encoder.embed(crops[:1], branch)[0]]
+        for puzzle in crops[1:]:
+            with use_branch(self.encoder, branch.name, branch.training, branch.update):
+                features = self.encoder.features(tiles.cut(puzzle, self.config.puzzle.grid))
+            rows.append(unit(self.puzzle_head(features)))
+        return torch.stack(rows)
+
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> InstanceLabels:
+        if batch.known:
+            keys = self.bank.rows[batch.index]
+        else:
+            assert embedding is not None, "images of another data set need an embedding"
+            keys = embedding[0].to(self.bank.rows.dtype)
+        return InstanceLabels(keys, self.bank.drawn(self.config.num_negatives, batch.stream.child("negatives")))
+
+    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, InstanceLabels)
+        size, share = len(self.bank.rows), self.config.puzzle_weight
+        losses = nce(embedding, labels.keys, labels.others, self.config.temperature, self.partition, size)
+        # the mean over two anchors halves what the weights should not
+        weights = torch.tensor([2 * (1 - share), 2 * share])[: len(losses), None]
+        return losses * weights.to(losses.device, losses.dtype, non_blocking=True)
+
+    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        """Whether no other image's memory is nearer."""
+        assert isinstance(labels, InstanceLabels)
+        return labels.nearest(embedding)
+
+    @torch.no_grad()
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
+        assert embedding is not None
+        self.bank.update(batch.index[: embedding.shape[1]], embedding[0])

@@ -1,0 +1,93 @@
+"""Rotation prediction (Gidaris et al., ICLR 2018; REFERENCE §9): by how many quarter turns was an image rotated?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core.batch import Index
+from hexa.nn.backbones import num_features
+from hexa.nn.branch_norm import check_groups
+from hexa.nn.encoder import Encoder, linear_head
+
+
+class RotationConfig(MethodConfig):
+    """Rotation prediction as published: all four rotations of every image, a linear classifier."""
+
+    name: Literal["rotation"] = "rotation"
+    bn_groups: int = pydantic.Field(default=1, gt=0)
+    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
+
+    def check(self, setting: Setting) -> None:
+        check_groups(self.bn_groups, setting.world_size)
+        setting.check_crops(1, 1, "rotation prediction turns one view")
+
+    def build(self, backbone: nn.Module, setting: Setting) -> Rotation:
+        self.check(setting)
+        return Rotation(self, backbone, setting)
+
+
+@dataclass(frozen=True, eq=False)
+class Turns(PseudoLabels):
+    """Quarter turns of every crop, int64 [V, B]."""
+
+    turns: Tensor
+
+    def __getitem__(self, index: Index) -> Turns:
+        return Turns(self.turns[:, index])
+
+
+class Rotation(Method):
+    """L = −log softmax(W·h)_r, h the features of an image turned by r quarters; mean over all four turns.
+
+    The four turned copies of an image stand in an order drawn for each image, so that two images that are mixed show
+    different turns, each with its own share of the pseudo-label.
+    """
+
+    def __init__(self, config: RotationConfig, backbone: nn.Module, setting: Setting) -> None:
+        super().__init__()
+        self.encoder = Encoder.branched(backbone, linear_head(num_features(backbone), 4), setting, config.bn_groups)
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.encoder.backbone
+
+    @property
+    def chance_loss(self) -> float:
+        """ln 4."""
+        return math.log(4)
+
+    def _turns(self, batch: Batch) -> Tensor:
+        """Quarter turns [4, B] of the crops: a first one drawn for each image, then the others in turn."""
+        generator = batch.stream.child("first turn").generator()
+        first = torch.randint(4, (batch.rows.stop,), generator=generator)[batch.rows]
+        return ((first + torch.arange(4)[:, None]) % 4).to(batch.crops[0].device, non_blocking=True)
+
+    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
+        view = batch.crops[0]
+        turned = torch.stack([torch.rot90(view, quarters, (2, 3)) for quarters in range(4)])
+        images = torch.arange(len(view), device=view.device)
+        return tuple(turned[quarters, images] for quarters in self._turns(batch))
+
+    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+        return self.encoder.project(crops, branch)
+
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Turns:
+        return Turns(self._turns(batch))
+
+    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, Turns)
+        scores = embedding.to(torch.promote_types(embedding.dtype, torch.float32))
+        return F.cross_entropy(scores.flatten(0, 1), labels.turns.flatten(), reduction="none").view_as(labels.turns)
+
+    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, Turns)
+        return embedding.argmax(-1) == labels.turns

@@ -1,0 +1,141 @@
+"""SimCLR (REFERENCE §3, §5.7): recognise the other view of an image among all views of the batch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+
+from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core.batch import Index
+from hexa.nn.backbones import num_features
+from hexa.nn.branch_norm import check_groups
+from hexa.nn.encoder import Encoder, normalized_layers
+from hexa.ops.contrastive import finds_other_view, nt_xent
+from hexa.runtime import processes
+
+_STILL = Branch("main", update=False)
+
+
+class SimCLRConfig(MethodConfig):
+    """SimCLR v1 as published for ImageNet: a head of two layers, τ 0.1 (REFERENCE §3.2)."""
+
+    name: Literal["simclr"] = "simclr"
+    dim: int = pydantic.Field(default=128, gt=0)
+    """Width of the embedding, D."""
+    head_layers: int = pydantic.Field(default=2, ge=1)
+    """Layers of the head, as wide as the features but for the last; each has a batch-norm. 2 in v1, 3 in v2."""
+    temperature: float = pydantic.Field(default=0.1, gt=0)
+    """τ: 0.1 for large batches, 0.5 at CIFAR size."""
+    adversarial_terms: Literal["query", "joint", "clae"] = "query"
+    """What adversarial views are compared with (D20): the clean views of the batch, as labels (query); each other
+    (joint); the clean view they were made of, gradient through both (clae: one more pass)."""
+    bn_groups: int = pydantic.Field(default=1, gt=0)
+    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN, as published."""
+
+    def check(self, setting: Setting) -> None:
+        check_groups(self.bn_groups, setting.world_size)
+        setting.check_crops(2, 2, "SimCLR compares two views")
+
+    def build(self, backbone: nn.Module, setting: Setting) -> SimCLR:
+        self.check(setting)
+        return SimCLR(self, backbone, setting)
+
+
+@dataclass(frozen=True, eq=False)
+class SimCLRLabels(PseudoLabels):
+    """Which image of the batch each is, and the batch as a dictionary.
+
+    dictionary: [2, M, D], detached clean embeddings of the batch of all processes. own: int64 [B], the image whose
+    other view is to be found. shown: [B], a second image that a mixed view shows, else own. is_mixed: whether any does.
+    crops: clean views, for `clae`.
+    """
+
+    dictionary: Tensor
+    own: Tensor
+    shown: Tensor
+    is_mixed: bool = False
+    crops: tuple[Tensor, ...] = ()
+
+    def __getitem__(self, index: Index) -> SimCLRLabels:
+        crops = tuple(crop[index] for crop in self.crops)
+        return replace(self, own=self.own[index], shown=self.shown[index], crops=crops)
+
+    def mixed(self, permutation: Tensor) -> tuple[SimCLRLabels, SimCLRLabels]:
+        other = self.own[permutation]
+        return (
+            replace(self, shown=other, is_mixed=True),
+            replace(self, own=other, shown=self.own, is_mixed=True),
+        )
+
+
+class SimCLR(Method):
+    """NT-Xent: L = mean over views v and images i of −log softmax of z_vi·z_wi/τ over all other views of the batch.
+
+    The clean term goes back through both views, gathered over processes with their gradient. A hard example is a query
+    against the detached clean batch: its other view is the positive, and the clean views of whatever it shows itself
+    are no negatives. Mixed views are always such queries; for adversarial ones `adversarial_terms` has two more forms.
+    The published code adds the means of both views, which is twice this loss; under LARS only weight decay could tell.
+    """
+
+    labels_from_embedding = True
+
+    def __init__(self, config: SimCLRConfig, backbone: nn.Module, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        width = num_features(backbone)
+        head = normalized_layers([width] * config.head_layers + [config.dim], last_weight=True)
+        self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
+        self.num_compared = 2 * setting.batch_size - 1
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.encoder.backbone
+
+    @property
+    def chance_loss(self) -> float:
+        """ln(2N − 1): all other views equally likely."""
+        return math.log(self.num_compared)
+
+    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch.crops
+
+    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+        return self.encoder.embed(crops, branch)
+
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SimCLRLabels:
+        assert embedding is not None, "the dictionary is made of the clean embedding"
+        own = torch.arange(batch.rows.start, batch.rows.stop, device=embedding.device)
+        crops = batch.crops if self.config.adversarial_terms == "clae" else ()
+        return SimCLRLabels(_gathered(embedding.detach()), own, own, crops=crops)
+
+    def clean_loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        """NT-Xent of the views among themselves, [2, B], with gradient through all of them."""
+        count = embedding.shape[1]
+        own = processes.rank() * count + torch.arange(count, device=embedding.device)
+        return nt_xent(embedding, _gathered(embedding), own, own, self.config.temperature)
+
+    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, SimCLRLabels)
+        form = "query" if labels.is_mixed else self.config.adversarial_terms
+        if form == "joint":
+            return self.clean_loss(embedding, labels)
+        if form == "clae":
+            clean = self.encoder.embed(labels.crops, _STILL)
+            pairs = [self.clean_loss(torch.stack(views), labels) for views in zip(clean, embedding, strict=True)]
+            return torch.stack([losses.mean(0) for losses in pairs])
+        return nt_xent(embedding, labels.dictionary, labels.own, labels.shown, self.config.temperature)
+
+    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, SimCLRLabels)
+        return finds_other_view(embedding, labels.dictionary, labels.own, labels.shown)
+
+
+def _gathered(embedding: Tensor) -> Tensor:
+    """Embeddings [2, B, D] of all processes, [2, W·B, D], with their gradient."""
+    return processes.all_gather_with_gradient(embedding.transpose(0, 1)).transpose(0, 1)

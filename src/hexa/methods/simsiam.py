@@ -1,0 +1,105 @@
+"""SimSiam (Chen & He, CVPR 2021): predict the projection of the other view by the same network, held still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+
+from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.methods.byol import OtherViews
+from hexa.nn.backbones import num_features
+from hexa.nn.branch_norm import check_groups
+from hexa.nn.encoder import Encoder, normalized_head, normalized_layers, unit
+
+
+class SimSiamConfig(MethodConfig):
+    """SimSiam as published for ImageNet: projector of three layers of 2048, predictor 2048 -> 512 -> 2048."""
+
+    name: Literal["simsiam"] = "simsiam"
+    dim: int = pydantic.Field(default=2048, gt=0)
+    """Width of projection and prediction, D."""
+    projector_layers: int = pydantic.Field(default=3, ge=1)
+    """Layers of the projector, all D wide, each with a batch-norm; 2 at CIFAR size."""
+    predictor_hidden: int = pydantic.Field(default=512, gt=0)
+    """Width of the predictor's hidden layer, a quarter of D."""
+    constant_predictor_rate: bool = True
+    """Train the predictor at the largest learning rate throughout."""
+    bn_groups: int = pydantic.Field(default=1, gt=0)
+    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN, as published."""
+
+    def check(self, setting: Setting) -> None:
+        check_groups(self.bn_groups, setting.world_size)
+        setting.check_crops(2, 2, "SimSiam compares two views")
+
+    def build(self, backbone: nn.Module, setting: Setting) -> SimSiam:
+        self.check(setting)
+        return SimSiam(self, backbone, setting)
+
+
+class PredictorHead(nn.Module):
+    """Features -> prediction p and projection z it is made of, unit vectors side by side: [B, 2·D]."""
+
+    def __init__(self, projector: nn.Module, predictor: nn.Module) -> None:
+        super().__init__()
+        self.projector = projector
+        self.predictor = predictor
+
+    def forward(self, features: Tensor) -> Tensor:
+        projection = self.projector(features)
+        return torch.cat([unit(self.predictor(projection)), unit(projection)], -1)
+
+
+class SimSiam(Method):
+    """L = mean over views v of −cos(p_v, z_w), z_w the detached projection of the other view.
+
+    The embedding is p and z side by side, so that pseudo-labels cost no pass: they are the clean z. A hard example is
+    to predict the clean z of the other view. Views go through the network one after another, as published.
+    """
+
+    labels_from_embedding = True
+
+    def __init__(self, config: SimSiamConfig, backbone: nn.Module, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        projector = normalized_layers(
+            [num_features(backbone), *([config.dim] * config.projector_layers)], last_weight=False
+        )
+        head = PredictorHead(projector, normalized_head(config.dim, config.predictor_hidden, config.dim))
+        self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.encoder.backbone
+
+    @property
+    def chance_loss(self) -> float:
+        """0, for predictions that have nothing to do with their targets."""
+        return 0.0
+
+    def unscheduled(self) -> Iterable[nn.Parameter]:
+        head = self.encoder.head
+        assert isinstance(head, PredictorHead)
+        return head.predictor.parameters() if self.config.constant_predictor_rate else ()
+
+    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch.crops
+
+    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+        return self.encoder.project(crops, branch, together=False)
+
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> OtherViews:
+        assert embedding is not None, "targets are made of the clean embedding"
+        return OtherViews(embedding.detach()[..., self.config.dim :].flip(0))
+
+    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        assert isinstance(labels, OtherViews)
+        return -(embedding[..., : self.config.dim] * labels.targets).sum(-1)
+
+    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+        """Whether the own target is nearer than those of the other images of the batch."""
+        assert isinstance(labels, OtherViews)
+        return labels.nearest_is_own(embedding[..., : self.config.dim])

@@ -1,0 +1,49 @@
+"""A memory of one embedding an image, whole on every process, for methods that compare images with images."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
+
+
+class InstanceBank(nn.Module):
+    """m_i, a unit vector of each image: random at first, then m_i ← unit(μ·m_i + (1 − μ)·z_i) when image i was seen.
+
+    Buffer: rows [N, D], the same on every process (InstDisc, PIRL; REFERENCE §9).
+    """
+
+    def __init__(self, data_size: int, dim: int, momentum: float, seed: int) -> None:
+        super().__init__()
+        self.momentum = momentum
+        draw = torch.randn(data_size, dim, generator=Stream(seed).child("instance bank").generator())
+        self.register_buffer("rows", F.normalize(draw))
+        self.rows: Tensor
+
+    def drawn(self, count: int, stream: Stream) -> Tensor:
+        """`count` rows, drawn with replacement, as `stream` decides: the same for all images and processes."""
+        places = torch.randint(len(self.rows), (count,), generator=stream.generator())
+        return self.rows[places.to(self.rows.device, non_blocking=True)]
+
+    def update(self, index: Tensor, embedding: Tensor) -> None:
+        """Remember the unit vectors [b, D] of the images `index` [b] of this process; every process calls it."""
+        index, embedding = processes.all_gather(index), processes.all_gather(embedding).to(self.rows.dtype)
+        before = self.rows[index]
+        self.rows[index] = F.normalize(before.lerp(embedding, 1 - self.momentum))
+
+    def note(self) -> str:
+        """A line for a user: what it takes."""
+        count, dim = self.rows.shape
+        return f"memory bank of {count:,} images × {dim} on every process, {count * dim * 4 / 1e6:,.1f} MB"
+
+
+def partition(rows: Tensor, temperature: float) -> float:
+    """Z = N · E[exp(m·q/τ)] over the random rows [N, D] a bank starts with, for any unit vector q.
+
+    The published code takes the mean over its first batch; rows being isotropic, that over the axes is the same number
+    with less noise.
+    """
+    return len(rows) * float((rows / temperature).exp().mean())

@@ -1,0 +1,26 @@
+"""What a process draws for the images it has; everything else is drawn alike on all of them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
+
+
+def partners(count: int, stream: Stream) -> Tensor:
+    """Who is mixed with whom: a permutation of the `count` images of this process, on the CPU (D14)."""
+    return torch.randperm(count, generator=stream.child("permutation", processes.rank()).generator())
+
+
+def reversed_order(count: int) -> Tensor:
+    """The last image of this process first, on the CPU."""
+    return torch.arange(count - 1, -1, -1)
+
+
+def normal_like(crop: Tensor, stream: Stream) -> Tensor:
+    """Normal numbers of the shape and on the device of the crop [B, 3, S, S] of this process's images."""
+    generator = stream.child(processes.rank()).generator()
+    noise = torch.randn(crop.shape, generator=generator).to(crop.dtype)
+    return noise.to(crop.device, non_blocking=True)

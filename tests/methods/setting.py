@@ -1,0 +1,27 @@
+"""A small method of any kind in fp64, and batches for it."""
+
+from __future__ import annotations
+
+import torch
+
+from hexa.core import Batch, Method, MethodConfig, Setting
+from hexa.nn.backbones import NetworkConfig, build
+from hexa.runtime.random import Stream
+
+DATA, BATCH = 16, 4
+
+
+def small(config: MethodConfig, num_crops: int = 2, **setting: object) -> Method:
+    """The method around a narrow ResNet, with seeded weights."""
+    torch.manual_seed(0)
+    network = build(NetworkConfig(name="small-resnet", widths=(4, 8)))
+    return config.build(network, Setting(DATA, BATCH, num_crops=num_crops, **setting)).double()  # type: ignore[arg-type]
+
+
+def batch(*sizes: int, step: int = 0) -> Batch:
+    """Seeded crops of these sizes."""
+    stream = Stream(1).child(step)
+    generator = stream.generator()
+    crops = tuple(torch.rand(BATCH, 3, size, size, generator=generator, dtype=torch.float64) for size in sizes)
+    index = torch.randperm(DATA, generator=generator)[:BATCH]
+    return Batch(crops, index, stream, step)

@@ -1,0 +1,144 @@
+"""BYOL and SimSiam against the published iterations written out, and against lightly."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from lightly.loss import NegativeCosineSimilarity
+from torch import Tensor, nn
+
+from hexa.core import MAIN, Objective, Setting
+from hexa.methods.byol import BYOL, BYOLConfig
+from hexa.methods.simsiam import SimSiam, SimSiamConfig
+from hexa.nn.branch_norm import BranchBatchNorm
+from hexa.nn.momentum import cosine_momentum
+from hexa.training import optimizers
+from hexa.training.optimizers import OptimizerConfig
+from tests.methods.setting import batch, small
+
+
+def byol(**fields: object) -> BYOL:
+    made = small(BYOLConfig(dim=6, hidden=10, **fields), epochs=5)  # type: ignore[arg-type]
+    assert isinstance(made, BYOL)
+    return made
+
+
+def simsiam(**fields: object) -> SimSiam:
+    made = small(SimSiamConfig(dim=10, predictor_hidden=4, **fields))  # type: ignore[arg-type]
+    assert isinstance(made, SimSiam)
+    return made
+
+
+def step(made: nn.Module, data: object, rate: float = 0.1) -> float:
+    """One step of SGD through the objective; returns the loss."""
+    objective = Objective(made, {})  # type: ignore[arg-type]
+    parameters = [p for p in made.parameters() if p.requires_grad]
+    total = 0.0
+    for term in objective.losses(data):  # type: ignore[arg-type]
+        term.loss.backward()
+        total += float(term.loss.detach())
+    with torch.no_grad():
+        for p in parameters:
+            if p.grad is not None:
+                p -= rate * p.grad
+                p.grad = None
+    objective.commit(data)  # type: ignore[arg-type]
+    return total
+
+
+def test_byols_loss_is_that_of_two_networks_and_a_predictor() -> None:
+    made, data = byol(), batch(12, 12)
+    online, target = copy.deepcopy(made.online), copy.deepcopy(made.target)
+    projector, predictor = online.head
+    predictions = [predictor(projector(online.features(crop))) for crop in data.crops]
+    with torch.no_grad():
+        targets = [target.head[0](target.features(crop)) for crop in data.crops]
+    pairs = [(predictions[0], targets[1]), (predictions[1], targets[0])]
+    expected = sum((2 - 2 * torch.cosine_similarity(p, z).mean()) for p, z in pairs)
+    lightlys = sum(2 + 2 * NegativeCosineSimilarity()(p, z) for p, z in pairs)
+    torch.testing.assert_close(expected, lightlys)
+    assert step(made, data) == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_byols_target_follows_without_a_predictor_and_slower_to_the_end() -> None:
+    made, data = byol(momentum=0.9), batch(12, 12)
+    before = {name: p.clone() for name, p in made.target.named_parameters()}
+    step(made, data)
+    online = dict(made.online.named_parameters())
+    for name, p in made.target.named_parameters():
+        torch.testing.assert_close(p, 0.9 * before[name] + 0.1 * online[name])
+    assert not any(name.startswith("head.1") for name in before)
+    assert len([name for name in online if name.startswith("head.1")]) == 6
+    assert made.total_steps == 20
+    values = [cosine_momentum(0.9, k, 20) for k in (0, 10, 20)]
+    assert values == pytest.approx([0.9, 0.95, 1.0])
+    assert values[1] == pytest.approx(1 - 0.1 * (math.cos(math.pi / 2) + 1) / 2)
+
+
+def test_accuracy_is_retrieval_within_the_batch() -> None:
+    made, data = byol(), batch(12, 12)
+    labels = made.pseudo_labels(data, None)
+    assert bool(made.correct(labels.targets, labels).all())
+    shifted = labels.targets[:, [1, 2, 3, 0]]
+    assert not bool(made.correct(shifted, labels).any())
+
+
+def test_simsiams_loss_is_lightlys_and_its_gradient_stops() -> None:
+    made, data = simsiam(), batch(12, 12)
+    twin = copy.deepcopy(made)
+    head = twin.encoder.head
+    projections = [head.projector(twin.encoder.features(crop)) for crop in data.crops]
+    predictions = [head.predictor(z) for z in projections]
+    criterion = NegativeCosineSimilarity()
+    expected = 0.5 * (
+        criterion(predictions[0], projections[1].detach()) + criterion(predictions[1], projections[0].detach())
+    )
+    expected.backward()
+    embedding = made.embed(made.anchors(data), MAIN)
+    loss = made.clean_loss(embedding, made.pseudo_labels(data, embedding)).mean()
+    loss.backward()
+    torch.testing.assert_close(loss, expected)
+    for (name, p), (_, q) in zip(made.named_parameters(), twin.named_parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None), name
+        if p.grad is not None and q.grad is not None:
+            torch.testing.assert_close(p.grad, q.grad)
+
+
+def test_simsiams_projector_ends_in_a_batch_norm_that_learns_nothing() -> None:
+    made = simsiam(projector_layers=2)
+    layers = made.encoder.head.projector  # type: ignore[union-attr]
+    assert isinstance(layers, nn.Sequential)
+    norms = [layer for layer in layers if isinstance(layer, BranchBatchNorm)]
+    assert [norm.weight.requires_grad for norm in norms] == [True, False]
+    assert [norm.bias.requires_grad for norm in norms] == [True, False]
+
+
+def test_simsiams_predictor_keeps_its_rate() -> None:
+    made = simsiam()
+    optimizer = optimizers.build(made.parameters(), OptimizerConfig(learning_rate=0.1), 4, made.unscheduled())
+    fixed = {id(p) for group in optimizer.param_groups if not group["scheduled"] for p in group["params"]}
+    assert fixed == {id(p) for p in made.encoder.head.predictor.parameters()}  # type: ignore[union-attr]
+    free = simsiam(constant_predictor_rate=False)
+    groups = optimizers.build(free.parameters(), OptimizerConfig(), 4, free.unscheduled()).param_groups
+    assert [group["scheduled"] for group in groups] == [True]
+
+
+def test_two_views_are_needed() -> None:
+    for config in (BYOLConfig(), SimSiamConfig()):
+        with pytest.raises(ValueError, match="compares two views; use 2 in all"):
+            config.check(Setting(16, 4, num_crops=4))
+
+
+def test_mixing_regresses_both_targets() -> None:
+    made, data = byol(), batch(12, 12)
+    permutation = torch.tensor([1, 0, 3, 2])
+    labels = made.pseudo_labels(data, None)
+    own, other = labels.mixed(permutation)
+    prediction: Tensor = made.embed(data.crops, MAIN)
+    torch.testing.assert_close(
+        made.loss(prediction, other), made.loss(prediction[:, permutation], labels)[:, permutation]
+    )
+    torch.testing.assert_close(made.loss(prediction, own), made.loss(prediction, labels))

@@ -1,0 +1,105 @@
+"""DINO against the published iteration written out, and against lightly."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from lightly.loss import DINOLoss
+from torch import Tensor
+from torch.nn import functional as F
+
+from hexa.core import MAIN, Setting
+from hexa.methods.dino import DINO, DINOConfig
+from hexa.nn.backbones import NetworkConfig, build
+from hexa.training.assembly import branch_notes
+from tests.methods.setting import BATCH, DATA, batch, small
+
+SIZES, K = (12, 12, 8), 7
+
+
+def method(**fields: object) -> DINO:
+    config = DINOConfig(num_prototypes=K, hidden=10, bottleneck=6, **fields)  # type: ignore[arg-type]
+    made = small(config, 3, epochs=5)
+    assert isinstance(made, DINO)
+    return made
+
+
+def scores(rows: Tensor, weight: Tensor) -> Tensor:
+    return rows @ (weight / weight.norm(dim=1, keepdim=True)).T
+
+
+def test_loss_is_lightlys() -> None:
+    made, data = method(warmup_epochs=0, freeze_prototypes_epochs=0), batch(*SIZES)
+    embedding = made.embed(data.crops, MAIN)
+    student = scores(embedding, made.prototypes.weight)
+    labels = made.pseudo_labels(data, embedding)
+    with torch.no_grad():
+        teacher = scores(made.teacher.embed(data.crops[:2], MAIN), made.teacher_prototypes.weight)
+    criterion = DINOLoss(output_dim=K, teacher_temp=0.07, warmup_teacher_temp_epochs=0, student_temp=0.1).double()
+    expected = criterion(list(teacher), list(student), epoch=0)
+    torch.testing.assert_close(made.loss(embedding, labels).mean(), expected)
+
+
+def test_the_centre_follows_the_teachers_mean_score() -> None:
+    made, data = method(center_momentum=0.8), batch(*SIZES)
+    with torch.no_grad():
+        teacher = scores(made.teacher.embed(data.crops[:2], MAIN), made.teacher_prototypes.weight)
+    labels = made.pseudo_labels(data, None)
+    made.commit(data, None, labels)
+    torch.testing.assert_close(made.center, 0.2 * teacher.mean((0, 1)))
+    later = made.pseudo_labels(batch(*SIZES), None)
+    with torch.no_grad():
+        again = scores(made.teacher.embed(data.crops[:2], MAIN), made.teacher_prototypes.weight)
+    torch.testing.assert_close(later.classes, F.softmax((again - made.center) / 0.04, -1))
+
+
+def test_the_teachers_temperature_rises_in_equal_steps() -> None:
+    made = method(warmup_epochs=4)
+    steps = DATA // BATCH
+    found = [made._teacher_temperature(epoch * steps) for epoch in range(5)]
+    assert found == pytest.approx([0.04, 0.05, 0.06, 0.07, 0.07])
+    assert method(warmup_epochs=0)._teacher_temperature(0) == 0.07
+
+
+def test_prototypes_wait_for_an_epoch_and_have_unit_rows() -> None:
+    made = method()
+    for step, learns in ((0, False), (DATA // BATCH, True)):
+        data = batch(*SIZES, step=step)
+        embedding = made.embed(data.crops, MAIN)
+        made.zero_grad()
+        made.loss(embedding, made.pseudo_labels(data, embedding)).mean().backward()
+        assert (made.prototypes.weight.grad is not None) == learns
+    with torch.no_grad():
+        before = made.loss(embedding, made.pseudo_labels(data, embedding))
+        made.prototypes.weight.mul_(3)
+    torch.testing.assert_close(made.loss(embedding, made.pseudo_labels(data, embedding)), before)
+
+
+def test_teacher_and_its_prototypes_follow() -> None:
+    made, data = method(momentum=0.9), batch(*SIZES)
+    before = made.teacher_prototypes.weight.clone()
+    with torch.no_grad():
+        made.prototypes.weight.add_(1)
+    made.commit(data, None, made.pseudo_labels(data, None))
+    torch.testing.assert_close(made.teacher_prototypes.weight, before + 0.1)
+    assert made.chance_loss == pytest.approx(math.log(K))
+
+
+def test_a_vit_sees_crops_of_two_sizes_and_its_branches_are_one() -> None:
+    options = {"img_size": 16, "patch_size": 4, "embed_dim": 12, "depth": 1, "num_heads": 2, "dynamic_img_size": True}
+    network = build(NetworkConfig(name="vit_tiny_patch16_224", options=options))
+    setting = Setting(DATA, BATCH, num_crops=3, branches=("main", "aux"))
+    made = DINOConfig(num_prototypes=K, hidden=10, bottleneck=6).build(network, setting)
+    data = batch(16, 16, 8)
+    crops = tuple(crop.float() for crop in data.crops)
+    from hexa.core import Branch
+
+    main, aux = made.embed(crops, MAIN), made.embed(crops, Branch("aux"))
+    assert main.shape == (3, BATCH, 6)
+    assert torch.equal(main, aux)
+    assert branch_notes(made, setting) == [
+        "the backbone has no batch-norm: aux examples go through it as clean ones do"
+    ]
+    assert branch_notes(method(), setting) == []

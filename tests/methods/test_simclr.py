@@ -1,0 +1,134 @@
+"""SimCLR against a loop over anchors and against lightly (REFERENCE §3.1, §5.7)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from lightly.loss import NTXentLoss
+from torch import Tensor
+
+from hexa.config import ConfigError
+from hexa.core import MAIN, Branch, Setting
+from hexa.methods.simclr import SimCLR, SimCLRConfig, SimCLRLabels
+from tests.methods.setting import BATCH, DATA, batch, small
+
+TAU = 0.3
+
+
+def method(**fields: object) -> SimCLR:
+    made = small(SimCLRConfig(dim=6, temperature=TAU, **fields), branches=("main", "aux"))  # type: ignore[arg-type]
+    assert isinstance(made, SimCLR)
+    return made
+
+
+def unit(*shape: int, seed: int = 0) -> Tensor:
+    rows = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.nn.functional.normalize(rows, dim=-1)
+
+
+def naive(query: Tensor, dictionary: Tensor, positive: list[int], hidden: list[set[int]]) -> Tensor:
+    """REFERENCE §3.1 and §5.7 anchor by anchor; hidden: images whose clean view of the anchor's own kind is masked."""
+    losses = torch.zeros(2, BATCH, dtype=torch.float64)
+    for view in range(2):
+        for i in range(BATCH):
+            terms = [
+                torch.exp(query[view, i] @ dictionary[other, m] / TAU)
+                for other in range(2)
+                for m in range(BATCH)
+                if not (other == view and m in hidden[i])
+            ]
+            own = torch.exp(query[view, i] @ dictionary[1 - view, positive[i]] / TAU)
+            losses[view, i] = -torch.log(own / sum(terms))
+    return losses
+
+
+def labels_of(made: SimCLR, embedding: Tensor) -> SimCLRLabels:
+    return made.pseudo_labels(batch(12, 12), embedding)
+
+
+def test_clean_loss_is_lightlys_with_its_gradient() -> None:
+    made = method()
+    # lightly's normalises, so both gradients are those of what is normalised
+    ours, theirs = (2 * unit(2, BATCH, 6).requires_grad_() for _ in range(2))
+    ours.retain_grad()
+    theirs.retain_grad()
+    normed = torch.nn.functional.normalize(ours, dim=-1)
+    found = made.clean_loss(normed, labels_of(made, normed.detach())).mean()
+    expected = NTXentLoss(temperature=TAU)(theirs[0], theirs[1])
+    torch.testing.assert_close(found, expected)
+    found.backward()
+    expected.backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_a_query_is_compared_with_the_clean_batch_but_not_with_itself() -> None:
+    made, clean, query = method(), unit(2, BATCH, 6), unit(2, BATCH, 6, seed=1).requires_grad_()
+    found = made.loss(query, labels_of(made, clean))
+    every = list(range(BATCH))
+    torch.testing.assert_close(found, naive(query, clean, every, [{i} for i in every]))
+
+
+def test_a_mixed_query_hides_both_images_it_shows_and_keeps_both_positives_in_the_denominator() -> None:
+    made, clean, query = method(), unit(2, BATCH, 6), unit(2, BATCH, 6, seed=1)
+    permutation = torch.tensor([2, 0, 1, 3])  # with a fixed point
+    first, second = labels_of(made, clean).mixed(permutation)
+    partner = permutation.tolist()
+    hidden = [{i, partner[i]} for i in range(BATCH)]
+    torch.testing.assert_close(made.loss(query, first), naive(query, clean, list(range(BATCH)), hidden))
+    torch.testing.assert_close(made.loss(query, second), naive(query, clean, partner, hidden))
+
+
+def test_joint_compares_adversarial_views_with_each_other() -> None:
+    made, query = method(adversarial_terms="joint"), unit(2, BATCH, 6, seed=1)
+    found = made.loss(query, labels_of(made, unit(2, BATCH, 6))).mean()
+    torch.testing.assert_close(found, NTXentLoss(temperature=TAU)(query[0], query[1]))
+    mixed, _ = labels_of(made, unit(2, BATCH, 6)).mixed(torch.arange(BATCH))
+    torch.testing.assert_close(made.loss(query, mixed), method().loss(query, mixed))  # mixed views are queries
+
+
+def test_clae_compares_with_the_clean_view_and_its_gradient() -> None:
+    made, data = method(adversarial_terms="clae"), batch(12, 12)
+    clean = made.embed(data.crops, MAIN)
+    labels = made.pseudo_labels(data, clean.detach())
+    before = {name: value.clone() for name, value in made.state_dict().items()}
+    attacked = tuple((crop + 0.01).clamp(0, 1) for crop in data.crops)
+    aux = Branch("aux", update=False)
+    made.loss(made.embed(attacked, aux), labels).mean().backward()
+    found = {name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None}
+    assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
+    made.zero_grad()
+    query, still = made.embed(attacked, aux), made.embed(data.crops, replace(MAIN, update=False))
+    expected = sum(NTXentLoss(temperature=TAU)(still[v], query[v]) for v in range(2)) / 2
+    expected.backward()
+    assert found.keys() == {name for name, p in made.named_parameters() if p.grad is not None}
+    for name, p in made.named_parameters():
+        if p.grad is not None:
+            torch.testing.assert_close(found[name], p.grad)
+
+
+def test_correct_and_chance() -> None:
+    made = method()
+    clean = unit(2, BATCH, 6)
+    clean[1] = clean[0]
+    assert bool(made.correct(clean, labels_of(made, clean)).all())
+    assert made.chance_loss == pytest.approx(math.log(2 * BATCH - 1))
+
+
+def test_every_layer_of_the_head_has_a_batch_norm_and_the_last_no_shift() -> None:
+    made = method(head_layers=3)
+    layers = [type(layer).__name__ for layer in made.encoder.head]  # type: ignore[attr-defined]
+    block = ["Linear", "BranchBatchNorm", "ReLU"]
+    assert layers == [*block, *block, "Linear", "BranchBatchNorm"]
+    last = made.encoder.head[-1]  # type: ignore[index]
+    assert not last.bias.requires_grad
+    assert not last.aux.bias.requires_grad
+    assert last.weight.requires_grad
+    assert made.encoder.head[0].bias is None  # type: ignore[index]
+
+
+def test_more_than_two_views_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"views\.num_views: 3 views .* SimCLR compares two views; use 2 in all"):
+        SimCLRConfig().check(Setting(DATA, BATCH, num_crops=3))
