@@ -1,0 +1,70 @@
+"""Chains against their steps made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hexa.config import ConfigError
+from hexa.core import STD
+from hexa.experiment import override
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.hard_examples.chain import Chain, ChainConfig
+from hexa.hard_examples.cutmix import CutMix
+from hexa.recipes import get
+from hexa.runtime.random import Stream
+from tests.laws.cases import Case
+
+
+def test_the_default_attacks_cut_mixed_views_by_both_pseudo_labels() -> None:
+    case = Case("simclr", {"bn_groups": 1}, {"chain": {}})
+    objective = case.objective(case.build())
+    clean, made = (objective.examples(case.batch())[name] for name in (STD, "chain"))
+    stream = case.batch().stream.child("hard example", "chain")
+    mixed = replace(CutMix()(clean, stream.child(0)), score=objective.score)
+    expected = Adversarial()(mixed, stream.child(1))
+    for a, b, before in zip(made.crops, expected.crops, mixed.crops, strict=True):
+        assert torch.equal(a, b)
+        assert not torch.equal(a, before)
+    assert len(made.mixture) == 2
+    assert made.branch.name == "aux"
+    assert made.facts.keys() == {"lambda", "perturbation", "zero_gradient"}
+
+
+def test_a_chain_costs_the_gradient_of_what_it_attacks_and_its_own_pass() -> None:
+    case = Case("moco", {}, {"chain": {}})
+    method = case.build()
+    seen = []
+    method.query.register_forward_hook(lambda *_: seen.append(1))
+    for term in case.objective(method).losses(case.batch()):
+        term.loss.backward()
+    assert len(seen) == 3  # clean, attack, chain
+
+
+def test_a_chain_that_begins_with_an_attack_shares_the_clean_gradient() -> None:
+    config = ChainConfig.model_validate({"steps": [{"kind": "adversarial"}, {"kind": "cutmix"}]})
+    branch = Chain(config).gradient_of_source
+    assert branch is not None
+    assert branch.name == "main"
+    assert Chain().gradient_of_source is None
+    assert config.branches() == ("aux", "main")
+
+
+def test_steps_are_written_as_a_list() -> None:
+    experiment = override(get("digits-moco-v2"), {"hard_examples.chain.steps": "[{kind: mixup}, {kind: vat}]"})
+    chain = experiment.hard_examples["chain"]
+    assert isinstance(chain, ChainConfig)
+    assert [step.kind for step in chain.steps] == ["mixup", "vat"]
+    with pytest.raises(ConfigError, match=r"hard_examples\.chain\.steps.*a list of hard examples is needed"):
+        override(get("digits-moco-v2"), {"hard_examples.chain.steps": "mixup"})
+    with pytest.raises(ConfigError, match=r"hard_examples\.chain\.steps.*unknown kind 'mixop'; did you mean 'mixup'"):
+        override(get("digits-moco-v2"), {"hard_examples.chain.steps": "[{kind: mixop}]"})
+
+
+def test_made_by_hand_it_is_the_same() -> None:
+    case = Case("moco", {"bn_groups": 1}, {"chain": {}})
+    clean = case.objective(case.build()).examples(case.batch())[STD]
+    made = Chain()(clean, Stream(0))
+    assert torch.equal(made.crops[0], Chain()(clean, Stream(0)).crops[0])

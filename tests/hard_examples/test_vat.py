@@ -1,0 +1,80 @@
+"""Virtual adversarial views: longer reach than chance, one length, no label."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from hexa.core import MAIN, STD, Example
+from hexa.hard_examples.vat import VAT, VATConfig
+from hexa.runtime.random import Stream
+from tests.laws.cases import Case
+
+
+def clean_example(network: nn.Module | None = None) -> Example:
+    case = Case("moco", {"bn_groups": 1}, {"vat": {}})
+    return case.objective(case.build(network=network)).examples(case.batch())[STD]
+
+
+def turned(source: Example, views: tuple[Tensor, ...]) -> float:
+    """1 − cos between the embeddings of clean and moved views, mean."""
+    still = replace(MAIN, update=False)
+    with torch.no_grad():
+        pair = [source.score.embed(crops, still) for crops in (source.crops, views)]
+    return float(1 - torch.cosine_similarity(*pair, dim=-1).mean())
+
+
+def inside(source: Example) -> Example:
+    """Away from black and white, where nothing is clipped."""
+    return source.at(tuple(0.25 + crop / 2 for crop in source.crops))
+
+
+def test_every_image_moves_by_the_same_length() -> None:
+    source = inside(clean_example())
+    made = VAT(VATConfig(epsilon=3.0))(source, Stream(0))
+    delta = made.crops[0] - source.crops[0]
+    length = 255 * delta.square().mean((1, 2, 3)).sqrt()
+    torch.testing.assert_close(length, torch.full_like(length, 3.0))
+    assert made.branch.name == "aux"
+
+
+def test_it_turns_the_embedding_more_than_noise_does_and_iterations_more_still() -> None:
+    source = inside(clean_example())
+    noise = torch.randn(source.crops[0].shape, generator=torch.Generator().manual_seed(0)).double()
+    noise = noise / noise.square().mean((1, 2, 3), keepdim=True).sqrt() / 255
+    by_chance = turned(source, (source.crops[0] + noise,))
+    once, often = (turned(source, VAT(VATConfig(iterations=count))(source, Stream(0)).crops) for count in (1, 6))
+    assert once > 3 * by_chance
+    assert often > once
+
+
+def test_the_direction_is_the_top_eigenvector_of_a_network_without_bends() -> None:
+    """Of 1 − cos around a point of a linear encoder: found here by the Hessian, image by image."""
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 8))
+    network.num_features = 8  # type: ignore[assignment]
+    source = inside(clean_example(network))
+    made = VAT(VATConfig(iterations=60, probe=0.05, epsilon=0.1))(source, Stream(0))
+    method = source.score.method
+    for i in range(2):
+        crop = source.crops[0][i : i + 1]
+        still = method.embed((crop,), MAIN).detach()
+
+        def distance(flat: Tensor, crop: Tensor = crop, still: Tensor = still) -> Tensor:
+            return -(method.embed((crop + flat.view_as(crop),), MAIN) * still).sum()
+
+        hessian = torch.autograd.functional.hessian(distance, torch.zeros(crop.numel(), dtype=torch.float64))
+        assert isinstance(hessian, Tensor)
+        top = torch.linalg.eigh(hessian).eigenvectors[:, -1]
+        delta = (made.crops[0][i] - crop[0]).flatten()
+        assert float((delta @ top).abs() / delta.norm()) > 0.99
+
+
+def test_pseudo_labels_do_not_matter() -> None:
+    source = clean_example()
+    labels, weight = source.mixture[0]
+    other = replace(source, mixture=((labels[torch.arange(len(source)).flip(0)], weight),))
+    first, second = (VAT()(example, Stream(0)) for example in (source, other))
+    assert torch.equal(first.crops[0], second.crops[0])
+    assert second.mixture is other.mixture
