@@ -49,6 +49,32 @@ def test_published_values_of_multi_crop(name: str, groups: list[tuple[int, int, 
     assert (config.ratio, config.flip_probability) == ((3 / 4, 4 / 3), 0.5)
 
 
+def test_published_values_of_infomin() -> None:
+    """Tian et al. 2020 and the authors' code: MoCo-v2's but for stronger colours and RandAugment between the others."""
+    config = _views(recipe="infomin")
+    assert (config.brightness, config.contrast, config.saturation, config.hue) == (0.8, 0.8, 0.8, 0.2)
+    assert (config.randaugment_ops, config.randaugment_magnitude, config.randaugment_magnitude_std) == (2, 10, 0.5)
+    assert config.order[:4] == ("jitter", "blur", "randaugment", "grayscale")
+    changed = {"based_on", "brightness", "contrast", "saturation", "hue", "randaugment_ops", "order"}
+    assert set(config.model_dump(exclude_defaults=True)) == changed
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "infomin"])
+def test_randaugment_leaves_no_trace_where_it_is_not_asked_for(name: str) -> None:
+    """Fields off their defaults make the fingerprint of a run; stored configurations know nothing of RandAugment."""
+    config = _views(recipe=name)
+    assert "randaugment" not in config.model_dump_json(exclude_defaults=True)
+    stored = {key: value for key, value in config.model_dump(mode="json").items() if "randaugment" not in key}
+    assert sorted(stored["order"]) == ["blur", "grayscale", "jitter", "solarize"]
+    assert ViewsConfig.model_validate(stored) == config
+
+
+def test_randaugment_may_have_a_place_and_no_operations() -> None:
+    order = ("randaugment", "jitter", "grayscale", "blur", "solarize")
+    assert _views(order=order).order == order
+    assert _views(recipe="infomin", randaugment_ops=0).randaugment_ops == 0
+
+
 def test_views_of_one_size_are_one_group() -> None:
     config = _views(recipe="moco-cifar", size=32, num_views=3)
     assert config.groups == (Crops(count=3, size=32, scale=(0.08, 1.0)),)
@@ -78,6 +104,7 @@ def test_naming_another_recipe_in_a_stored_configuration_changes_what_was_not_se
         ({"recipe": "moco-cifar", "size": 28}, "swav-cifar-6crop", [(2, 28), (4, 16)]),
         ({"recipe": "swav-6crop"}, "swav-8crop", [(2, 224), (6, 96)]),
         ({"recipe": "swav-cifar-6crop"}, "moco-cifar", [(2, 32)]),
+        ({"recipe": "infomin", "size": 28}, "moco-v2", [(2, 28)]),
         (
             {"recipe": "swav-6crop", "extra_crops": [{"count": 3, "size": 64, "scale": [0.1, 0.2]}]},
             "swav-8crop",
@@ -101,6 +128,16 @@ def test_groups_follow_another_recipe_unless_set_by_hand(
         ({"scale": (0.0, 1.0)}, "scale"),
         ({"blur_sigma": (0.0, 1.0)}, "blur_sigma"),
         ({"order": ("jitter", "blur")}, "order: name each"),
+        ({"order": ("jitter", "grayscale", "blur", "randaugment")}, "order: name each"),
+        ({"recipe": "infomin", "order": ("jitter", "grayscale", "blur", "solarize", "randaugment", "blur")}, "order"),
+        ({"randaugment_ops": 2}, "order: randaugment_ops needs randaugment too, for instance [jitter, blur, randaug"),
+        ({"recipe": "infomin", "randaugment_ops": -1}, "randaugment_ops: input should be"),
+        ({"recipe": "infomin", "randaugment_magnitude": 11}, "randaugment_magnitude: input should be"),
+        ({"recipe": "infomin", "randaugment_magnitude_std": -0.5}, "randaugment_magnitude_std: input should be"),
+        (
+            {"recipe": "infomin", "randaugment_magnitude_std": float("inf")},
+            "randaugment_magnitude_std: input should be",
+        ),
         ({"hue": 0.6}, "hue"),
         ({"sizes": 3}, "did you mean 'size'"),
         ({"extra_crops": "4x16"}, "extra_crops: a list of groups is needed, for instance [{count"),

@@ -12,6 +12,7 @@ from torchvision.transforms.v2 import functional as reference
 from hexa.data import views as made_by
 from hexa.data.view_config import Crops, ViewsConfig
 from hexa.data.views import Views, evaluation_transform
+from hexa.ops import randaugment
 from hexa.ops.photometric import ORDERS
 from hexa.runtime.random import Stream
 
@@ -32,7 +33,10 @@ MULTI = {
 
 
 def _one_view(image: Tensor, number: Tensor, config: ViewsConfig, group: Crops) -> Tensor:
-    """The published order for a single image, one torchvision call after the other: crop, colours, and then flip."""
+    """The published order for a single image, one torchvision call after the other: crop, colours, and then flip.
+
+    RandAugment comes after the flip.
+    """
     box, _ = Views(config).boxes(number[None], *image.shape[1:], group)
     top, left, high, wide = (int(value) for value in box)
     size = [group.size, group.size]
@@ -55,6 +59,9 @@ def _one_view(image: Tensor, number: Tensor, config: ViewsConfig, group: Crops) 
             view = parts[which](view)
         return view
 
+    flip = column["flip"] < config.flip_probability
+    if flip and config.randaugment_ops:
+        view, flip = reference.hflip(view), False
     sigma = config.blur_sigma[0] + (config.blur_sigma[1] - config.blur_sigma[0]) * column["sigma"]
     operations = {
         "jitter": jitter,
@@ -63,9 +70,20 @@ def _one_view(image: Tensor, number: Tensor, config: ViewsConfig, group: Crops) 
         "solarize": lambda v: reference.solarize(v, 0.5),
     }
     for name in config.order:
-        if column[name] < getattr(config, f"{name}_probability"):
+        if name == "randaugment":
+            view = _by_randaugment(view, number, config)
+        elif column[name] < getattr(config, f"{name}_probability"):
             view = operations[name](view)
-    return reference.hflip(view) if column["flip"] < config.flip_probability else view
+    return reference.hflip(view) if flip else view
+
+
+def _by_randaugment(view: Tensor, number: Tensor, config: ViewsConfig) -> Tensor:
+    """What RandAugment makes of a single view [3, S, S]."""
+    for uniforms in number[made_by._COLUMNS :].view(config.randaugment_ops, -1):
+        if uniforms[0] < randaugment.PROBABILITY:
+            plan = randaugment.plan(uniforms[None], config.randaugment_magnitude, config.randaugment_magnitude_std)
+            view = randaugment.apply(view[None], plan)[0]
+    return view
 
 
 COLUMNS = ["jitter", "grayscale", "blur", "solarize", "sigma", "order", "brightness", "contrast", "saturation", "hue"]
@@ -94,6 +112,73 @@ def test_every_view_equals_the_published_pipeline_of_its_image(fields: dict[str,
         for row in range(40):
             expected = _one_view(images[row], number[row], views.config, group)
             torch.testing.assert_close(crop[row], expected, atol=5e-5, rtol=0)
+
+
+RANDOM = {"recipe": "infomin", "extra_crops": [{"count": 2, "size": 16, "scale": (0.1, 0.3)}]}
+
+
+def _agree(made: Tensor, expected: Tensor) -> None:
+    """Equal but for the few values that stand between two grey levels, where operations of RandAugment jump."""
+    assert made.shape == expected.shape
+    assert float(((made - expected).abs() < 5e-5).float().mean()) > 0.99
+
+
+@pytest.mark.parametrize("fields", [RANDOM, {**RANDOM, "randaugment_ops": 4, "randaugment_magnitude": 6}])
+def test_every_view_with_randaugment_equals_the_published_pipeline_of_its_image(fields: dict[str, Any]) -> None:
+    views, images, stream = _views(**fields), _images(40), Stream(3, ("step", 7))
+    crops, numbers = views(images, stream), views.draw(stream, slice(0, 40))
+    groups = [group for group in views.config.groups for _ in range(group.count)]
+    for crop, number, group in zip(crops, numbers, groups, strict=True):
+        assert (crop.dtype, crop.shape) == (torch.float32, (40, 3, group.size, group.size))
+        assert crop.min() >= 0
+        assert crop.max() <= 1
+        expected = [_one_view(images[row], number[row], views.config, group) for row in range(40)]
+        _agree(crop, torch.stack(expected))
+
+
+def test_views_with_randaugment_depend_on_the_stream_and_the_row_alone() -> None:
+    views, images = _views(**RANDOM), _images(48)
+    whole = views(images, Stream(5))
+    assert all(map(torch.equal, views(images, Stream(5)), whole))
+    assert not any(map(torch.equal, views(images, Stream(6)), whole))
+    for rows in (slice(0, 24), slice(24, 48), slice(47, 48)):
+        assert torch.equal(views.draw(Stream(5), rows), views.draw(Stream(5), slice(0, 48))[:, rows])
+        for left, right in zip(views(images[rows], Stream(5), rows), whole, strict=True):
+            _agree(left, right[rows])
+
+
+def test_cut_crops_are_finished_with_randaugment() -> None:
+    """As a worker cuts them, without colours, and the device finishes its rows."""
+    views, images, stream = _views(**RANDOM), _images(20), Stream(2)
+    plain = _views(
+        **{**RANDOM, "randaugment_ops": 0}, jitter_probability=0, grayscale_probability=0, blur_probability=0
+    )
+    cut = plain(images, stream)
+    for left, right in zip(views.finish(cut, stream), views(images, stream), strict=True):
+        _agree(left, right)
+    for rows in (slice(0, 10), slice(10, 20)):
+        part = views.finish([crop[rows] for crop in cut], stream, rows)
+        for left, right in zip(part, views(images, stream), strict=True):
+            _agree(left, right[rows])
+
+
+def test_randaugment_changes_neither_the_numbers_nor_the_views_of_a_run_without() -> None:
+    stream, images = Stream(4), _images(64)
+    with_it, without = _views(**RANDOM), _views(**{**RANDOM, "randaugment_ops": 0})
+    numbers = without.draw(stream, slice(0, 64))
+    large = torch.rand((64, 2, made_by._COLUMNS), generator=stream.child("views").generator())
+    small = torch.rand((64, 2, made_by._COLUMNS), generator=stream.child("views", 1).generator())
+    assert torch.equal(numbers, torch.cat((large, small), 1).transpose(0, 1))
+    more = with_it.draw(stream, slice(0, 64))
+    assert more.shape == (4, 64, made_by._COLUMNS + 2 * randaugment.UNIFORMS_PER_OPERATION)
+    assert torch.equal(more[..., : made_by._COLUMNS], numbers)
+    assert len(more.flatten().unique()) > 0.99 * more.numel()  # no view shares its numbers
+    order = tuple(name for name in with_it.config.order if name != "randaugment")
+    plain = _views(**{**RANDOM, "randaugment_ops": 0, "order": order})(images, stream)
+    assert all(map(torch.equal, without(images, stream), plain))
+    # two operations, each with probability ½: a quarter of the views stays
+    same = [(left == right).flatten(1).all(1) for left, right in zip(with_it(images, stream), plain, strict=True)]
+    assert 0.15 < float(torch.cat(same).float().mean()) < 0.45
 
 
 def test_each_group_covers_its_share_of_the_area() -> None:

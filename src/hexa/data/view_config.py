@@ -20,6 +20,7 @@ _SWAV = {
     "hue": 0.2,
 }
 _SMALL = {"size": 96, "scale": (0.05, 0.14)}
+_COLOURS = ("jitter", "grayscale", "blur", "solarize")
 
 # REFERENCE §2.2 (v1, v2), §2.6 (cifar), §4.2 (swav); crop-flip is what supervised probes train on (§7.1). Nothing is
 # published for multi-crop at 32 px: there the scales meet at a quarter of the area, 16 × 16 pixels, so that a view of
@@ -50,6 +51,17 @@ RECIPES: dict[str, dict[str, Any]] = {
         "blur_probability": 0.0,
         "scale": (0.25, 1.0),
         "extra_crops": ({"count": 4, "size": 16, "scale": (0.08, 0.25)},),
+    },
+    # Tian et al. 2020: MoCo-v2's views made to share less, with RandAugment `rand-m10-n2-mstd0.5`, in the order of the
+    # authors' code. Their jigsaw branch, a second loss on nine pieces of each image, is left out; and what RandAugment
+    # moves into sight is mid-grey, not the mean colour of ImageNet.
+    "infomin": {
+        "brightness": 0.8,
+        "contrast": 0.8,
+        "saturation": 0.8,
+        "hue": 0.2,
+        "randaugment_ops": 2,
+        "order": ("jitter", "blur", "randaugment", "grayscale", "solarize"),
     },
 }
 
@@ -110,9 +122,15 @@ class ViewsConfig(Config):
     """Standard deviation in pixels of the view; the kernel reaches 3 σ of the largest."""
     solarize_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
     """How often values from ½ upwards are inverted."""
-    order: tuple[str, ...] = ("jitter", "grayscale", "blur", "solarize")
-    """The order of the colour operations. The crop comes first; the flip commutes with all of them and is part of the
-    crop.
+    randaugment_ops: int = pydantic.Field(default=0, ge=0)
+    """Operations of RandAugment in a row, each drawn from fifteen and carried out with probability ½; 0 is without."""
+    randaugment_magnitude: float = pydantic.Field(default=10.0, ge=0, le=10)
+    """Their mean magnitude, as timm's `m`."""
+    randaugment_magnitude_std: float = pydantic.Field(default=0.5, ge=0, allow_inf_nan=False)
+    """Standard deviation of the magnitudes, which are cut to [0, 10]."""
+    order: tuple[str, ...] = _COLOURS
+    """The order of the colour operations, of which randaugment may be left out where randaugment_ops is 0. The crop and
+    its flip come first.
     """
 
     @property
@@ -160,8 +178,11 @@ class ViewsConfig(Config):
     def _valid(self) -> ViewsConfig:
         for name, high in (("scale", 1.0), ("ratio", math.inf), ("blur_sigma", math.inf)):
             _check_range(name, getattr(self, name), high)
-        if sorted(self.order) != ["blur", "grayscale", "jitter", "solarize"]:
-            raise ConfigError([("order", "name each of jitter, grayscale, blur, solarize once")])
+        if sorted(self.order) not in (sorted(_COLOURS), sorted((*_COLOURS, "randaugment"))):
+            raise ConfigError([("order", f"name each of {', '.join(_COLOURS)} once, and randaugment if you want it")])
+        if self.randaugment_ops and "randaugment" not in self.order:
+            example = ", ".join(RECIPES["infomin"]["order"])
+            raise ConfigError([("order", f"randaugment_ops needs randaugment too, for instance [{example}]")])
         return self
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hexa.data.view_config import Crops, ViewsConfig
-from hexa.ops import geometry, photometric
+from hexa.ops import geometry, photometric, randaugment
 from hexa.runtime.random import Stream
 
 __all__ = ["EvaluationTransform", "Transform", "Views", "ViewsConfig", "evaluation_transform"]
@@ -20,7 +21,7 @@ _BOX = slice(0, geometry.UNIFORMS_PER_BOX)
 _FLIP, _JITTER, _GRAYSCALE, _BLUR, _SOLARIZE, _SIGMA, _ORDER, _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(
     _BOX.stop, _BOX.stop + 11
 )
-_COLUMNS = _BOX.stop + 11
+_COLUMNS = _BOX.stop + 11  # those of RandAugment follow
 # Floats worked on at a time: on a CPU what stays in cache is up to twice as fast, on a GPU memory is the only bound.
 _CHUNK = {"cpu": 2**19, "cuda": 2**27}
 
@@ -54,7 +55,7 @@ class Views:
         """The views of one group, [count, B, 3, S, S], that `numbers` [count, B, P] decide."""
         batch, size = len(images), group.size
         height, width = images.shape[2:]
-        flat = numbers.reshape(group.count * batch, _COLUMNS)
+        flat = numbers.flatten(0, 1)
         boxes, flip = self.boxes(flat, height, width, group)
         packed = photometric.to_device(torch.stack((*boxes, flip.long())), images.device)  # [5, count·B]
         source = torch.arange(batch, device=images.device).repeat(group.count)
@@ -81,12 +82,18 @@ class Views:
         """The numbers in [0, 1) that decide everything about the views of these rows of the global batch: [V, rows, P].
 
         A row's numbers depend on the stream and on its place, not on the size of the batch; those of a group do not
-        depend on the groups after it, so that a run with small crops sees the large ones of the run without.
+        depend on the groups after it, so that a run with small crops sees the large ones of the run without; and what
+        RandAugment needs comes last and from a stream of its own, so that a run with it sees the crops of the run
+        without.
         """
         drawn = []
         for place, group in enumerate(self.groups):
             own = stream.child("views", place) if place else stream.child("views")
             numbers = torch.rand((rows.stop, group.count, _COLUMNS), generator=own.generator())
+            if self.config.randaugment_ops:
+                shape = (rows.stop, group.count, self.config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION)
+                further = torch.rand(shape, generator=stream.child("randaugment", place).generator())
+                numbers = torch.cat((numbers, further), 2)
             drawn.append(numbers[rows.start or 0 :].transpose(0, 1))
         return torch.cat(drawn)
 
@@ -145,6 +152,14 @@ class Views:
 
     def _solarize(self, crops: Tensor, numbers: Tensor) -> None:
         _apply_(crops, _chosen(numbers, _SOLARIZE, self.config.solarize_probability), photometric.solarize)
+
+    def _randaugment(self, crops: Tensor, numbers: Tensor) -> None:
+        config = self.config
+        if not config.randaugment_ops:
+            return
+        for uniforms in torch.split(numbers[:, _COLUMNS:], randaugment.UNIFORMS_PER_OPERATION, 1):
+            plan = randaugment.plan(uniforms, config.randaugment_magnitude, config.randaugment_magnitude_std)
+            _apply_(crops, plan.rows, functools.partial(randaugment.apply, chosen=plan))
 
 
 def _chosen(numbers: Tensor, column: int, probability: float) -> Tensor:

@@ -1,0 +1,245 @@
+"""RandAugment in batches: its fifteen operations, each with a parameter of every image's own, and who gets which.
+
+Images are float [B, 3, H, W] in [0, 1] and stay so. The published operations work on 256 grey levels (PIL's); here
+those that ask for a value's level (equalize, posterize, both solarizes) take the nearest one, and all others leave
+values as fine as they are, so that results differ from PIL's by rounding alone. Every function returns a new tensor. No
+gradients flow.
+
+Set, probabilities and ranges are those of timm's `rand-m…-n…-mstd…` (Cubuk et al. 2020 with the details of the TPU
+code), whose magnitudes do not all mean strength: at 10 posterize keeps four bits and solarize does nothing. But for
+this: moved images are always interpolated linearly, where timm draws between linear and cubic.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hexa.ops import photometric
+
+UNIFORMS_PER_OPERATION = 4
+PROBABILITY = 0.5
+"""How often an operation, once drawn, is carried out."""
+HIGHEST = 10.0
+"""The highest magnitude, to which larger ones are cut."""
+FILL = 128 / 255
+"""What is seen where a moved image is not."""
+_TOP = 255
+_PARAMETERS = 6  # numbers of the operation that needs most, an affine map
+
+
+def _per_image(values: Tensor) -> Tensor:
+    return values.view(-1, 1, 1, 1)
+
+
+def invert(images: Tensor) -> Tensor:
+    """1 − x."""
+    return 1 - images
+
+
+def autocontrast(images: Tensor) -> Tensor:
+    """(x − low) / (high − low) in every channel; one whose values lie within half a level stays."""
+    low = images.amin((2, 3), keepdim=True)
+    span = images.amax((2, 3), keepdim=True) - low
+    flat = span < 0.5 / _TOP
+    return images.sub(low.masked_fill_(flat, 0)).div_(span.masked_fill_(flat, 1)).clamp_(0, 1)
+
+
+def equalize(images: Tensor) -> Tensor:
+    """Each level becomes the share of a channel's pixels that are darker, in whole levels: PIL's `equalize`.
+
+    With the counts h of the 256 levels and s = ⌊(pixels − those of the brightest level) / 255⌋, level i becomes
+    min(255, ⌊(⌊s/2⌋ + h_0 + … + h_{i−1}) / s⌋). A channel with s = 0 (one level, or very few pixels) stays.
+    """
+    levels = images.mul(_TOP).round_().long().flatten(2).flatten(0, 1)  # [3 B, H·W]
+    counts = torch.zeros((len(levels), _TOP + 1), dtype=torch.int64, device=images.device)
+    # not bincount: it reads the largest level back to the host
+    counts.scatter_add_(1, levels, counts.new_ones(()).expand_as(levels))
+    brightest = counts.gather(1, levels.amax(1, keepdim=True))
+    step = (levels.shape[1] - brightest).div_(_TOP, rounding_mode="floor")  # [3 B, 1]
+    darker = counts.cumsum(1).sub_(counts)
+    table = (step // 2 + darker).div_(step.clamp(min=1), rounding_mode="floor").clamp_(max=_TOP)
+    made = table.gather(1, levels).div(_TOP).view_as(images)
+    return torch.where((step > 0).view(*images.shape[:2], 1, 1), made, images)
+
+
+def posterize(images: Tensor, bits: Tensor) -> Tensor:
+    """The `bits` [B] highest of a level's eight bits, 0 (black) to 8."""
+    unit = _per_image(torch.exp2(8 - bits))
+    return images.mul(_TOP).round_().div_(unit).floor_().mul_(unit).div_(_TOP)
+
+
+def solarize(images: Tensor, threshold: Tensor) -> Tensor:
+    """1 − x from level `threshold` [B] upwards, 0 to 256."""
+    return torch.where(images * _TOP >= _per_image(threshold) - 0.5, 1 - images, images)
+
+
+def solarize_add(images: Tensor, addition: Tensor) -> Tensor:
+    """min(1, x + a) below level 128, a being `addition` [B] in levels."""
+    brighter = images.add(_per_image(addition / _TOP)).clamp_(max=1)
+    return torch.where(images * _TOP < 127.5, brighter, images)
+
+
+def sharpen(images: Tensor, factor: Tensor) -> Tensor:
+    """clip(f · x + (1 − f) · s), s being the mean of 3 × 3 pixels with weight 5 in the middle; border pixels stay.
+
+    factor: [B].
+    """
+    out = images.clone()
+    if min(images.shape[2:]) > 2:
+        inner = images[:, :, 1:-1, 1:-1]
+        smooth = functional.avg_pool2d(images, 3, 1).mul_(9 / 13).add_(inner, alpha=4 / 13)
+        out[:, :, 1:-1, 1:-1] = torch.lerp(smooth, inner, _per_image(factor)).clamp_(0, 1)
+    return out
+
+
+def affine(images: Tensor, matrix: Tensor, fill: float = FILL) -> Tensor:
+    """Each pixel q becomes what the image shows at A (q, 1), interpolated linearly; outside of it, `fill`.
+
+    matrix: A of every image, [B, 2, 3], in coordinates (x to the right, y down) in which the image is the square from
+    −1 to 1. As PIL does, pixels seen within half a pixel of the border are not mixed with what is outside.
+    """
+    high, wide = images.shape[2:]
+    x = (torch.arange(wide, device=images.device) * 2 + 1).div(wide).sub_(1)  # [W]
+    y = (torch.arange(high, device=images.device) * 2 + 1).div(high).sub_(1)[:, None]  # [H, 1]
+    # not `affine_grid`: its matrix product may run at a precision of less than a pixel
+    across, down, shift = (matrix[:, :, None, None, part] for part in range(3))  # [B, 2, 1, 1]
+    seen = (across * x + down * y + shift).permute(0, 2, 3, 1)  # [B, H, W, 2]
+    inside = ((seen >= -1) & (seen < 1)).all(3)[:, None]
+    made = functional.grid_sample(images, seen, mode="bilinear", padding_mode="border", align_corners=False)
+    return made.masked_fill_(~inside, fill)
+
+
+def _matrix(*entries: Tensor | float) -> Tensor:
+    first = next(entry for entry in entries if isinstance(entry, Tensor))
+    return torch.stack([torch.as_tensor(entry).expand_as(first) for entry in entries], 1).view(-1, 2, 3)
+
+
+def rotation(degrees: Tensor) -> Tensor:
+    """The matrices [B, 2, 3] that turn square images around their middle, to the left. degrees: [B]."""
+    angle = degrees.deg2rad()
+    return _matrix(angle.cos(), -angle.sin(), 0.0, angle.sin(), angle.cos(), 0.0)
+
+
+def shear_x(factor: Tensor) -> Tensor:
+    """The matrices that move each row `factor` [B] times its distance from the upper border to the left."""
+    return _matrix(1.0, factor, factor, 0.0, 1.0, 0.0)
+
+
+def shear_y(factor: Tensor) -> Tensor:
+    """The matrices that move each column `factor` [B] times its distance from the left border upwards."""
+    return _matrix(1.0, 0.0, 0.0, factor, 1.0, factor)
+
+
+def translation_x(share: Tensor) -> Tensor:
+    """The matrices that move images `share` [B] of their width to the left."""
+    return _matrix(1.0, 0.0, 2 * share, 0.0, 1.0, 0.0)
+
+
+def translation_y(share: Tensor) -> Tensor:
+    """The matrices that move images `share` [B] of their height upwards."""
+    return _matrix(1.0, 0.0, 0.0, 0.0, 1.0, 2 * share)
+
+
+class Operation(NamedTuple):
+    """What is done to images [n, 3, H, W], given numbers [n, 6]; and the numbers, as many as it needs.
+
+    numbers: of the magnitude over 10 and of the same with a random sign, both [n].
+    """
+
+    apply: Callable[[Tensor, Tensor], Tensor]
+    numbers: Callable[[Tensor, Tensor], Tensor]
+
+
+def _plain(function: Callable[[Tensor], Tensor]) -> Operation:
+    return Operation(lambda images, _: function(images), lambda strength, _: strength[:, None])
+
+
+def _scaled(function: Callable[[Tensor, Tensor], Tensor], value: Callable[[Tensor], Tensor]) -> Operation:
+    return Operation(
+        lambda images, numbers: function(images, numbers[:, 0]), lambda strength, _: value(strength)[:, None]
+    )
+
+
+def _moved(matrix: Callable[[Tensor], Tensor], most: float) -> Operation:
+    return Operation(_move, lambda _, signed: matrix(most * signed).flatten(1))
+
+
+def _move(images: Tensor, numbers: Tensor) -> Tensor:
+    return affine(images, numbers.view(-1, 2, 3))
+
+
+def _blend(strength: Tensor) -> Tensor:
+    return 0.1 + 1.8 * strength
+
+
+OPERATIONS = {
+    "autocontrast": _plain(autocontrast),
+    "equalize": _plain(equalize),
+    "invert": _plain(invert),
+    "posterize": _scaled(posterize, lambda strength: (4 * strength).floor()),
+    "solarize": _scaled(solarize, lambda strength: (256 * strength).floor()),
+    "solarize-add": _scaled(solarize_add, lambda strength: (110 * strength).floor()),
+    "colour": _scaled(photometric.adjust_saturation, _blend),
+    "contrast": _scaled(photometric.adjust_contrast, _blend),
+    "brightness": _scaled(photometric.adjust_brightness, _blend),
+    "sharpness": _scaled(sharpen, _blend),
+    "rotate": _moved(rotation, 30.0),
+    "shear-x": _moved(shear_x, 0.3),
+    "shear-y": _moved(shear_y, 0.3),
+    "translate-x": _moved(translation_x, 0.45),
+    "translate-y": _moved(translation_y, 0.45),
+}
+"""All drawn alike. Neighbours that do the same with their numbers (the last five) are done in one."""
+
+
+class Plan(NamedTuple):
+    """One operation in a row for a batch, on the CPU, sorted by operation.
+
+    rows: the n images that get one. operation: its place in OPERATIONS, [n]. numbers: what it needs, [n, 6].
+    """
+
+    rows: Tensor
+    operation: Tensor
+    numbers: Tensor
+
+
+def plan(uniforms: Tensor, magnitude: float, std: float) -> Plan:
+    """Who gets which operation and how much: each of the fifteen alike, with probability ½.
+
+    The magnitude is normal around `magnitude` with standard deviation `std`, cut to [0, 10]; moves go either way.
+    uniforms: [B, 4] independent numbers in [0, 1) on the CPU, which are all the randomness there is.
+    """
+    rows = (uniforms[:, 0] < PROBABILITY).nonzero()[:, 0]
+    operation = (uniforms[rows, 1] * len(OPERATIONS)).long()
+    operation, by_operation = operation.sort(stable=True)
+    rows = rows[by_operation]
+    # not randn: its numbers depend on how many are drawn. The smallest uniform that is not 0 is 2⁻²⁴.
+    normal = torch.special.ndtri(uniforms[rows, 2].clamp(min=2**-25))
+    strength = (magnitude + std * normal).clamp(0, HIGHEST) / HIGHEST
+    signed = torch.where(uniforms[rows, 3] < 0.5, -strength, strength)
+    numbers = torch.zeros(len(rows), _PARAMETERS)
+    parts = operation.bincount(minlength=len(OPERATIONS)).tolist()
+    shares = zip(OPERATIONS.values(), *(values.split(parts) for values in (numbers, strength, signed)), strict=True)
+    for made, share, some, either in shares:
+        values = made.numbers(some, either)
+        share[:, : values.shape[1]] = values
+    return Plan(rows, operation, numbers)
+
+
+def apply(images: Tensor, chosen: Plan) -> Tensor:
+    """The operations of a plan on its images, [n, 3, H, W] sorted as it is. The host waits for nothing."""
+    numbers = photometric.to_device(chosen.numbers, images.device)
+    out, start = torch.empty_like(images), 0
+    counts = chosen.operation.bincount(minlength=len(OPERATIONS)).tolist()
+    for function, alike in itertools.groupby(zip(OPERATIONS.values(), counts, strict=True), lambda pair: pair[0].apply):
+        part = slice(start, start + sum(count for _, count in alike))
+        if part.stop > start:
+            out[part] = function(images[part], numbers[part])
+        start = part.stop
+    return out
