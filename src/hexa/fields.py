@@ -112,12 +112,14 @@ def _walk(config: pydantic.BaseModel, prefix: str) -> Iterator[Field]:
     groups: list[tuple[str, Any]] = []
     for name, info in type(config).model_fields.items():
         value = getattr(config, name)
-        if isinstance(value, pydantic.BaseModel | Mapping):
+        # the name of a method or kind has no words of its own: those of its class say what it is
+        description = " ".join((info.description or (type(config).__doc__ or "").split("\n\n")[0]).split())
+        if isinstance(value, pydantic.BaseModel) or name == "hard_examples":
             groups.append((name, value))
+        elif isinstance(value, Mapping) and value:
+            yield from (Field(f"{prefix}{name}.{key}", entry, "", description) for key, entry in value.items())
         else:
-            # the name of a method or kind has no words of its own: those of its class say what it is
-            description = info.description or (type(config).__doc__ or "").split("\n\n")[0]
-            yield Field(prefix + name, value, _kind(info.annotation), " ".join(description.split()))
+            yield Field(prefix + name, value, _kind(info.annotation), description)
     for name, value in groups:  # plain fields first, so that a group's fields stand together
         if isinstance(value, pydantic.BaseModel):
             yield from _walk(value, f"{prefix}{name}.")
@@ -136,6 +138,8 @@ def _kind(annotation: Any) -> str:
         return "|".join(map(str, choices)) if len(choices) > 1 else ""
     if origin in (Union, types.UnionType):
         return " or ".join(_kind(part) for part in get_args(annotation))
+    if origin is dict:
+        return "{name: value, …}"
     if origin in (tuple, list):
         inner = [_kind(part) for part in get_args(annotation) if part is not Ellipsis]
         fixed = origin is tuple and Ellipsis not in get_args(annotation)
@@ -151,8 +155,10 @@ def _shown(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
+    if value == {}:
+        return "{}"
     if isinstance(value, tuple | list):
         return "[" + ",".join(map(_shown, value)) + "]"
     if isinstance(value, pydantic.BaseModel):  # as YAML that can be given back
-        return "{" + ", ".join(f"{name}: {_shown(part)}" for name, part in value) + "}"
+        return "{" + ", ".join(f"{name}: {_shown(part)}" for name, part in value if part is not None) + "}"
     return str(value)

@@ -77,8 +77,27 @@ def test_randaugment_may_have_a_place_and_no_operations() -> None:
 
 def test_views_of_one_size_are_one_group() -> None:
     config = _views(recipe="moco-cifar", size=32, num_views=3)
-    assert config.groups == (Crops(count=3, size=32, scale=(0.08, 1.0)),)
+    assert config.groups == (
+        Crops(count=3, size=32, scale=(0.08, 1.0), blur_probability=0.0, solarize_probability=0.0),
+    )
     assert config.total_views == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("byol", [(1, 224, 1.0, 0.0), (1, 224, 0.1, 0.2)]),
+        ("dino", [(1, 224, 1.0, 0.0), (1, 224, 0.1, 0.2), (8, 96, 0.5, 0.0)]),
+    ],
+)
+def test_views_that_differ_in_blur_and_solarisation(name: str, expected: list[tuple[int, int, float, float]]) -> None:
+    """As in the papers' appendices; what a group leaves open is as in the first views."""
+    groups = _views(recipe=name).groups
+    assert [(g.count, g.size, g.blur_probability, g.solarize_probability) for g in groups] == expected
+    left_open = _views(recipe="swav-8crop", blur_probability=0.3).groups
+    assert [g.blur_probability for g in left_open] == [0.3, 0.3]
+    with pytest.raises(pydantic.ValidationError, match="less than or equal to 1"):
+        _views(extra_crops=[{"count": 1, "size": 8, "scale": [0.1, 0.2], "blur_probability": 1.5}])
 
 
 def test_given_fields_win_over_the_recipe() -> None:

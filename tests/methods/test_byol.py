@@ -51,7 +51,7 @@ def step(made: nn.Module, data: object, rate: float = 0.1) -> float:
 
 def test_byols_loss_is_that_of_two_networks_and_a_predictor() -> None:
     made, data = byol(), batch(12, 12)
-    online, target = copy.deepcopy(made.online), copy.deepcopy(made.target)
+    online, target = copy.deepcopy(made.encoder), copy.deepcopy(made.target)
     projector, predictor = online.head
     predictions = [predictor(projector(online.features(crop))) for crop in data.crops]
     with torch.no_grad():
@@ -67,7 +67,7 @@ def test_byols_target_follows_without_a_predictor_and_slower_to_the_end() -> Non
     made, data = byol(momentum=0.9), batch(12, 12)
     before = {name: p.clone() for name, p in made.target.named_parameters()}
     step(made, data)
-    online = dict(made.online.named_parameters())
+    online = dict(made.encoder.named_parameters())
     for name, p in made.target.named_parameters():
         torch.testing.assert_close(p, 0.9 * before[name] + 0.1 * online[name])
     assert not any(name.startswith("head.1") for name in before)

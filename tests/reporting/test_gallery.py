@@ -15,6 +15,7 @@ from hexa.core import Batch, Example, HardExample, HardExampleConfig, Objective,
 from hexa.hard_examples.adversarial import Adversarial, AdversarialConfig
 from hexa.hard_examples.cutmix import CutMix, CutMixConfig
 from hexa.methods.moco import MoCoConfig
+from hexa.ops import draws
 from hexa.reporting.gallery import MID_GREY, Gallery, automatic_gain, gallery, magnify
 from hexa.runtime.random import Stream
 
@@ -99,7 +100,7 @@ def test_the_mixed_column_holds_the_pasted_region() -> None:
     batch, mix = a_batch(), CutMix(CutMixConfig(inside=True))
     grid = gallery(objective(mix=mix), batch, num_images=16)
     stream = batch.stream.child("hard example", "mix")
-    permutation = mix.permutation(16, stream).numpy()
+    permutation = draws.partners(16, stream).numpy()
     top, bottom, left, right = mix.boxes(16, 16, stream.child("box", 0))[0].tolist()
     clean, mixed = pixels(batch.crops[0]), grid.columns[-1].tiles
     expected = clean.copy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hexa.config import UserError
 from hexa.training import checkpoints
 from hexa.training.journal import METRICS
 from hexa.training.losses import NonFiniteError
+from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import learning_rate_share
 from hexa.training.signals import Interrupted
 from hexa.training.trainer import Trainer
@@ -259,3 +261,30 @@ def test_images_per_second_are_global(tmp_path: Path, monkeypatch: pytest.Monkey
     line = json.loads((tmp_path / METRICS).read_text().splitlines()[0])
     # start reads the clock twice at most; the lap ends at its next reading
     assert line["images_per_second"] in {STEPS * BATCH / n for n in (1.0, 2.0)}
+
+
+def test_decay_and_rate_follow_their_groups_and_long_gradients_are_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trainer(epochs=1)
+    config = OptimizerConfig(weight_decay=0.1, final_weight_decay=0.3, max_gradient_norm=1e-3)
+    made.plan = replace(made.plan, optimizer=config)
+    parameters = [p for group in made.optimizer.param_groups for p in group["params"]]
+    made.optimizer.param_groups[0]["params"] = parameters[1:]
+    made.optimizer.add_param_group({"params": parameters[:1], "scheduled": False, "decayed": False})
+    seen: list[tuple[float, ...]] = []
+    step = made.optimizer.step
+
+    def watched() -> None:
+        norm = torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm()
+        seen.append(
+            (float(norm), *(group[key] for group in made.optimizer.param_groups for key in ("lr", "weight_decay")))
+        )
+        step()
+
+    monkeypatch.setattr(made.optimizer, "step", watched)
+    made.run()
+    first, last = seen[0], seen[-1]
+    assert all(norm <= 1.001e-3 for norm, *_ in seen)
+    assert first[1:] == pytest.approx((0.05, 0.1, 0.05, 0.0))
+    share = (len(seen) - 1) / len(seen)
+    assert last[2] == pytest.approx(config.weight_decay_at(share))
+    assert last[3:] == pytest.approx((0.05, 0.0))

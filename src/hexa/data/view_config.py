@@ -20,6 +20,8 @@ _SWAV = {
     "hue": 0.2,
 }
 _SMALL = {"size": 96, "scale": (0.05, 0.14)}
+_BYOL = {"size": 224, "num_views": 1, "saturation": 0.2, "blur_probability": 1.0}
+_BYOL_SECOND = {"count": 1, "size": 224, "blur_probability": 0.1, "solarize_probability": 0.2}
 _COLOURS = ("jitter", "grayscale", "blur", "solarize")
 
 # REFERENCE §2.2 (v1, v2), §2.6 (cifar), §4.2 (swav); crop-flip is what supervised probes train on (§7.1). Nothing is
@@ -52,6 +54,17 @@ RECIPES: dict[str, dict[str, Any]] = {
         "scale": (0.25, 1.0),
         "extra_crops": ({"count": 4, "size": 16, "scale": (0.08, 0.25)},),
     },
+    # SimCLR: REFERENCE §3.3, here bilinear. BYOL and DINO (their papers' appendices): the two large views differ.
+    "simclr": {"scale": (0.08, 1.0), "brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2},
+    "byol": _BYOL | {"scale": (0.08, 1.0), "extra_crops": ({**_BYOL_SECOND, "scale": (0.08, 1.0)},)},
+    "dino": _BYOL
+    | {
+        "scale": (0.4, 1.0),
+        "extra_crops": (
+            {**_BYOL_SECOND, "scale": (0.4, 1.0)},
+            {"count": 8, "size": 96, "scale": (0.05, 0.4), "blur_probability": 0.5},
+        ),
+    },
     # Tian et al. 2020: MoCo-v2's views made to share less, with RandAugment `rand-m10-n2-mstd0.5`, in the order of the
     # authors' code. Their jigsaw branch, a second loss on nine pieces of each image, is left out; and what RandAugment
     # moves into sight is mid-grey, not the mean colour of ImageNet.
@@ -75,6 +88,10 @@ class Crops(Config):
     """Pixels of a view's side."""
     scale: Range
     """Share of the image's area that a crop covers."""
+    blur_probability: float | None = pydantic.Field(default=None, ge=0, le=1)
+    """How often a view is blurred; none is as the first views."""
+    solarize_probability: float | None = pydantic.Field(default=None, ge=0, le=1)
+    """How often values from ½ upwards are inverted; none is as the first views."""
 
     @pydantic.model_validator(mode="after")
     def _valid(self) -> Crops:
@@ -99,7 +116,7 @@ class ViewsConfig(Config):
     scale: Range = (0.2, 1.0)
     """Share of the image's area that a crop covers."""
     extra_crops: tuple[Crops, ...] = ()
-    """Further groups of views, made like the first but for number, size and scale: multi-crop."""
+    """Further groups of views, made like the first but for number, size, scale and what else they say: multi-crop."""
     ratio: Range = (3 / 4, 4 / 3)
     """Width over height of a crop."""
     flip_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
@@ -140,8 +157,13 @@ class ViewsConfig(Config):
 
     @property
     def groups(self) -> tuple[Crops, ...]:
-        """All groups in the order of the views: num_views of size and scale, then extra_crops."""
-        return (Crops(count=self.num_views, size=self.size, scale=self.scale), *self.extra_crops)
+        """All groups in the order of the views: num_views of size and scale, then extra_crops; nothing left open."""
+        common = {"blur_probability": self.blur_probability, "solarize_probability": self.solarize_probability}
+        first = Crops(count=self.num_views, size=self.size, scale=self.scale)
+        return tuple(
+            group.model_copy(update={name: value for name, value in common.items() if getattr(group, name) is None})
+            for group in (first, *self.extra_crops)
+        )
 
     @property
     def total_views(self) -> int:
@@ -196,7 +218,9 @@ def _defaults(config: type[Config]) -> dict[str, Any]:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    """Equality in which lists and fields read from YAML equal the tuples and configurations they were."""
+    """Equality in which lists and fields read from YAML equal the tuples and configurations they were, and `none` what
+    was left out.
+    """
     return bool(_plain(left) == _plain(right))
 
 
@@ -204,5 +228,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Config):
         return _plain(value.model_dump())
     if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
+        return {key: _plain(entry) for key, entry in value.items() if entry is not None}
     return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value

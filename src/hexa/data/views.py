@@ -64,7 +64,7 @@ class Views:
         for part in _chunks(len(flat), 3 * max(height * width, size * size), images.device):
             chosen = images.index_select(0, source[part])
             cut = geometry.crop_resize(chosen, geometry.Boxes(*packed[:4, part]), size, packed[4, part].bool())
-            self.recolor_(torch.mul(cut, scale, out=out[part]), flat[part])
+            self.recolor_(torch.mul(cut, scale, out=out[part]), flat[part], group)
         return out.view(group.count, batch, 3, size, size)
 
     def finish(self, crops: Sequence[Tensor], stream: Stream, rows: slice | None = None) -> tuple[Tensor, ...]:
@@ -72,10 +72,11 @@ class Views:
         numbers = self.draw(stream, rows or slice(0, len(crops[0])))
         out = tuple(torch.empty(crop.shape, device=crop.device) for crop in crops)
         with torch.autocast(crops[0].device.type, enabled=False):
-            for crop, view, number in zip(crops, out, numbers, strict=True):
+            groups = [group for group in self.groups for _ in range(group.count)]
+            for crop, view, number, group in zip(crops, out, numbers, groups, strict=True):
                 scale = 1 / 255 if crop.dtype == torch.uint8 else 1.0
                 for part in _chunks(len(crop), crop.shape[1:].numel(), crop.device):
-                    self.recolor_(torch.mul(crop[part], scale, out=view[part]), number[part])
+                    self.recolor_(torch.mul(crop[part], scale, out=view[part]), number[part], group)
         return out
 
     def draw(self, stream: Stream, rows: slice) -> Tensor:
@@ -109,12 +110,15 @@ class Views:
         boxes = geometry.random_boxes(numbers[:, _BOX], height, width, group.scale, self.config.ratio)
         return boxes, numbers[:, _FLIP] < self.config.flip_probability
 
-    def recolor_(self, crops: Tensor, numbers: Tensor) -> None:
-        """Colour operations in place on crops [n, 3, S, S] in [0, 1], as `numbers` [n, P] decide, each on its share."""
-        for name in self.config.order:
-            getattr(self, f"_{name}")(crops, numbers)
+    def recolor_(self, crops: Tensor, numbers: Tensor, group: Crops) -> None:
+        """Colour operations in place on crops [n, 3, S, S] of a group, as `numbers` [n, P] decide, each on its share.
 
-    def _jitter(self, crops: Tensor, numbers: Tensor) -> None:
+        Pixels are in [0, 1].
+        """
+        for name in self.config.order:
+            getattr(self, f"_{name}")(crops, numbers, group)
+
+    def _jitter(self, crops: Tensor, numbers: Tensor, group: Crops) -> None:
         config = self.config
         index = _chosen(numbers, _JITTER, config.jitter_probability)
         if not len(index) or not (config.brightness or config.contrast or config.saturation or config.hue):
@@ -139,21 +143,21 @@ class Views:
             (numbers[:, _ORDER] * len(photometric.ORDERS)).long(),
         )
 
-    def _grayscale(self, crops: Tensor, numbers: Tensor) -> None:
+    def _grayscale(self, crops: Tensor, numbers: Tensor, group: Crops) -> None:
         _apply_(crops, _chosen(numbers, _GRAYSCALE, self.config.grayscale_probability), photometric.grayscale)
 
-    def _blur(self, crops: Tensor, numbers: Tensor) -> None:
-        index = _chosen(numbers, _BLUR, self.config.blur_probability)
+    def _blur(self, crops: Tensor, numbers: Tensor, group: Crops) -> None:
+        index = _chosen(numbers, _BLUR, group.blur_probability)
         low, high = self.config.blur_sigma
         radius = photometric.blur_radius(high, crops.shape[-1])
         if len(index) and radius:
             sigma = photometric.to_device(low + (high - low) * numbers[index, _SIGMA], crops.device)
             _apply_(crops, index, lambda some: photometric.gaussian_blur(some, sigma, radius))
 
-    def _solarize(self, crops: Tensor, numbers: Tensor) -> None:
-        _apply_(crops, _chosen(numbers, _SOLARIZE, self.config.solarize_probability), photometric.solarize)
+    def _solarize(self, crops: Tensor, numbers: Tensor, group: Crops) -> None:
+        _apply_(crops, _chosen(numbers, _SOLARIZE, group.solarize_probability), photometric.solarize)
 
-    def _randaugment(self, crops: Tensor, numbers: Tensor) -> None:
+    def _randaugment(self, crops: Tensor, numbers: Tensor, group: Crops) -> None:
         config = self.config
         if not config.randaugment_ops:
             return
@@ -162,7 +166,8 @@ class Views:
             _apply_(crops, plan.rows, functools.partial(randaugment.apply, chosen=plan))
 
 
-def _chosen(numbers: Tensor, column: int, probability: float) -> Tensor:
+def _chosen(numbers: Tensor, column: int, probability: float | None) -> Tensor:
+    assert probability is not None, "groups come from ViewsConfig.groups, which leaves nothing open"
     return (numbers[:, column] < probability).nonzero()[:, 0]
 
 

@@ -69,14 +69,14 @@ class BYOL(Method):
         predictor = normalized_head(config.dim, config.hidden, config.dim)
         # the momentum network has no predictor; one twin of all keeps both in step by name
         head = nn.Sequential(projector, predictor)
-        self.online, self.target = Encoder.with_twin(backbone, head, setting, config.bn_groups)
+        self.encoder, self.target = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         twin_head = self.target.head
         assert isinstance(twin_head, nn.Sequential)
         twin_head[1] = nn.Identity()
 
     @property
     def backbone(self) -> nn.Module:
-        return self.online.backbone
+        return self.encoder.backbone
 
     @property
     def chance_loss(self) -> float:
@@ -87,7 +87,7 @@ class BYOL(Method):
         return batch.crops
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        return self.online.embed(crops, branch, together=False)
+        return self.encoder.embed(crops, branch, together=False)
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> OtherViews:
@@ -106,4 +106,4 @@ class BYOL(Method):
 
     @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
-        follow(self.target, self.online, cosine_momentum(self.config.momentum, batch.step, self.total_steps))
+        follow(self.target, self.encoder, cosine_momentum(self.config.momentum, batch.step, self.total_steps))

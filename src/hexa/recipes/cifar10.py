@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hexa.core import HardExampleConfig, ObjectiveConfig
 from hexa.data.views import ViewsConfig
 from hexa.experiment import Experiment
@@ -10,12 +12,40 @@ from hexa.hard_examples.cutmix import CutMixConfig
 from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.normalize import CIFAR_MEAN, CIFAR_STD
-from hexa.recipes import recipe
+from hexa.recipes import recipe, register
 from hexa.training.monitor import MonitorConfig
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import ScheduleConfig
 
 Hard = dict[str, HardExampleConfig]
+Make = Callable[[str, Hard, bool], Experiment]
+"""(name, hard examples, whether small) -> experiment."""
+
+ADV: Hard = {"adversarial": AdversarialConfig()}
+PLUS: Hard = {**ADV, "cutmix": CutMixConfig()}
+
+
+def offer(
+    name: str, title: str, make: Make, hard: Hard, networks: tuple[str, str] = ("ResNet-18", "a narrow ResNet")
+) -> None:
+    """Register two recipes, `cifar10-NAME` and its small twin, `cifar10-small-NAME`."""
+    for small in (False, True):
+        full = f"cifar10-small-{name}" if small else f"cifar10-{name}"
+        expected = "see benchmarks/README.md" if small else "no published value at this size. Not yet run here"
+        length = f"{20 if small else 200} epochs of 50,000 images; {'minutes on two cores' if small else 'for a GPU'}"
+        passes = f"{1 + len(hard)} times the passes of the plain method" if hard else "that of the plain method"
+        register(
+            full,
+            lambda full=full, small=small: make(full, hard, small),  # type: ignore[misc]
+            f"""{title} on CIFAR-10, {networks[small]}.
+
+            Command: hexa pretrain {full} --data cifar10
+
+            Expected: {expected}.
+
+            Cost: {passes}, {length}.
+            """,
+        )
 
 
 def resnet18(name: str, hard_examples: Hard | None = None) -> Experiment:

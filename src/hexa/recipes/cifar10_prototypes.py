@@ -6,28 +6,19 @@ batches of 256, prototypes are a few hundred a head because 3000 clusters of 50,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from hexa.core import HardExampleConfig, MethodConfig, ObjectiveConfig
+from hexa.core import MethodConfig, ObjectiveConfig
 from hexa.data.views import ViewsConfig
 from hexa.experiment import Experiment
-from hexa.hard_examples.adversarial import AdversarialConfig
-from hexa.hard_examples.cutmix import CutMixConfig
 from hexa.methods.deepcluster import DeepClusterConfig
 from hexa.methods.moco import MoCoConfig
 from hexa.methods.pcl import PCLConfig
 from hexa.methods.swav import SwAVConfig
-from hexa.recipes import cifar10, register
+from hexa.recipes import cifar10
+from hexa.recipes.cifar10 import ADV, PLUS, Hard, Make, offer
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import ScheduleConfig
-
-ADV: dict[str, HardExampleConfig] = {"adversarial": AdversarialConfig()}
-PLUS: dict[str, HardExampleConfig] = {**ADV, "cutmix": CutMixConfig()}
-
-
-Hard = dict[str, HardExampleConfig]
-Make = Callable[[str, Hard, bool], Experiment]
 
 
 def _larc(name: str, hard: Hard, small: bool, method: MethodConfig, views: str) -> Experiment:
@@ -75,37 +66,16 @@ def _pcl(name: str, hard: Hard, small: bool) -> Experiment:
     return base.model_copy(update={"method": method})
 
 
-def _offer(name: str, title: str, make: Make, hard: Hard) -> None:
-    """One recipe, `cifar10-NAME`, and its small twin, `cifar10-small-NAME`."""
-    for small in (False, True):
-        full = f"cifar10-small-{name}" if small else f"cifar10-{name}"
-        network, cost = ("a narrow ResNet", "minutes on two cores") if small else ("ResNet-18", "for a GPU")
-        expected = "see benchmarks/README.md" if small else "no published value at this size. Not yet run here"
-        passes = f"{1 + len(hard)} times the passes of the plain method" if hard else "that of the plain method"
-        register(
-            full,
-            lambda full=full, small=small: make(full, hard, small),  # type: ignore[misc]
-            f"""{title} on CIFAR-10, {network}.
-
-            Command: hexa pretrain {full} --data cifar10
-
-            Expected: {expected}.
-
-            Cost: {passes}, {20 if small else 200} epochs of 50,000 images; {cost}.
-            """,
-        )
-
-
 for _crops, _views, _sizes in (("", "swav-cifar", "2×32"), ("-6crop", "swav-cifar-6crop", "2×32 + 4×16")):
-    _offer(f"deepcluster-v2{_crops}", f"DeepCluster-v2, {_sizes} pixels,", _deepcluster(_views), {})
-    _offer(f"hexa-dcluster{_crops}", f"HEXA-DCluster, adversarial crops, {_sizes} pixels,", _deepcluster(_views), ADV)
-    _offer(
+    offer(f"deepcluster-v2{_crops}", f"DeepCluster-v2, {_sizes} pixels,", _deepcluster(_views), {})
+    offer(f"hexa-dcluster{_crops}", f"HEXA-DCluster, adversarial crops, {_sizes} pixels,", _deepcluster(_views), ADV)
+    offer(
         f"hexa-dcluster-plus{_crops}",
         f"HEXA⁺-DCluster, adversarial and cut-mixed crops, {_sizes} pixels,",
         _deepcluster(_views),
         PLUS,
     )
-    _offer(f"swav{_crops}", f"SwAV, {_sizes} pixels,", _swav(_views), {})
-    _offer(f"hexa-swav{_crops}", f"SwAV with adversarial crops, {_sizes} pixels,", _swav(_views), ADV)
-_offer("pcl-v2", "PCL-v2", _pcl, {})
-_offer("hexa-pcl", "PCL-v2 with adversarial queries", _pcl, ADV)
+    offer(f"swav{_crops}", f"SwAV, {_sizes} pixels,", _swav(_views), {})
+    offer(f"hexa-swav{_crops}", f"SwAV with adversarial crops, {_sizes} pixels,", _swav(_views), ADV)
+offer("pcl-v2", "PCL-v2", _pcl, {})
+offer("hexa-pcl", "PCL-v2 with adversarial queries", _pcl, ADV)

@@ -52,7 +52,9 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
             [("batch_size", f"{batch} is not divisible by {world} processes; use {max(1, batch // world) * world}")]
         )
     experiment.schedule.check(experiment.epochs)
-    check_combination(experiment)
+    refused = refusals(experiment)
+    if refused:
+        raise ConfigError(refused)
     branches = (b for name in _needed(experiment) for b in experiment.hard_examples[name].branches())
     setting = Setting(
         data_size=data_size,
@@ -69,13 +71,11 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
     return setting
 
 
-def check_combination(experiment: Experiment) -> None:
-    """Raise ConfigError for a hard example that is no example of the method."""
+def refusals(experiment: Experiment) -> list[tuple[str, str]]:
+    """The hard examples that are none of the method's: (dotted path, why not)."""
     hard = experiment.hard_examples
-    refusals = [(f"hard_examples.{name}", hard[name].refusal(experiment.method)) for name in _needed(experiment)]
-    problems = [(path, f"not for {experiment.method.name}: {why}") for path, why in refusals if why]
-    if problems:
-        raise ConfigError(problems)
+    found = [(f"hard_examples.{name}", hard[name].refusal(experiment.method)) for name in _needed(experiment)]
+    return [(path, f"not for {experiment.method.name}: {why}") for path, why in found if why]
 
 
 def _needed(experiment: Experiment) -> list[str]:

@@ -19,7 +19,7 @@ from hexa.data.views import Views
 from hexa.experiment import Experiment, override
 from hexa.runtime.random import Stream
 from hexa.training import optimizers
-from hexa.training.assembly import Machine, build_method, build_objective, kernels, roomy_setting
+from hexa.training.assembly import Machine, build_method, build_objective, kernels, refusals, roomy_setting
 from hexa.training.journal import environment
 from hexa.training.memory import MEASURE, peak_bytes
 
@@ -51,6 +51,7 @@ def benchmark(experiment: Experiment, repeats: int = 5, *, progress: Progress | 
     "views_images_per_second", "end_to_end_images_per_second"}. relative_cost is time over that of scheme i;
     query_share is the time of the query's forward, loss and backward over that of the plain step, so that with shared
     gradients std+adv should cost 1 + q (REFERENCE §6.2). The whole, end to end, is that of the experiment's own scheme.
+    Schemes with hard examples that are none of the method's are left out.
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; measure at least once")
@@ -62,7 +63,7 @@ def benchmark(experiment: Experiment, repeats: int = 5, *, progress: Progress | 
         peaks = {
             name: peak_bytes(work[name], machine.device, bench.standing())
             for name in work
-            if name in SCHEMES or name.startswith("naive ")
+            if name in bench.schemes or name.startswith("naive ")
         }
         seconds: dict[str, list[float]] = {name: [] for name in work}
         for repeat in range(repeats):
@@ -70,13 +71,17 @@ def benchmark(experiment: Experiment, repeats: int = 5, *, progress: Progress | 
                 seconds[name].append(_time(machine.device, step, counts[name]))
                 if progress is not None:
                     progress("measuring", repeat * len(work) + number + 1, repeats * len(work))
-    return _result(
-        experiment, machine, {name: statistics.median(values) for name, values in seconds.items()}, peaks, repeats
-    )
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    return _result(experiment, machine, list(bench.schemes), medians, peaks, repeats)
 
 
 def _result(
-    experiment: Experiment, machine: Machine, seconds: dict[str, float], peaks: dict[str, int], repeats: int
+    experiment: Experiment,
+    machine: Machine,
+    schemes: list[str],
+    seconds: dict[str, float],
+    peaks: dict[str, int],
+    repeats: int,
 ) -> dict[str, Any]:
     def row(name: str) -> dict[str, float | int]:
         return {
@@ -98,8 +103,8 @@ def _result(
         "recipe": experiment.recipe,
         "precision": machine.precision,
         "query_share": round(seconds["query"] / seconds["std"], 4),
-        "schemes": {name: row(name) for name in SCHEMES},
-        "naive": {name: row(f"naive {name}") for name in NAIVE},
+        "schemes": {name: row(name) for name in schemes},
+        "naive": {name: row(f"naive {name}") for name in NAIVE if name in schemes},
         "views_images_per_second": round(experiment.batch_size / seconds["views"], 1),
         "end_to_end_images_per_second": round(experiment.batch_size / seconds["end to end"], 1),
     }
@@ -150,7 +155,10 @@ class _Bench:
         self.experiment, self.machine = experiment, machine
         parts = _Parts.of(experiment)
         plain = {"split": False, "clean_fraction": 1.0}
-        widest = self._scheme(parts, SCHEMES["std+adv+cmx+cmxA"], plain)
+        self.schemes = {
+            name: terms for name, terms in SCHEMES.items() if not refusals(self._scheme(parts, terms, plain))
+        }
+        widest = self._scheme(parts, max(self.schemes.values(), key=len), plain)
         data_size = _BATCHES_OF_DATA * experiment.batch_size
         self.method = build_method(widest, roomy_setting(widest, data_size), machine)
         self.optimizer = optimizers.build(
@@ -169,9 +177,11 @@ class _Bench:
         self.batch = next(self.batches)
         self.objectives = {
             name: build_objective(self._scheme(parts, terms, plain), self.method, machine)
-            for name, terms in SCHEMES.items()
+            for name, terms in self.schemes.items()
         }
         for name in NAIVE:
+            if name not in self.schemes:
+                continue
             scheme = self._scheme(parts, SCHEMES[name], plain)
             self.objectives[f"naive {name}"] = build_objective(scheme, self.method, machine, share_gradients=False)
         self.own = build_objective(experiment, self.method, machine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
@@ -30,6 +31,10 @@ class OptimizerConfig(Config):
     """λ; sgd and larc: on every parameter, as MoCo does: batch-norms and biases too (REFERENCE §10.16)."""
     trust: float = pydantic.Field(default=0.001, gt=0)
     """larc and lars only: the trust coefficient."""
+    max_gradient_norm: float | None = pydantic.Field(default=None, gt=0)
+    """Scale the gradient of all parameters down to this norm where it is longer; none leaves it."""
+    final_weight_decay: float | None = pydantic.Field(default=None, ge=0)
+    """Where weight decay goes by half a cosine over the run (DINO); none keeps it."""
     nesterov: bool = False
     """Look one step of momentum ahead."""
 
@@ -38,6 +43,14 @@ class OptimizerConfig(Config):
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
         return self
+
+    def weight_decay_at(self, share: float) -> float:
+        """λ when this share of the run's steps is done."""
+        if self.final_weight_decay is None:
+            return self.weight_decay
+        return self.final_weight_decay + (self.weight_decay - self.final_weight_decay) * 0.5 * (
+            1 + math.cos(math.pi * share)
+        )
 
     def scaled_learning_rate(self, batch_size: int) -> float:
         """The learning rate at a global batch of `batch_size` images (linear scaling)."""
@@ -95,8 +108,8 @@ def build(
 ) -> torch.optim.Optimizer:
     """The optimizer of all parameters that require a gradient, at the rate for `batch_size` (global).
 
-    Groups have `scheduled`, whether their rate follows the schedule. Parameters whose gradient is None in a step are
-    left as they are, not decayed (REFERENCE §10.16).
+    Groups have `scheduled`, whether their rate follows the schedule, and `decayed`. Parameters whose gradient is None
+    in a step are left as they are, not decayed (REFERENCE §10.16).
     """
     fixed = {id(parameter) for parameter in unscheduled}
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
@@ -105,7 +118,7 @@ def build(
             spared = config.name in _SPARE_VECTORS and parameter.ndim <= 1
             groups.setdefault((id(parameter) not in fixed, spared), []).append(parameter)
     described = [
-        {"params": members, "scheduled": scheduled} | ({"weight_decay": 0.0} if spared else {})
+        {"params": members, "scheduled": scheduled, "decayed": not spared} | ({"weight_decay": 0.0} if spared else {})
         for (scheduled, spared), members in groups.items()
     ]
     return _BUILDERS[config.name](described, config, config.scaled_learning_rate(batch_size))

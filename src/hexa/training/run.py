@@ -149,6 +149,7 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
         learning_rate=experiment.optimizer.scaled_learning_rate(experiment.batch_size),
         schedule=experiment.schedule,
         training=experiment.training,
+        optimizer=experiment.optimizer,
         fingerprint=fingerprint(experiment, source),
         monitor_every=experiment.monitor.knn_every,
     )

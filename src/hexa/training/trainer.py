@@ -19,6 +19,7 @@ from hexa.training.config import TrainingConfig
 from hexa.training.journal import Journal
 from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finite
 from hexa.training.monitor import Watch
+from hexa.training.optimizers import OptimizerConfig
 from hexa.training.progress import Reporter
 from hexa.training.schedules import ScheduleConfig, learning_rate_share
 from hexa.training.signals import Interrupted, Interrupts
@@ -46,6 +47,7 @@ class Plan:
     learning_rate: float
     schedule: ScheduleConfig
     training: TrainingConfig
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     fingerprint: str = ""
     monitor_every: int = 0
 
@@ -138,8 +140,10 @@ class Trainer:
 
     def _train_step(self, batch: Batch) -> None:
         learning_rate = self.learning_rate
+        decay = self.plan.optimizer.weight_decay_at(self.step / self.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate if group.get("scheduled", True) else self.plan.learning_rate
+            group["weight_decay"] = decay if group.get("decayed", True) else 0.0
         seen = StepFacts(wanted=self._logs(self.step + 1))
         losses: dict[str, Tensor] = {}
         total = torch.zeros((), device=self.device)
@@ -153,6 +157,8 @@ class Trainer:
         self._window.add(losses, total, self.step + 1)
         if self.device.type == "cpu":  # where asking makes nothing wait: stop before the weights are touched
             self._raise_if_not_finite()
+        if self.plan.optimizer.max_gradient_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._parameters, self.plan.optimizer.max_gradient_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.objective.commit(batch)

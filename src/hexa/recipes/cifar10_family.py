@@ -1,0 +1,128 @@
+"""CIFAR-10 with every other method, on ResNet-18 and on a narrow network for two cores, plain and with hard examples.
+
+Where a paper has settings for images of this size they are used (SimCLR: REFERENCE §3.2; SimSiam, InstDisc, rotation:
+the papers' CIFAR sections). Elsewhere nothing official exists: the method's own fields are shrunk with the network, and
+the optimizer is that of the MoCo recipes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hexa.core import MethodConfig
+from hexa.data.views import ViewsConfig
+from hexa.experiment import Experiment
+from hexa.methods.byol import BYOLConfig
+from hexa.methods.dino import DINOConfig
+from hexa.methods.instdisc import InstDiscConfig
+from hexa.methods.jigsaw import JigsawConfig, PuzzleConfig
+from hexa.methods.pirl import PIRLConfig
+from hexa.methods.rotation import RotationConfig
+from hexa.methods.simclr import SimCLRConfig
+from hexa.methods.simsiam import SimSiamConfig
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.normalize import CIFAR_MEAN, CIFAR_STD
+from hexa.recipes import cifar10
+from hexa.recipes.cifar10 import ADV, PLUS, Hard, Make, offer
+from hexa.training.optimizers import OptimizerConfig
+from hexa.training.schedules import ScheduleConfig
+
+PUZZLE = PuzzleConfig(grid=2)
+
+
+def _views(recipe: str = "moco-cifar", **fields: Any) -> ViewsConfig:
+    return ViewsConfig.model_validate({"recipe": recipe, "size": 32, **fields})
+
+
+def _make(method: MethodConfig, small_method: MethodConfig, batch_size: int = 512, **changes: Any) -> Make:
+    """The MoCo recipe of this size with another method and some other fields; small ones keep batches of 256."""
+
+    def make(name: str, hard: Hard, small: bool) -> Experiment:
+        if small:
+            return cifar10.small(name, hard).model_copy(update={"method": small_method, **changes})
+        return cifar10.resnet18(name, hard).model_copy(update={"method": method, "batch_size": batch_size, **changes})
+
+    return make
+
+
+_SIMCLR = _make(
+    SimCLRConfig(temperature=0.5),
+    SimCLRConfig(temperature=0.5),
+    optimizer=OptimizerConfig(name="lars", learning_rate=1.0, base_batch_size=256, weight_decay=1e-4),
+    schedule=ScheduleConfig(kind="cosine", per="step", warmup_epochs=10, warmup_at_most=0.1),
+)
+_BYOL = _make(
+    BYOLConfig(hidden=1024, momentum=0.99),
+    BYOLConfig(hidden=512, dim=128, momentum=0.99),
+)
+_SIMSIAM = _make(
+    SimSiamConfig(projector_layers=2),
+    SimSiamConfig(projector_layers=2, dim=512, predictor_hidden=128),
+    schedule=ScheduleConfig(kind="cosine", per="step"),
+)
+_INSTDISC = _make(
+    InstDiscConfig(objective="softmax", temperature=0.1),
+    InstDiscConfig(objective="softmax", temperature=0.1),
+    views=_views(num_views=1, scale=(0.2, 1.0)),
+)
+_PIRL = _make(
+    PIRLConfig(puzzle=PUZZLE, num_negatives=4096, temperature=0.1),
+    PIRLConfig(puzzle=PUZZLE, num_negatives=4096, temperature=0.1),
+    views=_views(),
+)
+_ROTATION = _make(
+    RotationConfig(),
+    RotationConfig(),
+    batch_size=128,
+    views=_views("crop-flip", scale=(0.5, 1.0)),
+    optimizer=OptimizerConfig(learning_rate=0.1, base_batch_size=128, weight_decay=5e-4, nesterov=True),
+)
+_JIGSAW = _make(
+    JigsawConfig(puzzle=PUZZLE, num_permutations=24, hidden=512),
+    JigsawConfig(puzzle=PUZZLE, num_permutations=24, hidden=128),
+    views=_views(num_views=1, scale=(0.5, 1.0)),
+    optimizer=OptimizerConfig(learning_rate=0.1, base_batch_size=256, weight_decay=5e-4),
+)
+_INFOMIN = _make(
+    cifar10.resnet18("").method,
+    cifar10.small("").method,
+    views=_views("infomin", blur_probability=0.0),
+)
+_DINO = _make(
+    DINOConfig(num_prototypes=4096, momentum=0.99, warmup_epochs=0, teacher_temperature=0.04),
+    DINOConfig(hidden=512, num_prototypes=1024, momentum=0.99, warmup_epochs=0, teacher_temperature=0.04),
+    views=_views("swav-cifar-6crop"),
+    optimizer=OptimizerConfig(name="adamw", learning_rate=1e-3, base_batch_size=256, weight_decay=1e-4),
+    schedule=ScheduleConfig(kind="cosine", per="step", warmup_epochs=10, warmup_at_most=0.1, final_share=0.001),
+)
+
+
+def _dino_vit(name: str, hard: Hard, small: bool) -> Experiment:
+    """A ViT on patches of 4 × 4 pixels; crops of two sizes need its position embedding to be resampled."""
+    options: dict[str, bool | int | float | str] = {"img_size": 32, "patch_size": 4, "dynamic_img_size": True}
+    if small:
+        options |= {"embed_dim": 96, "depth": 4, "num_heads": 3}
+    network = NetworkConfig(name="vit_tiny_patch16_224", options=options, mean=CIFAR_MEAN, std=CIFAR_STD)
+    return _DINO(name, hard, small).model_copy(update={"network": network})
+
+
+for _name, _title, _recipe in (
+    ("simclr", "SimCLR", _SIMCLR),
+    ("byol", "BYOL", _BYOL),
+    ("simsiam", "SimSiam", _SIMSIAM),
+    ("instdisc", "Instance discrimination", _INSTDISC),
+    ("pirl", "PIRL", _PIRL),
+    ("rotation", "Rotation prediction", _ROTATION),
+    ("jigsaw", "Jigsaw puzzles of 2 × 2 tiles", _JIGSAW),
+    ("infomin", "MoCo-v2 with the views of InfoMin", _INFOMIN),
+    ("dino", "DINO, 2×32 + 4×16 pixels,", _DINO),
+):
+    offer(_name, _title, _recipe, {})
+    offer(f"hexa-{_name}", f"{_title} with adversarial views", _recipe, ADV)
+    if _name in ("simclr", "byol"):
+        offer(f"hexa-{_name}-plus", f"{_title} with adversarial and cut-mixed views", _recipe, PLUS)
+for _name, _title, _hard in (
+    ("dino-vit", "DINO with a ViT", {}),
+    ("hexa-dino-vit", "DINO with a ViT and adversarial crops", ADV),
+):
+    offer(_name, _title, _dino_vit, _hard, networks=("a ViT of 12 layers", "a ViT of 4 narrow layers"))

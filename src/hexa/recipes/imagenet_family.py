@@ -1,0 +1,182 @@
+"""ImageNet with every other method, as its paper has it, and beside it the same with adversarial views. Not run here.
+
+Results are those the papers print for a linear classifier on the frozen network. HEXA was never published on these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hexa.core import HardExampleConfig
+from hexa.data.views import ViewsConfig
+from hexa.experiment import Experiment
+from hexa.hard_examples.adversarial import AdversarialConfig
+from hexa.methods.byol import BYOLConfig
+from hexa.methods.dino import DINOConfig
+from hexa.methods.instdisc import InstDiscConfig
+from hexa.methods.jigsaw import JigsawConfig
+from hexa.methods.moco import MoCoConfig
+from hexa.methods.pirl import PIRLConfig
+from hexa.methods.rotation import RotationConfig
+from hexa.methods.simclr import SimCLRConfig
+from hexa.methods.simsiam import SimSiamConfig
+from hexa.nn.backbones import NetworkConfig
+from hexa.recipes import register
+from hexa.recipes.imagenet import DATA
+from hexa.training.optimizers import OptimizerConfig
+from hexa.training.schedules import ScheduleConfig
+
+
+def _views(recipe: str, **fields: Any) -> ViewsConfig:
+    return ViewsConfig.model_validate({"recipe": recipe, **fields})
+
+
+def _cosine(**fields: Any) -> ScheduleConfig:
+    return ScheduleConfig(kind="cosine", per="step", **fields)
+
+
+def _falls(*epochs: int) -> ScheduleConfig:
+    return ScheduleConfig(kind="steps", milestones=epochs, gamma=0.1)
+
+
+def _sgd(rate: float, base: int, weight_decay: float = 1e-4) -> OptimizerConfig:
+    return OptimizerConfig(learning_rate=rate, base_batch_size=base, weight_decay=weight_decay)
+
+
+def _lars(rate: float, weight_decay: float) -> OptimizerConfig:
+    return OptimizerConfig(name="lars", learning_rate=rate, base_batch_size=256, weight_decay=weight_decay)
+
+
+_RESNET, _LONG = NetworkConfig(name="resnet50"), (30, 60, 90, 100)
+_HANDCRAFTED = {"epochs": 105, "batch_size": 256, "optimizer": _sgd(0.1, 256), "schedule": _falls(*_LONG)}
+
+#: What each recipe is, and what its paper reports; the fields that it has beside `data` and `recipe`.
+RECIPES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "simclr": (
+        "SimCLR v1",
+        "69.3",
+        {
+            "epochs": 1000,
+            "batch_size": 4096,
+            "views": _views("simclr"),
+            "method": SimCLRConfig(),
+            "optimizer": _lars(0.3, 1e-6),
+            "schedule": _cosine(warmup_epochs=10),
+        },
+    ),
+    "byol": (
+        "BYOL",
+        "74.3",
+        {
+            "epochs": 1000,
+            "batch_size": 4096,
+            "views": _views("byol"),
+            "method": BYOLConfig(),
+            "optimizer": _lars(0.2, 1.5e-6),
+            "schedule": _cosine(warmup_epochs=10),
+        },
+    ),
+    "simsiam": (
+        "SimSiam",
+        "68.1",
+        {
+            "epochs": 100,
+            "batch_size": 512,
+            "views": _views("moco-v2"),
+            "method": SimSiamConfig(),
+            "optimizer": _sgd(0.05, 256),
+            "schedule": ScheduleConfig(kind="cosine", per="epoch"),
+        },
+    ),
+    "instdisc": (
+        "Instance discrimination",
+        "54.0",
+        {
+            "epochs": 200,
+            "batch_size": 256,
+            "views": _views("moco-v1", num_views=1),
+            "method": InstDiscConfig(),
+            "optimizer": _sgd(0.03, 256),
+            "schedule": _falls(120, 160),
+        },
+    ),
+    "pirl": (
+        "PIRL",
+        "63.6",
+        {
+            "epochs": 800,
+            "batch_size": 1024,
+            "views": _views("moco-v1", size=255, scale=(0.08, 1.0)),
+            "method": PIRLConfig(),
+            "optimizer": _sgd(0.12, 1024),
+            "schedule": _cosine(final_share=0.001),
+        },
+    ),
+    "jigsaw": (
+        "Jigsaw puzzles",
+        "45.7",
+        {"views": _views("crop-flip", size=255, scale=(0.5, 1.0)), "method": JigsawConfig(), **_HANDCRAFTED},
+    ),
+    "rotation": (
+        "Rotation prediction",
+        "48.9",
+        {"views": _views("crop-flip"), "method": RotationConfig(), **_HANDCRAFTED},
+    ),
+    "infomin": (
+        "MoCo-v2 with the views of InfoMin",
+        "73.0, with a jigsaw branch that is not here",
+        {
+            "epochs": 800,
+            "batch_size": 256,
+            "views": _views("infomin"),
+            "method": MoCoConfig(bn_groups=8),
+            "optimizer": _sgd(0.03, 256),
+            "schedule": ScheduleConfig(kind="cosine", per="epoch"),
+        },
+    ),
+    "dino": (
+        "DINO with ViT-S/16",
+        "77.0",
+        {
+            "epochs": 800,
+            "batch_size": 1024,
+            "network": NetworkConfig(name="vit_small_patch16_224", options={"dynamic_img_size": True}),
+            "views": _views("dino"),
+            "method": DINOConfig(),
+            "optimizer": OptimizerConfig(
+                name="adamw",
+                learning_rate=5e-4,
+                base_batch_size=256,
+                weight_decay=0.04,
+                final_weight_decay=0.4,
+                max_gradient_norm=3.0,
+            ),
+            "schedule": _cosine(warmup_epochs=10, final_share=5e-4),
+        },
+    ),
+}
+
+
+def _make(name: str, short: str, hard: dict[str, HardExampleConfig]) -> Experiment:
+    return Experiment(recipe=name, data=DATA, hard_examples=hard, **{"network": _RESNET, **RECIPES[short][2]})
+
+
+for _short, (_title, _top1, _fields) in RECIPES.items():
+    for _prefix, _with, _hard in (
+        ("", "", {}),
+        ("hexa-", " with adversarial views", {"adversarial": AdversarialConfig()}),
+    ):
+        _name = f"imagenet-{_prefix}{_short}"
+        _expected = f"no published value; {_title} has" if _hard else "published linear top-1"
+        register(
+            _name,
+            lambda name=_name, short=_short, hard=_hard: _make(name, short, hard),  # type: ignore[misc]
+            f"""{_title}{_with}: ImageNet, {_fields["epochs"]} epochs of batches of {_fields["batch_size"]}.
+
+            Command: torchrun --nproc-per-node 8 -m hexa pretrain {_name} --data folder:imagenet
+
+            Expected: {_expected} {_top1}. Not run here.
+
+            Cost: {1 + len(_hard)} times the passes of the plain method, many GPUs for days.
+            """,
+        )

@@ -1,0 +1,126 @@
+"""Whole runs of every method there is, adversarial views beside: resuming, pictures, the backbone, the benchmark."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from hexa import load_backbone, recipes
+from hexa.config import ConfigError, UserError, choices
+from hexa.core import MethodConfig
+from hexa.experiment import Experiment, override
+from hexa.reporting.gallery import Gallery
+from hexa.reporting.visualize import visualize
+from hexa.training.benchmark import SCHEMES, benchmark
+from hexa.training.journal import METRICS
+from hexa.training.run import pretrain, resume
+from tests.laws.cases import CROPS, SMALL, nested
+
+METHODS = sorted(choices(MethodConfig, "name", "hexa.methods"))
+UNMIXABLE = sorted(
+    name for name, config in choices(MethodConfig, "name", "hexa.methods").items() if config.model_construct().unmixable
+)
+QUIET = Console(file=io.StringIO())
+
+
+def experiment(name: str, hard: tuple[str, ...] = ("adversarial",), **changes: Any) -> Experiment:
+    """Two epochs of five steps of 256 digits."""
+    method = nested(SMALL.get(name, {}))
+    for place in (method, method.get("contrast", {})):
+        if "queue_size" in place:
+            place["queue_size"] = 512
+    fields = {
+        "method": {"name": name, **method},
+        "network.widths": [4, 8],
+        "batch_size": 256,
+        "epochs": 2,
+        "views.num_views": min(2, len(CROPS.get(name, (0, 0)))),
+        "hard_examples": {kind: {"kind": kind} for kind in hard},
+        "monitor.knn_every": 0,
+        "training.report": False,
+        "training.tensorboard": False,
+        "training.log_every": 2,
+        "training.checkpoint_every_steps": 3,
+        "training.keep": 9,
+    }
+    return override(recipes.get("digits-hexa-moco"), fields | changes)
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    folder = tmp_path_factory.mktemp("every") / request.param
+    pretrain(experiment(request.param), folder, console=QUIET)
+    return request.param, folder
+
+
+def test_metrics_are_complete_and_attacks_move_a_grey_level(run: tuple[str, Path]) -> None:
+    _, folder = run
+    lines = [line for line in map(json.loads, (folder / METRICS).open()) if line["event"] == "train"]
+    assert lines
+    for line in lines:
+        assert all(math.isfinite(line[key]) for key in ("loss/std", "loss/adversarial", "loss"))
+        assert 0 <= line["accuracy/std"] <= 1
+        assert 0.5 < line["perturbation/adversarial"] <= 1.001
+
+
+def test_a_run_goes_on_bit_identically(run: tuple[str, Path], tmp_path: Path) -> None:
+    _, folder = run
+    other = tmp_path / "stopped"
+    shutil.copytree(folder, other)
+    for path in (other / "checkpoints").iterdir():
+        if path.name > "step-00000003.pt":
+            path.unlink()
+    (other / "backbone.safetensors").unlink()
+    resume(other, console=QUIET)
+    assert load_backbone(other).content_hash() == load_backbone(folder).content_hash()
+
+
+def test_the_backbone_of_a_checkpoint_is_that_of_the_file(run: tuple[str, Path]) -> None:
+    _, folder = run
+    last = load_backbone(folder / "checkpoints" / "step-00000010.pt")
+    assert last.content_hash() == load_backbone(folder).content_hash()
+
+
+def test_pictures_of_other_images_are_attacked(run: tuple[str, Path], tmp_path: Path) -> None:
+    grid = Gallery.load(visualize(run[1], "digits#test", tmp_path / "a.png", num_images=3, gain=1))
+    assert abs(grid.columns[1].tiles.astype(int) - 128).max() == 1
+
+
+@pytest.mark.parametrize("name", UNMIXABLE)
+def test_mixing_puzzles_is_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
+    for hard in ("cutmix", "mixup", "unmix", "chain"):
+        with pytest.raises(ConfigError) as caught:
+            pretrain(experiment(name, (hard,)), tmp_path / "run", console=QUIET)
+        (path, message), *others = caught.value.problems
+        assert path == f"hard_examples.{hard}"
+        assert message.startswith(f"not for {name}: its views are puzzles")
+        assert not others
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_benchmark_covers_what_combines(name: str) -> None:
+    fields = {"batch_size": 8, "views.size": 16, "training.precision": "fp32"}
+    fields |= {"method.queue_size": 0} if name == "swav" else {}
+    measured = benchmark(experiment(name, **fields), repeats=1)
+    expected = [scheme for scheme in SCHEMES if name not in UNMIXABLE or "cmx" not in scheme]
+    assert list(measured["schemes"]) == expected
+
+
+def test_a_vit_is_told_that_it_has_one_branch(tmp_path: Path) -> None:
+    said = io.StringIO()
+    options = {"img_size": 16, "patch_size": 8, "embed_dim": 12, "depth": 1, "num_heads": 2}
+    network = {"name": "vit_tiny_patch16_224", "options": options, "widths": []}
+    made = experiment("dino", **{"network": network, "views.size": 16, "epochs": 1})
+    out = pretrain(made, tmp_path / "run", console=Console(file=said, width=200))
+    assert said.getvalue().count("the backbone has no batch-norm: aux examples go through it as clean ones do") == 1
+    assert load_backbone(out).content_hash() == load_backbone(out / "checkpoints" / "step-00000005.pt").content_hash()
+    with pytest.raises(UserError, match=r"network\.options: vit_tiny_patch16_224 can't be built so"):
+        pretrain(experiment("dino", **{"network": {**network, "options": {"patches": 3}}}), tmp_path / "other")
