@@ -1,7 +1,8 @@
 """Every code block of README and docs/ is run, top to bottom, in an empty folder with a few photographs beside it.
 
 `hexa …` goes through the real command line in this process, with fewer epochs than a reader would take; the python
-blocks of a page share their names, as in a notebook. A block after `<!-- skip: reason -->` is only shown.
+blocks of a page share their names, as in a notebook; one that begins with `# NAME.py` is saved under that name instead.
+A block after `<!-- skip: reason -->` is only shown.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import torch
 from PIL import Image
 
 from hexa import cli, recipes
+from hexa.config import choices
+from hexa.core import HardExampleConfig, MethodConfig
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -82,7 +85,11 @@ def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         if block.reason is not None:
             continue
         where = f"{page.name}:{block.line}"
-        if block.language == "python":
+        file = re.match(r"# (\w+\.py)\n", block.text)
+        if file:
+            assert block.text.count("\n") < 120, f"{where}: a reader should see all of it at once"
+            (tmp_path / file[1]).write_text(block.text)
+        elif block.language == "python":
             exec(compile("\n" * block.line + quick(block.text), str(page), "exec"), names)
         elif block.language == "bash":
             for words in commands_of(Block(block.language, quick(block.text), None, block.line)):
@@ -128,6 +135,20 @@ def test_table_of_recipes_is_that_of_the_code() -> None:
         rows.append(f"| {' | '.join(cells)} |")
     table = "\n".join(rows)
     assert table in (ROOT / "docs/recipes.md").read_text(), f"put this table into docs/recipes.md:\n{table}"
+
+
+def test_matrix_of_methods_and_hard_examples_is_that_of_the_code() -> None:
+    kinds = choices(HardExampleConfig, "kind", "hexa.hard_examples")
+    kinds = {name: kind for name, kind in sorted(kinds.items()) if kind.__module__.startswith("hexa.")}
+    methods = choices(MethodConfig, "name", "hexa.methods")
+    methods = {name: method for name, method in sorted(methods.items()) if method.__module__.startswith("hexa.")}
+    rows, reasons = [f"| method | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"], []
+    for name, method in methods.items():
+        refused = {kind: config().refusal(method()) for kind, config in kinds.items()}
+        rows.append(f"| {name} | {' | '.join('no' if why else 'yes' for why in refused.values())} |")
+        reasons += [f"- {name}: {why}" for why in dict.fromkeys(refused.values()) if why]
+    table = "\n".join([*rows, "", *reasons])
+    assert table in (ROOT / "docs/methods.md").read_text(), f"put this table into docs/methods.md:\n{table}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -10,6 +10,8 @@ from hexa import fields, recipes
 from hexa.config import ConfigError, UserError
 from hexa.data.view_config import Crops
 from hexa.experiment import dump, load, override
+from hexa.methods import JigsawConfig, SimCLRConfig
+from hexa.methods.jigsaw import PuzzleConfig
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -92,3 +94,16 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("a: [")
     with pytest.raises(UserError, match="not a YAML file"):
         load(tmp_path / "broken.yaml")
+
+
+def test_another_method_comes_with_its_defaults() -> None:
+    changed = override(recipes.get("digits-moco-v2"), {"method.temperature": "0.5", "method.name": "simclr"})
+    assert changed.method == SimCLRConfig(temperature=0.5)
+    nested = override(recipes.get("digits-moco-v2"), {"method.name": "jigsaw", "method.puzzle.grid": "2"})
+    assert nested.method == JigsawConfig(puzzle=PuzzleConfig(grid=2))
+    with pytest.raises(ConfigError, match=r"method\.name: unknown name 'simclar'; did you mean 'simclr'"):
+        override(recipes.get("digits-moco-v2"), {"method.name": "simclar"})
+    with pytest.raises(ConfigError, match=r"method\.queue_size: unknown field"):
+        override(recipes.get("digits-moco-v2"), {"method.name": "simclr", "method.queue_size": "64"})
+    same = override(recipes.get("digits-moco-v2"), {"method.name": "moco", "method.dim": "64"})
+    assert same.method == recipes.get("digits-moco-v2").method.model_copy(update={"dim": 64})

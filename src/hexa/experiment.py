@@ -10,7 +10,7 @@ from typing import Any
 import pydantic
 import yaml
 
-from hexa.config import Config, ConfigError, UserError, choose, nearest
+from hexa.config import Config, ConfigError, UserError, choices, choose, nearest
 from hexa.core import HardExampleConfig, MethodConfig, ObjectiveConfig
 from hexa.data.views import ViewsConfig
 from hexa.nn.backbones import NetworkConfig
@@ -91,10 +91,14 @@ def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
     """The experiment with some fields changed.
 
     `changes` maps dotted paths to values or to their text, read as YAML: {"method.temperature": "0.1"}. A hard example
-    that the recipe lacks is added by naming a field of it, and taken out by setting it to `none`. Raises ConfigError.
+    that the recipe lacks is added by naming a field of it, and taken out by setting it to `none`. Another `method.name`
+    is that method with its defaults, whatever the recipe's had. Raises ConfigError.
     """
     fields = experiment.model_dump(mode="json")
     problems = []
+    method = changes.get("method.name", experiment.method.name)
+    if method != experiment.method.name:
+        fields["method"] = {"name": method} | {group: {} for group in _groups_of_method(method)}
     for path, value in changes.items():
         *parents, last = path.split(".")
         place = fields
@@ -112,6 +116,13 @@ def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
     if problems:
         raise ConfigError(problems)
     return validate(fields)
+
+
+def _groups_of_method(name: Any) -> list[str]:
+    """The fields of a method that have fields themselves."""
+    known = choices(MethodConfig, "name", "hexa.methods").get(str(name))
+    defaults = {} if known is None else {key: info.default for key, info in known.model_fields.items()}
+    return [key for key, value in defaults.items() if isinstance(value, Config)]
 
 
 def _read(value: Any) -> Any:

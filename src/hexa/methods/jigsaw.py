@@ -22,10 +22,7 @@ from hexa.ops import tiles
 from hexa.runtime.random import Stream
 
 #: Said where a hard example would put a box of one puzzle into another.
-UNMIXABLE = (
-    "its views are puzzles, and what is pasted across tiles of two images has neither's order; "
-    "use adversarial views alone"
-)
+UNMIXABLE = "its views are puzzles, and a mixture of two is in neither's order; use adversarial or vat views"
 
 
 class PuzzleConfig(Config):
