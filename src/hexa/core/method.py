@@ -87,6 +87,8 @@ class Method(nn.Module, ABC):
 
     #: Pseudo-labels are made of the clean embedding of the same images (SwAV's codes, SimCLR's dictionary).
     labels_from_embedding: bool = False
+    #: The embedding is a score for each class, not a point among others: that it has few directions is no collapse.
+    embedding_is_scores: bool = False
 
     @property
     @abstractmethod

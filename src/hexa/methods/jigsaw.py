@@ -88,6 +88,8 @@ class Jigsaw(Method):
     normalises the colours of each tile, against shortcuts; here tiles of a view share their colours.
     """
 
+    embedding_is_scores = True
+
     def __init__(self, config: JigsawConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config

@@ -51,6 +51,8 @@ class Rotation(Method):
     different turns, each with its own share of the pseudo-label.
     """
 
+    embedding_is_scores = True
+
     def __init__(self, config: RotationConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.encoder = Encoder.branched(backbone, linear_head(num_features(backbone), 4), setting, config.bn_groups)

@@ -75,11 +75,6 @@ class SimSiam(Method):
     def backbone(self) -> nn.Module:
         return self.encoder.backbone
 
-    @property
-    def chance_loss(self) -> float:
-        """0, for predictions that have nothing to do with their targets."""
-        return 0.0
-
     def unscheduled(self) -> Iterable[nn.Parameter]:
         head = self.encoder.head
         assert isinstance(head, PredictorHead)
