@@ -218,9 +218,8 @@ def _headline(experiment: Experiment, source: Source, machine: Machine, folder: 
     hard = "".join(f" + {name}" for name, config in experiment.hard_examples.items() if config.weight > 0)
     where = f"{machine.device.type} {machine.precision}"
     out = f"resumed in {folder}" if resumed else f"into {folder}"
-    return (
-        f"{experiment.recipe}: {experiment.method.name}{hard} on {source!r}, {experiment.epochs} epochs, {where}, {out}"
-    )
+    length = f"{experiment.epochs} epoch{'s' if experiment.epochs != 1 else ''}"
+    return f"{experiment.recipe}: {experiment.method.name}{hard} on {source!r}, {length}, {where}, {out}"
 
 
 def _finish(experiment: Experiment, trainer: Trainer, folder: Path) -> None:
