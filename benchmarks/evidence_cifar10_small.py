@@ -37,6 +37,16 @@ FAMILIES = {
         "+adv+cmx": "cifar10-small-hexa-dcluster-plus",
     },
 }
+#: When does an attack pay? One change each to the arm +adv, for which `--rates` searches as for all others.
+ATTACKS: dict[str, dict[str, Any]] = {
+    "eps-2": {"epsilon": 2, "step_size": 2},
+    "eps-4": {"epsilon": 4, "step_size": 4},
+    "eps-8": {"epsilon": 8, "step_size": 8},
+    "weight-0.25": {"weight": 0.25},
+    "main-bn": {"branch": "main"},
+    "aux-generation": {"generation": "aux_train"},
+}
+FAMILIES["attacks"] = {"plain": FAMILIES["moco"]["plain"]} | dict.fromkeys(["+adv", *ATTACKS], FAMILIES["moco"]["+adv"])
 QUIET = {"training.tensorboard": "false", "training.report": "false", "monitor.knn_every": "0"}
 
 
@@ -70,6 +80,8 @@ def carry_out(job: dict[str, Any], given: argparse.Namespace) -> None:
     data, out = given.data, given.out
     changes = {**QUIET, "data": data, "epochs": job["epochs"], "seed": job["seed"]}
     changes["optimizer.learning_rate"] = job["rate"]
+    if given.family == "attacks":
+        changes |= {f"hard_examples.adversarial.{name}": value for name, value in ATTACKS.get(job["arm"], {}).items()}
     experiment = override(hexa.recipes.get(FAMILIES[given.family][job["arm"]]), changes)
     run = out / job["name"]
     begin = time.perf_counter()

@@ -8,7 +8,7 @@ import pydantic
 import pytest
 
 from hexa.config import ConfigError
-from hexa.data.view_config import RECIPES, Crops, ViewsConfig
+from hexa.data.view_config import RECIPES, Group, ViewsConfig
 
 
 def _views(**fields: Any) -> ViewsConfig:
@@ -77,9 +77,7 @@ def test_randaugment_may_have_a_place_and_no_operations() -> None:
 
 def test_views_of_one_size_are_one_group() -> None:
     config = _views(recipe="moco-cifar", size=32, num_views=3)
-    assert config.groups == (
-        Crops(count=3, size=32, scale=(0.08, 1.0), blur_probability=0.0, solarize_probability=0.0),
-    )
+    assert config.groups == (Group(3, 32, (0.08, 1.0), blur_probability=0.0, solarize_probability=0.0),)
     assert config.total_views == 3
 
 
@@ -96,6 +94,8 @@ def test_views_that_differ_in_blur_and_solarisation(name: str, expected: list[tu
     assert [(g.count, g.size, g.blur_probability, g.solarize_probability) for g in groups] == expected
     left_open = _views(recipe="swav-8crop", blur_probability=0.3).groups
     assert [g.blur_probability for g in left_open] == [0.3, 0.3]
+    smaller = _views(recipe="byol", size=160, scale=(0.1, 0.9)).groups
+    assert [(g.size, g.scale) for g in smaller] == [(160, (0.1, 0.9))] * 2
     with pytest.raises(pydantic.ValidationError, match="less than or equal to 1"):
         _views(extra_crops=[{"count": 1, "size": 8, "scale": [0.1, 0.2], "blur_probability": 1.5}])
 
@@ -163,7 +163,7 @@ def test_groups_follow_another_recipe_unless_set_by_hand(
         ({"extra_crops": {"count": 4}}, "extra_crops: a list of groups is needed"),
         ({"extra_crops": [{"count": 0, "size": 16, "scale": (0.1, 0.2)}]}, "extra_crops.0.count: input should be"),
         ({"extra_crops": [{"count": 1, "size": 16, "scale": (0.2, 0.1)}]}, "extra_crops.0.scale: two increasing"),
-        ({"extra_crops": [{"count": 1, "scale": (0.1, 0.2)}]}, "extra_crops.0.size: field required"),
+        ({"extra_crops": [{"size": 16, "scale": (0.1, 0.2)}]}, "extra_crops.0.count: field required"),
         ({"extra_crops": [{"count": 1, "sise": 1, "scale": (0.1, 0.2)}]}, "0.sise: unknown field; did you mean 'size'"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hexa.core import MAIN, STD, Batch, Branch, Example, Objective, ObjectiveConfig
+from hexa.core import MAIN, STD, Batch, Branch, Example, Method, Objective, ObjectiveConfig
 from hexa.nn.branch_norm import BranchBatchNorm
 from tests.laws.cases import BATCH, Case, all_cases, batch, train
 
@@ -63,7 +63,7 @@ def test_nothing_but_counting_statistics_changes_before_commit(case: Case) -> No
 def test_every_pass_moves_the_statistics_of_its_own_branch_once(case: Case) -> None:
     """Law 1 and REFERENCE §5.11: as many updates a pass as the clean one makes; none for the passes of an attack."""
     method = case.build()
-    norm = next(m for m in method.backbone.modules() if isinstance(m, BranchBatchNorm))
+    norm = trained_norm(method, case.batch())
 
     def updates() -> dict[str, int]:
         return {
@@ -79,6 +79,13 @@ def test_every_pass_moves_the_statistics_of_its_own_branch_once(case: Case) -> N
         expected[example.branch.name] = expected.get(example.branch.name, 0) + once * example.branch.update
     for name, count in updates().items():
         assert count - before[name] == expected.get(name, 0)
+
+
+def trained_norm(method: Method, data: Batch) -> BranchBatchNorm:
+    """The first batch-norm that anchors go through: that of the network that is trained, whichever is kept."""
+    method.embed(method.anchors(data), MAIN)
+    norms = [module for module in method.modules() if isinstance(module, BranchBatchNorm)]
+    return next(norm for norm in norms if norm.num_batches_tracked)
 
 
 @each_case
@@ -148,7 +155,8 @@ def test_attack_stays_in_its_ball_and_raises_the_loss_it_attacks(case: Case) -> 
     if small.get("norm") == "l2":
         small |= {"epsilon": 1e-3, "step_size": 1e-3}
     else:
-        small |= {"epsilon": 0.01, "step_size": 0.01}
+        # a step of which no sum of three, clipped or not, is zero: a pixel never comes back to where it was
+        small |= {"epsilon": 0.01, "step_size": 0.01 if small.get("steps", 1) == 1 else 0.007}
     case = Case(case.method, case.fields, {"adversarial": small})
     config = case.hard()["adversarial"]
     objective = case.objective(case.build())
@@ -168,8 +176,7 @@ def test_attack_stays_in_its_ball_and_raises_the_loss_it_attacks(case: Case) -> 
         size = delta.abs().amax() if config.norm == "linf" else delta.flatten(1).norm(dim=1).amax()
         assert float(size) <= radius * (1 + 1e-9)
         free = (slope != 0) & (crop > 0.1) & (crop < 0.9)
-        # several steps may bring a pixel whose gradient changes its sign back to where it was
-        assert float((delta[free] == 0).sum()) <= (0 if config.steps == 1 else 0.01 * int(free.sum()))
+        assert not (delta[free] == 0).any()
     losses = [
         clean.score(Example(example.crops, example.mixture, clean.score, generation)).mean()
         for example in (clean, adversarial)

@@ -60,7 +60,7 @@ def test_byols_loss_is_that_of_two_networks_and_a_predictor() -> None:
     expected = sum((2 - 2 * torch.cosine_similarity(p, z).mean()) for p, z in pairs)
     lightlys = sum(2 + 2 * NegativeCosineSimilarity()(p, z) for p, z in pairs)
     torch.testing.assert_close(expected, lightlys)
-    assert step(made, data) == pytest.approx(float(expected), rel=1e-9)
+    assert step(made, data) == pytest.approx(float(expected.detach()), rel=1e-9)
 
 
 def test_byols_target_follows_without_a_predictor_and_slower_to_the_end() -> None:
@@ -142,3 +142,25 @@ def test_mixing_regresses_both_targets() -> None:
         made.loss(prediction, other), made.loss(prediction[:, permutation], labels)[:, permutation]
     )
     torch.testing.assert_close(made.loss(prediction, own), made.loss(prediction, labels))
+
+
+def test_the_large_view_alone_predicts_the_other() -> None:
+    for made in (byol(), simsiam()):
+        data = batch(16, 12)
+        embedding = made.embed(data.crops, MAIN)
+        labels = made.pseudo_labels(data, embedding.detach())
+        whole, alone = made.loss(embedding, labels), made.loss(embedding[:1], labels)
+        assert alone.shape == (1, 4)
+        torch.testing.assert_close(alone / alone.sum(), whole[:1] / whole[:1].sum())
+        torch.testing.assert_close(made.correct(embedding[:1], labels), made.correct(embedding, labels)[:1])
+
+
+def test_a_momentum_twin_drops_nothing() -> None:
+    from timm.layers import DropPath
+
+    from hexa.nn.momentum import twin_of
+
+    network = nn.Sequential(nn.Dropout(0.5), DropPath(0.5))
+    rows = torch.ones(64, 4)
+    assert torch.equal(twin_of(network)(rows), rows)
+    assert not torch.equal(network(rows), rows)

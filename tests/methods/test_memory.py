@@ -125,3 +125,10 @@ def test_images_of_another_data_set_are_their_own_memory() -> None:
         data = replace(data, known=False, index=torch.full((BATCH,), 10**6))
         embedding = made.embed(made.anchors(data), MAIN).detach()
         torch.testing.assert_close(made.pseudo_labels(data, embedding).keys, embedding[0])
+
+
+def test_of_an_image_that_comes_twice_the_last_counts() -> None:
+    bank = InstanceBank(8, 4, 0.0, seed=0)
+    rows = F.normalize(torch.randn(3, 4, generator=Stream(2).generator()))
+    bank.update(torch.tensor([5, 2, 5]), rows)
+    torch.testing.assert_close(bank.rows[[5, 2]], rows[[2, 1]])

@@ -81,6 +81,26 @@ def test_a_mixed_query_hides_both_images_it_shows_and_keeps_both_positives_in_th
     torch.testing.assert_close(made.loss(query, second), naive(query, clean, partner, hidden))
 
 
+def test_views_mixed_twice_hide_all_that_they_show() -> None:
+    made, clean, query = method(), unit(2, BATCH, 6), unit(2, BATCH, 6, seed=1)
+    once, again = torch.tensor([1, 0, 2, 3]), torch.tensor([2, 3, 0, 1])
+    partner = [once.tolist()[i] for i in range(BATCH)]
+    for position, mixed in enumerate(labels_of(made, clean).mixed(once)):
+        first, second = mixed.mixed(again)
+        shown = [{i, partner[i], again.tolist()[i], partner[again.tolist()[i]]} for i in range(BATCH)]
+        own = [i if position == 0 else partner[i] for i in range(BATCH)]
+        torch.testing.assert_close(made.loss(query, first), naive(query, clean, own, shown))
+        other = [own[i] for i in again.tolist()]
+        torch.testing.assert_close(made.loss(query, second), naive(query, clean, other, shown))
+
+
+def test_the_large_view_alone_is_a_query_too() -> None:
+    made, clean, query = method(), unit(2, BATCH, 6), unit(2, BATCH, 6, seed=1)
+    labels = labels_of(made, clean)
+    torch.testing.assert_close(made.loss(query[:1], labels), made.loss(query, labels)[:1])
+    torch.testing.assert_close(made.correct(query[:1], labels), made.correct(query, labels)[:1])
+
+
 def test_joint_compares_adversarial_views_with_each_other() -> None:
     made, query = method(adversarial_terms="joint"), unit(2, BATCH, 6, seed=1)
     found = made.loss(query, labels_of(made, unit(2, BATCH, 6))).mean()

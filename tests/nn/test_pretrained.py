@@ -201,7 +201,7 @@ def test_half_a_checkpoint_is_one_line(tmp_path: Path) -> None:
         load_backbone(tmp_path / "half.pth")
 
 
-@pytest.mark.parametrize("names", [("query", "key"), ("student", "teacher"), ("encoder", "momentum")])
+@pytest.mark.parametrize("names", [("query", "key"), ("teacher", "student"), ("encoder", "momentum")])
 def test_an_unfinished_run_gives_its_newest_good_checkpoint(tmp_path: Path, names: tuple[str, str]) -> None:
     run = run_folder(tmp_path / "run")
     older, newer = stirred(build(SMALL), 1), stirred(convert(build(SMALL), ("main", "aux")), 2)

@@ -115,6 +115,11 @@ def test_benchmark_covers_what_combines(name: str) -> None:
     assert list(measured["schemes"]) == expected
 
 
+def test_benchmark_covers_terms_with_batch_norms_of_their_own() -> None:
+    fields = {"batch_size": 8, "views.size": 16, "training.precision": "fp32", "hard_examples.mixup.branch": "mixed"}
+    assert benchmark(experiment("moco", ("mixup",), **fields), repeats=1)["end_to_end_images_per_second"] > 0
+
+
 def test_a_vit_is_told_that_it_has_one_branch(tmp_path: Path) -> None:
     said = io.StringIO()
     options = {"img_size": 16, "patch_size": 8, "embed_dim": 12, "depth": 1, "num_heads": 2}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hexa.training.optimizers import OptimizerConfig, build
+from hexa.training.optimizers import OptimizerConfig, build, clip_each_gradient
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -85,3 +85,21 @@ def test_weight_decay_goes_along_half_a_cosine() -> None:
     config = OptimizerConfig(weight_decay=0.04, final_weight_decay=0.4)
     assert [config.weight_decay_at(share) for share in (0, 0.5, 1)] == pytest.approx([0.04, 0.22, 0.4])
     assert OptimizerConfig(weight_decay=0.04).weight_decay_at(0.7) == 0.04
+
+
+def test_lars_scales_without_weight_decay_too() -> None:
+    weight, bias = nn.Parameter(torch.tensor([[3.0, 4.0]])), nn.Parameter(torch.tensor([2.0]))
+    optimizer = build([weight, bias], OptimizerConfig(name="lars", learning_rate=1.0, momentum=0.0, weight_decay=0), 1)
+    weight.grad, bias.grad = torch.tensor([[0.0, 2.0]]), torch.tensor([1.0])
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), torch.tensor([[3.0, 4.0 - 0.001 * 5]]))
+    torch.testing.assert_close(bias.detach(), torch.tensor([1.0]))
+
+
+def test_each_gradient_is_clipped_on_its_own() -> None:
+    parameters = [nn.Parameter(torch.zeros(2)) for _ in range(3)]
+    parameters[0].grad, parameters[1].grad = torch.tensor([3.0, 4.0]), torch.tensor([0.3, 0.4])
+    clip_each_gradient(parameters, 1.0)
+    torch.testing.assert_close(parameters[0].grad, torch.tensor([0.6, 0.8]))
+    torch.testing.assert_close(parameters[1].grad, torch.tensor([0.3, 0.4]))
+    assert parameters[2].grad is None

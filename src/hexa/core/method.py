@@ -87,8 +87,6 @@ class Method(nn.Module, ABC):
 
     #: Pseudo-labels are made of the clean embedding of the same images (SwAV's codes, SimCLR's dictionary).
     labels_from_embedding: bool = False
-    #: The embedding is a score for each class, not a point among others: that it has few directions is no collapse.
-    embedding_is_scores: bool = False
 
     @property
     @abstractmethod
@@ -121,6 +119,13 @@ class Method(nn.Module, ABC):
     def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
         """Whether the pseudo-label is the most likely one, bool [V, B]: contrastive accuracy."""
         raise NotImplementedError
+
+    def directions(self, embedding: Tensor) -> Tensor | None:
+        """What of an embedding should fill its space, [V, B, D], for the logs; None where it is a score for each class.
+
+        One point or few directions there are a collapse.
+        """
+        return embedding
 
     @property
     def chance_loss(self) -> float | None:

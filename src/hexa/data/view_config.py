@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pydantic
@@ -21,7 +22,7 @@ _SWAV = {
 }
 _SMALL = {"size": 96, "scale": (0.05, 0.14)}
 _BYOL = {"size": 224, "num_views": 1, "saturation": 0.2, "blur_probability": 1.0}
-_BYOL_SECOND = {"count": 1, "size": 224, "blur_probability": 0.1, "solarize_probability": 0.2}
+_BYOL_SECOND = {"count": 1, "blur_probability": 0.1, "solarize_probability": 0.2}
 _COLOURS = ("jitter", "grayscale", "blur", "solarize")
 
 # REFERENCE §2.2 (v1, v2), §2.6 (cifar), §4.2 (swav); crop-flip is what supervised probes train on (§7.1). Nothing is
@@ -56,12 +57,12 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
     # SimCLR: REFERENCE §3.3, here bilinear. BYOL and DINO (their papers' appendices): the two large views differ.
     "simclr": {"scale": (0.08, 1.0), "brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2},
-    "byol": _BYOL | {"scale": (0.08, 1.0), "extra_crops": ({**_BYOL_SECOND, "scale": (0.08, 1.0)},)},
+    "byol": _BYOL | {"scale": (0.08, 1.0), "extra_crops": (_BYOL_SECOND,)},
     "dino": _BYOL
     | {
         "scale": (0.4, 1.0),
         "extra_crops": (
-            {**_BYOL_SECOND, "scale": (0.4, 1.0)},
+            _BYOL_SECOND,
             {"count": 8, "size": 96, "scale": (0.05, 0.4), "blur_probability": 0.5},
         ),
     },
@@ -79,23 +80,35 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
+@dataclass(frozen=True)
+class Group:
+    """Views of one size, all drawn alike: what `Crops` says, with nothing left open."""
+
+    count: int
+    size: int
+    scale: Range
+    blur_probability: float
+    solarize_probability: float
+
+
 class Crops(Config):
-    """A group of views of one size, all drawn alike."""
+    """A further group of views. What is none is as in the first views."""
 
     count: int = pydantic.Field(gt=0)
     """Independent draws for every image."""
-    size: int = pydantic.Field(gt=0)
+    size: int | None = pydantic.Field(default=None, gt=0)
     """Pixels of a view's side."""
-    scale: Range
+    scale: Range | None = None
     """Share of the image's area that a crop covers."""
     blur_probability: float | None = pydantic.Field(default=None, ge=0, le=1)
-    """How often a view is blurred; none is as the first views."""
+    """How often a view is blurred."""
     solarize_probability: float | None = pydantic.Field(default=None, ge=0, le=1)
-    """How often values from ½ upwards are inverted; none is as the first views."""
+    """How often values from ½ upwards are inverted."""
 
     @pydantic.model_validator(mode="after")
     def _valid(self) -> Crops:
-        _check_range("scale", self.scale, 1.0)
+        if self.scale is not None:
+            _check_range("scale", self.scale, 1.0)
         return self
 
 
@@ -156,14 +169,11 @@ class ViewsConfig(Config):
         return self.based_on
 
     @property
-    def groups(self) -> tuple[Crops, ...]:
-        """All groups in the order of the views: num_views of size and scale, then extra_crops; nothing left open."""
-        common = {"blur_probability": self.blur_probability, "solarize_probability": self.solarize_probability}
-        first = Crops(count=self.num_views, size=self.size, scale=self.scale)
-        return tuple(
-            group.model_copy(update={name: value for name, value in common.items() if getattr(group, name) is None})
-            for group in (first, *self.extra_crops)
-        )
+    def groups(self) -> tuple[Group, ...]:
+        """All groups in the order of the views: num_views of the fields here, then extra_crops."""
+        first = Group(self.num_views, self.size, self.scale, self.blur_probability, self.solarize_probability)
+        given = (group.model_dump(exclude_none=True) for group in self.extra_crops)
+        return (first, *(replace(first, **group) for group in given))
 
     @property
     def total_views(self) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hexa.data.view_config import Crops, ViewsConfig
+from hexa.data.view_config import Group, ViewsConfig
 from hexa.ops import geometry, photometric, randaugment
 from hexa.runtime.random import Stream
 
@@ -51,7 +51,7 @@ class Views:
                 crops += self._group(images, share, group).unbind()
         return tuple(crops)
 
-    def _group(self, images: Tensor, numbers: Tensor, group: Crops) -> Tensor:
+    def _group(self, images: Tensor, numbers: Tensor, group: Group) -> Tensor:
         """The views of one group, [count, B, 3, S, S], that `numbers` [count, B, P] decide."""
         batch, size = len(images), group.size
         height, width = images.shape[2:]
@@ -98,19 +98,19 @@ class Views:
             drawn.append(numbers[rows.start or 0 :].transpose(0, 1))
         return torch.cat(drawn)
 
-    def by_group(self, numbers: Tensor) -> Iterator[tuple[Crops, Tensor]]:
+    def by_group(self, numbers: Tensor) -> Iterator[tuple[Group, Tensor]]:
         """Each group with its share [count, …] of the numbers [V, …] of all views."""
         shares = torch.split(numbers, [group.count for group in self.groups])
         return zip(self.groups, shares, strict=True)
 
     def boxes(
-        self, numbers: Tensor, height: Tensor | int, width: Tensor | int, group: Crops
+        self, numbers: Tensor, height: Tensor | int, width: Tensor | int, group: Group
     ) -> tuple[geometry.Boxes, Tensor]:
         """The crop boxes and flips [n], on the CPU, that `numbers` [n, P] decide for images of these sizes."""
         boxes = geometry.random_boxes(numbers[:, _BOX], height, width, group.scale, self.config.ratio)
         return boxes, numbers[:, _FLIP] < self.config.flip_probability
 
-    def recolor_(self, crops: Tensor, numbers: Tensor, group: Crops) -> None:
+    def recolor_(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         """Colour operations in place on crops [n, 3, S, S] of a group, as `numbers` [n, P] decide, each on its share.
 
         Pixels are in [0, 1].
@@ -118,7 +118,7 @@ class Views:
         for name in self.config.order:
             getattr(self, f"_{name}")(crops, numbers, group)
 
-    def _jitter(self, crops: Tensor, numbers: Tensor, group: Crops) -> None:
+    def _jitter(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         config = self.config
         index = _chosen(numbers, _JITTER, config.jitter_probability)
         if not len(index) or not (config.brightness or config.contrast or config.saturation or config.hue):
@@ -143,10 +143,10 @@ class Views:
             (numbers[:, _ORDER] * len(photometric.ORDERS)).long(),
         )
 
-    def _grayscale(self, crops: Tensor, numbers: Tensor, group: Crops) -> None:
+    def _grayscale(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         _apply_(crops, _chosen(numbers, _GRAYSCALE, self.config.grayscale_probability), photometric.grayscale)
 
-    def _blur(self, crops: Tensor, numbers: Tensor, group: Crops) -> None:
+    def _blur(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         index = _chosen(numbers, _BLUR, group.blur_probability)
         low, high = self.config.blur_sigma
         radius = photometric.blur_radius(high, crops.shape[-1])
@@ -154,10 +154,10 @@ class Views:
             sigma = photometric.to_device(low + (high - low) * numbers[index, _SIGMA], crops.device)
             _apply_(crops, index, lambda some: photometric.gaussian_blur(some, sigma, radius))
 
-    def _solarize(self, crops: Tensor, numbers: Tensor, group: Crops) -> None:
+    def _solarize(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         _apply_(crops, _chosen(numbers, _SOLARIZE, group.solarize_probability), photometric.solarize)
 
-    def _randaugment(self, crops: Tensor, numbers: Tensor, group: Crops) -> None:
+    def _randaugment(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         config = self.config
         if not config.randaugment_ops:
             return
@@ -166,8 +166,7 @@ class Views:
             _apply_(crops, plan.rows, functools.partial(randaugment.apply, chosen=plan))
 
 
-def _chosen(numbers: Tensor, column: int, probability: float | None) -> Tensor:
-    assert probability is not None, "groups come from ViewsConfig.groups, which leaves nothing open"
+def _chosen(numbers: Tensor, column: int, probability: float) -> Tensor:
     return (numbers[:, column] < probability).nonzero()[:, 0]
 
 

@@ -50,7 +50,7 @@ class Mixup(HardExample):
         device, count = source.crops[0].device, len(source)
         permutation = draws.partners(count, stream).to(device, non_blocking=True)
         kept = torch.stack([self._shares(count, stream.child("share", n)) for n in range(len(source.crops))])
-        kept = kept.to(device, non_blocking=True)  # [V, B]
+        kept = kept.float().to(device, non_blocking=True)  # [V, B]
         views = tuple(
             # a mean of valid pixels is one, up to rounding
             torch.lerp(crop[permutation], crop, share.to(crop.dtype)[:, None, None, None]).clamp_(0, 1)

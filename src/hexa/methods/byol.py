@@ -51,7 +51,8 @@ class OtherViews(PseudoLabels):
     def nearest_is_own(self, prediction: Tensor) -> Tensor:
         """Whether of all images' targets the own one is nearest to a prediction [V, B, D]; bool [V, B]."""
         images = torch.arange(prediction.shape[1], device=prediction.device)
-        return (prediction @ self.targets.to(prediction.dtype).mT).argmax(-1) == images
+        targets = self.targets[: len(prediction)].to(prediction.dtype)
+        return (prediction @ targets.mT).argmax(-1) == images
 
 
 class BYOL(Method):
@@ -97,7 +98,7 @@ class BYOL(Method):
     def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
         assert isinstance(labels, OtherViews)
         # the two published terms are added, not averaged
-        return len(embedding) * (2 - 2 * (embedding * labels.targets).sum(-1))
+        return len(embedding) * (2 - 2 * (embedding * labels.targets[: len(embedding)]).sum(-1))
 
     def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
         """Whether the own target is nearer than those of the other images of the batch."""

@@ -48,7 +48,7 @@ class DeepClusterConfig(MethodConfig):
 
     def check(self, setting: Setting) -> None:
         check_groups(self.bn_groups, setting.world_size)
-        setting.check_crops(max(self.crops_for_assign) + 1, None, "method.crops_for_assign names more")
+        setting.check_crops(max(self.crops_for_assign) + 1, None, "method.crops_for_assign names a crop there is not")
         seen = setting.steps_per_epoch * setting.batch_size
         if max(self.num_prototypes) > seen:
             fewer = ",".join(str(min(count, max(1, seen // 10))) for count in self.num_prototypes)

@@ -80,13 +80,14 @@ class DINO(Method):
     P_t = softmax((z′_t·w′ − c) / τ′), z′ and w′ of the momentum network, c the running mean of its scores; rows w are
     unit vectors (weight normalisation with its lengths fixed at 1). A hard example is to be recognised as the class of
     its clean image. Any backbone serves; one without batch-norm (a ViT) has one branch for all examples.
+    The published code lets the lengths of w learn for small ViTs; here they are fixed, as by its `norm_last_layer`.
     """
 
     def __init__(self, config: DINOConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
         head = _head(num_features(backbone), config.hidden, config.bottleneck)
-        self.encoder, self.teacher = Encoder.with_twin(backbone, head, setting, config.bn_groups)
+        self.student, self.teacher = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         self.prototypes = nn.Linear(config.bottleneck, config.num_prototypes, bias=False)
         self.teacher_prototypes = twin_of(self.prototypes)
         self.register_buffer("center", torch.zeros(config.num_prototypes))
@@ -96,7 +97,8 @@ class DINO(Method):
 
     @property
     def backbone(self) -> nn.Module:
-        return self.encoder.backbone
+        """The teacher's, which is better than the student's, as published."""
+        return self.teacher.backbone
 
     @property
     def chance_loss(self) -> float:
@@ -107,7 +109,7 @@ class DINO(Method):
         return batch.crops
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        return self.encoder.embed(crops, branch)
+        return self.student.embed(crops, branch)
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SoftClasses:
@@ -138,7 +140,7 @@ class DINO(Method):
     def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
         assert isinstance(labels, SoftClasses)
         momentum = cosine_momentum(self.config.momentum, batch.step, self.total_steps)
-        follow(self.teacher, self.encoder, momentum)
+        follow(self.teacher, self.student, momentum)
         follow(self.teacher_prototypes, self.prototypes, momentum)
         center = processes.all_reduce_sum(labels.center.clone()) / processes.world_size()
         self.center.lerp_(center.to(self.center.dtype), 1 - self.config.center_momentum)

@@ -88,8 +88,6 @@ class Jigsaw(Method):
     normalises the colours of each tile, against shortcuts; here tiles of a view share their colours.
     """
 
-    embedding_is_scores = True
-
     def __init__(self, config: JigsawConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
@@ -122,6 +120,9 @@ class Jigsaw(Method):
         (puzzle,) = crops
         cut = tiles.cut(puzzle, self.config.puzzle.grid)
         return self.encoder.project((cut,), branch, together=False)
+
+    def directions(self, embedding: Tensor) -> None:
+        return None
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Orders:

@@ -51,8 +51,6 @@ class Rotation(Method):
     different turns, each with its own share of the pseudo-label.
     """
 
-    embedding_is_scores = True
-
     def __init__(self, config: RotationConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.encoder = Encoder.branched(backbone, linear_head(num_features(backbone), 4), setting, config.bn_groups)
@@ -80,6 +78,9 @@ class Rotation(Method):
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         return self.encoder.project(crops, branch)
+
+    def directions(self, embedding: Tensor) -> None:
+        return None
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Turns:

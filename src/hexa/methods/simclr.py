@@ -51,25 +51,26 @@ class SimCLRLabels(PseudoLabels):
     """Which image of the batch each is, and the batch as a dictionary.
 
     dictionary: [2, M, D], detached clean embeddings of the batch of all processes. own: int64 [B], the image whose
-    other view is to be found. shown: [B], a second image that a mixed view shows, else own. is_mixed: whether any does.
-    crops: clean views, for `clae`.
+    other view is to be found. shown: [B, S], what other images a mixed view shows. crops: clean views, for `clae`, and
+    precision, that of the step's passes.
     """
 
     dictionary: Tensor
     own: Tensor
     shown: Tensor
-    is_mixed: bool = False
     crops: tuple[Tensor, ...] = ()
+    precision: torch.dtype = torch.float32
 
     def __getitem__(self, index: Index) -> SimCLRLabels:
         crops = tuple(crop[index] for crop in self.crops)
         return replace(self, own=self.own[index], shown=self.shown[index], crops=crops)
 
     def mixed(self, permutation: Tensor) -> tuple[SimCLRLabels, SimCLRLabels]:
-        other = self.own[permutation]
+        # of views mixed before, all that either of the two shows is shown now
+        other, seen = self.own[permutation], torch.cat([self.shown, self.shown[permutation]], 1)
         return (
-            replace(self, shown=other, is_mixed=True),
-            replace(self, own=other, shown=self.own, is_mixed=True),
+            replace(self, shown=torch.cat([seen, other[:, None]], 1)),
+            replace(self, own=other, shown=torch.cat([seen, self.own[:, None]], 1)),
         )
 
 
@@ -79,7 +80,8 @@ class SimCLR(Method):
     The clean term goes back through both views, gathered over processes with their gradient. A hard example is a query
     against the detached clean batch: its other view is the positive, and the clean views of whatever it shows itself
     are no negatives. Mixed views are always such queries; for adversarial ones `adversarial_terms` has two more forms.
-    The published code adds the means of both views, which is twice this loss; under LARS only weight decay could tell.
+    The published code adds the means of both views, which is twice this loss; under LARS that matters to weight decay,
+    batch-norms and biases alone.
     """
 
     labels_from_embedding = True
@@ -111,22 +113,28 @@ class SimCLR(Method):
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SimCLRLabels:
         assert embedding is not None, "the dictionary is made of the clean embedding"
         own = torch.arange(batch.rows.start, batch.rows.stop, device=embedding.device)
-        crops = batch.crops if self.config.adversarial_terms == "clae" else ()
-        return SimCLRLabels(_gathered(embedding.detach()), own, own, crops=crops)
+        labels = SimCLRLabels(_gathered(embedding.detach()), own, own.new_empty(len(own), 0))
+        if self.config.adversarial_terms != "clae":
+            return labels
+        device = embedding.device.type
+        precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+        return replace(labels, crops=batch.crops, precision=precision)
 
     def clean_loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
         """NT-Xent of the views among themselves, [2, B], with gradient through all of them."""
         count = embedding.shape[1]
         own = processes.rank() * count + torch.arange(count, device=embedding.device)
-        return nt_xent(embedding, _gathered(embedding), own, own, self.config.temperature)
+        return nt_xent(embedding, _gathered(embedding), own, own[:, None], self.config.temperature)
 
     def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
         assert isinstance(labels, SimCLRLabels)
-        form = "query" if labels.is_mixed else self.config.adversarial_terms
+        form = "query" if labels.shown.shape[1] else self.config.adversarial_terms
         if form == "joint":
             return self.clean_loss(embedding, labels)
         if form == "clae":
-            clean = self.encoder.embed(labels.crops, _STILL)
+            half = labels.precision != torch.float32
+            with torch.autocast(embedding.device.type, labels.precision if half else None, enabled=half):
+                clean = self.encoder.embed(labels.crops, _STILL)
             pairs = [self.clean_loss(torch.stack(views), labels) for views in zip(clean, embedding, strict=True)]
             return torch.stack([losses.mean(0) for losses in pairs])
         return nt_xent(embedding, labels.dictionary, labels.own, labels.shown, self.config.temperature)

@@ -86,13 +86,16 @@ class SimSiam(Method):
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         return self.encoder.project(crops, branch, together=False)
 
+    def directions(self, embedding: Tensor) -> Tensor:
+        return embedding[..., self.config.dim :]
+
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> OtherViews:
         assert embedding is not None, "targets are made of the clean embedding"
         return OtherViews(embedding.detach()[..., self.config.dim :].flip(0))
 
     def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
         assert isinstance(labels, OtherViews)
-        return -(embedding[..., : self.config.dim] * labels.targets).sum(-1)
+        return -(embedding[..., : self.config.dim] * labels.targets[: len(embedding)]).sum(-1)
 
     def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
         """Whether the own target is nearer than those of the other images of the batch."""

@@ -53,7 +53,7 @@ class SwAVConfig(MethodConfig):
     def check(self, setting: Setting) -> None:
         check_groups(self.bn_groups, setting.world_size)
         setting.check_crops(
-            max(2, *(crop + 1 for crop in self.crops_for_assign)), None, "method.crops_for_assign names more"
+            max(2, *(crop + 1 for crop in self.crops_for_assign)), None, "a crop predicts the code of another"
         )
         if 0 < self.queue_size < setting.batch_size:
             message = f"{self.queue_size} is less than a batch; use {15 * setting.batch_size}, or 0 for none"

@@ -91,8 +91,9 @@ class Encoder(nn.Module):
         return projection
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """As for any module; `multi_crop`, which is not a call of it, too."""
+        """As for any module; `multi_crop` and `features`, which are not calls of it, too."""
         super().compile(*args, **kwargs)
+        self.features = torch.compile(self.features, *args, **kwargs)  # type: ignore[method-assign]
         self.multi_crop = torch.compile(self.multi_crop, *args, **kwargs)  # type: ignore[method-assign]
 
     def multi_crop(self, crops: tuple[Tensor, ...]) -> Tensor:

@@ -31,8 +31,10 @@ class InstanceBank(nn.Module):
     def update(self, index: Tensor, embedding: Tensor) -> None:
         """Remember the unit vectors [b, D] of the images `index` [b] of this process; every process calls it."""
         index, embedding = processes.all_gather(index), processes.all_gather(embedding).to(self.rows.dtype)
-        before = self.rows[index]
-        self.rows[index] = F.normalize(before.lerp(embedding, 1 - self.momentum))
+        # an image that stands in for an unreadable one comes twice; all processes must keep the same of its embeddings
+        place = torch.arange(len(index), dtype=torch.int32, device=index.device)
+        last = ((index[:, None] == index) * place).amax(1)
+        self.rows[index] = F.normalize(self.rows[index].lerp(embedding[last], 1 - self.momentum))
 
     def note(self) -> str:
         """A line for a user: what it takes."""

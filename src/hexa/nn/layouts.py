@@ -81,6 +81,7 @@ def find_backbone(state: State, network: nn.Module, where: str) -> tuple[dict[st
     The second is the name of the encoder that the method keeps it in: query, encoder …
 
     Every prefix under which all keys of the network lie is a candidate; of several, the one that is no momentum twin.
+    But of a student and its teacher, the teacher is what was trained for (DINO).
     """
     own = network.state_dict()
     probe = next(iter(own))
@@ -89,6 +90,9 @@ def find_backbone(state: State, network: nn.Module, where: str) -> tuple[dict[st
     trained = [prefix for prefix in whole if not any(word in prefix.split(".") for word in TWINS)]
     if not whole:
         raise UserError(f"{where}: holds no network as config.yaml describes it; the run has been changed since")
+    taught = [prefix for prefix in whole if "teacher" in prefix.split(".")]
+    if taught and any("student" in prefix.split(".") for prefix in whole):
+        trained = taught
     chosen = (trained or whole)[0]
     return {key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)}, owner(chosen)
 

@@ -7,14 +7,21 @@ import math
 from typing import TypeVar
 
 import torch
+from timm.layers import DropPath
 from torch import Tensor, nn
 
 Network = TypeVar("Network", bound=nn.Module)
 
 
 def twin_of(network: Network) -> Network:
-    """An exact copy that takes no gradient."""
-    return copy.deepcopy(network).requires_grad_(False)
+    """An exact copy that takes no gradient and drops nothing."""
+    twin = copy.deepcopy(network).requires_grad_(False)
+    for module in twin.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        elif isinstance(module, DropPath):
+            module.drop_prob = 0.0
+    return twin
 
 
 @torch.no_grad()

@@ -72,9 +72,9 @@ def nt_xent(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor, tempe
 
         ℓ_vi = −log [ exp(q_vi·d_wj/τ) / Σ_(u,m) exp(q_vi·d_um/τ) ],   j = own_i, w the other view,
 
-    (u, m) running over the dictionary without what the query shows itself: (v, own_i) and (v, shown_i).
-    query: [2, B, D], dictionary: [2, M, D], unit rows; both may take a gradient. own, shown: int64 [B], places in the
-    dictionary. Returns [2, B].
+    (u, m) running over the dictionary without what the query shows itself: (v, own_i) and (v, m) for m in shown_i.
+    query: [V, B, D], the first V of both views, dictionary: [2, M, D], unit rows; both may take a gradient. own: int64
+    [B], shown: [B, S], places in the dictionary. Returns [V, B].
     """
     scores, positive = _dictionary_scores(query, dictionary, own, shown)
     with torch.autocast(query.device.type, enabled=False):
@@ -83,18 +83,18 @@ def nt_xent(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor, tempe
 
 
 def finds_other_view(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor) -> Tensor:
-    """Whether the other view of the own image is the most similar; bool [2, B]. Arguments as `nt_xent`."""
+    """Whether the other view of the own image is the most similar; bool [V, B]. Arguments as `nt_xent`."""
     scores, positive = _dictionary_scores(query, dictionary, own, shown)
     return scores.argmax(-1, keepdim=True).eq(positive).squeeze(-1)
 
 
 def _dictionary_scores(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines [2, B, 2·M], −∞ where they don't take part, and the places [2, B, 1] of the positives."""
-    size, views = dictionary.shape[1], torch.arange(2, device=query.device)[:, None]
+    """Cosines [V, B, 2·M], −∞ where they don't take part, and the places [V, B, 1] of the positives."""
+    size, views = dictionary.shape[1], torch.arange(len(query), device=query.device)[:, None]
     with torch.autocast(query.device.type, enabled=False):
         dtype = torch.promote_types(query.dtype, torch.float32)
         scores = query.to(dtype) @ dictionary.to(dtype).flatten(0, 1).T
-    hidden = torch.stack([own + views * size, shown + views * size], -1)  # [2, B, 2]
+    hidden = torch.cat([own[:, None], shown], 1) + views[..., None] * size  # [V, B, 1 + S]
     return scores.scatter(-1, hidden, -torch.inf), (own + (1 - views) * size)[..., None]
 
 

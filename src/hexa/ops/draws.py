@@ -20,7 +20,6 @@ def reversed_order(count: int) -> Tensor:
 
 
 def normal_like(crop: Tensor, stream: Stream) -> Tensor:
-    """Normal numbers of the shape and on the device of the crop [B, 3, S, S] of this process's images."""
-    generator = stream.child(processes.rank()).generator()
-    noise = torch.randn(crop.shape, generator=generator).to(crop.dtype)
-    return noise.to(crop.device, non_blocking=True)
+    """Normal numbers for the crop [B, 3, S, S] of this process's images, drawn where it is: devices differ in them."""
+    generator = stream.child(processes.rank()).generator(crop.device)
+    return torch.randn(crop.shape, generator=generator, device=crop.device).to(crop.dtype)

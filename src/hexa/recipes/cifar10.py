@@ -33,7 +33,7 @@ def offer(
         full = f"cifar10-small-{name}" if small else f"cifar10-{name}"
         expected = "see benchmarks/README.md" if small else "no published value at this size. Not yet run here"
         length = f"{20 if small else 200} epochs of 50,000 images; {'minutes on two cores' if small else 'for a GPU'}"
-        passes = f"{1 + len(hard)} times the passes of the plain method" if hard else "that of the plain method"
+        more = f" and {len(hard)} pass{'es' if len(hard) > 1 else ''} of the views more a step" if hard else ""
         register(
             full,
             lambda full=full, small=small: make(full, hard, small),  # type: ignore[misc]
@@ -43,7 +43,7 @@ def offer(
 
             Expected: {expected}.
 
-            Cost: {passes}, {length}.
+            Cost: that of the method{more}, {length}.
             """,
         )
 

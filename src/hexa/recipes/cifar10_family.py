@@ -1,8 +1,8 @@
 """CIFAR-10 with every other method, on ResNet-18 and on a narrow network for two cores, plain and with hard examples.
 
-Where a paper has settings for images of this size they are used (SimCLR: REFERENCE §3.2; SimSiam, InstDisc, rotation:
-the papers' CIFAR sections). Elsewhere nothing official exists: the method's own fields are shrunk with the network, and
-the optimizer is that of the MoCo recipes.
+SimCLR is as its authors have it at this size (REFERENCE §3.2), SimSiam too; InstDisc and rotation have their papers'
+fields (softmax and τ 0.1; batch, momentum and decay), but not their schedules. Elsewhere nothing official exists: the
+method's own fields are shrunk with the network, and optimizer and schedule are those of the MoCo recipes.
 """
 
 from __future__ import annotations

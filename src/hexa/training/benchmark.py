@@ -158,9 +158,12 @@ class _Bench:
         self.schemes = {
             name: terms for name, terms in SCHEMES.items() if not refusals(self._scheme(parts, terms, plain))
         }
-        widest = self._scheme(parts, max(self.schemes.values(), key=len), plain)
+        widest = parts.hard_examples(max(self.schemes.values(), key=len))
+        # the experiment's own terms may need batch-norms that no scheme has
+        own = experiment.model_dump(mode="json")["hard_examples"]
+        needed = override(experiment, {"hard_examples": own | widest, "objective.split": False})
         data_size = _BATCHES_OF_DATA * experiment.batch_size
-        self.method = build_method(widest, roomy_setting(widest, data_size), machine)
+        self.method = build_method(needed, roomy_setting(needed, data_size), machine)
         self.optimizer = optimizers.build(
             self.method.parameters(), experiment.optimizer, experiment.batch_size, self.method.unscheduled()
         )

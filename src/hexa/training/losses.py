@@ -105,8 +105,8 @@ class StepFacts:
             return
         self.facts[f"accuracy/{name}"] = part.accuracy()
         self.facts |= {f"{fact}/{name}": value.detach() for fact, value in part.facts.items()}
-        if name == STD and not part.method.embedding_is_scores:
-            self.embedding = part.embedding
+        if name == STD:
+            self.embedding = part.method.directions(part.embedding)
 
     @property
     def directions(self) -> int:

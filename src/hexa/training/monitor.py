@@ -15,6 +15,8 @@ from hexa.config import Config
 LOW_FEATURE_STD = 0.05
 #: An effective rank below this share of the embedding's width, or below 2, is a collapse to few directions.
 LOW_RANK_SHARE = 0.03
+#: Rows of the embedding that the effective rank is taken of.
+_RANK_ROWS = 512
 #: A loss within this of ln(1 + K) has learned nothing.
 CHANCE_MARGIN = 0.02
 #: … for so many lines of metrics.
@@ -47,6 +49,7 @@ def feature_std(embedding: Tensor) -> Tensor:
 def effective_rank(embedding: Tensor) -> Tensor:
     """exp(−Σ p log p) of the normalised singular values p of the centred embeddings [B, D]; 0-d, 1 … min(B − 1, D)."""
     flat = embedding.flatten(0, -2).float()
+    flat = flat[:_RANK_ROWS]  # enough to see a collapse, and wide embeddings would take seconds
     values = torch.linalg.svdvals(flat - flat.mean(0))
     share = values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
     rank: Tensor = torch.special.entr(share).sum().exp()
@@ -92,7 +95,7 @@ class Watch:
         if spread is not None:
             message = (
                 f"the embedding hardly varies (std {spread:.3f}, healthy is near 1): it is collapsing to one point; "
-                "lower optimizer.learning_rate or raise method.temperature"
+                "lower optimizer.learning_rate, or raise the temperature of a method that has one"
             )
             said.append(self._once("std", spread < LOW_FEATURE_STD, message))
         if rank is not None:
@@ -107,7 +110,7 @@ class Watch:
             near = abs(loss - self.chance_loss) < CHANCE_MARGIN * self.chance_loss
             self.stuck = self.stuck + 1 if near else 0
             message = (
-                f"the loss stays at {loss:.3f}, that of guessing among all keys ({self.chance_loss:.3f}): "
+                f"the loss stays at {loss:.3f}, that of guessing ({self.chance_loss:.3f}): "
                 "nothing is learned yet; change optimizer.learning_rate, or look at the views with hexa visualize"
             )
             said.append(self._once("chance", self.stuck >= STUCK_LINES, message))

@@ -32,7 +32,7 @@ class OptimizerConfig(Config):
     trust: float = pydantic.Field(default=0.001, gt=0)
     """larc and lars only: the trust coefficient."""
     max_gradient_norm: float | None = pydantic.Field(default=None, gt=0)
-    """Scale the gradient of all parameters down to this norm where it is longer; none leaves it."""
+    """Scale the gradient of each parameter tensor down to this norm where it is longer (DINO); none leaves it."""
     final_weight_decay: float | None = pydantic.Field(default=None, ge=0)
     """Where weight decay goes by half a cosine over the run (DINO); none keeps it."""
     nesterov: bool = False
@@ -85,8 +85,9 @@ def _larc(groups: Groups, config: OptimizerConfig, learning_rate: float) -> torc
         trust_coeff=config.trust,
         eps=1e-8,
         trust_clip=False,
-        always_adapt=config.name == "larc",  # else those that aren't decayed aren't scaled
     )
+    for group in made.param_groups:
+        group["always_adapt"] = group["decayed"]  # by default timm scales what has a weight decay above 0
     return made
 
 
@@ -122,3 +123,12 @@ def build(
         for (scheduled, spared), members in groups.items()
     ]
     return _BUILDERS[config.name](described, config, config.scaled_learning_rate(batch_size))
+
+
+@torch.no_grad()
+def clip_each_gradient(parameters: Iterable[nn.Parameter], norm: float) -> None:
+    """g ← g · min(1, norm / ‖g‖) for each tensor, in place, as DINO's published code does."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    shares = torch._foreach_div(torch._foreach_norm(gradients), norm)
+    torch._foreach_clamp_min_(shares, 1.0)
+    torch._foreach_div_(gradients, shares)

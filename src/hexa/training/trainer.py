@@ -19,7 +19,7 @@ from hexa.training.config import TrainingConfig
 from hexa.training.journal import Journal
 from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finite
 from hexa.training.monitor import Watch
-from hexa.training.optimizers import OptimizerConfig
+from hexa.training.optimizers import OptimizerConfig, clip_each_gradient
 from hexa.training.progress import Reporter
 from hexa.training.schedules import ScheduleConfig, learning_rate_share
 from hexa.training.signals import Interrupted, Interrupts
@@ -158,7 +158,7 @@ class Trainer:
         if self.device.type == "cpu":  # where asking makes nothing wait: stop before the weights are touched
             self._raise_if_not_finite()
         if self.plan.optimizer.max_gradient_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._parameters, self.plan.optimizer.max_gradient_norm)
+            clip_each_gradient(self._parameters, self.plan.optimizer.max_gradient_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.objective.commit(batch)
