@@ -148,7 +148,7 @@ class EpochPasses:
     """
 
     def __init__(self, loader: PretrainLoader, epoch: int) -> None:
-        labels = loader.source.labels
+        labels = loader.source.classes
         self.labels = None if labels is None else torch.from_numpy(labels)
         self._loader, self._stream = loader, loader.stream.child("before epoch", epoch)
         self.stream = self._stream.child("method")

@@ -30,9 +30,10 @@ SPLIT_NAMES = {
 class Source(ABC):
     """Images of one split, by position, undecoded.
 
-    name: as the user gave it, without the split. labels: int64 [N], or None. class_names: by label, or None. paths:
-    one per image, in the words of the source, for messages and tables. fingerprint: changes when the images do, the
-    same wherever they lie. uniform_size: (H, W) if it is known that all images have it.
+    name: as the user gave it, without the split. labels: int64 [N], a class each; or [N, C] where an image shows
+    several, 1 for present, −1 for absent, 0 for difficult; or None. class_names: by label, or None. paths: one per
+    image, in the words of the source, for messages and tables. fingerprint: changes when the images do, the same
+    wherever they lie. uniform_size: (H, W) if it is known that all images have it.
     """
 
     name: str
@@ -45,6 +46,11 @@ class Source(ABC):
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    @property
+    def classes(self) -> Labels | None:
+        """The labels where each image has exactly one, int64 [N]; None where it has several or none."""
+        return self.labels if self.labels is not None and self.labels.ndim == 1 else None
 
     @abstractmethod
     def splits(self) -> list[str]:

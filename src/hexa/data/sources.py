@@ -1,4 +1,4 @@
-"""Sources of images by name: `digits`, `folder:PATH`, `parquet:PATH`, `cifar10`, `cifar100`, `stl10`."""
+"""Sources of images by name: `digits`, `folder:PATH`, `parquet:PATH`, `voc:PATH`, `cifar10`, `cifar100`, `stl10`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hexa.data.folder import FolderSource
 from hexa.data.named import CIFAR_SPLITS, STL10_SPLITS, digits, torchvision_set
 from hexa.data.parquet import ParquetSource
 from hexa.data.source import ArraySource, Source
+from hexa.data.voc import VOCSource
 
 __all__ = ["SOURCES", "ArraySource", "Source", "open_source"]
 
@@ -19,6 +20,7 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source]] = {
     "digits": digits,
     "folder": FolderSource,
     "parquet": ParquetSource,
+    "voc": VOCSource,
     "cifar10": torchvision_set("CIFAR10", CIFAR_SPLITS),
     "cifar100": torchvision_set("CIFAR100", CIFAR_SPLITS),
     "stl10": torchvision_set("STL10", STL10_SPLITS),

@@ -57,23 +57,27 @@ def evaluate(
         results.read(collected)  # a file that can't be added to is found before the work
     loaded = load_backbone(backbone, seed)
     where = precisions.pick_device(device)
-    fit, test, num_classes = _sources(data, test_data, holdout, seed)
+    fit, test, class_names = _sources(data, test_data, holdout, seed)
+    if chosen.labels == "one" and fit.classes is None:
+        several = ", ".join(name for name, other in known.items() if other.labels == "any")
+        raise UserError(f"images of '{data}' show several classes, {protocol} needs one each; measure with {several}")
     begin = time.perf_counter()
     task = Task(
         backbone=loaded,
         fit=fit,
         test=test,
-        num_classes=num_classes,
+        class_names=class_names,
         transform=EvaluationTransform(loaded.image_size),
         device=where,
         precision=precisions.resolve(precision, where),  # type: ignore[arg-type]
         num_workers=num_workers,
         extraction_batch=extraction_batch,
         seed=seed,
+        chosen=frozenset(options),
         progress=progress,
     )
     outcome = chosen.run(task, settings)
-    guessing = 100 / num_classes
+    guessing = 100 / len(class_names)
     if outcome.metrics.get("top1", 100.0) <= 1.1 * guessing:
         remedy = (
             "another preset or learning_rate may suit these features" if protocol == "linear" else "look at the run"
@@ -137,8 +141,8 @@ def _check_common(holdout: object, precision: object, num_workers: object, extra
         raise UserError(f"extraction_batch {extraction_batch} is no number of images; give 1 or more")
 
 
-def _sources(data: str, test_data: str | None, holdout: float | None, seed: int) -> tuple[Source, Source, int]:
-    """Images to fit on and images to score, both labelled with the same classes, and how many classes there are."""
+def _sources(data: str, test_data: str | None, holdout: float | None, seed: int) -> tuple[Source, Source, list[str]]:
+    """Images to fit on and images to score, both labelled with the same classes, and the classes' names."""
     from hexa.config import UserError
     from hexa.data import open_source
     from hexa.evaluation.features import Subset
@@ -167,12 +171,16 @@ def _sources(data: str, test_data: str | None, holdout: float | None, seed: int)
     if test.labels is None:
         raise UserError(f"data '{test_data or data}' has no labels in its split {test.split}")
     assert fit.labels is not None
+    if fit.labels.ndim != test.labels.ndim:
+        raise UserError(f"{fit!r} and {test!r}: one of them has a class for each image, the other several")
     for source in (fit, test):
-        if source.labels is not None and source.labels.min() < 0:
+        if source.classes is not None and source.classes.min() < 0:
             raise UserError(f"{source!r} has images without a label (a negative one); an evaluation needs all labelled")
     if (fit.fingerprint, len(fit)) == (test.fingerprint, len(test)):
         raise UserError(f"{fit!r} would be scored on the images it learns from; name other test images")
     if fit.class_names and test.class_names and list(fit.class_names) != list(test.class_names):
         differ = sorted(set(fit.class_names) ^ set(test.class_names))[:5]
         raise UserError(f"data '{data}': the classes of train and test differ ({', '.join(differ) or 'their order'})")
-    return fit, test, 1 + int(max(fit.labels.max(), test.labels.max()))
+    columns = 1 + int(max(fit.labels.max(), test.labels.max())) if fit.labels.ndim == 1 else fit.labels.shape[1]
+    named = list(fit.class_names or test.class_names or ())
+    return fit, test, [*named, *map(str, range(len(named), columns))][:columns]

@@ -28,16 +28,23 @@ class Task:
     backbone: Backbone
     fit: Source
     test: Source
-    num_classes: int
+    class_names: list[str]
     transform: EvaluationTransform
     device: torch.device
     precision: Literal["fp32", "bf16"]
     num_workers: int | None
     extraction_batch: int
     seed: int
+    chosen: frozenset[str] = frozenset()
+    """Options that were asked for, whatever their preset says."""
     progress: Progress | None = None
     notes: list[str] = field(default_factory=list)
     """Sentences about the images, whatever the protocol."""
+
+    @property
+    def num_classes(self) -> int:
+        """Labels are 0 … num_classes − 1, or columns."""
+        return len(self.class_names)
 
     def report(self, label: str, done: int, total: int) -> None:
         """Tell whoever watches."""
@@ -65,6 +72,8 @@ class Protocol:
     """Complete options under the name of the publication or use they come from; the first is the default."""
     identity: Callable[[str, Any], str]
     """(preset, options) -> the protocol id that a result carries, without the protocol's name."""
+    labels: Literal["one", "any"] = "one"
+    """What it can learn from: one class an image, [N], or any number of them too, [N, C]."""
 
     def options(
         self, preset: str | None, changes: Mapping[str, Any], common: Sequence[str] = ()

@@ -19,7 +19,12 @@ def _shuffled(labels: Labels, stream: Stream) -> dict[int, Labels]:
 
 
 def stratified_part(labels: Labels, share: float, stream: Stream) -> Mask:
-    """Whether each image is in a part of `share` of every class; bool [N]. A class keeps at least one image outside."""
+    """Whether each image is in a part of `share` of every class; bool [N]. A class keeps at least one image outside.
+
+    Where images show several classes, labels [N, C], the part is drawn from all images alike.
+    """
+    if labels.ndim > 1:
+        labels = np.zeros(len(labels), dtype=np.int64)
     held = np.zeros(len(labels), dtype=np.bool_)
     for rows in _shuffled(labels, stream).values():
         held[rows[: min(round(share * len(rows)), len(rows) - 1)]] = True

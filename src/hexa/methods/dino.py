@@ -31,6 +31,8 @@ class DINOConfig(MethodConfig):
     """Width of the head's two hidden layers."""
     bottleneck: int = pydantic.Field(default=256, gt=0)
     """Width of the embedding, D."""
+    head_norm: bool = False
+    """Batch-norms after the head's hidden layers, an option of the published code, for convolutional networks."""
     teacher_crops: int = pydantic.Field(default=2, ge=1)
     """The momentum network sees the first crops only, the large ones."""
     temperature: float = pydantic.Field(default=0.1, gt=0)
@@ -86,7 +88,7 @@ class DINO(Method):
     def __init__(self, config: DINOConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        head = _head(num_features(backbone), config.hidden, config.bottleneck)
+        head = _head(num_features(backbone), config.hidden, config.bottleneck, config.head_norm)
         self.student, self.teacher = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         self.prototypes = nn.Linear(config.bottleneck, config.num_prototypes, bias=False)
         self.teacher_prototypes = twin_of(self.prototypes)
@@ -152,11 +154,12 @@ def _cosines(rows: Tensor, weight: Tensor) -> Tensor:
         return rows @ F.normalize(weight, dim=1).to(rows.dtype).T
 
 
-def _head(width: int, hidden: int, bottleneck: int) -> nn.Module:
+def _head(width: int, hidden: int, bottleneck: int, norm: bool) -> nn.Module:
     """Three linear layers with GELU between them, weights from a normal of deviation 0.02 cut at 2, biases 0."""
-    head = nn.Sequential(
-        nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, bottleneck)
-    )
+    layers: list[nn.Module] = []
+    for before, after in ((width, hidden), (hidden, hidden)):
+        layers += [nn.Linear(before, after), *([nn.BatchNorm1d(after)] if norm else []), nn.GELU()]
+    head = nn.Sequential(*layers, nn.Linear(hidden, bottleneck))
     for layer in head:
         if isinstance(layer, nn.Linear):
             nn.init.trunc_normal_(layer.weight, std=0.02)

@@ -37,13 +37,13 @@ class KnnMonitor:
     @classmethod
     def of(cls, experiment: Experiment, source: Source, method: Method, machine: Machine) -> KnnMonitor | None:
         """The monitor, or None if it is turned off or there are no labels."""
-        if not experiment.monitor.knn_every or source.labels is None:
+        if not experiment.monitor.knn_every or source.classes is None:
             return None
         return cls(experiment, source, method, machine)
 
     @property
     def num_classes(self) -> int:
-        labels = self.source.labels
+        labels = self.source.classes
         assert labels is not None
         return len(self.source.class_names) if self.source.class_names else int(labels.max()) + 1
 
@@ -73,7 +73,7 @@ class KnnMonitor:
         order = torch.randperm(len(source), generator=self.stream.child("train").generator())
         if source.split != "test" and "test" in source.splits():
             test = open_source(source.name, "test")
-            if test.labels is not None:
+            if test.classes is not None:
                 other = torch.randperm(len(test), generator=self.stream.child("test").generator())
                 return Subset(source, order[:most].numpy()), Subset(test, other[:most].numpy())
         asking = max(1, round(_HELD_OUT * len(source)))
