@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal
 
 import pydantic
@@ -17,7 +18,7 @@ from hexa.nn.encoder import Encoder, linear_head, unit
 from hexa.nn.instance_bank import InstanceBank, partition
 from hexa.nn.tiles import TileHead
 from hexa.ops import tiles
-from hexa.ops.contrastive import nce
+from hexa.ops.contrastive import info_nce, nce
 
 
 class PIRLConfig(MethodConfig):
@@ -31,6 +32,9 @@ class PIRLConfig(MethodConfig):
     """How the second view becomes a puzzle."""
     puzzle_weight: float = pydantic.Field(default=0.5, ge=0, le=1)
     """λ: the share of the puzzle's term; the image's has the rest."""
+    objective: Literal["nce", "softmax"] = "nce"
+    """nce: noise-contrastive estimation, as published; softmax: InfoNCE over the own memory and the negatives, which
+    needs fewer epochs."""
     num_negatives: int = pydantic.Field(default=32000, gt=0)
     """Random images a step, n, shared by the images of the step."""
     temperature: float = pydantic.Field(default=0.07, gt=0)
@@ -69,6 +73,11 @@ class PIRL(Method):
     def backbone(self) -> nn.Module:
         return self.encoder.backbone
 
+    @property
+    def chance_loss(self) -> float | None:
+        """ln(1 + n) for softmax; NCE's depends on more."""
+        return math.log1p(self.config.num_negatives) if self.config.objective == "softmax" else None
+
     def notes(self) -> list[str]:
         return [self.bank.note()]
 
@@ -100,7 +109,10 @@ class PIRL(Method):
     def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
         assert isinstance(labels, InstanceLabels)
         size, share = len(self.bank.rows), self.config.puzzle_weight
-        losses = nce(embedding, labels.keys, labels.others, self.config.temperature, self.partition, size)
+        if self.config.objective == "nce":
+            losses = nce(embedding, labels.keys, labels.others, self.config.temperature, self.partition, size)
+        else:
+            losses = info_nce(embedding, labels.keys, labels.others, self.config.temperature)
         # the mean over two anchors halves what the weights should not
         weights = torch.tensor([2 * (1 - share), 2 * share])[: len(losses), None]
         return losses * weights.to(losses.device, losses.dtype, non_blocking=True)

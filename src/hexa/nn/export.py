@@ -42,8 +42,8 @@ def export(run: str | Path | Backbone, to: str, out: Path | str) -> dict[str, An
         raise UserError(f"{out}: a safetensors file is named so; end the name with .safetensors")
     backbone = load_backbone(run)
     config = backbone.network_config
-    if config.name == "pixels":
-        raise UserError("pixels are no network; export a run or a file of weights")
+    if config.name in ("pixels", "python"):
+        raise UserError(f"{run}: not a network that hexa can build; export a run or a file of weights")
     if config.name == "small-resnet" and out.suffix != ".safetensors":
         raise UserError(
             f"--to {to}: small-resnet is a network of ours that no library has, so that the file must say how to build "

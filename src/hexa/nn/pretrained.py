@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from hexa.config import UserError, nearest
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
+from hexa.nn.external import external
 from hexa.nn.layouts import find_backbone, foreign_state, load_strictly, triple
 from hexa.nn.normalize import Normalize
 from hexa.runtime.random import Stream
@@ -113,8 +114,8 @@ def load_backbone(spec: str | Path | Backbone, seed: int = 0) -> Backbone:
     A run folder (its backbone.safetensors, or its newest good checkpoint while it trains) · a .safetensors file · a
     checkpoint (.pth, .pth.tar, .pt: MoCo, torchvision or timm names; FILE#NETWORK names a timm network that the names
     don't tell) · timm:NAME · random:NAME, the network of a run folder, of timm, or small-resnet-W-W-W, with weights
-    drawn from `seed` · pixels:SIZE.
-    Only tensors are read from files, never code. Raises UserError in one line.
+    drawn from `seed` · pixels:SIZE · python:MODULE:CALLABLE, a function that returns a network (`external.External`).
+    Only tensors are read from files, never code: but `python:` runs the code it names. Raises UserError in one line.
     """
     if isinstance(spec, Backbone):
         return spec
@@ -126,6 +127,8 @@ def load_backbone(spec: str | Path | Backbone, seed: int = 0) -> Backbone:
         return _pixels(name)
     if kind == "timm":
         return _timm(name).eval()
+    if kind == "python":
+        return _external(text).eval()
     path = Path(text)
     if path.is_dir():
         return _of_run(path).eval()
@@ -194,6 +197,12 @@ def _timm(name: str) -> Backbone:
     mean, std = triple(given["mean"]), triple(given["std"])
     config = NetworkConfig(name=name.split(".")[0], mean=mean, std=std)
     return Backbone(network, mean, std, int(given["input_size"][-1]), config, {"encoder": f"timm:{name}"})
+
+
+def _external(spec: str) -> Backbone:
+    network = external(spec)
+    config = NetworkConfig(name="python", mean=network.mean, std=network.std)
+    return Backbone(network, network.mean, network.std, network.image_size, config, {"encoder": spec})
 
 
 # -- of files ---------------------------------------------------------------------------------------------------------

@@ -34,12 +34,19 @@ def _views(recipe: str = "moco-cifar", **fields: Any) -> ViewsConfig:
     return ViewsConfig.model_validate({"recipe": recipe, "size": 32, **fields})
 
 
-def _make(method: MethodConfig, small_method: MethodConfig, batch_size: int = 512, **changes: Any) -> Make:
+def _make(
+    method: MethodConfig,
+    small_method: MethodConfig,
+    batch_size: int = 512,
+    small_changes: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Make:
     """The MoCo recipe of this size with another method and some other fields; small ones keep batches of 256."""
 
     def make(name: str, hard: Hard, small: bool) -> Experiment:
         if small:
-            return cifar10.small(name, hard).model_copy(update={"method": small_method, **changes})
+            update = {"method": small_method, **changes, **(small_changes or {})}
+            return cifar10.small(name, hard).model_copy(update=update)
         return cifar10.resnet18(name, hard).model_copy(update={"method": method, "batch_size": batch_size, **changes})
 
     return make
@@ -58,6 +65,7 @@ _BYOL = _make(
 _SIMSIAM = _make(
     SimSiamConfig(projector_layers=2),
     SimSiamConfig(projector_layers=2, dim=512, predictor_hidden=128),
+    small_changes={"optimizer": OptimizerConfig(learning_rate=0.3, base_batch_size=256, weight_decay=5e-4)},
     schedule=ScheduleConfig(kind="cosine", per="step"),
 )
 _INSTDISC = _make(
@@ -66,8 +74,8 @@ _INSTDISC = _make(
     views=_views(num_views=1, scale=(0.2, 1.0)),
 )
 _PIRL = _make(
-    PIRLConfig(puzzle=PUZZLE, num_negatives=4096, temperature=0.1),
-    PIRLConfig(puzzle=PUZZLE, num_negatives=4096, temperature=0.1),
+    PIRLConfig(puzzle=PUZZLE, objective="softmax", num_negatives=4096, temperature=0.1),
+    PIRLConfig(puzzle=PUZZLE, objective="softmax", num_negatives=4096, temperature=0.1),
     views=_views(),
 )
 _ROTATION = _make(
@@ -88,9 +96,10 @@ _INFOMIN = _make(
     cifar10.small("").method,
     views=_views("infomin", blur_probability=0.0),
 )
+_SHORT_DINO: dict[str, Any] = {"momentum": 0.99, "warmup_epochs": 0, "teacher_temperature": 0.04}
 _DINO = _make(
-    DINOConfig(num_prototypes=4096, momentum=0.99, warmup_epochs=0, teacher_temperature=0.04),
-    DINOConfig(hidden=512, num_prototypes=1024, momentum=0.99, warmup_epochs=0, teacher_temperature=0.04),
+    DINOConfig(num_prototypes=4096, head_norm=True, **_SHORT_DINO),
+    DINOConfig(hidden=512, num_prototypes=1024, head_norm=True, **_SHORT_DINO),
     views=_views("swav-cifar-6crop"),
     optimizer=OptimizerConfig(name="adamw", learning_rate=1e-3, base_batch_size=256, weight_decay=1e-4),
     schedule=ScheduleConfig(kind="cosine", per="step", warmup_epochs=10, warmup_at_most=0.1, final_share=0.001),
@@ -98,12 +107,14 @@ _DINO = _make(
 
 
 def _dino_vit(name: str, hard: Hard, small: bool) -> Experiment:
-    """A ViT on patches of 4 × 4 pixels; crops of two sizes need its position embedding to be resampled."""
+    """A ViT on patches of 4 × 4 pixels, the small one of 8 × 8; its positions are resampled for small crops."""
     options: dict[str, bool | int | float | str] = {"img_size": 32, "patch_size": 4, "dynamic_img_size": True}
     if small:
-        options |= {"embed_dim": 96, "depth": 4, "num_heads": 3}
+        options |= {"patch_size": 8, "embed_dim": 96, "depth": 4, "num_heads": 3}
     network = NetworkConfig(name="vit_tiny_patch16_224", options=options, mean=CIFAR_MEAN, std=CIFAR_STD)
-    return _DINO(name, hard, small).model_copy(update={"network": network})
+    made = _DINO(name, hard, small)
+    # no batch-norm in the head either
+    return made.model_copy(update={"network": network, "method": made.method.model_copy(update={"head_norm": False})})
 
 
 for _name, _title, _recipe in (

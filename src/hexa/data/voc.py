@@ -1,0 +1,91 @@
+"""PASCAL VOC in its own layout: photographs with the classes that are to be seen in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from hexa.config import UserError
+from hexa.data import decode as decoding
+from hexa.data.source import Labels, Source, choose_split, digest
+
+#: Where the lists lie in a year's folder; a class has a file CLASS_LIST.txt of names and 1, 0 or −1.
+_LISTS = Path("ImageSets", "Main")
+
+
+class VOCSource(Source):
+    """The images of a year's lists, for classification: `VOCdevkit` (then its VOC2007) or a year's folder in it.
+
+    labels: int64 [N, C], 1 for present, −1 for absent, 0 for difficult (only hard-to-see objects of the class).
+    train is the list trainval and test the list test; without a list test, they are train and val.
+    """
+
+    def __init__(self, argument: str, split: str | None, spec: str) -> None:
+        self.root = year_folder(argument, spec)
+        self.name = spec
+        lists = _lists(self.root)
+        self._splits = list(lists)
+        self.split = choose_split(spec, split, lists)
+        self.class_names, names, self.labels = _read(self.root, lists[self.split], spec)
+        self.paths = [f"JPEGImages/{name}.jpg" for name in names]
+        missing = [path for path in self.paths if not (self.root / path).is_file()]
+        if missing:
+            some = ", ".join(missing[:3]) + (" …" if missing[3:] else "")
+            raise UserError(f"data '{spec}': {len(missing)} images of the list are not in {self.root}: {some}")
+        sizes = (str((self.root / path).stat().st_size) for path in self.paths)
+        self.fingerprint = digest(*self.paths, *sizes, self.labels.tobytes())
+
+    def splits(self) -> list[str]:
+        return self._splits
+
+    def encoded(self, index: int) -> bytes:
+        try:
+            return (self.root / self.paths[index]).read_bytes()
+        except OSError as error:
+            raise decoding.DecodeError(error.strerror or str(error)) from None
+
+    def decode(self, index: int) -> Tensor:
+        return decoding.decode(self.encoded(index))
+
+
+def year_folder(argument: str, spec: str) -> Path:
+    """The folder of one year. Raises UserError if there is none."""
+    given = Path(argument).expanduser()
+    for root in (given, given / "VOC2007", given / "VOCdevkit" / "VOC2007"):
+        if argument and (root / _LISTS).is_dir():
+            return root
+    where = f": neither {given} nor its VOC2007 holds {_LISTS}" if argument else ""
+    raise UserError(f"data '{spec}': no VOC data{where}; write voc:PATH/VOCdevkit")
+
+
+def _lists(root: Path) -> dict[str, str]:
+    """The list that each split is."""
+    there = {path.stem.rpartition("_")[2] for path in (root / _LISTS).glob("*_*.txt")}
+    published = ("trainval", "test") if {"trainval", "test"} <= there else ("train", "val")
+    named = dict(zip(("train", "test"), published, strict=True)) | {"trainval": "trainval", "val": "val"}
+    return {split: name for split, name in named.items() if name in there}
+
+
+def _read(root: Path, list_name: str, spec: str) -> tuple[list[str], list[str], Labels]:
+    """Class names in alphabetical order, image names, and labels [N, C]."""
+    files = sorted((root / _LISTS).glob(f"*_{list_name}.txt"))
+    columns: list[list[int]] = []
+    names: list[str] = []
+    for file in files:
+        try:
+            rows = [line.split() for line in file.read_text().splitlines() if line.strip()]
+            columns.append([int(row[1]) for row in rows])
+        except (IndexError, ValueError, OSError):
+            raise UserError(f"data '{spec}': {file} is no list of image names with 1, 0 or -1 beside them") from None
+        listed = [row[0] for row in rows]
+        if names and listed != names:
+            raise UserError(f"data '{spec}': {file.name} and {files[0].name} in {file.parent} list different images")
+        names = listed
+    if not names:
+        raise UserError(f"data '{spec}': the lists *_{list_name}.txt in {root / _LISTS} name no images")
+    labels = np.array(columns, dtype=np.int64).T.copy()
+    if not np.isin(labels, (-1, 0, 1)).all():
+        raise UserError(f"data '{spec}': a list *_{list_name}.txt in {root / _LISTS} has labels other than 1, 0 and -1")
+    return [file.stem.rpartition("_")[0] for file in files], names, labels

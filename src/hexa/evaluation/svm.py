@@ -1,0 +1,151 @@
+"""Linear SVMs on frozen features, one a class, scored by mean average precision (REFERENCE §7.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pydantic
+from joblib import Parallel, cpu_count, delayed
+from numpy.typing import NDArray
+
+from hexa.config import Config, UserError
+from hexa.evaluation.features import extract_pair
+from hexa.evaluation.protocol import Outcome, Protocol, Task
+from hexa.ops import linear_svm
+from hexa.ops.average_precision import average_precision
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+#: Goyal et al. (ICCV 2019): 1e-7 … 1e2 in their documentation, and the powers of ½ their code adds.
+GOYAL_COSTS = tuple(sorted({*(10.0**n for n in range(-7, 3)), *(0.5**n for n in range(4, 20))}))
+
+
+class SVMSettings(Config):
+    """Fields of every protocol of SVMs."""
+
+    costs: tuple[float, ...] = pydantic.Field(default=GOYAL_COSTS, min_length=1)
+    """C, the weight of the hinge losses; of several, one is chosen."""
+    difficult_in_test: Literal["ignored", "negative"] = "ignored"
+    """Images that show a class only as difficult objects: left out of its score (Goyal), or negatives (PCL)."""
+    max_iterations: int = pydantic.Field(default=2000, gt=0)
+    """Of LIBLINEAR."""
+
+    @pydantic.field_validator("costs")
+    @classmethod
+    def _positive(cls, costs: tuple[float, ...]) -> tuple[float, ...]:
+        if any(not cost > 0 for cost in costs):
+            raise ValueError("every cost must be above 0")
+        return costs
+
+
+class SVMOptions(SVMSettings):
+    """Options of the protocol `svm`."""
+
+    folds: int = pydantic.Field(default=3, ge=2)
+    """Parts of the training images for the choice of a cost, class by class."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Features [N, D] fp64 with unit rows, and labels int64 [N, C]: 1 present, −1 absent, 0 difficult."""
+
+    features: Array
+    labels: Labels
+
+
+def images_of(task: Task) -> tuple[Images, Images]:
+    """Both parts of a task, with a column of labels for each class also where an image has one label."""
+    fit, fit_labels, test, test_labels = extract_pair(task)
+    parts = [
+        Images(linear_svm.unit_rows(features.double().numpy()), columns(labels.numpy(), task.num_classes))
+        for features, labels in ((fit, fit_labels), (test, test_labels))
+    ]
+    for name, part in zip(("train", "test"), parts, strict=True):
+        without = [task.class_names[c] for c in np.flatnonzero(~(part.labels == 1).any(0))]
+        if without:
+            raise UserError(f"the {name} images hold no positive of {_listed(without)}: its precision is not defined")
+    return parts[0], parts[1]
+
+
+def columns(labels: Labels, num_classes: int) -> Labels:
+    """Labels [N, C] of 1, −1, 0 as they are; of one class an image, [N], 1 in its column and −1 elsewhere."""
+    if labels.ndim == 2:
+        return labels
+    return np.where(labels[:, None] == np.arange(num_classes), 1, -1)
+
+
+def scored(weights: Array, test: Images, column: int, settings: SVMSettings) -> float:
+    """Average precision in percent of one class by its SVM, [D + 1]."""
+    labels = test.labels[:, column]
+    kept = labels != 0 if settings.difficult_in_test == "ignored" else np.ones(len(labels), dtype=np.bool_)
+    return 100 * average_precision(linear_svm.decisions(test.features, weights)[kept], labels[kept] == 1)
+
+
+def in_parallel(task: Task, label: str, work: Callable[..., Any], jobs: Sequence[Iterable[Any]]) -> list[Any]:
+    """[work(*job) for each job], several at once in processes of their own: LIBLINEAR's random numbers are global.
+
+    `work` is best a function of a module without torch, which takes seconds to import.
+    """
+    done: list[Any] = []
+    pool = Parallel(n_jobs=max(1, min(cpu_count(), len(jobs))), return_as="generator")
+    for result in pool(delayed(work)(*job) for job in jobs):
+        done.append(result)
+        task.report(label, len(done), len(jobs))
+    return done
+
+
+def run(task: Task, options: SVMOptions) -> Outcome:
+    """mAP of one-against-all SVMs on unit features. Difficult images are negatives in training.
+
+    Of several costs each class takes the one with the best mean average precision over the folds; it is then fitted to
+    all training images. Test images decide nothing.
+    """
+    fit, test = images_of(task)
+    positive = [fit.labels[:, column] == 1 for column in range(task.num_classes)]
+    how = (options.max_iterations, task.seed)
+    costs = [options.costs[0]] * task.num_classes
+    if len(options.costs) > 1:
+        rare = [name for name, mask in zip(task.class_names, positive, strict=True) if mask.sum() < options.folds]
+        if rare:
+            remedy = f"give one cost (--costs 0.5), or {options.folds} images and more of each class"
+            raise UserError(f"{options.folds} folds need as many positives; too few are of {_listed(rare)}; {remedy}")
+        jobs = [(fit.features, mask, cost, options.folds, *how) for mask in positive for cost in options.costs]
+        values = in_parallel(task, "choosing costs", linear_svm.cross_validated, jobs)
+        best = np.reshape(values, (task.num_classes, len(options.costs))).argmax(1)
+        costs = [options.costs[number] for number in best]
+    fits = [(fit.features, mask, cost, *how) for mask, cost in zip(positive, costs, strict=True)]
+    solved = in_parallel(task, "fitting SVMs", linear_svm.fit, fits)
+    precisions = {
+        name: scored(weights, test, column, options)
+        for column, (name, (weights, _)) in enumerate(zip(task.class_names, solved, strict=True))
+    }
+    stopped = [name for name, (_, converged) in zip(task.class_names, solved, strict=True) if not converged]
+    notes = [f"the solver stopped at {options.max_iterations} iterations for {_listed(stopped)}"] if stopped else []
+    details = {"average_precision": precisions, "costs": dict(zip(task.class_names, costs, strict=True))}
+    return Outcome({"mAP": float(np.mean(list(precisions.values())))}, details, notes)
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")
+
+
+def name_of_costs(costs: tuple[float, ...]) -> str:
+    """How a protocol id tells the costs."""
+    return f"C{costs[0]:g}" if len(costs) == 1 else f"{len(costs)}-costs"
+
+
+def _identity(preset: str, options: SVMOptions) -> str:
+    selection = f"-{options.folds}-folds" if len(options.costs) > 1 else ""
+    return f"{preset}-{name_of_costs(options.costs)}{selection}-difficult-{options.difficult_in_test}"
+
+
+PROTOCOL = Protocol(
+    run=run,
+    presets={"goyal": SVMOptions(), "pcl": SVMOptions(costs=(0.5,), difficult_in_test="negative")},
+    identity=_identity,
+    labels="any",
+)

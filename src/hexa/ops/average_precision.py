@@ -1,0 +1,42 @@
+"""Average precision of a ranking, by the rules that VOC has had."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[np.float64]
+
+
+def precision_recall(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> tuple[Values, Values]:
+    """Precision and recall when all that scores at least t is found, for each t among the scores, highest first.
+
+    scores: [N], positive: bool [N] with at least one. Equal scores are found together, so that the order in which
+    images lie decides nothing.
+    """
+    if not positive.any():
+        raise ValueError("no positive among the scores: recall is not defined")
+    order = np.argsort(-scores, kind="stable")
+    last = np.append(np.diff(scores[order]) != 0, True)  # the last of each run of equal scores
+    found = np.cumsum(positive[order], dtype=np.float64)[last]
+    return found / (np.flatnonzero(last) + 1), found / found[-1]
+
+
+def interpolated_area(precision: Values, recall: Values) -> float:
+    """Σ (r_i − r_{i−1}) · max_{j ≥ i} p_j: the area below the monotone envelope, all recalls (VOC from 2010).
+
+    recall: increasing; it may end below 1 (detections may miss objects), and nothing is counted beyond. REFERENCE §7.4.
+    """
+    envelope = np.maximum.accumulate(precision[::-1])[::-1]
+    return float((np.diff(recall, prepend=0.0) * envelope).sum())
+
+
+def eleven_point(precision: Values, recall: Values) -> float:
+    """Mean over r = 0, 0.1, …, 1 of the best precision at a recall of at least r, 0 where there is none (VOC2007)."""
+    best = [precision[recall >= level].max(initial=0.0) for level in np.arange(0.0, 1.1, 0.1)]
+    return float(np.mean(best))
+
+
+def average_precision(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:
+    """Interpolated average precision of a ranking, 0 … 1, all recall points. Arguments as `precision_recall`."""
+    return interpolated_area(*precision_recall(scores, positive))

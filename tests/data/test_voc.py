@@ -1,0 +1,92 @@
+"""VOC's own layout: lists, labels 1 / 0 / −1, splits, and what is wrong with it in one line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hexa.config import UserError
+from hexa.data import open_source
+
+LABELS = {"cat": [1, -1, 0], "dog": [-1, 1, 1]}
+
+
+def kit(folder: Path, lists: tuple[str, ...] = ("trainval", "test"), year: str = "VOC2007") -> Path:
+    root = folder / "VOCdevkit" / year
+    (root / "ImageSets" / "Main").mkdir(parents=True)
+    (root / "JPEGImages").mkdir()
+    for name in lists:
+        ids = [f"{name}{number}" for number in range(3)]
+        for one in ids:
+            Image.new("RGB", (12, 8), (100, 50, 20)).save(root / "JPEGImages" / f"{one}.jpg")
+        (root / "ImageSets" / "Main" / f"{name}.txt").write_text("\n".join(ids))
+        for label, column in LABELS.items():
+            rows = [f"{one} {value:2d}" for one, value in zip(ids, column, strict=True)]
+            (root / "ImageSets" / "Main" / f"{label}_{name}.txt").write_text("\n".join(rows) + "\n")
+    return folder / "VOCdevkit"
+
+
+def test_labels_are_those_of_the_lists(tmp_path: Path) -> None:
+    source = open_source(f"voc:{kit(tmp_path)}")
+    assert source.class_names == ["cat", "dog"]
+    assert source.labels is not None
+    np.testing.assert_array_equal(source.labels, [[1, -1], [-1, 1], [0, 1]])
+    assert source.classes is None
+    assert (source.split, source.splits()) == ("train", ["train", "test", "trainval"])
+    assert source.paths[0] == "JPEGImages/trainval0.jpg"
+    assert source.decode(0).shape == (3, 8, 12)
+    assert open_source(f"voc:{kit(tmp_path / 'b')}", "test").paths[0] == "JPEGImages/test0.jpg"
+
+
+def test_a_year_can_be_named_and_without_test_the_halves_serve(tmp_path: Path) -> None:
+    root = kit(tmp_path, ("train", "val", "trainval"), "VOC2012")
+    source = open_source(f"voc:{root / 'VOC2012'}#test")
+    assert source.paths[0] == "JPEGImages/val0.jpg"
+    assert open_source(f"voc:{root / 'VOC2012'}#train").paths[0] == "JPEGImages/train0.jpg"
+    assert open_source(f"voc:{root / 'VOC2012'}#trainval").paths[0] == "JPEGImages/trainval0.jpg"
+
+
+def test_the_fingerprint_sees_images_and_labels(tmp_path: Path) -> None:
+    one, other = kit(tmp_path / "a"), kit(tmp_path / "b")
+    assert open_source(f"voc:{one}").fingerprint == open_source(f"voc:{other}").fingerprint
+    file = other / "VOC2007" / "ImageSets" / "Main" / "cat_trainval.txt"
+    file.write_text(file.read_text().replace(" 0", "-1"))
+    assert open_source(f"voc:{one}").fingerprint != open_source(f"voc:{other}").fingerprint
+
+
+@pytest.mark.parametrize("damage", ["nowhere", "image", "words", "other list", "values"])
+def test_damage_is_one_line(tmp_path: Path, damage: str) -> None:
+    root = kit(tmp_path)
+    lists = root / "VOC2007" / "ImageSets" / "Main"
+    spec, said = f"voc:{root}", ""
+    if damage == "nowhere":
+        spec, said = f"voc:{tmp_path / 'none'}", "VOCdevkit"
+    elif damage == "image":
+        (root / "VOC2007" / "JPEGImages" / "trainval1.jpg").unlink()
+        said = "1 images of the list are not in"
+    elif damage == "words":
+        (lists / "cat_trainval.txt").write_text("a b c\n")
+        said = "cat_trainval.txt is no list"
+    elif damage == "other list":
+        (lists / "dog_trainval.txt").write_text("x 1\n")
+        said = "list different images"
+    else:
+        (lists / "cat_trainval.txt").write_text("trainval0 2\ntrainval1 1\ntrainval2 1\n")
+        said = "labels other than 1, 0 and -1"
+    with pytest.raises(UserError, match=said) as caught:
+        open_source(spec)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_real_subset() -> None:
+    data = os.environ.get("HEXA_TEST_DATA")
+    if not data or not (Path(data) / "voc2007").is_dir():
+        pytest.skip("HEXA_TEST_DATA holds no voc2007")
+    source = open_source(f"voc:{data}/voc2007/VOCdevkit", "test")
+    assert source.labels is not None
+    assert source.labels.shape == (900, 20)
+    assert set(np.unique(source.labels)) == {-1, 0, 1}

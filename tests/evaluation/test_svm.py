@@ -1,0 +1,203 @@
+"""The VOC07 protocols against scripts written with scikit-learn alone, and what they say when data do not suffice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.metrics import precision_recall_curve
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.svm import LinearSVC
+from torch import Tensor, nn
+
+from hexa.config import UserError
+from hexa.data.source import ArraySource, Labels
+from hexa.data.views import EvaluationTransform
+from hexa.evaluation import evaluate, low_shot, svm
+from hexa.evaluation.protocol import Task
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.pretrained import Backbone
+from hexa.runtime.random import Stream
+
+NAMES = ["cat", "dog", "sheep"]
+
+
+def images(count: int, seed: int) -> tuple[Tensor, Labels]:
+    """Pictures in which each class darkens a quarter of its own, unsurely; some difficult objects."""
+    generator = np.random.default_rng(seed)
+    labels = np.where(generator.random((count, 3)) < 0.3, 1, -1)
+    labels[generator.random((count, 3)) < 0.1] = 0
+    labels[:3] = 2 * np.eye(3, dtype=np.int64) - 1
+    pixels = generator.integers(60, 256, (count, 3, 8, 8))
+    for column, (top, left) in enumerate(((0, 0), (0, 4), (4, 0))):
+        dark = 40 * (labels[:, column] == 1)[:, None, None, None]
+        pixels[:, :, top : top + 4, left : left + 4] -= dark
+    return torch.from_numpy(pixels.clip(0, 255).astype(np.uint8)), labels
+
+
+def task(chosen: tuple[str, ...] = (), seed: int = 0, train: int = 90) -> Task:
+    fit, test = (ArraySource(*images(n, s), NAMES, name=str(s)) for n, s in ((train, 1), (60, 2)))
+    config = NetworkConfig(name="pixels", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    backbone = Backbone(nn.Flatten(), config.mean, config.std, 8, config)
+    return Task(
+        backbone, fit, test, NAMES, EvaluationTransform(8), torch.device("cpu"), "fp32", 0, 64, seed, frozenset(chosen)
+    )
+
+
+def oracle_ap(labels: np.ndarray[Any, Any], scores: np.ndarray[Any, Any]) -> float:
+    """Interpolated: scikit-learn's curve under its envelope."""
+    precision, recall, _ = precision_recall_curve(labels, scores)
+    return float(-(np.diff(recall) * np.maximum.accumulate(precision)[:-1]).sum())
+
+
+def prepared(made: Task) -> list[tuple[np.ndarray[Any, Any], Labels]]:
+    found = []
+    for source in (made.fit, made.test):
+        assert isinstance(source, ArraySource)
+        assert source.labels is not None
+        features = source.images.flatten(1).double().numpy() / 255
+        found.append((features / (np.linalg.norm(features, axis=1, keepdims=True) + 1e-5), source.labels))
+    return found
+
+
+def machine(cost: float) -> LinearSVC:
+    return LinearSVC(C=cost, class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0)
+
+
+def test_goyal_is_a_grid_search_of_scikit_learn() -> None:
+    made = task()
+    (x, y), (test_x, test_y) = prepared(made)
+    costs = (0.01, 1.0, 100.0)
+    expected = []
+    for column in range(3):
+        target = np.where(y[:, column] == 1, 1, -1)  # difficult images are negatives in training
+        search = GridSearchCV(machine(1.0), {"C": costs}, scoring="average_precision", cv=StratifiedKFold(3))
+        scores = search.fit(x, target).decision_function(test_x)
+        kept = test_y[:, column] != 0  # and are not scored
+        expected.append(100 * oracle_ap(test_y[kept, column] == 1, scores[kept]))
+    found = svm.run(made, svm.SVMOptions(costs=costs))
+    assert found.metrics["mAP"] == pytest.approx(np.mean(expected), abs=0.1)
+    assert list(found.details["average_precision"].values()) == pytest.approx(expected, abs=0.1)
+    assert len(set(found.details["costs"].values())) > 1, "else the search is not seen to matter"
+
+
+def test_pcl_has_one_cost_and_counts_difficult_images_as_negatives() -> None:
+    made = task()
+    (x, y), (test_x, test_y) = prepared(made)
+    expected = []
+    for column in range(3):
+        scores = machine(0.5).fit(x, np.where(y[:, column] == 1, 1, -1)).decision_function(test_x)
+        expected.append(100 * oracle_ap(test_y[:, column] == 1, scores))
+    options = svm.PROTOCOL.presets["pcl"]
+    assert isinstance(options, svm.SVMOptions)
+    assert svm.run(made, options).metrics["mAP"] == pytest.approx(np.mean(expected), abs=0.1)
+
+
+def test_the_published_costs() -> None:
+    """REFERENCE §7.4: 26 values."""
+    assert len(svm.GOYAL_COSTS) == 26
+    assert svm.GOYAL_COSTS[0] == 1e-7
+    assert {0.5**4, 0.5**19, 1.0, 100.0} <= set(svm.GOYAL_COSTS)
+    assert svm.PROTOCOL.identity("goyal", svm.SVMOptions()) == "goyal-26-costs-3-folds-difficult-ignored"
+
+
+def test_pcl_draws_k_images_of_every_class_and_keeps_all_their_labels() -> None:
+    _, labels = images(90, 1)
+    rows = low_shot.draw_union(labels, 4, Stream(0))
+    assert len(rows) == 12
+    for column, part in enumerate(np.split(rows, 3)):
+        assert len(set(part.tolist())) == 4
+        assert (labels[part, column] == 1).all()
+    assert (rows != low_shot.draw_union(labels, 4, Stream(1))).any()
+
+
+def test_goyal_draws_positives_and_negatives_and_nothing_difficult() -> None:
+    _, labels = images(90, 1)
+    rows = low_shot.draw_apart(labels[:, 0], 4, 8, Stream(0))
+    assert labels[rows, 0].tolist() == [1] * 4 + [-1] * 8
+    assert len(set(rows.tolist())) == 12
+
+
+@pytest.mark.parametrize("preset", ["pcl", "goyal"])
+def test_low_shot_is_a_script_over_draws(preset: str) -> None:
+    made = task()
+    (x, y), (test_x, test_y) = prepared(made)
+    published = low_shot.PROTOCOL.presets[preset]
+    costs = (0.5,) if preset == "pcl" else (0.1, 10.0)
+    options = low_shot.LowShotOptions.model_validate(
+        {**published.model_dump(), "shots": (2, 5), "draws": 3, "costs": costs}
+    )
+    found = low_shot.run(made, options)
+    for k in (2, 5):
+        table = np.empty((len(costs), 3))
+        for draw in range(3):
+            stream = Stream(0).child("low-shot", preset, k, draw)
+            for number, cost in enumerate(costs):
+                precisions = []
+                for column in range(3):
+                    if preset == "pcl":
+                        rows = low_shot.draw_union(y, k, stream)
+                        kept = np.ones(len(test_y), dtype=bool)
+                    else:
+                        rows = low_shot.draw_apart(y[:, column], k, 2 * k, stream.child(column))
+                        kept = test_y[:, column] != 0
+                    scores = machine(cost).fit(x[rows], np.where(y[rows, column] == 1, 1, -1)).decision_function(test_x)
+                    precisions.append(oracle_ap(test_y[kept, column] == 1, scores[kept]))
+                table[number, draw] = 100 * np.mean(precisions)
+        best = table[table.mean(1).argmax()]
+        assert found.metrics[f"mAP@{k}"] == pytest.approx(best.mean(), abs=0.1)
+        assert found.metrics[f"mAP@{k}_std"] == pytest.approx(best.std(ddof=1), abs=0.1)
+    assert bool(found.notes) == (preset == "goyal")
+
+
+def test_shots_beyond_the_positives_are_left_out_or_refused() -> None:
+    most = int((images(90, 1)[1] == 1).sum(0).min())
+    assert 16 < most < 32
+    options = low_shot.LowShotOptions(costs=(0.5,), shots=(1, 32), draws=1)
+    found = low_shot.run(task(), options)
+    assert list(found.metrics) == ["mAP@1"]
+    assert found.effective == {"shots": (1,)}
+    with pytest.raises(UserError, match=f"only {most} positives, too few for 32 shots"):
+        low_shot.run(task(("shots",)), options)
+
+
+def test_one_class_an_image_is_one_against_all() -> None:
+    """Digits, whose classes pixels tell apart."""
+    found = evaluate("svm", "pixels:8", "digits", preset="pcl", device="cpu", precision="fp32")
+    assert found["protocol"] == "svm/pcl-C0.5-difficult-negative"
+    assert found["metrics"]["mAP"] > 85
+    assert set(found["details"]["average_precision"]) == set("0123456789")
+
+
+def kit(folder: Path, empty: bool = False) -> str:
+    """A VOC folder of these images, as files."""
+    root = folder / "VOCdevkit" / "VOC2007"
+    (root / "ImageSets" / "Main").mkdir(parents=True)
+    (root / "JPEGImages").mkdir()
+    for name, count, seed in (("trainval", 60, 1), ("test", 20, 2)):
+        pixels, labels = images(count, seed)
+        for number, picture in enumerate(pixels):
+            Image.fromarray(picture.permute(1, 2, 0).numpy()).save(root / "JPEGImages" / f"{name}{number}.jpg")
+        for column, label in enumerate(NAMES):
+            values = np.full(count, -1) if empty and column == 2 and name == "trainval" else labels[:, column]
+            rows = [f"{name}{number} {value}" for number, value in enumerate(values)]
+            (root / "ImageSets" / "Main" / f"{label}_{name}.txt").write_text("\n".join(rows))
+    return f"voc:{folder / 'VOCdevkit'}"
+
+
+def test_a_voc_folder_from_the_outside(tmp_path: Path) -> None:
+    spec = kit(tmp_path)
+    quiet: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
+    assert 0 < evaluate("svm", "pixels:8", spec, preset="pcl", **quiet)["metrics"]["mAP"] <= 100
+    assert evaluate("low-shot", "pixels:8", spec, shots=[1], draws=2, **quiet)["metrics"]["mAP@1_std"] >= 0
+    assert evaluate("svm", "pixels:8", spec, preset="pcl", holdout=0.3, **quiet)["data_facts"]["test"]["images"] == 18
+    with pytest.raises(UserError, match="show several classes, knn needs one each; measure with low-shot, svm"):
+        evaluate("knn", "pixels:8", spec, **quiet)
+    with pytest.raises(UserError, match="above 0"):
+        evaluate("svm", "pixels:8", spec, costs=[0], **quiet)
+    with pytest.raises(UserError, match="the train images hold no positive of sheep"):
+        evaluate("svm", "pixels:8", kit(tmp_path / "empty", empty=True), **quiet)

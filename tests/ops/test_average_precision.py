@@ -1,0 +1,67 @@
+"""Average precision against a loop over thresholds, and against scikit-learn where the rules agree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score
+
+from hexa.ops.average_precision import average_precision, eleven_point, interpolated_area, precision_recall
+
+
+def by_hand(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> tuple[float, float]:
+    """(all-points interpolated, 11-point): best precision at or beyond each recall, threshold by threshold."""
+    points = []
+    for threshold in sorted(set(scores.tolist()), reverse=True):
+        found = scores >= threshold
+        points.append(((found & positive).sum() / positive.sum(), (found & positive).sum() / found.sum()))
+    area, before = 0.0, 0.0
+    for number, (recall, _) in enumerate(points):
+        area += (recall - before) * max(precision for _, precision in points[number:])
+        before = recall
+    levels = [max([p for r, p in points if r >= level / 10], default=0.0) for level in range(11)]
+    return area, sum(levels) / 11
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("ties", [False, True])
+def test_average_precision_is_that_of_a_loop(seed: int, ties: bool) -> None:
+    generator = np.random.default_rng(seed)
+    scores = generator.normal(size=40)
+    if ties:
+        scores = scores.round(0)
+    positive = generator.random(40) < 0.3
+    positive[0] = True
+    area, levels = by_hand(scores, positive)
+    assert average_precision(scores, positive) == pytest.approx(area, abs=1e-12)
+    assert eleven_point(*precision_recall(scores, positive)) == pytest.approx(levels, abs=1e-12)
+    # without interpolation the area is scikit-learn's; the envelope only adds
+    precision, recall = precision_recall(scores, positive)
+    assert float((np.diff(recall, prepend=0.0) * precision).sum()) == pytest.approx(
+        average_precision_score(positive, scores), abs=1e-12
+    )
+    assert area >= average_precision_score(positive, scores) - 1e-12
+
+
+def test_hand_computed() -> None:
+    """+ − + − −: precision 1, ½, ⅔, ½, 0.4 at recall ½, ½, 1, 1, 1; the area is ½·1 + ½·⅔."""
+    scores, positive = np.arange(5.0)[::-1], np.array([True, False, True, False, False])
+    assert average_precision(scores, positive) == pytest.approx(0.5 + 1 / 3)
+    assert eleven_point(*precision_recall(scores, positive)) == pytest.approx((6 * 1 + 5 * 2 / 3) / 11)
+
+
+def test_order_of_images_decides_nothing() -> None:
+    scores, positive = np.array([1.0, 1.0, 1.0, 0.0]), np.array([True, False, False, True])
+    for order in ([0, 1, 2, 3], [2, 1, 0, 3], [3, 2, 1, 0]):
+        assert average_precision(scores[order], positive[order]) == pytest.approx(0.5 * 0.5 + 0.5 * 0.5)
+
+
+def test_recall_that_ends_early_counts_no_further() -> None:
+    assert interpolated_area(np.array([1.0, 0.5]), np.array([0.2, 0.2])) == pytest.approx(0.2)
+    assert eleven_point(np.array([1.0, 0.5]), np.array([0.2, 0.2])) == pytest.approx(3 / 11)
+
+
+def test_no_positive_is_refused() -> None:
+    with pytest.raises(ValueError, match="no positive"):
+        average_precision(np.zeros(3), np.zeros(3, dtype=bool))
