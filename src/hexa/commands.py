@@ -103,6 +103,7 @@ def evaluate(given: argparse.Namespace, extra: Fields) -> int:
     out = _writable(given.out, ".json") if given.out else None
     from hexa import named
     from hexa.evaluation import evaluate as run
+    from hexa.reporting import published, tables
 
     options = {name: yaml.safe_load(value) for name, value in extra.items()}
     for name in ("preset", "test_data", "holdout", "device"):
@@ -120,7 +121,10 @@ def evaluate(given: argparse.Namespace, extra: Fields) -> int:
             **options,
         )
     figures = " · ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items())
-    console.print(f"{result['protocol']} on {result['data']}: {figures}", highlight=False)
+    console.print(f"{result['protocol']} on {result['data']}: {figures}", highlight=False, soft_wrap=True)
+    compared = published.beside(result)
+    if compared is not None:
+        console.print(tables.beside(compared, str(result["backbone"])))
     for note in result.get("notes", ()):
         console.print(f"note: {note}", highlight=False)
     if out is not None:

@@ -59,7 +59,7 @@ def task() -> Callable[..., Task]:
             backbone=backbone(network),
             fit=images(48, 0),
             test=images(30, 1, "test"),
-            num_classes=3,
+            class_names=["0", "1", "2"],
             transform=EvaluationTransform(SIZE),
             device=torch.device("cpu"),
             precision="fp32",

@@ -1,9 +1,10 @@
-"""The published table, against the document it was taken from."""
+"""The published tables, against the document it was taken from."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,14 +25,53 @@ def number(text: str) -> float | None:
     return None if text == "-" else float(text)
 
 
-def test_the_table_of_the_reference() -> None:
+TABLES = {
+    "8.1": published.LINEAR,
+    "8.2": published.LOW_SHOT,
+    "8.3": published.SEMI_SUPERVISED,
+    "8.4": published.DETECTION,
+    "8.5": published.FINE_TUNE,
+}
+
+
+@pytest.mark.parametrize("section", TABLES)
+def test_the_tables_of_the_reference(section: str) -> None:
     text = reference().read_text(encoding="utf-8")
-    section = text.split("### 8.1 ", 1)[1].split("\n### ", 1)[0]
-    lines = [line.strip("| \n").split("|") for line in section.splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in line] for line in lines[2:]]
-    expected = [(line[0], None if line[1] == "-" else int(line[1]), *map(number, line[2:])) for line in cells]
-    assert len(expected) > 20
-    assert [(row.method, row.epochs, *row.values) for row in published.LINEAR] == expected
+    found = text.split(f"### {section} ", 1)[1].split("\n### ", 1)[0]
+    lines = [line.strip("| \n").split("|") for line in found.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line] for line in lines[2:] if not line[0].strip().startswith("*")]
+    expected = [(line[0], None if line[1] == "-" else int(line[1]), tuple(map(number, line[2:]))) for line in cells]
+    table = TABLES[section]
+    assert len(expected) >= 5
+    assert [(row.method, row.epochs, row.values) for row in table.rows] == expected
+    assert {len(row.values) for row in table.rows} == {len(table.columns)}
+
+
+def result(protocol: str, metrics: dict[str, float], known_as: str | None, images: int) -> dict[str, Any]:
+    return {"protocol": protocol, "metrics": metrics, "data_facts": {"test": {"known_as": known_as, "images": images}}}
+
+
+def test_a_result_stands_beside_what_was_published_for_it() -> None:
+    found = published.beside(result("svm/goyal", {"mAP": 80.0}, "VOC07", 4952))
+    assert found is not None
+    assert (found.columns, found.own, found.caution) == (("VOC07",), (80.0,), "")
+    assert ("HEXA-MoCo", 800, (87.0,)) in [(row.method, row.epochs, row.values) for row in found.rows]
+    assert all(row.values != (None,) for row in found.rows)
+    found = published.beside(result("low-shot/pcl", {"mAP@1": 1.0, "mAP@4": 2.0}, "VOC07", 900))
+    assert found is not None
+    assert (found.columns, found.own) == (("mAP@4",), (2.0,))
+    assert found.caution == "published on 4,952 test images, here 900: not comparable"
+    found = published.beside(result("linear/moco", {"top1": 60.0, "top5": 80.0}, "CIFAR-100", 10_000))
+    assert found is not None
+    assert (found.columns, found.own) == (("CIFAR-100",), (60.0,))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "known_as"), [("knn/k200", "CIFAR-10"), ("svm/pcl", "CIFAR-10"), ("linear/moco", None)]
+)
+def test_nothing_was_published_for_it(protocol: str, known_as: str | None) -> None:
+    metrics = {"mAP": 1.0} if protocol.startswith("svm") else {"top1": 1.0}
+    assert published.beside(result(protocol, metrics, known_as, 10_000)) is None
 
 
 def test_every_counterpart_is_a_row() -> None:

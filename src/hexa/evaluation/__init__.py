@@ -40,6 +40,7 @@ def evaluate(
     out: a JSON file. A run folder collects the result in results.json too. Raises UserError.
     """
     from hexa.config import UserError, nearest
+    from hexa.data.known import known_as
     from hexa.data.views import EvaluationTransform
     from hexa.evaluation import results
     from hexa.evaluation.protocol import Task, protocols
@@ -101,6 +102,7 @@ def evaluate(
                 "split": source.split,
                 "images": len(source),
                 "fingerprint": source.fingerprint,
+                "known_as": known_as(source),
             }
             for part, source in (("fit", fit), ("test", test))
         },

@@ -8,7 +8,8 @@ import numpy as np
 import pydantic
 
 from hexa.config import UserError
-from hexa.evaluation.protocol import Outcome, Protocol, Task
+from hexa.evaluation import linear_svm
+from hexa.evaluation.protocol import Outcome, Protocol, Task, listed
 from hexa.evaluation.svm import (
     GOYAL_COSTS,
     Images,
@@ -19,7 +20,6 @@ from hexa.evaluation.svm import (
     name_of_costs,
     scored,
 )
-from hexa.ops import linear_svm
 from hexa.runtime.random import Stream
 
 Rows = Labels
@@ -35,6 +35,8 @@ class LowShotOptions(SVMSettings):
     sampling: Literal["pcl", "goyal"] = "pcl"
     """pcl: k images showing each class, the union with all its labels trains every class. goyal: k positives and
     k · (C − 1) negatives for each class apart."""
+
+    _listed_shots = pydantic.field_validator("shots", mode="before")(listed)
 
     @pydantic.field_validator("shots")
     @classmethod

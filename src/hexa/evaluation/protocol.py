@@ -63,6 +63,13 @@ class Outcome:
     """Options that could not be honoured as given (k above the training-set size), as they were used."""
 
 
+def listed(value: Any) -> Any:
+    """Validator of list options: from a command line a list may also come as one value or as 1,2,4."""
+    if isinstance(value, str):
+        return value.split(",")
+    return (value,) if isinstance(value, int | float) else value
+
+
 @dataclass(frozen=True)
 class Protocol:
     """A protocol is found by being the `PROTOCOL` of a module of this package, whose file name is the protocol's."""

@@ -12,10 +12,10 @@ from joblib import Parallel, cpu_count, delayed
 from numpy.typing import NDArray
 
 from hexa.config import Config, UserError
+from hexa.evaluation import linear_svm
+from hexa.evaluation.average_precision import average_precision
 from hexa.evaluation.features import extract_pair
-from hexa.evaluation.protocol import Outcome, Protocol, Task
-from hexa.ops import linear_svm
-from hexa.ops.average_precision import average_precision
+from hexa.evaluation.protocol import Outcome, Protocol, Task, listed
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -33,6 +33,8 @@ class SVMSettings(Config):
     """Images that show a class only as difficult objects: left out of its score (Goyal), or negatives (PCL)."""
     max_iterations: int = pydantic.Field(default=2000, gt=0)
     """Of LIBLINEAR."""
+
+    _listed = pydantic.field_validator("costs", mode="before")(listed)
 
     @pydantic.field_validator("costs")
     @classmethod
@@ -67,7 +69,7 @@ def images_of(task: Task) -> tuple[Images, Images]:
     for name, part in zip(("train", "test"), parts, strict=True):
         without = [task.class_names[c] for c in np.flatnonzero(~(part.labels == 1).any(0))]
         if without:
-            raise UserError(f"the {name} images hold no positive of {_listed(without)}: its precision is not defined")
+            raise UserError(f"the {name} images hold no positive of {_named(without)}: its precision is not defined")
     return parts[0], parts[1]
 
 
@@ -112,7 +114,7 @@ def run(task: Task, options: SVMOptions) -> Outcome:
         rare = [name for name, mask in zip(task.class_names, positive, strict=True) if mask.sum() < options.folds]
         if rare:
             remedy = f"give one cost (--costs 0.5), or {options.folds} images and more of each class"
-            raise UserError(f"{options.folds} folds need as many positives; too few are of {_listed(rare)}; {remedy}")
+            raise UserError(f"{options.folds} folds need as many positives; too few are of {_named(rare)}; {remedy}")
         jobs = [(fit.features, mask, cost, options.folds, *how) for mask in positive for cost in options.costs]
         values = in_parallel(task, "choosing costs", linear_svm.cross_validated, jobs)
         best = np.reshape(values, (task.num_classes, len(options.costs))).argmax(1)
@@ -124,12 +126,12 @@ def run(task: Task, options: SVMOptions) -> Outcome:
         for column, (name, (weights, _)) in enumerate(zip(task.class_names, solved, strict=True))
     }
     stopped = [name for name, (_, converged) in zip(task.class_names, solved, strict=True) if not converged]
-    notes = [f"the solver stopped at {options.max_iterations} iterations for {_listed(stopped)}"] if stopped else []
+    notes = [f"the solver stopped at {options.max_iterations} iterations for {_named(stopped)}"] if stopped else []
     details = {"average_precision": precisions, "costs": dict(zip(task.class_names, costs, strict=True))}
     return Outcome({"mAP": float(np.mean(list(precisions.values())))}, details, notes)
 
 
-def _listed(names: Sequence[str], most: int = 5) -> str:
+def _named(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")
 
 

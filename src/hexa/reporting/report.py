@@ -75,8 +75,8 @@ def render(runs: Sequence[Run]) -> str:
         seeds=scores.over_seeds(runs, names),
         differences=comparison.differences(runs),
         published=[block for run, name in zip(runs, names, strict=True) if (block := _published(run, name))],
-        published_columns=published.COLUMNS,
-        published_source=published.SOURCE,
+        published_columns=published.LINEAR.columns,
+        published_source=published.LINEAR.title,
     )
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from hexa.reporting.published import Comparison
+
 Cell = str | float | Sequence[float] | None
 Rows = Sequence[Mapping[str, Cell]]
 
@@ -143,3 +145,22 @@ def _shown(cell: Cell, digits: int) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+
+
+def beside(compared: Comparison, name: str) -> Table:
+    """A result, under the name of its backbone, above the published rows; for a terminal."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    caution = f"\n{compared.caution}" if compared.caution else ""
+    table = Table(caption=f"published: {compared.title}{caution}", caption_justify="left", box=None)
+    for number, head in enumerate(("", "epochs", *compared.columns)):
+        table.add_column(head, justify="right" if number else "left")
+    table.add_row(escape(name), "", *(_percent(value) for value in compared.own), style="bold")
+    for row in compared.rows:
+        table.add_row(row.method, "" if row.epochs is None else str(row.epochs), *map(_percent, row.values))
+    return table
+
+
+def _percent(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.1f}"

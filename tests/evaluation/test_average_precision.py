@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score
 
-from hexa.ops.average_precision import average_precision, eleven_point, interpolated_area, precision_recall
+from hexa.evaluation.average_precision import average_precision, eleven_point, interpolated_area, precision_recall
 
 
 def by_hand(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> tuple[float, float]:

@@ -1,0 +1,98 @@
+"""Networks of anybody's own as backbones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hexa.config import UserError
+from hexa.evaluation import evaluate
+from hexa.nn.export import export
+from hexa.nn.pretrained import load_backbone
+
+SOURCE = """
+import torch
+from torch import nn
+
+
+class Maps(nn.Module):
+    mean, std, image_size = (0.1, 0.2, 0.3), (0.5, 0.5, 0.5), 8
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 5, 3)
+
+    def forward(self, images):
+        return self.conv(images)
+
+
+class Pair(nn.Module):
+    def forward(self, images):
+        return images, images
+
+
+def maps(): return Maps()
+def bare(): return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+def pair(): return Pair()
+def wrong(): return 3
+def fails(): return nn.Linear(7, 2)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "my_networks.py"
+    path.write_text(SOURCE)
+    return path
+
+
+def test_maps_are_averaged_and_normalised_as_the_network_declares(file: Path) -> None:
+    backbone = load_backbone(f"python:{file}:maps")
+    assert (backbone.image_size, backbone.num_features, backbone.std) == (8, 5, (0.5, 0.5, 0.5))
+    images = torch.rand(4, 3, 8, 8)
+    normalised = (images - torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1)) / 0.5
+    conv = backbone.network.get_submodule("network.conv")
+    torch.testing.assert_close(backbone(images), conv(normalised).mean((2, 3)))
+    assert backbone.content_hash() == load_backbone(f"python:{file}:maps").content_hash()
+
+
+def test_what_is_not_declared_is_imagenets(file: Path) -> None:
+    backbone = load_backbone(f"python:{file}:bare")
+    assert (backbone.image_size, backbone.num_features, backbone.mean[0]) == (224, 3, 0.485)
+
+
+def test_a_module_is_found_where_the_user_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    assert load_backbone("python:my_networks:maps").num_features == 5
+
+
+def test_it_is_evaluated_as_any_other(file: Path) -> None:
+    found = evaluate("knn", f"python:{file}:maps", "digits", k=5, device="cpu", precision="fp32")
+    assert found["metrics"]["top1"] > 30
+    assert found["encoder"] == f"python:{file}:maps"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("python:nothing", "write python:MODULE:CALLABLE"),
+        ("python:no_such_module:f", "no module no_such_module"),
+        ("python:FILE:mpas", "no function 'mpas'; did you mean 'maps'"),
+        ("python:FILE:wrong", "returned int, not a torch.nn.Module"),
+        ("python:FILE:pair", r"gave tuple for images \(2, 3, 224, 224\); features \[B, D\]"),
+        ("python:FILE:fails", r"fails on images \(2, 3, 224, 224\): RuntimeError"),
+        ("python:FILE.none.py:f", "no such file"),
+    ],
+)
+def test_mistakes_are_one_line(file: Path, spec: str, said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        load_backbone(spec.replace("FILE", str(file)))
+    assert "\n" not in str(caught.value)
+
+
+def test_it_is_not_exported(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a network that hexa can build"):
+        export(f"python:{file}:maps", "timm", tmp_path / "x.safetensors")
