@@ -21,6 +21,12 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test leaves anything in the user's cache, nor finds what another left."""
+    monkeypatch.setenv("HEXA_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Callable[[str], Path]:
     """real_data("cifar10/test.parquet") is that file of the folder HEXA_TEST_DATA; without it the test is skipped."""

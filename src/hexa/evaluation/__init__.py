@@ -12,7 +12,18 @@ if TYPE_CHECKING:
     from hexa.nn.pretrained import Backbone
 
 #: Options of every protocol, beside its own.
-COMMON = ("preset", "test_data", "holdout", "seed", "out", "device", "precision", "num_workers", "extraction_batch")
+COMMON = (
+    "preset",
+    "test_data",
+    "holdout",
+    "seed",
+    "out",
+    "device",
+    "precision",
+    "num_workers",
+    "extraction_batch",
+    "cached",
+)
 
 
 def evaluate(
@@ -29,6 +40,7 @@ def evaluate(
     precision: str = "auto",
     num_workers: int | None = None,
     extraction_batch: int = 256,
+    cached: bool = True,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -37,6 +49,7 @@ def evaluate(
     Fits on the split `train` of `data` and scores its split `test` (or `test_data`). holdout: score this share of the
     training images instead, drawn class by class from the seed, and fit on the rest: for searches that must not touch
     the test split; the protocol id says so. options: fields of the protocol, deviations from the preset are recorded.
+    cached: features that another evaluation extracted serve again (HEXA_CACHE/features, at most HEXA_CACHE_GB).
     out: a JSON file. A run folder collects the result in results.json too. Raises UserError.
     """
     from hexa.config import UserError, nearest
@@ -74,6 +87,7 @@ def evaluate(
         num_workers=num_workers,
         extraction_batch=extraction_batch,
         seed=seed,
+        cached=cached,
         chosen=frozenset(options),
         progress=progress,
     )

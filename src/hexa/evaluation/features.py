@@ -14,6 +14,7 @@ from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.loaders import evaluation_batches
 from hexa.data.views import EvaluationTransform
+from hexa.evaluation import cache
 from hexa.evaluation.protocol import Task
 from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
@@ -77,21 +78,32 @@ def extract(
 
 
 def extract_part(task: Task, source: Source) -> tuple[Tensor, Tensor]:
-    """Features and labels of one of the two sources of a task, on the CPU."""
-    features, labels, _ = extract(
-        task.backbone,
-        source,
-        task.transform,
-        task.extraction_batch,
-        task.device,
-        task.precision,
-        task.num_workers,
-        lambda done, total: task.report(f"extracting features ({source.split})", done, total),
-    )
-    assert labels is not None, "a task has labelled sources"
+    """Features and labels of one of the two sources of a task, on the CPU; kept for the next protocol that asks.
+
+    The backbone is left in eval mode on the task's device.
+    """
+    assert source.labels is not None, "a task has labelled sources"
+    name = cache.key(task, source)
+    found = cache.load(name) if task.cached else None
+    if found is None:
+        features, _, positions = extract(
+            task.backbone,
+            source,
+            task.transform,
+            task.extraction_batch,
+            task.device,
+            task.precision,
+            task.num_workers,
+            lambda done, total: task.report(f"extracting features ({source.split})", done, total),
+        )
+        if task.cached:
+            cache.store(name, features, positions)
+    else:
+        task.backbone.eval().to(task.device).to(memory_format=torch.channels_last)
+        features, positions = found
     if len(features) < len(source):
         task.notes.append(f"{len(source) - len(features)} of {len(source)} images of {source!r} could not be read")
-    return features, labels
+    return features, torch.from_numpy(source.labels)[positions]
 
 
 def extract_pair(task: Task) -> tuple[Tensor, Tensor, Tensor, Tensor]:

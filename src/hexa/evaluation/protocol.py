@@ -35,6 +35,8 @@ class Task:
     num_workers: int | None
     extraction_batch: int
     seed: int
+    cached: bool = False
+    """Look for features in the cache, and leave them there."""
     chosen: frozenset[str] = frozenset()
     """Options that were asked for, whatever their preset says."""
     progress: Progress | None = None
