@@ -39,12 +39,21 @@ def images(count: int, seed: int) -> tuple[Tensor, Labels]:
     return torch.from_numpy(pixels.clip(0, 255).astype(np.uint8)), labels
 
 
-def task(chosen: tuple[str, ...] = (), seed: int = 0, train: int = 90) -> Task:
-    fit, test = (ArraySource(*images(n, s), NAMES, name=str(s)) for n, s in ((train, 1), (60, 2)))
+def task(*chosen: str) -> Task:
+    fit, test = (ArraySource(*images(n, s), NAMES, name=str(s)) for n, s in ((90, 1), (60, 2)))
     config = NetworkConfig(name="pixels", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    backbone = Backbone(nn.Flatten(), config.mean, config.std, 8, config)
     return Task(
-        backbone, fit, test, NAMES, EvaluationTransform(8), torch.device("cpu"), "fp32", 0, 64, seed, frozenset(chosen)
+        backbone=Backbone(nn.Flatten(), config.mean, config.std, 8, config),
+        fit=fit,
+        test=test,
+        class_names=NAMES,
+        transform=EvaluationTransform(8),
+        device=torch.device("cpu"),
+        precision="fp32",
+        num_workers=0,
+        extraction_batch=64,
+        seed=0,
+        chosen=frozenset(chosen),
     )
 
 
@@ -162,7 +171,7 @@ def test_shots_beyond_the_positives_are_left_out_or_refused() -> None:
     assert list(found.metrics) == ["mAP@1"]
     assert found.effective == {"shots": (1,)}
     with pytest.raises(UserError, match=f"only {most} positives, too few for 32 shots"):
-        low_shot.run(task(("shots",)), options)
+        low_shot.run(task("shots"), options)
 
 
 def test_one_class_an_image_is_one_against_all() -> None:

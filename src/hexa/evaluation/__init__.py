@@ -13,16 +13,8 @@ if TYPE_CHECKING:
 
 #: Options of every protocol, beside its own.
 COMMON = (
-    "preset",
-    "test_data",
-    "holdout",
-    "seed",
-    "out",
-    "device",
-    "precision",
-    "num_workers",
-    "extraction_batch",
-    "cached",
+    *("preset", "test_data", "holdout", "seed", "out"),
+    *("device", "precision", "num_workers", "extraction_batch", "cached"),
 )
 
 
