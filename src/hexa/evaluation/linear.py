@@ -1,4 +1,4 @@
-"""Linear classification on a frozen backbone, with augmentation, by both published recipes (REFERENCE §7.1, §7.2)."""
+"""Linear classification on a frozen backbone by the published recipes (REFERENCE §7.1, §7.2, §7.6)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Literal
 
 import pydantic
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from hexa.config import Config
 from hexa.data.loaders import PretrainLoader, epoch_order
 from hexa.data.views import Views, ViewsConfig
+from hexa.evaluation import adamax
+from hexa.evaluation.adamax import AdamaxOptions, new_classifier
 from hexa.evaluation.features import extract_part
 from hexa.evaluation.protocol import Outcome, Protocol, Task, topk_accuracy
 from hexa.nn.pretrained import Backbone
@@ -47,7 +49,12 @@ def learning_rate(options: LinearOptions, epoch: int) -> float:
     return options.learning_rate * 0.1 ** sum(epoch >= share * options.epochs for share in (0.6, 0.8))
 
 
-def run(task: Task, options: LinearOptions) -> Outcome:
+def run(task: Task, options: LinearOptions | AdamaxOptions) -> Outcome:
+    """By the recipe that the options belong to."""
+    return adamax.run(task, options) if isinstance(options, AdamaxOptions) else train(task, options)
+
+
+def train(task: Task, options: LinearOptions) -> Outcome:
     """One linear layer, weight N(0, 0.01), bias 0, cross-entropy, SGD; random resized crops (0.08–1) and flips.
 
     The backbone is frozen and in eval mode, and that none of its tensors changed is checked after the first epoch and
@@ -62,7 +69,7 @@ def run(task: Task, options: LinearOptions) -> Outcome:
     test = test.to(task.device)
     assert task.fit.labels is not None
     labels = torch.from_numpy(task.fit.labels).to(task.device)
-    classifier = _classifier(task.backbone.num_features, task.num_classes, stream).to(task.device)
+    classifier = new_classifier(task.backbone.num_features, task.num_classes, stream).to(task.device)
     optimizer = torch.optim.SGD(
         classifier.parameters(), options.learning_rate, options.momentum, weight_decay=options.weight_decay
     )
@@ -122,26 +129,19 @@ def _check_frozen(backbone: Backbone, before: Mapping[str, Tensor]) -> None:
         raise RuntimeError(f"the backbone changed while a classifier was trained on it: {', '.join(changed[:8])}")
 
 
-def _classifier(num_features: int, num_classes: int, stream: Stream) -> nn.Linear:
-    classifier = nn.Linear(num_features, num_classes)
-    with torch.no_grad():
-        classifier.weight.normal_(0, 0.01, generator=stream.child("weights").generator())
-        classifier.bias.zero_()
-    return classifier
-
-
 @torch.no_grad()
 def _features(task: Task, images: Tensor) -> Tensor:
     with precisions.autocast(task.precision, task.device):
         return task.backbone(images.contiguous(memory_format=torch.channels_last)).float()  # type: ignore[no-any-return]
 
 
-def _identity(preset: str, options: LinearOptions) -> str:
+def _identity(preset: str, options: LinearOptions | AdamaxOptions) -> str:
     """Epochs and rate always; whatever else is not as published, by its name."""
     published = PROTOCOL.presets[preset].model_dump()
-    others = {k: v for k, v in options.model_dump().items() if k not in ("epochs", "learning_rate")}
+    others = {k: v for k, v in options.model_dump().items() if k not in ("epochs", "learning_rate", "learning_rates")}
     changed = "".join(f"-{name}={value}" for name, value in others.items() if value != published[name])
-    return f"{preset}-{options.epochs}ep-lr{options.learning_rate:g}{changed}"
+    rates = options.learning_rates if isinstance(options, AdamaxOptions) else (options.learning_rate,)
+    return f"{preset}-{options.epochs}ep-lr{','.join(f'{rate:g}' for rate in rates)}{changed}"
 
 
 PROTOCOL = Protocol(
@@ -149,6 +149,10 @@ PROTOCOL = Protocol(
     presets={
         "moco": LinearOptions(),
         "swav": LinearOptions(learning_rate=0.3, schedule="cosine", weight_decay=1e-6),
+        # one epoch is too short for a schedule: the rates stay (D30)
+        "moco-ablation": LinearOptions(epochs=1),
+        "swav-ablation": LinearOptions(epochs=1, learning_rate=0.3, schedule="cosine", weight_decay=1e-6),
+        "cifar": AdamaxOptions(),
     },
     identity=_identity,
 )
