@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -218,24 +217,3 @@ def test_the_identity_names_what_is_not_as_published() -> None:
     assert PROTOCOL.identity("moco", moco) == "moco-100ep-lr30"
     changed = moco.model_copy(update={"epochs": 5, "learning_rate": 0.5, "batch_size": 64, "weight_decay": 0.1})
     assert PROTOCOL.identity("moco", changed) == "moco-5ep-lr0.5-batch_size=64-weight_decay=0.1"
-
-
-def test_every_image_is_seen_once_an_epoch_the_last_few_too(
-    task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The published loaders drop nothing."""
-    seen: list[list[int]] = []
-    batches = linear._batches
-
-    def watched(*arguments: Any) -> Any:
-        for crops, index in batches(*arguments):
-            assert len(crops) == len(index)
-            seen.append(index.tolist())
-            yield crops, index
-
-    monkeypatch.setattr(linear, "_batches", watched)
-    linear.train(task(), LinearOptions(epochs=2, batch_size=23))
-    assert [len(index) for index in seen] == [23, 23, 2] * 2
-    first, second = ([row for batch in part for row in batch] for part in (seen[:3], seen[3:]))
-    assert sorted(first) == sorted(second) == list(range(48))
-    assert first != second

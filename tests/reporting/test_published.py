@@ -64,6 +64,10 @@ def test_a_result_stands_beside_what_was_published_for_it() -> None:
     found = published.beside(result("linear/moco", {"top1": 60.0, "top5": 80.0}, "CIFAR-100", 10_000))
     assert found is not None
     assert (found.columns, found.own) == (("CIFAR-100",), (60.0,))
+    semi = result("semi-supervised/hexa", {"top1": 60.0, "top5": 80.0, "top1_last": 1.0}, "ImageNet", 50_000)
+    found = published.beside({**semi, "options": {"percent": 1.0}})
+    assert found is not None
+    assert (found.columns, found.own) == (("1 % top1", "1 % top5"), (60.0, 80.0))
 
 
 @pytest.mark.parametrize(

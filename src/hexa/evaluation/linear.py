@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import pydantic
@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hexa.config import Config
-from hexa.data.loaders import PretrainLoader, epoch_order
-from hexa.data.views import Views, ViewsConfig
 from hexa.evaluation import adamax
 from hexa.evaluation.adamax import AdamaxOptions, new_classifier
+from hexa.evaluation.augmented import AugmentedImages
 from hexa.evaluation.features import extract_part
 from hexa.evaluation.protocol import Outcome, Protocol, Task, topk_accuracy
 from hexa.nn.pretrained import Backbone
@@ -62,30 +61,26 @@ def train(task: Task, options: LinearOptions) -> Outcome:
     those of the best epoch (as both codes report), *_last those of the last (D32).
     """
     stream = Stream(task.seed).child("linear")
-    views = Views(ViewsConfig.model_validate({"recipe": "crop-flip", "size": task.backbone.image_size}))
-    size = min(options.batch_size, len(task.fit))
     before = {name: value.cpu().clone() for name, value in task.backbone.state_dict().items()}
     test, test_labels = extract_part(task, task.test)  # also moves the backbone to the device, in eval mode
     test = test.to(task.device)
-    assert task.fit.labels is not None
-    labels = torch.from_numpy(task.fit.labels).to(task.device)
     classifier = new_classifier(task.backbone.num_features, task.num_classes, stream).to(task.device)
     optimizer = torch.optim.SGD(
         classifier.parameters(), options.learning_rate, options.momentum, weight_decay=options.weight_decay
     )
-    loader = PretrainLoader(task.fit, views, size, stream.child("views"), task.device, task.num_workers)
-    steps = loader.steps_per_epoch + (loader.resident and len(task.fit) % size > 0)
+    images_of = AugmentedImages(task, task.fit, options.batch_size, stream.child("views"))
+    total = options.epochs * images_of.steps
     curve: list[dict[str, float]] = []
     try:
         for epoch in range(options.epochs):
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(options, epoch)
-            for step, (images, index) in enumerate(_batches(loader, epoch), epoch * steps + 1):
+            for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
                 features = _features(task, images)
                 optimizer.zero_grad()
-                F.cross_entropy(classifier(features), labels[index]).backward()  # type: ignore[no-untyped-call]
+                F.cross_entropy(classifier(features), labels).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-                task.report("training the classifier", step, options.epochs * steps)
+                task.report("training the classifier", step, total)
             last = epoch + 1 == options.epochs
             if epoch == 0 or last:
                 _check_frozen(task.backbone, before)
@@ -94,32 +89,13 @@ def train(task: Task, options: LinearOptions) -> Outcome:
                     scores = classifier(test).cpu()
                 curve.append({"epoch": epoch + 1, **topk_accuracy(scores, test_labels)})
     finally:
-        loader.close()
+        images_of.close()
     best, final = max(curve, key=lambda point: point["top1"]), curve[-1]
     metrics = {name: value for name, value in best.items() if name != "epoch"}
     metrics |= {f"{name}_last": value for name, value in final.items() if name != "epoch"}
-    effective, notes = {}, []
-    if size != options.batch_size:
-        effective["batch_size"] = size
-        notes.append(f"batch_size {options.batch_size} is above the {size} labelled images, so all of them are a batch")
-    if not loader.resident and len(task.fit) % size:
-        notes.append(f"each epoch leaves out {len(task.fit) % size} images, others every time, to keep batches whole")
-    return Outcome(metrics, {"best_epoch": best["epoch"], "curve": curve}, notes, effective)
-
-
-def _batches(loader: PretrainLoader, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Crops and positions of all batches of an epoch.
-
-    The published loaders keep the last, smaller batch, which pre-training drops; so does this one for resident images.
-    """
-    for batch in loader.epoch(epoch):
-        yield batch.crops[0], batch.index
-    first = loader.steps_per_epoch * loader.batch_size
-    if loader.store is not None and first < len(loader.source):
-        order = epoch_order(loader.stream, epoch, len(loader.source))
-        index = loader.store.stand_in[order[first:]].to(loader.device)
-        images = loader.store.images.index_select(0, index)
-        yield loader.views(images, loader.stream.child("last batch", epoch))[0], index
+    used = images_of.batch_size
+    effective = {} if used == options.batch_size else {"batch_size": used}
+    return Outcome(metrics, {"best_epoch": best["epoch"], "curve": curve}, images_of.notes, effective)
 
 
 def _check_frozen(backbone: Backbone, before: Mapping[str, Tensor]) -> None:

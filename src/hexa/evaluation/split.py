@@ -31,6 +31,12 @@ def stratified_part(labels: Labels, share: float, stream: Stream) -> Mask:
     return held
 
 
+def draw_share(labels: Labels, share: float, stream: Stream) -> Labels:
+    """Positions of a part of `share` of every class, at least one image of each, in order."""
+    parts = [rows[: max(1, round(share * len(rows)))] for rows in _shuffled(labels, stream).values()]
+    return np.sort(np.concatenate(parts))
+
+
 def folds(labels: Labels, count: int, stream: Stream) -> list[Labels]:
     """`count` disjoint parts that together hold every image of classes with two or more; fewer where classes are small.
 

@@ -202,7 +202,15 @@ class Comparison:
 
 
 #: The table a protocol belongs to.
-_TABLES = {"linear": LINEAR, "svm": LINEAR, "low-shot": LOW_SHOT, "fine-tune": FINE_TUNE}
+_TABLES = {
+    "linear": LINEAR,
+    "svm": LINEAR,
+    "low-shot": LOW_SHOT,
+    "semi-supervised": SEMI_SUPERVISED,
+    "fine-tune": FINE_TUNE,
+}
+#: Protocols that were published on one data set alone.
+_ONLY = {"low-shot": "VOC07", "semi-supervised": "ImageNet"}
 #: Images that published numbers were scored on.
 _TEST_IMAGES = {"ImageNet": 50_000, "VOC07": 4952, "CIFAR-10": 10_000, "CIFAR-100": 10_000}
 
@@ -213,11 +221,14 @@ def beside(result: Mapping[str, Any]) -> Comparison | None:
     test = result["data_facts"]["test"]
     data, metrics = test.get("known_as"), result["metrics"]
     table = _TABLES.get(name)
-    if data is None or table is None or (name == "low-shot" and data != "VOC07"):
+    if data is None or table is None or _ONLY.get(name, data) != data:
         return None
-    # the columns are data sets, of which the result has one figure, or its own metrics
-    of_data = {data: metrics.get("mAP", metrics.get("top1"))} if (data == "VOC07") == (name == "svm") else {}
-    own = {**metrics, **of_data}
+    # the columns are data sets, of which the result has one figure; shares of labels; or metrics
+    own = dict(metrics)
+    if name == "semi-supervised":
+        own = {f"{result['options']['percent']:g} % {metric}": value for metric, value in metrics.items()}
+    elif name not in _ONLY and (data == "VOC07") == (name == "svm"):
+        own[data] = metrics.get("mAP", metrics.get("top1"))
     columns = tuple(column for column in table.columns if column in own)
     if not columns:
         return None

@@ -1,0 +1,67 @@
+"""Fine-tuning of the whole network by Adamax, its rate chosen on held-out images (REFERENCE §7.8)."""
+
+from __future__ import annotations
+
+import pydantic
+
+from hexa.config import Config
+from hexa.evaluation.features import Subset
+from hexa.evaluation.protocol import Outcome, Protocol, Task, listed
+from hexa.evaluation.split import stratified_part
+from hexa.evaluation.tuning import Plan, best_and_last, tune
+from hexa.runtime.random import Stream
+
+
+class FineTuneOptions(Config):
+    """Options of the protocol `fine-tune`. Crops and flips in training, resized images in testing (D29)."""
+
+    epochs: int = pydantic.Field(default=20, gt=0)
+    """Passes over the training images; rates are ×0.1 at 35 % and 70 % of them (7 and 14 of 20)."""
+    batch_size: int = pydantic.Field(default=256, gt=1)
+    """Images a step."""
+    learning_rates: tuple[float, ...] = pydantic.Field(default=(0.0005, 0.001, 0.01), min_length=1)
+    """Of Adamax, for network and classifier; the one that is best on held-out training images is taken."""
+    selection: float = pydantic.Field(default=0.1, gt=0, lt=1)
+    """Share of the training images held out for that."""
+    score_every: int = pydantic.Field(default=1, gt=0)
+    """Epochs between two scorings of the last run; top1 is the best of them."""
+
+    _listed = pydantic.field_validator("learning_rates", mode="before")(listed)
+
+    @pydantic.field_validator("learning_rates")
+    @classmethod
+    def _positive(cls, rates: tuple[float, ...]) -> tuple[float, ...]:
+        if any(not rate > 0 for rate in rates):
+            raise ValueError("every rate must be above 0")
+        return rates
+
+
+def run(task: Task, options: FineTuneOptions) -> Outcome:
+    """Accuracy after training with the chosen rate on all training images: best epoch, and last."""
+    stream = Stream(task.seed).child("fine-tune")
+    rates, held_out = options.learning_rates, {}
+    if len(rates) > 1:
+        assert task.fit.labels is not None
+        held = stratified_part(task.fit.labels, options.selection, stream.child("selection"))
+        kept, out = Subset(task.fit, (~held).nonzero()[0]), Subset(task.fit, held.nonzero()[0])
+        for rate in rates:
+            label = f"choosing the rate: {rate:g}"
+            curve, _ = tune(task, kept, out, _plan(options, rate), stream, label, score_every=options.epochs)
+            held_out[rate] = curve[-1]["top1"]
+    chosen = max(rates, key=lambda rate: held_out.get(rate, 0.0))
+    curve, notes = tune(task, task.fit, task.test, _plan(options, chosen), stream, "fine-tuning", options.score_every)
+    details = {"learning_rate": chosen, "held_out": {str(rate): top1 for rate, top1 in held_out.items()}}
+    return Outcome(best_and_last(curve), {**details, "curve": curve}, notes)
+
+
+def _plan(options: FineTuneOptions, rate: float) -> Plan:
+    return Plan(options.epochs, options.batch_size, "adamax", rate, rate, 0.1, (0.35, 0.7))
+
+
+def _identity(preset: str, options: FineTuneOptions) -> str:
+    rates = ",".join(f"{rate:g}" for rate in options.learning_rates)
+    batch = "" if options.batch_size == 256 else f"-batch_size={options.batch_size}"
+    return f"{preset}-{options.epochs}ep-lr{rates}{batch}"
+
+
+PROTOCOL = Protocol(run=run, presets={"cifar": FineTuneOptions()}, identity=_identity)

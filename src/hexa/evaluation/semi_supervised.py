@@ -1,0 +1,104 @@
+"""Fine-tuning of the whole network on the labels of a few images (REFERENCE §7.7)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pydantic
+
+from hexa.config import Config, UserError
+from hexa.data import Source
+from hexa.evaluation.features import Subset
+from hexa.evaluation.protocol import Outcome, Protocol, Task
+from hexa.evaluation.split import Labels, draw_share
+from hexa.evaluation.tuning import Plan, best_and_last, tune
+from hexa.runtime.random import Stream
+
+#: (largest percentage, rate of the network, rate of the classifier): the paper's, and those of SwAV's code. (D25, D26)
+RATES = {"hexa": ((5.0, 0.01, 1.0), (100.0, 0.01, 0.1)), "swav": ((5.0, 0.02, 5.0), (100.0, 0.01, 0.2))}
+
+
+class SemiSupervisedOptions(Config):
+    """Options of the protocol `semi-supervised`. The defaults are the paper's."""
+
+    percent: float = pydantic.Field(default=10.0, gt=0, le=100)
+    """Of the labelled images, a part of every class, drawn from the seed."""
+    list_file: str | None = None
+    """Names of the labelled images instead, one a line (SimCLR's lists for ImageNet)."""
+    rates_of: str = "hexa"
+    """Whose rates: hexa or swav; a classifier on about 1 % of the labels learns faster than on 10 %."""
+    trunk_rate: float | None = pydantic.Field(default=None, gt=0)
+    """Of the network; none is as published for the share of labels."""
+    head_rate: float | None = pydantic.Field(default=None, gt=0)
+    """Of the classifier; none is as published for the share of labels."""
+    epochs: int = pydantic.Field(default=20, gt=0)
+    """Passes over the labelled images; rates are ×0.2 at 60 % and 80 % of them (12 and 16 of 20)."""
+    batch_size: int = pydantic.Field(default=256, gt=1)
+    """Images a step."""
+    weight_decay: float = pydantic.Field(default=5e-4, ge=0)
+    """Of network and classifier."""
+    score_every: int = pydantic.Field(default=1, gt=0)
+    """Epochs between two scorings; top1 is the best of them."""
+
+    @pydantic.field_validator("rates_of")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in RATES:
+            raise ValueError(f"one of {', '.join(RATES)} is needed")
+        return name
+
+
+def run(task: Task, options: SemiSupervisedOptions) -> Outcome:
+    """Accuracy after training network and classifier on the labelled part, batch-norms included: best epoch and last.
+
+    SGD, momentum 0.9, crops and flips.
+    """
+    stream = Stream(task.seed).child("semi-supervised")
+    fit = task.fit
+    if options.list_file is not None:
+        fit = Subset(fit, rows_of(fit, Path(options.list_file)))
+    elif options.percent < 100:
+        assert fit.labels is not None
+        fit = Subset(fit, draw_share(fit.labels, options.percent / 100, stream.child("labels")))
+    share = 100 * len(fit) / len(task.fit)
+    trunk, head = next(rates for most, *rates in RATES[options.rates_of] if share <= most + 1e-9)
+    trunk, head = options.trunk_rate or trunk, options.head_rate or head
+    plan = Plan(options.epochs, options.batch_size, "sgd", trunk, head, 0.2, (0.6, 0.8), options.weight_decay)
+    curve, notes = tune(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)
+    details = {"labelled_images": len(fit), "fingerprint": fit.fingerprint, "curve": curve}
+    return Outcome(best_and_last(curve), details, notes, {"trunk_rate": trunk, "head_rate": head})
+
+
+def rows_of(source: Source, file: Path) -> Labels:
+    """The positions of the images whose file names the list holds. Raises UserError for names that are not there."""
+    try:
+        names = [Path(line.strip()).name for line in file.read_text().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"list_file {file}: cannot be read ({error})") from None
+    place = {Path(path).name: position for position, path in enumerate(source.paths)}
+    missing = [name for name in names if name not in place]
+    if missing or not names:
+        some = ", ".join(missing[:3]) + (" …" if missing[3:] else "")
+        raise UserError(f"list_file {file}: {len(missing)} of its {len(names)} names are not in {source!r}: {some}")
+    return np.array([place[name] for name in names], dtype=np.int64)
+
+
+def _identity(preset: str, options: SemiSupervisedOptions) -> str:
+    part = f"{options.percent:g}%" if options.list_file is None else Path(options.list_file).stem
+    published = PROTOCOL.presets[preset]
+    assert isinstance(published, SemiSupervisedOptions)
+    others = {"rates_of", "batch_size", "weight_decay"}
+    changed = "".join(
+        f"-{name}={value}"
+        for name, value in options.model_dump(include=others).items()
+        if value != getattr(published, name)
+    )
+    return f"{preset}-{part}-{options.epochs}ep-lr{options.trunk_rate:g},{options.head_rate:g}{changed}"
+
+
+PROTOCOL = Protocol(
+    run=run,
+    presets={"hexa": SemiSupervisedOptions(), "swav": SemiSupervisedOptions(rates_of="swav", weight_decay=0.0)},
+    identity=_identity,
+)

@@ -1,0 +1,240 @@
+"""Fine-tuning and semi-supervised evaluation, against loops written out with torch's own schedules."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.data.source import ArraySource
+from hexa.data.views import EvaluationTransform
+from hexa.evaluation import evaluate, fine_tune, semi_supervised
+from hexa.evaluation.adamax import new_classifier
+from hexa.evaluation.augmented import AugmentedImages
+from hexa.evaluation.fine_tune import FineTuneOptions
+from hexa.evaluation.protocol import Task
+from hexa.evaluation.semi_supervised import SemiSupervisedOptions
+from hexa.evaluation.tuning import Plan, best_and_last, tune
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.runtime.random import Stream
+
+SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
+QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
+
+
+def images(count: int, seed: int, classes: int = 3) -> ArraySource:
+    """Classes are hues."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = np.arange(count) % classes
+    pixels = torch.randint(0, 120, (count, 3, 8, 8), generator=generator)
+    pixels[torch.arange(count), torch.from_numpy(labels) % 3] += 100
+    return ArraySource(pixels.to(torch.uint8), labels, name=f"hues{seed}")
+
+
+def task(fit: ArraySource | None = None) -> Task:
+    return Task(
+        backbone=random_backbone(SMALL, 8),
+        fit=fit or images(50, 0),
+        test=images(30, 1),
+        class_names=["0", "1", "2"],
+        transform=EvaluationTransform(8),
+        device=torch.device("cpu"),
+        precision="fp32",
+        num_workers=0,
+        extraction_batch=16,
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize("smallest", [1, 3])
+def test_every_image_is_seen_once_an_epoch_the_last_few_too(smallest: int) -> None:
+    """The published loaders drop nothing; what is too small for batch statistics is left out, others every time."""
+    source = images(48, 0)
+    source.labels = np.arange(48)
+    given = AugmentedImages(task(), source, 23, Stream(0), smallest)
+    first, second = ([labels.tolist() for _, labels in given.epoch(epoch)] for epoch in range(2))
+    sizes = [23, 23, 2] if smallest == 1 else [23, 23]
+    assert [len(batch) for batch in first] == [len(batch) for batch in second] == sizes
+    assert given.steps == len(sizes)
+    seen, again = (sorted(label for batch in epoch for label in batch) for epoch in (first, second))
+    assert len(set(seen)) == len(seen)
+    assert (seen == again == list(range(48))) == (smallest == 1)
+    assert first != second
+    assert bool(given.notes) == (smallest == 3)
+
+
+@pytest.mark.parametrize(
+    ("plan", "schedule"),
+    [
+        (Plan(10, 8, "sgd", 0.03, 0.1, 0.2, (0.6, 0.8), 5e-4), (0.2, [6, 8])),
+        (Plan(20, 8, "adamax", 0.02, 0.02, 0.1, (0.35, 0.7)), (0.1, [7, 14])),
+    ],
+)
+def test_tuning_is_a_loop_with_torchs_schedule(plan: Plan, schedule: tuple[float, list[int]]) -> None:
+    given = task()
+    before = {name: value.clone() for name, value in given.backbone.state_dict().items()}
+    curve, _ = tune(given, given.fit, given.test, plan, Stream(3), "")
+    assert all(torch.equal(value, before[name]) for name, value in given.backbone.state_dict().items())
+
+    backbone, head = random_backbone(SMALL, 8).to(memory_format=torch.channels_last), new_classifier(8, 3, Stream(3))
+    groups = [
+        {"params": backbone.parameters(), "lr": plan.trunk_rate},
+        {"params": head.parameters(), "lr": plan.head_rate},
+    ]
+    optimizer = (
+        torch.optim.SGD(groups, momentum=0.9, weight_decay=plan.weight_decay)
+        if plan.optimizer == "sgd"
+        else torch.optim.Adamax(groups)
+    )
+    steps = torch.optim.lr_scheduler.MultiStepLR(optimizer, schedule[1], schedule[0])
+    data = AugmentedImages(given, given.fit, 8, Stream(3).child("views"), smallest=2)
+    test = torch.stack([given.test.decode(number) for number in range(30)]).float() / 255
+    assert given.test.labels is not None
+    expected = []
+    for epoch in range(plan.epochs):
+        backbone.train()
+        for batch, labels in data.epoch(epoch):
+            optimizer.zero_grad()
+            F.cross_entropy(head(backbone(batch)), labels).backward()
+            optimizer.step()
+        steps.step()
+        with torch.no_grad():
+            scores = head(backbone.eval()(test))
+        expected.append(100 * float((scores.argmax(1).numpy() == given.test.labels).mean()))
+    assert [point["top1"] for point in curve] == pytest.approx(expected, abs=3.4)  # one image of thirty
+    assert curve[-1]["top1"] > 60
+
+
+def test_best_and_last() -> None:
+    curve = [{"epoch": 1, "top1": 50.0, "top5": 90.0}, {"epoch": 2, "top1": 40.0, "top5": 95.0}]
+    assert best_and_last(curve) == {"top1": 50.0, "top5": 90.0, "top1_last": 40.0, "top5_last": 95.0}
+
+
+def test_fine_tuning_chooses_its_rate_on_training_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And never on the test images."""
+    scored: list[tuple[str, float]] = []
+
+    def fake(task: Task, fit: Any, test: Any, plan: Plan, *_: object, **__: object) -> Any:
+        scored.append((test.name, plan.trunk_rate))
+        assert len(fit) + len(test) == 50 or test is task.test
+        return [{"epoch": 1, "top1": 90.0 if plan.trunk_rate == 0.01 else 10.0}], []
+
+    monkeypatch.setattr(fine_tune, "tune", fake)
+    found = fine_tune.run(task(), FineTuneOptions(learning_rates=(0.001, 0.01, 0.1)))
+    assert scored == [("hues0", 0.001), ("hues0", 0.01), ("hues0", 0.1), ("hues1", 0.01)]
+    assert found.details["learning_rate"] == 0.01
+    assert found.details["held_out"] == {"0.001": 10.0, "0.01": 90.0, "0.1": 10.0}
+
+
+def test_the_published_fields() -> None:
+    """REFERENCE §7.7, §7.8."""
+    options = FineTuneOptions()
+    assert (options.epochs, options.batch_size, options.learning_rates) == (20, 256, (0.0005, 0.001, 0.01))
+    plan = fine_tune._plan(options, 0.001)
+    assert [plan.share_of_rate(epoch) for epoch in (6, 7, 13, 14)] == pytest.approx([1, 0.1, 0.1, 0.01])
+    assert {
+        p.weight_decay for p in semi_supervised.PROTOCOL.presets.values() if isinstance(p, SemiSupervisedOptions)
+    } == {
+        5e-4,
+        0.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("preset", "percent", "rates"),
+    [
+        ("hexa", 1, (0.01, 1)),
+        ("hexa", 10, (0.01, 0.1)),
+        ("hexa", 100, (0.01, 0.1)),
+        ("swav", 1, (0.02, 5)),
+        ("swav", 10, (0.01, 0.2)),
+    ],
+)
+def test_rates_are_those_of_the_share_of_labels(
+    monkeypatch: pytest.MonkeyPatch, preset: str, percent: float, rates: tuple[float, float]
+) -> None:
+    plans: list[tuple[int, Plan]] = []
+
+    def fake(task: Task, fit: Any, test: Any, plan: Plan, *_: object, **__: object) -> Any:
+        plans.append((len(fit), plan))
+        return [{"epoch": 1, "top1": 1.0}], []
+
+    monkeypatch.setattr(semi_supervised, "tune", fake)
+    published = semi_supervised.PROTOCOL.presets[preset]
+    options = SemiSupervisedOptions.model_validate({**published.model_dump(), "percent": percent})
+    found = semi_supervised.run(task(images(600, 0)), options)
+    ((count, plan),) = plans
+    assert count == 6 * percent
+    assert (plan.trunk_rate, plan.head_rate) == rates
+    assert plan.weight_decay == (5e-4 if preset == "hexa" else 0)
+    assert [plan.share_of_rate(epoch) for epoch in (11, 12, 15, 16)] == pytest.approx([1, 0.2, 0.2, 0.04])
+    assert found.effective == {"trunk_rate": rates[0], "head_rate": rates[1]}
+
+
+def test_every_class_keeps_its_share() -> None:
+    drawn: list[Any] = []
+    source = images(90, 0)
+    labels = source.labels
+    assert labels is not None
+    drawn = [semi_supervised.draw_share(labels, 0.1, Stream(seed)) for seed in range(2)]
+    assert [np.bincount(labels[rows]).tolist() for rows in drawn] == [[3, 3, 3]] * 2
+    assert (drawn[0] != drawn[1]).any()
+    assert len(semi_supervised.draw_share(labels, 0.001, Stream(0))) == 3
+
+
+def test_a_list_names_the_labelled_images(tmp_path: Path) -> None:
+    source = images(20, 0)
+    (tmp_path / "list.txt").write_text("000003\n000011\n\n")
+    assert semi_supervised.rows_of(source, tmp_path / "list.txt").tolist() == [3, 11]
+    (tmp_path / "other.txt").write_text("000003\nx.jpg\n")
+    with pytest.raises(UserError, match=r"1 of its 2 names are not in .*: x\.jpg"):
+        semi_supervised.rows_of(source, tmp_path / "other.txt")
+    with pytest.raises(UserError, match="cannot be read"):
+        semi_supervised.rows_of(source, tmp_path / "none.txt")
+
+
+def test_the_published_lists_have_their_sizes() -> None:
+    data = os.environ.get("HEXA_TEST_DATA")
+    if not data or not (Path(data) / "imagenet_subsets").is_dir():
+        pytest.skip("HEXA_TEST_DATA holds no imagenet_subsets")
+    lists = Path(data) / "imagenet_subsets"
+    names = (lists / "1percent.txt").read_text().split()
+    source = images(len(names), 0)
+    source.paths = [f"{name.split('_')[0]}/{name}" for name in reversed(names)]
+    rows = semi_supervised.rows_of(source, lists / "1percent.txt")
+    assert len(rows) == 12_811
+    assert rows[0] == 12_810
+
+
+def test_from_the_outside_on_digits(tmp_path: Path) -> None:
+    save_backbone(random_backbone(SMALL, 8), tmp_path / "b.safetensors")
+    spec = str(tmp_path / "b.safetensors")
+    few = evaluate("semi-supervised", spec, "digits", percent=10, epochs=4, batch_size=32, **QUIET)
+    more = evaluate("semi-supervised", spec, "digits", percent=100, epochs=4, batch_size=32, **QUIET)
+    assert few["protocol"] == "semi-supervised/hexa-10%-4ep-lr0.01,0.1-batch_size=32"
+    assert few["details"]["labelled_images"] == pytest.approx(135, abs=3)
+    assert more["metrics"]["top1"] > few["metrics"]["top1"] + 5
+    tuned = evaluate("fine-tune", spec, "digits", epochs=8, learning_rates=0.01, batch_size=32, **QUIET)
+    assert tuned["protocol"] == "fine-tune/cifar-8ep-lr0.01-batch_size=32"
+    assert tuned["metrics"]["top1"] > 40
+    assert load_backbone(spec).content_hash() == tuned["backbone_facts"]["hash"]
+    with pytest.raises(UserError, match="one of hexa, swav"):
+        evaluate("semi-supervised", spec, "digits", rates_of="x", **QUIET)
+
+
+def test_labels_of_all_splits_are_as_open_source_gives_them(real_data: Callable[[str], Path]) -> None:
+    """CIFAR-10 as parquet is known as what it is."""
+    from hexa.data.known import known_as
+
+    assert known_as(open_source(f"parquet:{real_data('cifar10')}", "test")) == "CIFAR-10"
+    assert known_as(open_source(f"voc:{real_data('voc2007/VOCdevkit')}", "test")) == "VOC07"
+    assert known_as(open_source("digits")) is None
