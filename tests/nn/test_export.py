@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,31 @@ def test_law_8_a_trained_method_and_its_export_give_the_same_features(tmp_path: 
         torch.testing.assert_close(plain.eval()(normalised), method.backbone(normalised), rtol=1e-5, atol=1e-5)
     with torch.no_grad(), use_branch(method.query, "aux"):
         assert not torch.allclose(plain(normalised), method.backbone(normalised), rtol=1e-3)
+
+
+def test_detectron2_gets_arrays_under_its_names(tmp_path: Path) -> None:
+    backbone = trained(NetworkConfig(name="resnet18"), 32)
+    report = export(backbone, "detectron2", tmp_path / "out.pkl")
+    assert report["largest_difference"] < 1e-5
+    content = pickle.loads((tmp_path / "out.pkl").read_bytes())
+    assert content["matching_heuristics"] is True
+    assert len(content["model"]) == 100, "all but the counters, which Detectron2 has not"
+    weight = content["model"]["res5.1.conv2.norm.running_var"]
+    assert torch.equal(torch.from_numpy(weight), backbone.network.state_dict()["layer4.1.bn2.running_var"])
+    images = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(load_backbone(tmp_path / "out.pkl")(images), backbone(images))
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "said"),
+    [
+        (NetworkConfig(name="resnet18"), "out.pth", "ends in .pkl"),
+        (NetworkConfig(name="resnet18", small_stem=True), "out.pkl", "only ResNets"),
+        (NetworkConfig(name="vit_tiny_patch16_224"), "out.pkl", "only ResNets"),
+        (SMALL, "out.pkl", "small-resnet is a network of ours"),
+    ],
+)
+def test_what_detectron2_has_not_is_said(tmp_path: Path, config: NetworkConfig, name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        export(random_backbone(config, 32), "detectron2", tmp_path / name)
+    assert not (tmp_path / name).exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -13,8 +14,9 @@ import torchvision
 from torch import nn
 
 from hexa.config import UserError, nearest
-from hexa.nn import backbones
+from hexa.nn import arrays, backbones
 from hexa.nn.backbones import NetworkConfig
+from hexa.nn.key_names import of_detectron2, to_detectron2
 from hexa.nn.pretrained import Backbone, load_backbone, save_backbone
 from hexa.runtime.random import Stream
 
@@ -26,7 +28,8 @@ def export(run: str | Path | Backbone, to: str, out: Path | str) -> dict[str, An
     """Write the backbone for `to`, load the file strictly into the plain network, and compare features.
 
     timm: the state of timm.create_model(NAME, num_classes=0) · torchvision: of torchvision.models.NAME with fc =
-    Identity · safetensors: our own file. A file named .safetensors also says in its metadata how to rebuild the network
+    Identity · safetensors: our own file · detectron2: a .pkl of arrays under its names, for its ResNets with the stride
+    in the 3×3 convolutions. A file named .safetensors also says in its metadata how to rebuild the network
     and how to normalise; any other name gives torch's own format, for plain networks only. A network with the
     small-image stem is compared in the plain one with that stem in place of its own; small-resnet in our own class.
     Raises UserError; a file that was there before stays as it was, and nothing new is left behind.
@@ -42,6 +45,8 @@ def export(run: str | Path | Backbone, to: str, out: Path | str) -> dict[str, An
         raise UserError(f"{out}: a safetensors file is named so; end the name with .safetensors")
     backbone = load_backbone(run)
     config = backbone.network_config
+    if (to == "detectron2") != (out.suffix == ".pkl"):
+        raise UserError(f"--to {to}, {out.name}: a file for detectron2, and no other, ends in .pkl")
     if config.name in ("pixels", "python"):
         raise UserError(f"{run}: not a network that hexa can build; export a run or a file of weights")
     if config.name == "small-resnet" and out.suffix != ".safetensors":
@@ -56,7 +61,7 @@ def export(run: str | Path | Backbone, to: str, out: Path | str) -> dict[str, An
     try:
         _write(backbone, temporary)
         # into a network built anew, so that nothing of the one in memory is compared with itself
-        network.load_state_dict(_read(temporary), strict=True)
+        _load(network, temporary)
         difference = largest_difference(backbone, network)
         if not difference <= TOLERANCE:
             raise UserError(f"--to {to}: features differ by {difference:g} after loading back; nothing was written")
@@ -98,6 +103,12 @@ def largest_difference(backbone: Backbone, network: nn.Module) -> float:
 
 
 def _write(backbone: Backbone, path: Path) -> None:
+    if path.suffix == ".pkl":
+        named = {to_detectron2(name): value for name, value in backbone.network.state_dict().items()}
+        kept = {name: value.cpu().numpy() for name, value in named.items() if not name.endswith("num_batches_tracked")}
+        # by its own matching, names need not be complete
+        path.write_bytes(pickle.dumps({"model": kept, "__author__": "hexa", "matching_heuristics": True}))
+        return
     if path.suffix == ".safetensors":
         save_backbone(backbone, path)
         return
@@ -109,10 +120,18 @@ def _write(backbone: Backbone, path: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:
-    """The file as others read it: torch.load or safetensors' own load_file, no code of ours."""
+    """The file as others read it: torch.load or safetensors' own load_file, no code of ours (but names for .pkl)."""
+    if path.suffix == ".pkl":
+        return {of_detectron2(name): value for name, value in arrays.read(path)["model"].items()}
     if path.suffix == ".safetensors":
         return safetensors.torch.load_file(path)
     return cast(dict[str, torch.Tensor], torch.load(path, weights_only=True))
+
+
+def _load(network: nn.Module, path: Path) -> None:
+    """Strictly; Detectron2 keeps no count of the batches."""
+    counts = {name: value for name, value in network.state_dict().items() if name.endswith("num_batches_tracked")}
+    network.load_state_dict((counts if path.suffix == ".pkl" else {}) | _read(path), strict=True)
 
 
 def _plain_timm(config: NetworkConfig) -> nn.Module:
@@ -133,9 +152,17 @@ def _plain_torchvision(config: NetworkConfig) -> nn.Module:
     return backbones.use_small_stem(network, config.name) if config.small_stem else network
 
 
+def _plain_resnet(config: NetworkConfig) -> nn.Module:
+    network = _plain_torchvision(config) if config.name.startswith("res") and not config.small_stem else None
+    if network is None:
+        raise UserError(f"--to detectron2: it has no network '{describe_network(config)}', only ResNets and ResNeXts")
+    return network
+
+
 TARGETS: dict[str, Callable[[NetworkConfig], nn.Module]] = {
     "timm": _plain_timm,
     "torchvision": _plain_torchvision,
     "safetensors": backbones.build,
+    "detectron2": _plain_resnet,
 }
 """Builds the network that a file for this target must load into."""

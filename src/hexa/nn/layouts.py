@@ -10,13 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from hexa.config import UserError, nearest
-from hexa.nn import backbones
+from hexa.nn import backbones, key_names
 from hexa.nn.backbones import NetworkConfig
+from hexa.nn.normalize import IMAGENET_STD
 
 State = Mapping[str, Tensor]
 
 #: What precedes the backbone's key names elsewhere, longest first. The last is a plain torchvision or timm file.
-PREFIXES = ("module.encoder_q.", "encoder_q.", "module.backbone.", "backbone.", "module.", "")
+PREFIXES = (
+    *("module.encoder_q.", "encoder_q.", "module.encoder.", "encoder.", "module.backbone.", "backbone."),
+    *("module.", ""),
+)
+#: The head of SwAV's and DeepCluster-v2's code, which normalises with another deviation of red (D22).
+_SWAV_HEAD = "module.projection_head."
+_SWAV_STD = (0.228, 0.224, 0.225)
 #: A classifier or projection head beside the backbone; its tensors are dropped.
 HEADS = ("fc.", "head.", "classifier.", "projection_head.", "prototypes.")
 #: Momentum twins of the encoder that is meant, by words of their names: they hold the same keys.
@@ -38,10 +45,16 @@ RESNETS = (
 def foreign_state(state: State, where: str, name: str | None = None) -> tuple[NetworkConfig, dict[str, Tensor], str]:
     """The network a state dict in somebody's layout belongs to, its backbone's tensors, and the prefix they had.
 
-    MoCo (`module.encoder_q.*`), torchvision and timm are recognised by their key names. name: the timm network, where
-    the names alone don't tell it. Raises UserError if no known network has these tensors.
+    MoCo, PCL (`module.encoder_q.*`), SimSiam (`module.encoder.*`), SwAV and DeepCluster-v2 (`module.*`, prototypes),
+    solo-learn (`backbone.*`), lightly (`backbone.0.*`), VISSL, Detectron2, torchvision and timm are recognised by their
+    key names. name: the timm network, where the names alone don't tell it. Raises UserError if no known network has
+    these tensors.
     """
-    prefix = next(p for p in PREFIXES if any(key.startswith(p) for key in state))
+    std = _SWAV_STD if any(key.startswith(_SWAV_HEAD) for key in state) else IMAGENET_STD
+    state = key_names.plain(state)
+    prefix = next((p for p in PREFIXES if f"{p}conv1.weight" in state), None)
+    if prefix is None:
+        prefix = next(p for p in PREFIXES if any(key.startswith(p) for key in state))
     kept = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
     kept = {key: value for key, value in kept.items() if not key.startswith(HEADS)}
     if name is not None:
@@ -49,8 +62,8 @@ def foreign_state(state: State, where: str, name: str | None = None) -> tuple[Ne
             raise UserError(f"{where}#{name}: timm has no such network; {nearest(name, timm.list_models())}")
         stem = kept.get("conv1.weight")
         small = stem is not None and stem.shape[-1] == 3 and name in RESNETS
-        return NetworkConfig(name=name, small_stem=small), kept, prefix
-    return recognise(kept, where), kept, prefix
+        return NetworkConfig(name=name, small_stem=small, std=std), kept, prefix
+    return recognise(kept, where).model_copy(update={"std": std}), kept, prefix
 
 
 def recognise(state: State, where: str) -> NetworkConfig:

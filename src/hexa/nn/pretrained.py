@@ -18,7 +18,7 @@ import yaml
 from torch import Tensor, nn
 
 from hexa.config import UserError, nearest
-from hexa.nn import backbones
+from hexa.nn import arrays, backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.external import external
 from hexa.nn.layouts import find_backbone, foreign_state, load_strictly, triple
@@ -27,6 +27,8 @@ from hexa.runtime.random import Stream
 
 State = dict[str, Tensor]
 WEIGHTS = "backbone.safetensors"
+#: Where in a checkpoint the tensors lie, at any depth; the longest way is VISSL's.
+_INSIDE = ("state_dict", "classy_state_dict", "base_model", "model", "trunk", "method", "state")
 
 
 class Backbone(nn.Module):
@@ -269,7 +271,7 @@ def _of_safetensors(path: Path, name: str | None = None) -> Backbone:
 def _tensors_of(path: Path) -> State:
     """All tensors of a checkpoint, by dotted name. Reads tensors only: a file that wants to run code is refused."""
     try:
-        data = torch.load(path, map_location="cpu", weights_only=True)
+        data = arrays.read(path) if path.suffix == ".pkl" else torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = " ".join(str(error).split("WeightsUnpickler error:")[-1].split())[:160]
         raise UserError(
@@ -279,9 +281,8 @@ def _tensors_of(path: Path) -> State:
     except Exception as error:  # torch's reader raises whatever the damaged bytes lead it to
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"{path}: not a whole checkpoint ({reason or type(error).__name__})") from None
-    for key in ("state_dict", "model", "method", "state"):
-        while isinstance(data, Mapping) and isinstance(data.get(key), Mapping):
-            data = data[key]
+    while isinstance(data, Mapping) and (inner := next((k for k in _INSIDE if isinstance(data.get(k), Mapping)), None)):
+        data = data[inner]
     state = {str(n): v for n, v in data.items() if isinstance(v, Tensor)} if isinstance(data, Mapping) else {}
     if not state:
         raise UserError(f"{path}: holds no tensors by name; give a checkpoint with a state_dict")
