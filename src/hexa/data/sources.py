@@ -1,4 +1,4 @@
-"""Sources of images by name: `digits`, `folder:PATH`, `parquet:PATH`, `voc:PATH`, `cifar10`, `cifar100`, `stl10`."""
+"""Sources of images by name: `digits`, `folder:PATH`, `parquet:PATH`, `voc:PATH`, `cifar10` and others' sets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hexa.config import UserError, nearest
+from hexa.data import torchvision_sets
 from hexa.data.folder import FolderSource
 from hexa.data.named import CIFAR_SPLITS, STL10_SPLITS, digits, torchvision_set
 from hexa.data.parquet import ParquetSource
@@ -24,6 +25,7 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source]] = {
     "cifar10": torchvision_set("CIFAR10", CIFAR_SPLITS),
     "cifar100": torchvision_set("CIFAR100", CIFAR_SPLITS),
     "stl10": torchvision_set("STL10", STL10_SPLITS),
+    **{name: torchvision_sets.builder(kind) for name, kind in torchvision_sets.SETS.items()},
 }
 
 
