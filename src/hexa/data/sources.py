@@ -13,6 +13,7 @@ from hexa.data.named import CIFAR_SPLITS, STL10_SPLITS, digits, torchvision_set
 from hexa.data.parquet import ParquetSource
 from hexa.data.source import ArraySource, Source
 from hexa.data.voc import VOCSource
+from hexa.data.webdataset import WebDatasetSource
 
 __all__ = ["SOURCES", "ArraySource", "Source", "open_source"]
 
@@ -22,6 +23,7 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source]] = {
     "folder": FolderSource,
     "parquet": ParquetSource,
     "voc": VOCSource,
+    "webdataset": WebDatasetSource,
     "cifar10": torchvision_set("CIFAR10", CIFAR_SPLITS),
     "cifar100": torchvision_set("CIFAR100", CIFAR_SPLITS),
     "stl10": torchvision_set("STL10", STL10_SPLITS),

@@ -1,0 +1,87 @@
+"""Tar shards as the webdataset package lays them out."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.evaluation import evaluate
+
+
+def shard(path: Path, first: int, count: int = 3, label: str | None = "cls") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for number in range(first, first + count):
+            picture = io.BytesIO()
+            Image.new("RGB", (10, 6), (40 * (number % 5), 20, 200)).save(picture, "PNG")
+            files = {"png": picture.getvalue(), "txt": b"a caption"}
+            if label == "cls":
+                files["cls"] = str(number % 5).encode()
+            elif label == "json":
+                files["json"] = json.dumps({"label": number % 5, "url": "x"}).encode()
+            for kind, content in files.items():
+                member = tarfile.TarInfo(f"part/{number:04d}.{kind}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+
+
+@pytest.mark.parametrize("label", ["cls", "json"])
+def test_images_lie_where_the_shards_say(tmp_path: Path, label: str) -> None:
+    for number in range(2):
+        shard(tmp_path / f"train-{number:04d}.tar", 3 * number, label=label)
+    shard(tmp_path / "val-0000.tar", 10, 2, label)
+    source = open_source(f"webdataset:{tmp_path}")
+    assert (source.split, source.splits(), len(source)) == ("train", ["train", "test"], 6)
+    assert source.labels is not None
+    assert source.labels.tolist() == [0, 1, 2, 3, 4, 0]
+    assert source.paths[3] == "train-0001.tar/part/0003.png"
+    for position in (4, 0, 5):
+        image = source.decode(position)
+        assert image.shape == (3, 6, 10)
+        assert torch.equal(image[:, 0, 0], torch.tensor([40 * (position % 5), 20, 200], dtype=torch.uint8))
+    assert len(open_source(f"webdataset:{tmp_path}", "test")) == 2
+
+
+def test_patterns(tmp_path: Path) -> None:
+    for number in range(12):
+        shard(tmp_path / f"train-{number:02d}.tar", number, 1)
+    assert len(open_source(f"webdataset:{tmp_path}/train-*.tar")) == 12
+    picked = open_source(f"webdataset:{tmp_path}/train-{{08..10}}.tar")
+    assert [path[:8] for path in picked.paths] == ["train-08", "train-09", "train-10"]
+    assert len(open_source(f"webdataset:{tmp_path}/train-03.tar")) == 1
+
+
+def test_without_labels_there_are_none(tmp_path: Path) -> None:
+    shard(tmp_path / "a.tar", 0, label=None)
+    source = open_source(f"webdataset:{tmp_path}")
+    assert source.labels is None
+    assert source.splits() == ["train"]
+
+
+def test_it_is_evaluated(tmp_path: Path) -> None:
+    shard(tmp_path / "train-0.tar", 0, 20)
+    shard(tmp_path / "test-0.tar", 0, 10)
+    found = evaluate("knn", "pixels:6", f"webdataset:{tmp_path}", k=1, device="cpu", precision="fp32")
+    assert found["metrics"]["top1"] == 100
+
+
+@pytest.mark.parametrize("damage", ["nothing", "no tar", "no images"])
+def test_mistakes_are_one_line(tmp_path: Path, damage: str) -> None:
+    said = "no such shards"
+    if damage == "no tar":
+        (tmp_path / "a.tar").write_bytes(b"x" * 2000)
+        said = r"a\.tar is no uncompressed tar file"
+    elif damage == "no images":
+        shard(tmp_path / "a.tar", 0, 0)
+        said = "no images in"
+    with pytest.raises(UserError, match=said) as caught:
+        open_source(f"webdataset:{tmp_path}")
+    assert "\n" not in str(caught.value)
