@@ -1,0 +1,73 @@
+"""Does a better backbone score better in every protocol? One backbone of each kind, on VOC07's subset and CIFAR-10.
+
+    python benchmarks/protocols.py --cifar10 parquet:PATH/cifar10 --voc voc:PATH/VOCdevkit --run RUN --result FILE
+
+RUN is a finished cifar10-small-* run. It is compared with its own network before training, and, on VOC, with
+EfficientNet-Lite0 trained on ImageNet with labels (benchmarks/networks.py). Fine-tuning is shortened to a few epochs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+VOC: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("svm", {"preset": "goyal"}),
+    ("svm", {"preset": "pcl"}),
+    ("low-shot", {"preset": "pcl", "shots": [1, 2, 4, 8, 16, 32]}),
+    ("low-shot", {"preset": "goyal", "shots": [2, 8], "costs": [0.1, 1.0, 10.0]}),
+)
+CIFAR: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("knn", {}),
+    ("probe", {}),
+    ("linear", {"preset": "cifar"}),
+    ("linear", {"preset": "swav-ablation"}),
+    ("semi-supervised", {"preset": "hexa", "percent": 10, "epochs": 5}),
+    ("semi-supervised", {"preset": "hexa", "percent": 1, "epochs": 20}),
+    ("fine-tune", {"learning_rates": [0.001], "epochs": 3}),
+)
+LITE0 = "python:benchmarks/networks.py:efficientnet_lite0"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cifar10", required=True)
+    parser.add_argument("--voc", required=True)
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--result", type=Path, required=True)
+    given = parser.parse_args()
+    from hexa.evaluation import evaluate
+
+    recipe = next(
+        line.split(": ")[1] for line in Path(given.run, "config.yaml").read_text().splitlines() if line[:7] == "recipe:"
+    )
+    ours = (("untrained", f"random:{given.run}"), (recipe, given.run))
+    rows = []
+    for data, protocols, backbones in (
+        (given.voc, VOC, (*ours, ("EfficientNet-Lite0, supervised", LITE0))),
+        (given.cifar10, CIFAR, ours),
+    ):
+        for protocol, options in protocols:
+            for name, backbone in backbones:
+                begin = time.perf_counter()
+                found = evaluate(protocol, backbone, data, **options)
+                row = {
+                    "backbone": name,
+                    "protocol": found["protocol"],
+                    "data": data.partition(":")[0] + ":" + Path(data).name,
+                    "metrics": found["metrics"],
+                    "notes": found["notes"],
+                    "seconds": round(time.perf_counter() - begin, 1),
+                }
+                print(json.dumps(row), flush=True)
+                rows.append(row)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    given.result.write_text(json.dumps({"question": __doc__.splitlines()[0], "commit": commit, "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
