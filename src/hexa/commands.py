@@ -286,7 +286,8 @@ def _writable(path: str, *suffixes: str) -> Path:
 def _finished(run: Path) -> int:
     console = _console()
     console.print(f"run: {run}", highlight=False, soft_wrap=True)
-    console.print(f"next: hexa evaluate knn {run} --data SOURCE", highlight=False, soft_wrap=True)
+    data = yaml.safe_load((run / "config.yaml").read_text())["data"]
+    console.print(f"next: hexa evaluate knn {run} --data {data}", highlight=False, soft_wrap=True)
     return 0
 
 

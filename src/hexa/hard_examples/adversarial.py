@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hexa.core import Branch, Example, HardExample, HardExampleConfig
-from hexa.runtime import processes
+from hexa.ops import draws
 from hexa.runtime.random import Stream
 
 
@@ -85,12 +85,9 @@ class Adversarial(HardExample):
     def _start(self, clean: tuple[Tensor, ...], radius: float, stream: Stream) -> tuple[Tensor, ...]:
         if not self.config.random_start:
             return clean
-        generator = stream.child("start", processes.rank()).generator()
-        views = []
-        for crop in clean:
-            noise = torch.rand(crop.shape, generator=generator).to(crop.device, non_blocking=True) * 2 - 1
-            views.append(self._inside(crop, noise.to(crop.dtype) * radius, radius))
-        return tuple(views)
+        noise = (draws.uniform_like(crop, stream.child("start", number)) for number, crop in enumerate(clean))
+        moved = zip(clean, noise, strict=True)
+        return tuple(self._inside(crop, (2 * found - 1) * radius, radius) for crop, found in moved)
 
     def _step(self, clean: Tensor, view: Tensor, gradient: Tensor, scale: float) -> Tensor:
         config = self.config

@@ -19,7 +19,13 @@ def reversed_order(count: int) -> Tensor:
     return torch.arange(count - 1, -1, -1)
 
 
+def uniform_like(crop: Tensor, stream: Stream) -> Tensor:
+    """Numbers in [0, 1) for the crop [B, 3, S, S] of this process's images, drawn where it is (devices differ)."""
+    generator = stream.child(processes.rank()).generator(crop.device)
+    return torch.rand(crop.shape, generator=generator, device=crop.device).to(crop.dtype)
+
+
 def normal_like(crop: Tensor, stream: Stream) -> Tensor:
-    """Normal numbers for the crop [B, 3, S, S] of this process's images, drawn where it is: devices differ in them."""
+    """Normal numbers for the crop [B, 3, S, S] of this process's images, drawn where it is (devices differ)."""
     generator = stream.child(processes.rank()).generator(crop.device)
     return torch.randn(crop.shape, generator=generator, device=crop.device).to(crop.dtype)
