@@ -180,7 +180,9 @@ def test_check_names_prefers_the_nearest_of_options_and_fields() -> None:
         fields.check_names(["xyzzy"], known, ["--out"])
 
 
-def test_pretrain_hands_the_experiment_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_pretrain_hands_the_experiment_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from hexa.training import run as training
 
     seen: list[tuple[Experiment, object]] = []
@@ -204,6 +206,7 @@ def test_pretrain_hands_the_experiment_over(monkeypatch: pytest.MonkeyPatch, tmp
         "runs/y",
     ]
     assert cli.main(["pretrain", "digits-hexa-moco", *arguments, "--hard_examples.adversarial", "none"]) == 0
+    assert f"next: hexa evaluate knn {tmp_path} --data folder:x" in capsys.readouterr().out
     experiment, out = seen[0]
     assert out == Path("runs/y")
     assert (experiment.data, experiment.epochs, experiment.seed) == ("folder:x", 3, 5)

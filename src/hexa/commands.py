@@ -56,7 +56,7 @@ def pretrain(given: argparse.Namespace, extra: Fields) -> int:
     from hexa.training.run import pretrain as train
 
     run = train(experiment, run_folder(experiment, given.out), console=_console())
-    return _finished(run)
+    return _finished(run, experiment.data)
 
 
 def describe_fields(given: argparse.Namespace, extra: Fields) -> int:
@@ -95,7 +95,8 @@ def resume(given: argparse.Namespace, extra: Fields) -> int:
 
     run = Path(given.run)
     plugins.restore(run / "config.yaml")
-    return _finished(go_on(run, console=_console()))
+    done = go_on(run, console=_console())
+    return _finished(done, yaml.safe_load((run / "config.yaml").read_text())["data"])
 
 
 def evaluate(given: argparse.Namespace, extra: Fields) -> int:
@@ -283,10 +284,9 @@ def _writable(path: str, *suffixes: str) -> Path:
     return out
 
 
-def _finished(run: Path) -> int:
+def _finished(run: Path, data: str) -> int:
     console = _console()
     console.print(f"run: {run}", highlight=False, soft_wrap=True)
-    data = yaml.safe_load((run / "config.yaml").read_text())["data"]
     console.print(f"next: hexa evaluate knn {run} --data {data}", highlight=False, soft_wrap=True)
     return 0
 

@@ -94,7 +94,8 @@ def _identity(preset: str, options: SemiSupervisedOptions) -> str:
         for name, value in options.model_dump(include=others).items()
         if value != getattr(published, name)
     )
-    return f"{preset}-{part}-{options.epochs}ep-lr{options.trunk_rate:g},{options.head_rate:g}{changed}"
+    rates = ",".join("published" if r is None else f"{r:g}" for r in (options.trunk_rate, options.head_rate))
+    return f"{preset}-{part}-{options.epochs}ep-lr{rates}{changed}"
 
 
 PROTOCOL = Protocol(
