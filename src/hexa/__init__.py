@@ -78,20 +78,20 @@ def embed(backbone: str | Path | Backbone, data: str, out: str | Path) -> Path:
 
 
 def named(spec: str | Path | Backbone, seed: int = 0) -> str | Path | Backbone:
-    """`spec` as it is, unless it is "random:RECIPE": then the untrained network of that recipe, from this seed.
+    """`spec` as it is, unless it is random:RECIPE or random:FILE.py:FUNCTION: that untrained network, from this seed.
 
     The evaluation knows networks, not recipes; this is where the two meet.
     """
     kind, _, name = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if kind != "random":
         return spec
-    from hexa import recipes
+    from hexa import plugins, recipes
 
-    if name not in recipes.names():
+    if name not in recipes.names() and not plugins.is_plugin(name):
         return spec
     from hexa.nn.pretrained import random_backbone
 
-    experiment = recipes.get(name)
+    experiment = plugins.experiment_of(name)
     backbone = random_backbone(experiment.network, experiment.views.size, seed)
     backbone.info["spec"] = spec
     return backbone

@@ -160,6 +160,11 @@ def _guarded(arguments: list[str]) -> int:
             stopped = status > 128  # by a signal, having saved: that is no error
             return _say(_sentence(error) if stopped else f"error: {_sentence(error)}", status)
         traceback.print_exc()
+        from hexa.plugins import own_line
+
+        own = own_line(error)
+        if own is not None:
+            return _say(f"error: {own}, a file of yours: {type(error).__name__}: {_sentence(error)}", 2)
         return _say("this is a bug of hexa's: please report it with the lines above and the output of `hexa doctor`", 1)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +44,10 @@ def experiment_of(spec: str) -> Experiment:
     if not callable(function):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UserError(f"{file}: has no function '{name}'; {nearest(name, functions)}")
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        raise UserError(f"{spec}: a recipe is a function without arguments that returns an Experiment") from None
     experiment = function()
     if not isinstance(experiment, Experiment):
         raise UserError(f"{spec}: returned {type(experiment).__name__}, not a hexa.experiment.Experiment")
@@ -79,7 +85,23 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # before it runs: its classes look their module up
     try:
         specification.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
-        raise
+        if not isinstance(error, Exception) or isinstance(error, UserError):
+            raise
+        line = error.lineno if isinstance(error, SyntaxError) else _line_in(path, error)
+        raise UserError(f"{path}, line {line}: {type(error).__name__}: {error}") from error
     return module
+
+
+def _line_in(path: Path, error: BaseException) -> int | str:
+    """The last line of this file that the error went through."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return lines[-1] if lines and lines[-1] is not None else "?"
+
+
+def own_line(error: BaseException) -> str | None:
+    """FILE:LINE of the innermost frame of an error that lies in a file given by the user; None if none does."""
+    files = {module.__file__ for name, module in sys.modules.items() if name.startswith("hexa_plugin_")}
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from hexa.config import UserError
 from hexa.core.batch import MAIN, Branch, Index, PseudoLabels
 from hexa.core.method import Method
 
@@ -35,8 +36,13 @@ class Score:
             return self.method.embed(crops, branch)
 
     def of(self, embedding: Tensor, mixture: Mixture) -> Tensor:
-        """The score [V, B] of an embedding that is there already."""
-        return sum_weighted([(self.loss(embedding, labels), weight) for labels, weight in mixture])
+        """The score [V, B] of an embedding that is there already. Raises UserError if the method's loss is another."""
+        terms = [(self.loss(embedding, labels), weight) for labels, weight in mixture]
+        for value, weight in terms:
+            if value.shape != weight.shape:  # it would be broadcast without a word
+                needed = f"a loss for each crop and image is needed, [V, B] = {list(weight.shape)}"
+                raise UserError(f"{type(self.method).__name__}.loss gave {list(value.shape)}; {needed}")
+        return sum_weighted(terms)
 
     def __call__(self, example: Example) -> Tensor:
         return self.of(self.embed(example.crops, example.branch), example.mixture)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import pydantic
+import torch
 
-from hexa.config import Config
+from hexa.config import Config, UserError
 from hexa.core.batch import Branch
 from hexa.core.example import Example
 from hexa.core.method import MethodConfig
@@ -53,3 +54,26 @@ class HardExample(ABC):
     @abstractmethod
     def __call__(self, source: Example, stream: Stream) -> Example:
         """The hard example of `source`. Its crops carry no gradient; `stream` names its randomness in this step."""
+
+
+def check_made(name: str, made: object, source: Example, values: bool) -> None:
+    """Raise UserError unless a hard example keeps its contract with its source: shapes, and no gradient attached.
+
+    values: that pixels are valid and weights sum to one too, for which a GPU has to be waited for.
+    """
+    problem = ""
+    if not isinstance(made, Example) or not made.crops or len(made.crops) > len(source.crops):
+        problem = "must give an Example with the crops of its source, or the first of them"
+    elif any(crop.shape != before.shape for crop, before in zip(made.crops, source.crops, strict=False)):
+        problem = f"gave crops {[list(crop.shape) for crop in made.crops]}, those of its source are needed: "
+        problem += f"{[list(crop.shape) for crop in source.crops]}"
+    elif any(crop.requires_grad for crop in made.crops):
+        problem = "gave crops with a gradient attached; detach them"
+    elif any(list(weight.shape) != [len(made.crops), len(made)] for _, weight in made.mixture):
+        problem = f"gave weights of another shape than [V, B] = {[len(made.crops), len(made)]}"
+    elif values and not all(float(crop.min()) >= -1 and float(crop.max()) <= 2 for crop in made.crops):
+        problem = "gave pixels far outside 0 … 1"  # an attack that is not clipped leaves it by ε
+    elif values and float((torch.stack([weight for _, weight in made.mixture]).sum(0) - 1).abs().max()) > 1e-3:
+        problem = "gave weights that do not sum to one"
+    if problem:
+        raise UserError(f"hard example '{name}' {problem}")

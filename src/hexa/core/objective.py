@@ -14,7 +14,7 @@ from torch import Tensor
 from hexa.config import Config, ConfigError
 from hexa.core.batch import MAIN, Batch, Branch, PseudoLabels
 from hexa.core.example import Example, Score, sum_weighted
-from hexa.core.hard_example import HardExample
+from hexa.core.hard_example import HardExample, check_made
 from hexa.core.method import Method
 
 STD = "std"
@@ -209,6 +209,7 @@ class Objective:
         if not self.share_gradients:
             source = replace(source, shared_gradient=None)
         made = self.hard_examples[name](source, batch.stream.child("hard example", name))
+        check_made(name, made, source, values=batch.step == 0)
         return replace(made, score=made.score.hard)
 
     def _wants_gradient(self, name: str, branch: Branch) -> bool:

@@ -1,0 +1,71 @@
+"""Methods and hard examples of others that break the contract are told so, instead of being trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hexa.config import UserError
+from hexa.core import Example, HardExample, HardExampleConfig, Objective
+from hexa.runtime.random import Stream
+from tests.laws.cases import Case
+
+
+class Broken(HardExample):
+    """Gives whatever `make` makes of its source."""
+
+    def __init__(self, make: Callable[[Example], Any]) -> None:
+        self.config = HardExampleConfig(kind="broken")
+        self.make = make
+
+    def __call__(self, source: Example, stream: Stream) -> Any:
+        return self.make(source)
+
+
+def shown(source: Example, change: Callable[[Tensor], Tensor]) -> Example:
+    return source.at(tuple(change(crop.detach()) for crop in source.crops))
+
+
+def weighed(source: Example, change: Callable[[Tensor], Tensor]) -> Example:
+    return replace(source, mixture=tuple((labels, change(weight)) for labels, weight in source.mixture))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda source: None, "must give an Example with the crops of its source"),
+        (lambda source: source.at(()), "must give an Example with the crops of its source"),
+        (lambda source: source.at((*source.crops, *source.crops)), "must give an Example with the crops"),
+        (
+            lambda source: shown(source, lambda crop: crop[..., ::2, ::2]),
+            "gave crops .* those of its source are needed",
+        ),
+        (lambda source: shown(source, lambda crop: crop[:2]), "gave crops .* are needed"),
+        (lambda source: shown(source, lambda crop: crop.requires_grad_()), "with a gradient attached"),
+        (lambda source: shown(source, lambda crop: crop * 50), "pixels far outside"),
+        (lambda source: weighed(source, lambda weight: 0.4 * weight), "do not sum to one"),
+        (lambda source: weighed(source, lambda weight: weight[:, :2]), "weights of another shape"),
+    ],
+)
+def test_a_hard_example_that_breaks_it(make: Callable[[Example], Any], said: str) -> None:
+    case = Case("simclr", {})
+    objective = Objective(case.build(), {"mine": Broken(make)})
+    terms = objective.losses(replace(case.batch(), step=0))
+    next(terms).loss.backward()
+    with pytest.raises(UserError, match=f"hard example 'mine' .*{said}"):
+        next(terms)
+
+
+@pytest.mark.parametrize("change", [torch.mean, lambda loss: loss.mean(0), lambda loss: loss.T])
+def test_a_loss_of_another_shape(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]) -> None:
+    method = Case("byol", {}).build()
+    original = method.loss
+    monkeypatch.setattr(method, "loss", lambda *given: change(original(*given)))
+    said = r"BYOL\.loss gave \[.*\]; a loss for each crop and image is needed, \[V, B\] = "
+    with pytest.raises(UserError, match=said):
+        next(iter(Objective(method, {}).losses(Case("byol", {}).batch())))
