@@ -46,7 +46,8 @@ def main() -> None:
         line.split(": ")[1] for line in Path(given.run, "config.yaml").read_text().splitlines() if line[:7] == "recipe:"
     )
     ours = (("untrained", f"random:{given.run}"), (recipe, given.run))
-    rows = []
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    rows: list[dict[str, Any]] = []
     for data, protocols, backbones in (
         (given.voc, VOC, (*ours, ("EfficientNet-Lite0, supervised", LITE0))),
         (given.cifar10, CIFAR, ours),
@@ -65,8 +66,8 @@ def main() -> None:
                 }
                 print(json.dumps(row), flush=True)
                 rows.append(row)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    given.result.write_text(json.dumps({"question": __doc__.splitlines()[0], "commit": commit, "rows": rows}, indent=1))
+                result = {"question": __doc__.splitlines()[0], "commit": commit, "rows": rows}
+                given.result.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
