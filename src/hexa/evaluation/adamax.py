@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from hexa.config import Config
 from hexa.evaluation.features import extract_pair
-from hexa.evaluation.protocol import Outcome, Task, listed, topk_accuracy
+from hexa.evaluation.protocol import Outcome, Task, all_positive, listed, topk_accuracy
 from hexa.evaluation.split import stratified_part
 from hexa.runtime.random import Stream
 
@@ -28,12 +28,7 @@ class AdamaxOptions(Config):
 
     _listed = pydantic.field_validator("learning_rates", mode="before")(listed)
 
-    @pydantic.field_validator("learning_rates")
-    @classmethod
-    def _positive(cls, rates: tuple[float, ...]) -> tuple[float, ...]:
-        if any(not rate > 0 for rate in rates):
-            raise ValueError("every rate must be above 0")
-        return rates
+    _positive = pydantic.field_validator("learning_rates")(all_positive)
 
 
 def share_of_rate(epoch: int, epochs: int) -> float:

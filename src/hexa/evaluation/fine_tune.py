@@ -6,7 +6,7 @@ import pydantic
 
 from hexa.config import Config
 from hexa.evaluation.features import Subset
-from hexa.evaluation.protocol import Outcome, Protocol, Task, listed
+from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed
 from hexa.evaluation.split import stratified_part
 from hexa.evaluation.tuning import Plan, best_and_last, tune
 from hexa.runtime.random import Stream
@@ -28,12 +28,7 @@ class FineTuneOptions(Config):
 
     _listed = pydantic.field_validator("learning_rates", mode="before")(listed)
 
-    @pydantic.field_validator("learning_rates")
-    @classmethod
-    def _positive(cls, rates: tuple[float, ...]) -> tuple[float, ...]:
-        if any(not rate > 0 for rate in rates):
-            raise ValueError("every rate must be above 0")
-        return rates
+    _positive = pydantic.field_validator("learning_rates")(all_positive)
 
 
 def run(task: Task, options: FineTuneOptions) -> Outcome:

@@ -72,6 +72,13 @@ def listed(value: Any) -> Any:
     return (value,) if isinstance(value, int | float) else value
 
 
+def all_positive(values: tuple[float, ...]) -> tuple[float, ...]:
+    """Validator of options that list rates or costs."""
+    if any(not value > 0 for value in values):
+        raise ValueError("every one must be above 0")
+    return values
+
+
 @dataclass(frozen=True)
 class Protocol:
     """A protocol is found by being the `PROTOCOL` of a module of this package, whose file name is the protocol's."""

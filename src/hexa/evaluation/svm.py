@@ -15,7 +15,7 @@ from hexa.config import Config, UserError
 from hexa.evaluation import linear_svm
 from hexa.evaluation.average_precision import average_precision
 from hexa.evaluation.features import extract_pair
-from hexa.evaluation.protocol import Outcome, Protocol, Task, listed
+from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -36,12 +36,7 @@ class SVMSettings(Config):
 
     _listed = pydantic.field_validator("costs", mode="before")(listed)
 
-    @pydantic.field_validator("costs")
-    @classmethod
-    def _positive(cls, costs: tuple[float, ...]) -> tuple[float, ...]:
-        if any(not cost > 0 for cost in costs):
-            raise ValueError("every cost must be above 0")
-        return costs
+    _positive = pydantic.field_validator("costs")(all_positive)
 
 
 class SVMOptions(SVMSettings):
