@@ -7,6 +7,7 @@ import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,14 @@ _UNREADABLE = (
 
 class DecodeError(Exception):
     """An image that cannot be read; the message is one line."""
+
+
+def read(path: Path) -> bytes:
+    """The bytes of a file. Raises DecodeError if there are none to be had."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DecodeError(error.strerror or str(error)) from None
 
 
 def decode(data: bytes) -> Tensor:

@@ -44,11 +44,7 @@ def torchvision_set(dataset: str, splits: dict[str, dict[str, Any]]) -> Callable
             root.mkdir(parents=True, exist_ok=True)
             data = getattr(torchvision.datasets, dataset)(root, download=True, **splits[chosen])
         except (OSError, RuntimeError) as error:  # no network, no right to write, a broken archive
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(
-                f"data '{spec}': {dataset} is not in {root} and cannot be downloaded ({reason}); "
-                f"put it there, or name the folder that has it as {spec.partition(':')[0]}:ROOT"
-            ) from None
+            raise not_there(spec, dataset, root, error) from None
         images = torch.from_numpy(np.ascontiguousarray(data.data))
         if images.shape[-1] == 3:
             images = images.permute(0, 3, 1, 2).contiguous()
@@ -57,6 +53,15 @@ def torchvision_set(dataset: str, splits: dict[str, dict[str, Any]]) -> Callable
         return ArraySource(images, known, list(data.classes), name=spec, split=chosen, splits=tuple(splits))
 
     return build
+
+
+def not_there(spec: str, dataset: str, root: Path, error: Exception) -> UserError:
+    """What to say where a data set is neither on the disk nor to be had."""
+    reason = " ".join(str(error).split())[:200]
+    return UserError(
+        f"data '{spec}': {dataset} is not in {root} and cannot be downloaded ({reason}); "
+        f"put it there, or name the folder that has it as {spec.partition(':')[0]}:ROOT"
+    )
 
 
 def cache_folder() -> Path:

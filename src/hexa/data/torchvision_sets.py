@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from hexa.config import UserError
 from hexa.data import decode as decoding
-from hexa.data.named import cache_folder
+from hexa.data.named import cache_folder, not_there
 from hexa.data.source import Source, choose_split, digest
 
 Listing = tuple[list[Path], list[int]]
@@ -81,11 +80,7 @@ class TorchvisionSource(Source):
             data = getattr(torchvision.datasets, kind.name)(root, download=True, **kind.splits[self.split])
             self._files, labels = kind.listing(data)
         except (OSError, RuntimeError) as error:  # no network, no right to write, a broken archive
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(
-                f"data '{spec}': {kind.name} is not in {root} and cannot be downloaded ({reason}); "
-                f"put it there, or name the folder that has it as {spec.partition(':')[0]}:ROOT"
-            ) from None
+            raise not_there(spec, kind.name, root, error) from None
         self.labels = np.asarray(labels, dtype=np.int64)
         names = getattr(data, "classes", getattr(data, "categories", None))
         self.class_names = [str(name) for name in names] if names else None
@@ -97,10 +92,7 @@ class TorchvisionSource(Source):
         return self._splits
 
     def encoded(self, index: int) -> bytes:
-        try:
-            return self._files[index].read_bytes()
-        except OSError as error:
-            raise decoding.DecodeError(error.strerror or str(error)) from None
+        return decoding.read(self._files[index])
 
     def decode(self, index: int) -> Tensor:
         return decoding.decode(self.encoded(index))

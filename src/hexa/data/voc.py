@@ -41,10 +41,7 @@ class VOCSource(Source):
         return self._splits
 
     def encoded(self, index: int) -> bytes:
-        try:
-            return (self.root / self.paths[index]).read_bytes()
-        except OSError as error:
-            raise decoding.DecodeError(error.strerror or str(error)) from None
+        return decoding.read(self.root / self.paths[index])
 
     def decode(self, index: int) -> Tensor:
         return decoding.decode(self.encoded(index))
