@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hexa.config import UserError
 from hexa.data.source import ArraySource, Labels
 from hexa.data.views import EvaluationTransform
 from hexa.evaluation import evaluate, low_shot, svm
+from hexa.evaluation.embed import embed
 from hexa.evaluation.protocol import Task
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import Backbone
@@ -39,8 +41,8 @@ def images(count: int, seed: int) -> tuple[Tensor, Labels]:
     return torch.from_numpy(pixels.clip(0, 255).astype(np.uint8)), labels
 
 
-def task(*chosen: str) -> Task:
-    fit, test = (ArraySource(*images(n, s), NAMES, name=str(s)) for n, s in ((90, 1), (60, 2)))
+def task(*chosen: str, train: int = 90) -> Task:
+    fit, test = (ArraySource(*images(n, s), NAMES, name=str(s)) for n, s in ((train, 1), (60, 2)))
     config = NetworkConfig(name="pixels", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     return Task(
         backbone=Backbone(nn.Flatten(), config.mean, config.std, 8, config),
@@ -77,8 +79,9 @@ def machine(cost: float) -> LinearSVC:
     return LinearSVC(C=cost, class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0)
 
 
-def test_goyal_is_a_grid_search_of_scikit_learn() -> None:
-    made = task()
+@pytest.mark.parametrize("train", [90, 250])  # fewer images than the 192 features, and more
+def test_goyal_is_a_grid_search_of_scikit_learn(train: int) -> None:
+    made = task(train=train)
     (x, y), (test_x, test_y) = prepared(made)
     costs = (0.01, 1.0, 100.0)
     expected = []
@@ -210,3 +213,26 @@ def test_a_voc_folder_from_the_outside(tmp_path: Path) -> None:
         evaluate("svm", "pixels:8", spec, costs=[0], **quiet)
     with pytest.raises(UserError, match="the train images hold no positive of sheep"):
         evaluate("svm", "pixels:8", kit(tmp_path / "empty", empty=True), **quiet)
+
+
+@pytest.mark.slow
+def test_photographs_give_what_a_plain_script_gives(real_data: Callable[[str], Path], tmp_path: Path) -> None:
+    """VOC07's subset, features of 20 × 20 pixels: the protocol from the outside beside scikit-learn alone."""
+    spec = f"voc:{real_data('voc2007/VOCdevkit')}"
+    rows, labels = [], []
+    for split in ("train", "test"):
+        embed("pixels:20", f"{spec}#{split}", tmp_path / f"{split}.npz", precision="fp32")
+        made = np.load(tmp_path / f"{split}.npz")
+        features = made["features"].astype(np.float64)
+        rows.append(features / (np.linalg.norm(features, axis=1, keepdims=True) + 1e-5))
+        labels.append(made["labels"])
+    costs = [0.1, 10.0]
+    expected = []
+    for column in range(20):
+        target = np.where(labels[0][:, column] == 1, 1, -1)
+        search = GridSearchCV(machine(1.0), {"C": costs}, scoring="average_precision", cv=StratifiedKFold(3), n_jobs=2)
+        kept = labels[1][:, column] != 0
+        scores = search.fit(rows[0], target).decision_function(rows[1])
+        expected.append(100 * oracle_ap(labels[1][kept, column] == 1, scores[kept]))
+    found = evaluate("svm", "pixels:20", spec, costs=costs, precision="fp32")
+    assert found["metrics"]["mAP"] == pytest.approx(np.mean(expected), abs=0.1)

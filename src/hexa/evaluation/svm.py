@@ -48,7 +48,7 @@ class SVMOptions(SVMSettings):
 
 @dataclass(frozen=True)
 class Images:
-    """Features [N, D] fp64 with unit rows, and labels int64 [N, C]: 1 present, −1 absent, 0 difficult."""
+    """Features [N, D] fp64 of unit rows in any basis, and labels int64 [N, C]: 1 present, −1 absent, 0 difficult."""
 
     features: Array
     labels: Labels
@@ -57,9 +57,10 @@ class Images:
 def images_of(task: Task) -> tuple[Images, Images]:
     """Both parts of a task, with a column of labels for each class also where an image has one label."""
     fit, fit_labels, test, test_labels = extract_pair(task)
+    rows = linear_svm.in_span(*(linear_svm.unit_rows(features.double().numpy()) for features in (fit, test)))
     parts = [
-        Images(linear_svm.unit_rows(features.double().numpy()), columns(labels.numpy(), task.num_classes))
-        for features, labels in ((fit, fit_labels), (test, test_labels))
+        Images(features, columns(labels.numpy(), task.num_classes))
+        for features, labels in zip(rows, (fit_labels, test_labels), strict=True)
     ]
     for name, part in zip(("train", "test"), parts, strict=True):
         without = [task.class_names[c] for c in np.flatnonzero(~(part.labels == 1).any(0))]
