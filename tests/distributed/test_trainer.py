@@ -15,14 +15,14 @@ from hexa.core import Batch, Objective, Setting
 from hexa.hard_examples.adversarial import AdversarialConfig
 from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig, build
-from hexa.runtime import processes
-from hexa.training import checkpoints, optimizers
+from hexa.runtime import checkpoints, processes
+from hexa.runtime.signals import Interrupted
+from hexa.training import optimizers
 from hexa.training.config import TrainingConfig
 from hexa.training.journal import METRICS, Journal
 from hexa.training.losses import LossWindow, NonFiniteError
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import ScheduleConfig
-from hexa.training.signals import Interrupted
 from hexa.training.trainer import Plan, Trainer
 from tests.distributed.together import run_together
 from tests.training.toy import BATCH, ToyLoader

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from hexa.nn.pretrained import load_backbone
-from hexa.training import checkpoints
+from hexa.runtime import checkpoints
 from hexa.training.journal import METRICS
 
 FIELDS = {

@@ -19,7 +19,7 @@ from hexa import experiment as experiments
 from hexa import recipes
 from hexa.config import UserError
 from hexa.nn.pretrained import load_backbone
-from hexa.training import checkpoints
+from hexa.runtime import checkpoints
 from hexa.training.journal import METRICS
 from hexa.training.run import pretrain
 from tests.distributed.together import run_together

@@ -20,11 +20,11 @@ from hexa.data.loaders import EpochPasses
 from hexa.experiment import Experiment, override
 from hexa.reporting.gallery import Gallery
 from hexa.reporting.visualize import visualize
+from hexa.runtime.signals import Interrupted
 from hexa.training.assembly import Machine
 from hexa.training.benchmark import SCHEMES, _Bench, benchmark
 from hexa.training.journal import METRICS
 from hexa.training.run import pretrain, resume
-from hexa.training.signals import Interrupted
 
 METHODS: dict[str, dict[str, Any]] = {
     "deepcluster-v2": {"hidden": 16, "num_prototypes": [12, 10, 8]},

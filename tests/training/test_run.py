@@ -17,8 +17,8 @@ from hexa import recipes
 from hexa.config import UserError
 from hexa.experiment import Experiment
 from hexa.nn.pretrained import load_backbone
+from hexa.runtime import checkpoints
 from hexa.runtime.peers import Peer
-from hexa.training import checkpoints
 from hexa.training.run import pretrain, resume
 
 TINY: dict[str, Any] = {

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from hexa.config import UserError
-from hexa.training import checkpoints
+from hexa.runtime import checkpoints
+from hexa.runtime.signals import Interrupted
 from hexa.training.journal import METRICS
 from hexa.training.losses import NonFiniteError
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import learning_rate_share
-from hexa.training.signals import Interrupted
 from hexa.training.trainer import Trainer
 
-from .test_checkpoints import assert_identical
+from ..runtime.test_checkpoints import assert_identical
 from .toy import BATCH, STEPS, ToyLoader, method, trainer
 
 TIMES = {"seconds", "images_per_second", "data_wait", "time"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,22 @@ from torch import Tensor
 from hexa.config import UserError
 
 Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """The objects of one image of (height, width) pixels.
+
+    boxes: float32 [n, 4], x0, y0, x1, y1 in pixels from the upper left corner of the image, so that x1 − x0 is a width.
+    labels: int64 [n], places in the source's class_names. difficult: bool [n].
+    """
+
+    boxes: Tensor
+    labels: Tensor
+    difficult: Tensor
+    size: tuple[int, int]
+
+
 # What splits are called elsewhere. A validation split serves as `test` where there is no other.
 SPLIT_NAMES = {
     "train": "train",
@@ -62,6 +79,10 @@ class Source(ABC):
 
     def encoded(self, index: int) -> bytes | None:
         """The bytes of the image's file, or None where images are not kept as files."""
+        return None
+
+    def boxes(self, index: int) -> Boxes | None:
+        """Where the objects of the image are, or None where the source does not know. Raises UserError."""
         return None
 
     def __repr__(self) -> str:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.data import decode as decoding
-from hexa.data.source import Labels, Source, choose_split, digest
+from hexa.data import voc_boxes
+from hexa.data.source import Boxes, Labels, Source, choose_split, digest
 
 #: Where the lists lie in a year's folder; a class has a file CLASS_LIST.txt of names and 1, 0 or −1.
 _LISTS = Path("ImageSets", "Main")
@@ -45,6 +46,15 @@ class VOCSource(Source):
 
     def decode(self, index: int) -> Tensor:
         return decoding.decode(self.encoded(index))
+
+    def boxes(self, index: int) -> Boxes:
+        file = self.root / "Annotations" / f"{Path(self.paths[index]).stem}.xml"
+        return voc_boxes.read(file, self.class_names or [])
+
+    def of_year(self, year: int, split: str) -> VOCSource | None:
+        """A split of another year that lies beside this one, in VOCdevkit; None if there is no such year."""
+        root = self.root.with_name(f"VOC{year}")
+        return VOCSource(str(root), split, f"voc:{root}") if (root / _LISTS).is_dir() else None
 
 
 def year_folder(argument: str, spec: str) -> Path:

@@ -112,7 +112,8 @@ def evaluate(
             }
             for part, source in (("fit", fit), ("test", test))
         },
-        "transform": {"size": task.transform.size, "shorter_side": "256/224", "interpolation": "bilinear, antialiased"},
+        "transform": outcome.transform
+        or {"size": task.transform.size, "shorter_side": "256/224", "interpolation": "bilinear, antialiased"},
         "options": used.model_dump(mode="json"),
         "deviations": deviations,
         "details": outcome.details,

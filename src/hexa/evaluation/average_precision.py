@@ -8,18 +8,22 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 
 
-def precision_recall(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> tuple[Values, Values]:
+def precision_recall(
+    scores: NDArray[np.floating], positive: NDArray[np.bool_], num_sought: int | None = None
+) -> tuple[Values, Values]:
     """Precision and recall when all that scores at least t is found, for each t among the scores, highest first.
 
     scores: [N], positive: bool [N] with at least one. Equal scores are found together, so that the order in which
-    images lie decides nothing.
+    images lie decides nothing. num_sought: positives there are, if some of them may have no score at all.
     """
-    if not positive.any():
+    if num_sought is None and not positive.any():
         raise ValueError("no positive among the scores: recall is not defined")
+    if len(scores) == 0:
+        return np.empty(0), np.empty(0)
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.diff(scores[order]) != 0, True)  # the last of each run of equal scores
     found = np.cumsum(positive[order], dtype=np.float64)[last]
-    return found / (np.flatnonzero(last) + 1), found / found[-1]
+    return found / (np.flatnonzero(last) + 1), found / (num_sought or found[-1])
 
 
 def interpolated_area(precision: Values, recall: Values) -> float:

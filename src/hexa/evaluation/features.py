@@ -13,6 +13,7 @@ from torch import Tensor
 from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.loaders import evaluation_batches
+from hexa.data.source import Boxes
 from hexa.data.views import EvaluationTransform
 from hexa.evaluation import cache
 from hexa.evaluation.protocol import Task
@@ -36,6 +37,9 @@ class Subset(Source):
 
     def decode(self, index: int) -> Tensor:
         return self.source.decode(int(self.rows[index]))
+
+    def boxes(self, index: int) -> Boxes | None:
+        return self.source.boxes(int(self.rows[index]))
 
 
 @torch.no_grad()

@@ -63,6 +63,8 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     effective: dict[str, Any] = field(default_factory=dict)
     """Options that could not be honoured as given (k above the training-set size), as they were used."""
+    transform: dict[str, Any] | None = None
+    """How images were prepared, unless by the task's transform."""
 
 
 def listed(value: Any) -> Any:

@@ -23,7 +23,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.nn.external import external
 from hexa.nn.layouts import find_backbone, foreign_state, load_strictly, triple
 from hexa.nn.normalize import Normalize
-from hexa.runtime.random import Stream
+from hexa.runtime.random import Stream, global_draws
 
 State = dict[str, Tensor]
 WEIGHTS = "backbone.safetensors"
@@ -169,9 +169,7 @@ def _random(name: str, seed: int) -> Backbone:
 
 def random_backbone(config: NetworkConfig, image_size: int, seed: int = 0) -> Backbone:
     """The network of `config` as it is before training, weights drawn from the seed."""
-    with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed would also seed every GPU, for good
-        torch.default_generator.manual_seed(Stream(seed).child("random backbone").integer())
+    with global_draws(Stream(seed).child("random backbone")):
         network = backbones.build(config)
     return Backbone(network.eval(), config.mean, config.std, image_size, config, {"encoder": "random", "seed": seed})
 

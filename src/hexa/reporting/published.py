@@ -208,9 +208,10 @@ _TABLES = {
     "low-shot": LOW_SHOT,
     "semi-supervised": SEMI_SUPERVISED,
     "fine-tune": FINE_TUNE,
+    "detect": DETECTION,
 }
 #: Protocols that were published on one data set alone.
-_ONLY = {"low-shot": "VOC07", "semi-supervised": "ImageNet"}
+_ONLY = {"low-shot": "VOC07", "semi-supervised": "ImageNet", "detect": "VOC07"}
 #: Images that published numbers were scored on.
 _TEST_IMAGES = {"ImageNet": 50_000, "VOC07": 4952, "CIFAR-10": 10_000, "CIFAR-100": 10_000}
 
@@ -237,4 +238,6 @@ def beside(result: Mapping[str, Any]) -> Comparison | None:
     kept = tuple(row for row in rows if any(value is not None for value in row.values))
     published, here = _TEST_IMAGES[data], test["images"]
     caution = "" if here == published else f"published on {published:,} test images, here {here:,}: not comparable"
+    if name == "detect" and (result["deviations"] or result["preset"] != "moco"):
+        caution = caution or "published without the deviations of this one: not comparable"
     return Comparison(table.title, columns, tuple(own[column] for column in columns), kept, caution)

@@ -16,8 +16,8 @@ from hexa.data.decode import DecodeError
 from hexa.data.views import Views
 from hexa.experiment import Experiment
 from hexa.reporting.gallery import gallery
+from hexa.runtime import checkpoints
 from hexa.runtime.random import Stream
-from hexa.training import checkpoints
 from hexa.training.assembly import Machine, build_method, build_objective, roomy_setting, setting_of
 
 _BATCH_SIZE = 64

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -37,3 +39,19 @@ class Stream:
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         """A generator at the start of this stream. Draw on the CPU unless the numbers may differ between devices."""
         return torch.Generator(device).manual_seed(self.integer())
+
+
+@contextmanager
+def global_draws(stream: Stream, device: torch.device | str = "cpu") -> Iterator[None]:
+    """While entered, torch's global generators, of the CPU and of `device`, begin where this stream does.
+
+    For code of others that takes no generator. Left as they were found.
+    """
+    where = torch.device(device)
+    with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
+        # torch.manual_seed would also seed every other GPU, for good
+        torch.default_generator.manual_seed(stream.integer())
+        if where.type == "cuda":
+            with torch.cuda.device(where):
+                torch.cuda.manual_seed(stream.integer())
+        yield

@@ -17,9 +17,9 @@ from hexa.data.views import Views
 from hexa.experiment import Experiment
 from hexa.nn import backbones
 from hexa.nn.branch_norm import plain_state_dict
-from hexa.runtime import peers, processes
+from hexa.runtime import checkpoints, peers, processes
 from hexa.runtime.random import Stream
-from hexa.training import checkpoints, optimizers
+from hexa.training import optimizers
 from hexa.training.assembly import (
     Machine,
     branch_notes,

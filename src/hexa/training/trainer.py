@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.core import Batch, Objective, Passes
-from hexa.runtime import processes
-from hexa.training import checkpoints
+from hexa.runtime import checkpoints, processes
+from hexa.runtime.signals import Interrupted, Interrupts
 from hexa.training.clock import Clock
 from hexa.training.config import TrainingConfig
 from hexa.training.journal import Journal
@@ -22,7 +22,6 @@ from hexa.training.monitor import Watch
 from hexa.training.optimizers import OptimizerConfig, clip_each_gradient
 from hexa.training.progress import Reporter
 from hexa.training.schedules import ScheduleConfig, learning_rate_share
-from hexa.training.signals import Interrupted, Interrupts
 
 
 class Loader(Protocol):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hexa.training import checkpoints
-from hexa.training.checkpoints import BadCheckpoint
+from hexa.runtime import checkpoints
+from hexa.runtime.checkpoints import BadCheckpoint
 
 
 def state(seed: int = 0) -> checkpoints.State:

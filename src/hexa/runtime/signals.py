@@ -15,17 +15,19 @@ from hexa.runtime import processes
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, has saved, and can be resumed. `exit_code` is 130 for SIGINT, 143 for SIGTERM.
+    """The work was asked to stop, has saved, and can be resumed. `exit_code` is 130 for SIGINT, 143 for SIGTERM.
 
-    All processes raise it at the same step; `speaks` is true in the main one.
+    All processes raise it at the same step; `speaks` is true in the main one. go_on: the command that continues what is
+    not the training of a run.
     """
 
-    def __init__(self, number: int, step: int, run: Path | None) -> None:
+    def __init__(self, number: int, step: int, run: Path | None, go_on: str | None = None) -> None:
         self.number, self.step, self.run = number, step, run
         self.speaks = processes.is_main()
+        go_on = f"hexa resume {run}" if run is not None else go_on
         super().__init__(
             f"interrupted by {signal.Signals(number).name} at step {step}"
-            + (f", which is saved; go on with: hexa resume {run}" if run is not None else "")
+            + (f", which is saved; go on with: {go_on}" if go_on is not None else "")
         )
 
     @property

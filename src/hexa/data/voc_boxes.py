@@ -1,0 +1,62 @@
+"""PASCAL VOC's boxes: one XML file an image in `Annotations`, and all those of a source at once."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from hexa.config import UserError
+from hexa.data.source import Boxes, Source
+
+
+def read(file: Path, class_names: Sequence[str]) -> Boxes:
+    """The objects of one annotation file. Raises UserError if it is missing, broken, or names another class.
+
+    VOC counts pixels from 1 and its boxes include both borders, so xmin − 1, ymin − 1, xmax, ymax are the edges. Parts
+    of objects (heads, hands, feet of persons) are no objects.
+    """
+    boxes, labels, difficult = [], [], []
+    try:
+        root = ElementTree.parse(file).getroot()
+        height, width = (int(root.findtext(f"size/{side}", "")) for side in ("height", "width"))
+        for thing in root.iterfind("object"):
+            x0, y0, x1, y1 = (float(thing.findtext(f"bndbox/{edge}", "")) for edge in ("xmin", "ymin", "xmax", "ymax"))
+            if not (x0 <= x1 and y0 <= y1):
+                raise ValueError("a box ends before it begins")
+            boxes.append((x0 - 1, y0 - 1, x1, y1))
+            labels.append(class_names.index(thing.findtext("name", "").strip()))
+            difficult.append(int(thing.findtext("difficult", "0")) != 0)
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror or error}") from None
+    except (ElementTree.ParseError, ValueError) as error:
+        raise UserError(f"{file}: no annotation of VOC ({' '.join(str(error).split())})") from None
+    return Boxes(
+        torch.tensor(boxes, dtype=torch.float32).view(-1, 4),
+        torch.tensor(labels, dtype=torch.int64),
+        torch.tensor(difficult, dtype=torch.bool),
+        (height, width),
+    )
+
+
+def boxes_of(source: Source) -> list[Boxes]:
+    """Those of every image. Raises UserError for a source that has none, and one that lists what cannot be read."""
+    found, wrong = [], []
+    for index in range(len(source)):
+        try:
+            boxes = source.boxes(index)
+        except UserError as error:
+            wrong.append(str(error))
+            continue
+        if boxes is None:
+            raise UserError(f"data '{source.name}' does not say where objects are; detection needs voc:PATH/VOCdevkit")
+        found.append(boxes)
+    if wrong:
+        some = "; ".join(wrong[:3]) + (" …" if wrong[3:] else "")
+        raise UserError(
+            f"{source!r}: {len(wrong)} images have no annotation that can be read: {some}; mend them, or take the "
+            "images out of the lists in ImageSets/Main"
+        )
+    return found

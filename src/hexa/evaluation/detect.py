@@ -1,0 +1,220 @@
+"""Object detection by Faster R-CNN that starts from the backbone, on PASCAL VOC (REFERENCE §7.9, D24).
+
+Presets: `moco` is MoCo's R50-C4 for Detectron2, with whose numbers the paper compares: everything is fine-tuned, an
+extra batch-norm follows the box head's last stage. `appendix` is the R50-FPN of the paper's appendix, the backbone
+frozen; where that is silent (warm-up, sizes of images, rule of the precision) it is as `moco`, else as Detectron2.
+
+Where this, of torchvision's parts, is not what Detectron2 computes:
+
+- one process: batch-norms see the whole batch, which is what SyncBN over several gives;
+- the box losses are smooth L1 with β = 1/9, not L1, and those of proposals are means over the anchors that were drawn,
+  which are divided by 256 an image there;
+- all images of a batch have one orientation, there those of each GPU; they are padded to the network's stride;
+- images are resized by torch's antialiased bilinear interpolation, there by PIL's (a grey level apart at most);
+- boxes of equal scores are counted together, there in the order in which they are met.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pydantic
+from numpy.typing import NDArray
+
+from hexa.config import Config, UserError
+from hexa.data import Source
+from hexa.data.named import cache_folder
+from hexa.data.source import digest
+from hexa.data.voc import VOCSource
+from hexa.data.voc_boxes import boxes_of
+from hexa.evaluation.average_precision import Values
+from hexa.evaluation.detection_images import Joined, TrainingBatches, batches
+from hexa.evaluation.detection_precision import OVERLAPS, RULES, precisions
+from hexa.evaluation.detection_training import Schedule, Training, find
+from hexa.evaluation.detector import Detector, Layout
+from hexa.evaluation.features import Subset
+from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed
+from hexa.runtime.random import Stream, global_draws
+
+
+class DetectOptions(Config):
+    """Options of the protocol `detect`. The defaults are MoCo's."""
+
+    kind: Literal["c4", "fpn"] = "c4"
+    """c4: boxes from the maps before the last halving, the rest of the network is the box head; fpn: a pyramid."""
+    frozen: bool = False
+    """The backbone stays as it is, its batch-norms too."""
+    iterations: int | None = pydantic.Field(default=24_000, gt=0)
+    """Steps of training; the rate is ×0.1 at the shares `decay_at` of them."""
+    epochs: float | None = pydantic.Field(default=None, gt=0)
+    """The length as passes over the training images instead."""
+    batch_size: int = pydantic.Field(default=16, gt=0)
+    """Images a step."""
+    learning_rate: float = pydantic.Field(default=0.02, gt=0)
+    """Of SGD, for `batch_size` images; it is not scaled with them."""
+    warmup_iterations: int = pydantic.Field(default=100, ge=0)
+    """Steps over which the rate rises from a thousandth."""
+    decay_at: tuple[float, ...] = (18_000 / 24_000, 22_000 / 24_000)
+    """Shares of the iterations."""
+    weight_decay: float = pydantic.Field(default=1e-4, ge=0)
+    """Of all but normalisations."""
+    shorter_side: tuple[int, ...] = pydantic.Field(default=tuple(range(480, 801, 32)), min_length=1)
+    """Pixels of a training image's shorter side, one of these at random."""
+    test_shorter_side: int = pydantic.Field(default=800, gt=0)
+    """Pixels of a test image's shorter side."""
+    longest_side: int = pydantic.Field(default=1333, gt=0)
+    """No image is larger."""
+    anchor_sizes: tuple[float, ...] = pydantic.Field(default=(32, 64, 128, 256, 512), min_length=1)
+    """Pixels, each at three ratios; on small images take smaller ones."""
+    regions: int = pydantic.Field(default=512, gt=0)
+    """Of a training image, that the box head learns from."""
+    test_proposals: int = pydantic.Field(default=1000, gt=0)
+    """Of a test image, that the box head sees."""
+    precise_bn: int = pydantic.Field(default=200, ge=0)
+    """Training batches that the final statistics of batch-norms are taken from; 0 keeps the running ones."""
+    with_2012: bool = True
+    """Train on VOC2012's trainval too, where it lies beside VOC2007."""
+    ap: Literal["area", "eleven_point"] = "eleven_point"
+    """The rule of VOC2007, as published, or that of later years."""
+    save_every: int = pydantic.Field(default=500, gt=0)
+    """Steps after which the state is saved; the same command goes on from there."""
+
+    _listed = pydantic.field_validator("decay_at", "shorter_side", "anchor_sizes", mode="before")(listed)
+
+    _positive = pydantic.field_validator("decay_at", "shorter_side", "anchor_sizes")(all_positive)
+
+
+def run(task: Task, options: DetectOptions) -> Outcome:
+    """AP, AP50 and AP75 in percent, means over the classes; AP is that over IoU 0.50, 0.55, …, 0.95 too.
+
+    Difficult objects are learnt like others and are not scored.
+    """
+    fit, with_2012 = _training_images(task.fit, options)
+    truth, boxes = boxes_of(task.test), boxes_of(fit)
+    kept = [position for position, one in enumerate(boxes) if len(one.boxes)]
+    if not kept or not any(len(one.boxes) for one in truth):
+        raise UserError(f"{fit!r} and {task.test!r}: one of them shows no object at all")
+    boxes = [boxes[position] for position in kept]
+    fit = Subset(fit, np.array(kept))
+    iterations = options.iterations
+    if iterations is None or (options.epochs is not None and "iterations" not in task.chosen):
+        if options.epochs is None:
+            raise UserError("detect: give iterations or epochs")
+        iterations = max(1, int(options.epochs * len(fit) / options.batch_size))
+    used = options.model_copy(update={"iterations": iterations, "epochs": None, "with_2012": with_2012})
+
+    stream = Stream(task.seed).child("detect")
+    layout = Layout(used.kind, task.num_classes, used.anchor_sizes, used.regions, used.test_proposals, used.frozen)
+    name = str(task.backbone.info.get("encoder", "this backbone"))
+    with global_draws(stream.child("new layers")):
+        detector = Detector(copy.deepcopy(task.backbone), layout, task.precision, name).to(task.device)
+    wide = [one.size[1] > one.size[0] for one in boxes]
+    order = batches(wide, used.batch_size, iterations + used.precise_bn, stream.child("order"))
+    data = TrainingBatches(fit, boxes, order, used.shorter_side, used.longest_side, stream)
+    fields = set(Schedule.__dataclass_fields__)
+    schedule = Schedule(**used.model_dump(include=fields))
+    training = Training(task, detector, data, schedule, _state_folder(task, fit, used) if task.cached else None)
+    training.run()
+    found = find(task, detector, task.test, used.test_shorter_side, used.longest_side)
+    training.forget()
+
+    seen = [truth[position] for position in found]
+    tables = {rule: 100 * precisions(list(found.values()), seen, task.num_classes, rule) for rule in RULES}
+    chosen = tables[used.ap]
+    known = np.isfinite(chosen[:, 0])
+    notes = _notes(task, training, fit, options, with_2012, known)
+    details = {
+        "AP50_of_classes": {
+            name: float(row[0]) for name, row in zip(task.class_names, chosen, strict=True) if not np.isnan(row[0])
+        },
+        "other_rules": {rule: _metrics(table[known]) for rule, table in tables.items() if rule != used.ap},
+        "training_images": len(fit),
+        "training_fingerprint": fit.fingerprint,
+        "loss": training.curve,
+    }
+    prepared = {"shorter_side": used.test_shorter_side, "longest_side": used.longest_side}
+    return Outcome(
+        _metrics(chosen[known]),
+        details,
+        notes,
+        {"iterations": iterations, "epochs": None, "with_2012": with_2012},
+        {**prepared, "interpolation": "bilinear, antialiased"},
+    )
+
+
+def _training_images(fit: Source, options: DetectOptions) -> tuple[Source, bool]:
+    """The task's, with those of 2012 if they are to be had and the task's are of 2007; and whether they are."""
+    base = fit.source if isinstance(fit, Subset) else fit
+    if options.with_2012 and isinstance(base, VOCSource) and base.root.name == "VOC2007":
+        later = base.of_year(2012, "trainval")
+        if later is not None:
+            if later.class_names != base.class_names:
+                raise UserError(f"{later!r} has other classes than {base!r}; leave it out with --with_2012 false")
+            return Joined([fit, later]), True
+    return fit, False
+
+
+def _state_folder(task: Task, fit: Source, used: DetectOptions) -> Path:
+    """Where the state of this training, and of no other, is kept until there is a result."""
+    backbone = task.backbone
+    made_by = (backbone.content_hash(), repr(backbone.network), str(backbone.mean), str(backbone.std))
+    options = json.dumps(used.model_dump(mode="json", exclude={"save_every", "ap", "test_shorter_side"}))
+    how = (options, str(task.seed), task.precision, task.device.type, str(task.class_names))
+    return cache_folder() / "detect" / digest(*made_by, *how, fit.fingerprint)
+
+
+def _metrics(table: Values) -> dict[str, float]:
+    places = {"AP50": OVERLAPS.index(0.5), "AP75": OVERLAPS.index(0.75)}
+    return {"AP": float(table.mean()), **{name: float(table[:, place].mean()) for name, place in places.items()}}
+
+
+def _notes(
+    task: Task, training: Training, fit: Source, options: DetectOptions, with_2012: bool, known: NDArray[np.bool_]
+) -> list[str]:
+    notes = []
+    if options.with_2012 and not with_2012:
+        notes.append(f"trained on {len(fit):,} images without VOC2012, which is not beside them")
+    if not known.all():
+        without = [name for name, there in zip(task.class_names, known, strict=True) if not there]
+        notes.append(f"the test images show no {', '.join(without)}: left out of the means")
+    if training.problems:
+        notes.append(f"{len(training.problems)} training images could not be read; others took their places")
+    if training.resumed:
+        notes.append(f"went on from iteration {training.resumed:,} of an earlier attempt")
+    return notes
+
+
+def _identity(preset: str, options: DetectOptions) -> str:
+    """The length, and the options that differ from the preset's, but for those that change no figure."""
+    published = PROTOCOL.presets[preset]
+    changed = "".join(
+        f"-{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
+        for name, value in options.model_dump(exclude={"iterations", "epochs", "save_every"}).items()
+        if value != getattr(published, name)
+    )
+    length = f"{options.iterations}it" if options.iterations is not None else f"{options.epochs:g}ep"
+    return f"{preset}-{length}{changed}"
+
+
+PROTOCOL = Protocol(
+    run=run,
+    presets={
+        "moco": DetectOptions(),
+        "appendix": DetectOptions(
+            kind="fpn",
+            frozen=True,
+            iterations=None,
+            epochs=15,
+            batch_size=8,
+            learning_rate=0.05,
+            decay_at=(12 / 15,),
+            precise_bn=0,
+        ),
+    },
+    identity=_identity,
+    labels="any",
+)

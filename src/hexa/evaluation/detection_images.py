@@ -1,0 +1,139 @@
+"""Photographs with their objects as a detector is fed: batches by orientation, resized whole, flipped at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from hexa.config import UserError
+from hexa.data import decode as decoding
+from hexa.data.loaders import epoch_order
+from hexa.data.source import Boxes, Source, digest
+from hexa.data.workers import Problems
+from hexa.evaluation.detector import Objects
+from hexa.runtime.random import Stream
+
+
+class Joined(Source):
+    """The images of several sources with the same classes, one after the other."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.places = [(source, index) for source in sources for index in range(len(source))]
+        self.name, self.split = " + ".join(source.name for source in sources), sources[0].split
+        self.class_names = sources[0].class_names
+        self.paths = [path for source in sources for path in source.paths]
+        self.fingerprint = digest(*(source.fingerprint for source in sources))
+
+    def splits(self) -> list[str]:
+        return [self.split]
+
+    def decode(self, index: int) -> Tensor:
+        source, position = self.places[index]
+        return source.decode(position)
+
+    def boxes(self, index: int) -> Boxes | None:
+        source, position = self.places[index]
+        return source.boxes(position)
+
+
+def batches(wide: Sequence[bool], batch_size: int, count: int, stream: Stream) -> Tensor:
+    """Positions of the images of `count` batches, int64 [count, batch_size], each of one orientation.
+
+    Images come in an order of their own every epoch and wait until a batch of their orientation is full, so that little
+    is padded (Detectron2 does so with the images of each GPU).
+    """
+    found: list[list[int]] = []
+    waiting: dict[bool, list[int]] = {True: [], False: []}
+    epoch = 0
+    while len(found) < count:
+        for position in epoch_order(stream, epoch, len(wide)).tolist():
+            same = waiting[wide[position]]
+            same.append(position)
+            if len(same) == batch_size:
+                found.append(same.copy())
+                same.clear()
+        epoch += 1
+    return torch.tensor(found[:count])
+
+
+def resized(image: Tensor, shorter: int, longest: int) -> Tensor:
+    """uint8 [3, H, W] with its shorter side of so many pixels, or its longer one of `longest` if that is less.
+
+    Bilinear, antialiased.
+    """
+    high, wide = image.shape[1:]
+    scale = min(shorter / min(high, wide), longest / max(high, wide))
+    size = (max(1, int(high * scale + 0.5)), max(1, int(wide * scale + 0.5)))
+    return F.interpolate(image[None], size, mode="bilinear", antialias=True)[0]
+
+
+@dataclass
+class TrainingBatches(Dataset[tuple[list[Tensor], list[Objects], Problems]]):
+    """Batch n: images uint8, their objects, and what could not be read; a function of the stream alone."""
+
+    source: Source
+    boxes: Sequence[Boxes]
+    order: Tensor
+    shorter: Sequence[int]
+    longest: int
+    stream: Stream
+
+    def __getitem__(self, number: int) -> tuple[list[Tensor], list[Objects], Problems]:
+        generator = self.stream.child("views", number).generator()
+        images, objects, problems = [], [], []
+        for wanted in self.order[number].tolist():
+            side = self.shorter[int(torch.randint(len(self.shorter), (), generator=generator))]
+            flip = bool(torch.rand((), generator=generator) < 0.5)
+            position, image, unreadable = self._readable(wanted)
+            problems += unreadable
+            view = resized(image, side, self.longest)
+            boxes = scaled(self.boxes[position].boxes, image.shape[1:], view.shape[1:])
+            if flip:
+                view = view.flip(2)
+                boxes = torch.stack(
+                    (view.shape[2] - boxes[:, 2], boxes[:, 1], view.shape[2] - boxes[:, 0], boxes[:, 3]), 1
+                )
+            images.append(view)
+            objects.append({"boxes": boxes, "labels": self.boxes[position].labels + 1})
+        return images, objects, problems
+
+    def _readable(self, wanted: int) -> tuple[int, Tensor, Problems]:
+        """Image `wanted`, or the first after it that can be read."""
+        problems: Problems = []
+        for offset in range(min(100, len(self.source))):
+            position = (wanted + offset) % len(self.source)
+            try:
+                return position, self.source.decode(position), problems
+            except decoding.DecodeError as error:
+                problems.append((position, str(error)))
+        first = f"{self.source.paths[wanted]}: {problems[0][1]}"
+        raise UserError(f"{self.source!r}: {len(problems)} images in a row cannot be read, the first is {first}")
+
+
+@dataclass
+class TestImages(Dataset[tuple[Tensor | None, tuple[int, int], str]]):
+    """Image n at the size of the test, (H, W) of the photograph itself, and why there is none."""
+
+    __test__ = False  # for pytest, which takes any Test… for a test
+
+    source: Source
+    shorter: int
+    longest: int
+
+    def __getitem__(self, index: int) -> tuple[Tensor | None, tuple[int, int], str]:
+        try:
+            image = self.source.decode(index)
+        except decoding.DecodeError as error:
+            return None, (0, 0), str(error)
+        return resized(image, self.shorter, self.longest), (int(image.shape[1]), int(image.shape[2])), ""
+
+
+def scaled(boxes: Tensor, before: Sequence[int], after: Sequence[int]) -> Tensor:
+    """Boxes [n, 4] of an image of (H, W) pixels as they lie in the same image at another size."""
+    across, down = after[1] / before[1], after[0] / before[0]
+    return boxes * boxes.new_tensor((across, down, across, down))

@@ -1,0 +1,234 @@
+"""Faster R-CNN on any backbone that gives feature maps, of torchvision's parts (REFERENCE §7.9)."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.image_list import ImageList
+from torchvision.models.detection.roi_heads import RoIHeads
+from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
+from torchvision.ops import FeaturePyramidNetwork, roi_align
+
+from hexa.config import UserError
+from hexa.nn.feature_maps import Part, parts
+from hexa.nn.pretrained import Backbone
+from hexa.runtime import precision as precisions
+
+Maps = OrderedDict[str, Tensor]
+Objects = dict[str, Tensor]
+"""boxes fp32 [n, 4] in pixels of the image as it is given, labels int64 [n] from 1 on, and of found ones scores [n]."""
+
+_PYRAMID_WIDTH, _HIDDEN = 256, 1024
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a detector is built like."""
+
+    kind: Literal["c4", "fpn"]
+    num_classes: int
+    anchor_sizes: tuple[float, ...]
+    regions: int
+    """Of an image, for the box head to learn from."""
+    test_proposals: int
+    """Regions of a test image that the box head sees."""
+    frozen: bool
+    """The backbone stays as it is, its batch-norms too."""
+
+
+class Detector(nn.Module):
+    """Images -> losses in training, objects found otherwise.
+
+    c4: proposals and regions (14×14 by RoIAlign) come from the maps before the network's last halving; its last part,
+    a new batch-norm and the mean over positions are the box head (ResNet: layer1–3, and layer4).
+    fpn: a feature pyramid of width 256 over the last four resolutions from stride 4 on, and as many coarser ones as
+    there are sizes of anchors left; the box head is two linear layers of 1024 on regions of 7×7.
+    The weights that are new are drawn from torch's global generator. Takes the modules of the backbone, no copies.
+    """
+
+    def __init__(self, backbone: Backbone, layout: Layout, precision: Literal["fp32", "bf16"], name: str) -> None:
+        super().__init__()
+        found = parts(backbone.network, name)
+        self.normalize, self.frozen, self.precision = backbone.normalize, layout.frozen, precision
+        self.multiple = found[-1].stride
+        c4 = layout.kind == "c4"
+        body = found[:-1] if c4 else found
+        self.body = nn.ModuleList(part.module for part in body)
+        used = body[-1:] if c4 else [part for part in body if part.stride >= 4][-4:]
+        self.unused = len(body) - len(used)
+        tail = found[-1].module
+        # a list, which registers nothing: the tail is a part of the box head
+        self._of_backbone: list[nn.Module] = [self.body, tail] if c4 else [self.body]
+        self.pyramid = nn.Identity() if c4 else FeaturePyramidNetwork([p.channels for p in used], _PYRAMID_WIDTH)
+        width = used[-1].channels if c4 else _PYRAMID_WIDTH
+        anchors = _anchors(used, layout)
+        self.num_levels = len(anchors.strides)
+        self.rpn = RegionProposalNetwork(
+            anchors,
+            RPNHead(width, len(anchors.sizes[0]) * len(_RATIOS)),
+            fg_iou_thresh=0.7,
+            bg_iou_thresh=0.3,
+            batch_size_per_image=256,
+            positive_fraction=0.5,
+            pre_nms_top_n={"training": 12000, "testing": 6000} if c4 else {"training": 2000, "testing": 1000},
+            post_nms_top_n={"training": 2000 if c4 else 1000, "testing": layout.test_proposals},
+            nms_thresh=0.7,
+        )
+        head: nn.Module
+        if c4:
+            features = found[-1].channels
+            head = nn.Sequential(tail, nn.BatchNorm2d(features), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        else:
+            features, head = _HIDDEN, TwoMLPHead(width * 7**2, _HIDDEN)
+        self.roi_heads = RoIHeads(
+            AlignedRegions([part.stride for part in used], 14 if c4 else 7),
+            _InPrecision(head, precision),
+            _predictor(features, 1 + layout.num_classes),
+            fg_iou_thresh=0.5,
+            bg_iou_thresh=0.5,
+            batch_size_per_image=layout.regions,
+            positive_fraction=0.25,
+            bbox_reg_weights=None,
+            score_thresh=0.05,
+            nms_thresh=0.5,
+            detections_per_img=100,
+        )
+        for module in self._of_backbone:
+            module.requires_grad_(not layout.frozen)
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.frozen:
+            for module in self._of_backbone:
+                module.eval()
+        return self
+
+    def forward(self, images: Sequence[Tensor], objects: Sequence[Objects] | None = None) -> Any:
+        """images: uint8 [3, H, W] of any sizes, on the device. In training {name: loss}, else the objects of each."""
+        sizes = [(int(image.shape[1]), int(image.shape[2])) for image in images]
+        listed = ImageList(self._batch(images), sizes)
+        device = listed.tensors.device
+        with precisions.autocast(self.precision, device):
+            maps = self._maps(listed.tensors)
+        targets = None if objects is None else list(objects)
+        # what follows is about places, to which bf16 is too coarse
+        proposals, losses = self.rpn(listed, maps, targets)
+        found, more = self.roi_heads(maps, proposals, sizes, targets)
+        return {**losses, **more} if self.training else found
+
+    def _batch(self, images: Sequence[Tensor]) -> Tensor:
+        """Normalised, and 0 beyond the right and lower edges up to the largest of them, a multiple of the stride."""
+        high, wide = (
+            math.ceil(max(image.shape[side] for image in images) / self.multiple) * self.multiple for side in (1, 2)
+        )
+        pixels = [self.normalize(image[None].float().div_(255)) for image in images]
+        padded = [F.pad(p, (0, wide - p.shape[3], 0, high - p.shape[2])) for p in pixels]
+        return torch.cat(padded).contiguous(memory_format=torch.channels_last)
+
+    def _maps(self, x: Tensor) -> Maps:
+        maps: Maps = OrderedDict()
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            for number, part in enumerate(self.body):
+                x = part(x)
+                if number >= self.unused:
+                    maps[str(number)] = x
+        maps = OrderedDict((name, value.float()) for name, value in self.pyramid(maps).items())
+        while len(maps) < self.num_levels:
+            maps[f"coarser{len(maps)}"] = F.max_pool2d(next(reversed(maps.values())), 1, 2)
+        return maps
+
+
+_RATIOS = (0.5, 1.0, 2.0)
+
+
+class Anchors(nn.Module):
+    """Boxes of h / w = ½, 1, 2 and each area size² around every position of each level, at (column, row) · stride.
+
+    Unlike torchvision's they are not rounded, and strides are what they are where a map's last column is incomplete.
+    """
+
+    def __init__(self, sizes: Sequence[Sequence[float]], strides: Sequence[int]) -> None:
+        super().__init__()
+        self.sizes, self.strides = sizes, strides
+
+    def forward(self, images: ImageList, maps: Sequence[Tensor]) -> list[Tensor]:
+        levels = []
+        for sizes, stride, level in zip(self.sizes, self.strides, maps, strict=True):
+            device = level.device
+            shapes = [(size / ratio**0.5, size * ratio**0.5) for size in sizes for ratio in _RATIOS]
+            around = torch.tensor([(-w / 2, -h / 2, w / 2, h / 2) for w, h in shapes], device=device)
+            y, x = (torch.arange(n, device=device, dtype=torch.float32) * stride for n in level.shape[2:])
+            y, x = torch.meshgrid(y, x, indexing="ij")
+            places = torch.stack((x, y, x, y), 2).view(-1, 1, 4)
+            levels.append((places + around).view(-1, 4))
+        return [torch.cat(levels)] * len(images.image_sizes)
+
+
+def _anchors(used: Sequence[Part], layout: Layout) -> Anchors:
+    """All sizes on the one level of c4; on a pyramid one size a level, from the finest to the coarsest."""
+    strides = [part.stride for part in used]
+    if layout.kind == "c4":
+        return Anchors([layout.anchor_sizes], strides)
+    if len(layout.anchor_sizes) < len(strides):
+        raise UserError(f"anchor_sizes: {len(strides)} levels of the pyramid need a size each, and may have more")
+    while len(strides) < len(layout.anchor_sizes):
+        strides.append(2 * strides[-1])
+    return Anchors([(size,) for size in layout.anchor_sizes], strides)
+
+
+class AlignedRegions(nn.Module):
+    """RoIAlign with half-pixel alignment and as many samples as there are pixels, of the level that suits each box.
+
+    Level: ⌊4 + log₂(√area / 224)⌋ where 4 is stride 16, within those there are (Lin et al. 2017, equation 1).
+    """
+
+    def __init__(self, strides: Sequence[int], size: int) -> None:
+        super().__init__()
+        self.strides, self.size = strides, size
+
+    def forward(self, maps: Maps, boxes: list[Tensor], image_sizes: list[tuple[int, int]]) -> Tensor:
+        """Maps [B, C, H_l, W_l] by level, boxes [n, 4] of each image -> regions [Σn, C, S, S]."""
+        owner = torch.cat([torch.full_like(b[:, :1], number) for number, b in enumerate(boxes)])
+        joined = torch.cat(boxes)
+        rows = torch.cat((owner, joined), 1)
+        levels = list(maps.values())[: len(self.strides)]
+        side = (joined[:, 2:] - joined[:, :2]).clamp(min=0).prod(1).sqrt()
+        wanted = torch.floor(4 + torch.log2(side / 224 + 1e-8)).clamp(
+            math.log2(self.strides[0]), math.log2(self.strides[-1])
+        )
+        out = levels[0].new_zeros(len(rows), levels[0].shape[1], self.size, self.size)
+        for stride, level in zip(self.strides, levels, strict=True):
+            here = (wanted == math.log2(stride)).nonzero()[:, 0]
+            found = roi_align(level, rows[here], self.size, 1 / stride, sampling_ratio=0, aligned=True)
+            out = out.index_copy(0, here, found) if len(levels) > 1 else found
+        return out
+
+
+class _InPrecision(nn.Module):
+    """A module whose passes run in a precision and give fp32."""
+
+    def __init__(self, module: nn.Module, precision: Literal["fp32", "bf16"]) -> None:
+        super().__init__()
+        self.module, self.precision = module, precision
+
+    def forward(self, x: Tensor) -> Tensor:
+        with precisions.autocast(self.precision, x.device):
+            found: Tensor = self.module(x)
+        return found.float()
+
+
+def _predictor(features: int, num_classes: int) -> nn.Module:
+    """A linear layer for classes, N(0, 0.01), and one for the boxes of each, N(0, 0.001); biases 0, as Detectron2."""
+    made: Any = FastRCNNPredictor(features, num_classes)
+    for layer, std in ((made.cls_score, 0.01), (made.bbox_pred, 0.001)):
+        nn.init.normal_(layer.weight, std=std)
+        nn.init.zeros_(layer.bias)
+    return made  # type: ignore[no-any-return]

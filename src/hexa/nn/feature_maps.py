@@ -1,0 +1,130 @@
+"""A network taken apart where its resolution halves: what needs its maps, and not its features, starts here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hexa.config import UserError
+
+_PROBE = (128, 192)
+"""Pixels of the image whose maps are looked at; not a square, so that nothing else is taken for a map."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run of a network's modules that ends before the resolution falls again: maps [B, C, H, W] -> maps.
+
+    stride: pixels of the image for each pixel of the maps it gives. channels: of those maps.
+    """
+
+    module: nn.Sequential
+    stride: int
+    channels: int
+
+
+def parts(network: nn.Module, name: str) -> list[Part]:
+    """The network's own modules as a chain that gives its last maps, cut wherever the resolution falls.
+
+    A ResNet is conv1 … (stride 2), maxpool and layer1 (4), layer2 (8), layer3 (16), layer4 (32), whosever it is; what
+    follows the last maps (pooling, classifier) is left out. The chain is found by watching one image pass, so it is for
+    any network whose modules act one after the other; that it gives the network's maps is checked.
+    Raises UserError for others, such as a ViT, or a forward that does more than call its modules.
+    """
+    training = network.training
+    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    image = torch.rand(1, 3, *_PROBE, generator=torch.Generator().manual_seed(0)).to(device)
+    chain: list[_Call] = []
+    try:
+        with torch.no_grad():
+            chain = _chain(network.eval(), image)
+            maps = image
+            for call in chain:
+                maps = call.module(maps)
+        right = bool(chain) and torch.allclose(maps, chain[-1].output, rtol=1e-4, atol=1e-5)
+    except Exception:  # what networks raise at images they are not made for is their own affair
+        right = False
+    finally:
+        network.train(training)
+    found = list(_cut(chain)) if right else []
+    strides = [part.stride for part in found]
+    if len(found) < 2 or strides != sorted(set(strides)):
+        raise UserError(
+            f"{name}: no feature maps of several resolutions can be taken from it; a convolutional network is needed "
+            "whose modules follow one another, such as a ResNet of timm or torchvision"
+        )
+    return found
+
+
+@dataclass
+class _Call:
+    """A module that was called, what it gave, and the calls inside it."""
+
+    module: nn.Module
+    output: Any = None
+    inner: list[_Call] = field(default_factory=list)
+
+    @property
+    def width(self) -> int:
+        """Of the maps it gave; 0 if it gave something else."""
+        value, (height, width) = self.output, _PROBE
+        is_map = isinstance(value, Tensor) and value.ndim == 4 and value.shape[2] * width == value.shape[3] * height
+        return int(value.shape[3]) if is_map else 0
+
+
+def _chain(network: nn.Module, image: Tensor) -> list[_Call]:
+    """The calls that make the last maps, in their order; of nested ones the outermost that at most halve the maps."""
+    whole = _watch(network, image)
+    width = int(image.shape[3])
+
+    def opened(call: _Call) -> Iterator[_Call]:
+        nonlocal width
+        if call.inner and not (call.width and width <= 2 * call.width):
+            for inner in call.inner:
+                yield from opened(inner)
+        else:
+            width = call.width or width
+            yield call
+
+    calls = list(opened(whole))
+    while calls and not calls[-1].width:
+        calls.pop()
+    return calls
+
+
+def _watch(network: nn.Module, image: Tensor) -> _Call:
+    """Every call of a module in one pass, as a tree."""
+    top = _Call(network)
+    path = [top]
+
+    def enter(module: nn.Module, _: Any) -> None:
+        call = _Call(module)
+        path[-1].inner.append(call)
+        path.append(call)
+
+    def leave(module: nn.Module, _: Any, output: Any) -> None:
+        # a module that follows may work in place
+        path.pop().output = output.clone() if isinstance(output, Tensor) else output
+
+    handles = [m.register_forward_pre_hook(enter) for m in network.modules()]
+    handles += [m.register_forward_hook(leave) for m in network.modules()]
+    try:
+        network(image)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return top
+
+
+def _cut(chain: list[_Call]) -> Iterator[Part]:
+    """Consecutive calls whose maps are of one size, joined."""
+    run: list[nn.Module] = []
+    for call, following in zip(chain, [*chain[1:], None], strict=True):
+        run.append(call.module)
+        if following is None or following.width not in (0, call.width):
+            yield Part(nn.Sequential(*run), _PROBE[1] // call.width, int(call.output.shape[1]))
+            run = []
