@@ -37,7 +37,7 @@ def interpolated_area(precision: Values, recall: Values) -> float:
 
 def eleven_point(precision: Values, recall: Values) -> float:
     """Mean over r = 0, 0.1, …, 1 of the best precision at a recall of at least r, 0 where there is none (VOC2007)."""
-    best = [precision[recall >= level].max(initial=0.0) for level in np.arange(0.0, 1.1, 0.1)]
+    best = [precision[recall >= level].max(initial=0.0) for level in np.arange(11) / 10]
     return float(np.mean(best))
 
 

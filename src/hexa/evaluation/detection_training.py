@@ -114,7 +114,7 @@ class Training:
         self.optimizer.step()
         self.iteration += 1
         if self.iteration % max(1, self.schedule.iterations // 50) == 0:
-            self.curve.append({"iteration": self.iteration, "loss": float(total)})
+            self.curve.append({"iteration": self.iteration, "loss": float(total.detach())})
 
     def _given(self, item: Any) -> tuple[list[torch.Tensor], list[Objects]]:
         images, objects, problems = item

@@ -1,0 +1,211 @@
+"""Average precision of boxes against VOC's rule as a plain loop, and against pycocotools where the rules agree."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hexa.data.source import Boxes
+from hexa.evaluation.average_precision import precision_recall
+from hexa.evaluation.detection_precision import OVERLAPS, precisions
+from hexa.evaluation.detector import Objects
+
+Scene = tuple[list[Objects], list[Boxes]]
+
+
+def scene(seed: int, num_classes: int = 3, images: int = 12, difficult: float = 0.25) -> Scene:
+    """Objects on whole pixels; found boxes near them, some twice, some elsewhere; many scores are equal."""
+    generator = np.random.default_rng(seed)
+    found, truth = [], []
+    for _ in range(images):
+        count = int(generator.integers(0, 5))
+        corner = generator.integers(0, 60, (count, 2))
+        boxes = np.concatenate([corner, corner + generator.integers(8, 40, (count, 2))], 1).astype(np.float32)
+        labels = generator.integers(0, num_classes, count)
+        hard = generator.random(count) < difficult
+        truth.append(Boxes(torch.tensor(boxes).view(-1, 4), torch.tensor(labels), torch.tensor(hard), (120, 120)))
+        near = np.concatenate([boxes, boxes[: count // 2]]) + generator.normal(0, 2.5, (count + count // 2, 4))
+        far = generator.uniform(0, 50, (3, 2))
+        every = np.concatenate([near, np.concatenate([far, far + 20], 1)]).astype(np.float32)
+        named = np.concatenate([labels, labels[: count // 2], generator.integers(0, num_classes, 3)]) + 1
+        scores = generator.random(len(every)).round(1)
+        found.append(
+            {
+                "boxes": torch.tensor(every),
+                "labels": torch.tensor(named),
+                "scores": torch.tensor(scores, dtype=torch.float32),
+            }
+        )
+    return found, truth
+
+
+def overlap(a: list[float], b: list[float]) -> float:
+    """The devkit's, of boxes in pixels counted from 1 whose borders belong to them."""
+    width = min(a[2], b[2]) - max(a[0], b[0]) + 1
+    height = min(a[3], b[3]) - max(a[1], b[1]) + 1
+    if width <= 0 or height <= 0:
+        return 0.0
+    areas = [(box[2] - box[0] + 1) * (box[3] - box[1] + 1) for box in (a, b)]
+    return width * height / (sum(areas) - width * height)
+
+
+def by_hand(scene: Scene, label: int, threshold: float, rule: str) -> float:
+    """As VOC's devkit, one found box after the other; precision and recall are taken where the score changes."""
+    detections = []
+    for image, objects in enumerate(scene[0]):
+        for box, name, score in zip(objects["boxes"], objects["labels"], objects["scores"], strict=True):
+            if name == label + 1:
+                x0, y0, x1, y1 = (round(float(value), 1) for value in box)
+                detections.append((round(float(score), 3), image, [x0 + 1, y0 + 1, x1, y1]))
+    detections.sort(key=lambda entry: -entry[0])
+    sought = sum(int((~one.difficult[one.labels == label]).sum()) for one in scene[1])
+    taken, right, wrong, curve = set(), 0, 0, []
+    for number, (score, image, box) in enumerate(detections):
+        best, which = -math.inf, -1
+        truth = scene[1][image]
+        for place in range(len(truth.boxes)):
+            if truth.labels[place] == label:
+                x0, y0, x1, y1 = truth.boxes[place].tolist()
+                value = overlap(box, [x0 + 1, y0 + 1, x1, y1])
+                if value > best:
+                    best, which = value, place
+        if best > threshold:
+            if not truth.difficult[which]:
+                right, wrong = (right, wrong + 1) if (image, which) in taken else (right + 1, wrong)
+                taken.add((image, which))
+        else:
+            wrong += 1
+        if right + wrong and (number + 1 == len(detections) or detections[number + 1][0] != score):
+            curve.append((right / sought, right / (right + wrong)))
+    if rule == "eleven_point":
+        return sum(max([p for r, p in curve if r >= level / 10], default=0.0) for level in range(11)) / 11
+    area, before = 0.0, 0.0
+    for place, (recall, _) in enumerate(curve):
+        area += (recall - before) * max(p for _, p in curve[place:])
+        before = recall
+    return area
+
+
+@pytest.mark.parametrize("rule", ["area", "eleven_point"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_rule_of_voc(seed: int, rule: str) -> None:
+    made = scene(seed)
+    values = precisions(*made, 3, rule)
+    assert values.shape == (3, len(OVERLAPS))
+    for label in range(3):
+        for place, threshold in enumerate(OVERLAPS):
+            assert values[label, place] == pytest.approx(by_hand(made, label, threshold, rule), abs=1e-9)
+    assert values[:, 0].mean() > values[:, 5].mean() > 0
+
+
+def test_difficult_objects_and_second_boxes_by_hand() -> None:
+    """One sought, one difficult: the box on the difficult one does not count, the second on the sought one is wrong."""
+    truth = Boxes(
+        torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60]]),
+        torch.zeros(2, dtype=torch.int64),
+        torch.tensor([False, True]),
+        (99, 99),
+    )
+    found = {
+        "boxes": torch.tensor([[50.0, 50, 60, 60], [0, 0, 10, 9], [0, 0, 10, 10]]),
+        "labels": torch.ones(3, dtype=torch.int64),
+        "scores": torch.tensor([0.9, 0.8, 0.7]),
+    }
+    values = precisions([found], [truth], 2, "area")
+    assert values[0, 0] == 1.0
+    assert values[0, -1] == 0.5, "above 0.9 only the box of 0.7 fits, after a wrong one"
+    assert np.isnan(values[1]).all(), "no object of the class"
+
+
+def test_a_class_that_is_never_found_has_precision_zero() -> None:
+    truth = Boxes(torch.tensor([[0.0, 0, 9, 9]]), torch.tensor([0]), torch.tensor([False]), (20, 20))
+    nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64), "scores": torch.zeros(0)}
+    assert (precisions([nothing], [truth], 1, "eleven_point") == 0).all()
+
+
+@pytest.mark.parametrize("package", ["pycocotools", "faster_coco_eval"])
+def test_where_the_rules_agree_it_is_that_of_coco(package: str) -> None:
+    """Distinct scores, objects far apart, none difficult: COCO then matches alike, and reads 101 points."""
+    pytest.importorskip(package)
+    if package == "pycocotools":
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval as Evaluation
+    else:
+        from faster_coco_eval import COCO
+        from faster_coco_eval import COCOeval_faster as Evaluation
+    found, truth = apart(3)
+    annotations: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    for image, (objects, boxes) in enumerate(zip(found, truth, strict=True)):
+        for box, label in zip(boxes.boxes.tolist(), boxes.labels.tolist(), strict=True):
+            x0, y0, x1, y1 = box
+            shape = {"bbox": [x0, y0, x1 - x0, y1 - y0], "area": (x1 - x0) * (y1 - y0), "iscrowd": 0}
+            annotations.append({"id": len(annotations) + 1, "image_id": image, "category_id": label, **shape})
+        for box, label, score in zip(*(objects[name].tolist() for name in ("boxes", "labels", "scores")), strict=True):
+            x0, y0, x1, y1 = (round(value, 1) for value in box)
+            shape = {"bbox": [x0, y0, x1 - x0, y1 - y0]}
+            results.append({"image_id": image, "category_id": label - 1, "score": score, **shape})
+    with contextlib.redirect_stdout(io.StringIO()):
+        coco = COCO()
+        coco.dataset = {
+            "info": {},
+            "images": [{"id": image, "width": 400, "height": 400} for image in range(len(truth))],
+            "annotations": annotations,
+            "categories": [{"id": label, "name": str(label)} for label in range(3)],
+        }
+        coco.createIndex()
+        evaluation = Evaluation(coco, coco.loadRes(results), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+    theirs = evaluation.eval["precision"][:, :, :, 0, 2].mean(1).T  # [threshold, recall, class] -> [class, threshold]
+    ours = read_at_101_points(found, truth)
+    assert 0.1 < ours.mean() < 0.9
+    np.testing.assert_allclose(ours, theirs, atol=1e-9)
+
+
+def apart(seed: int) -> Scene:
+    """Objects on a wide grid, each found at most twice, and boxes where nothing is."""
+    generator = np.random.default_rng(seed)
+    found, truth = [], []
+    rank = generator.permutation(600)
+    for image in range(10):
+        corners = 100.0 * np.stack(np.meshgrid(range(4), range(4)), -1).reshape(-1, 2)[generator.permutation(16)]
+        boxes = np.concatenate([corners, corners + generator.integers(20, 60, (16, 2))], 1)
+        labels = generator.integers(0, 3, 16)
+        every = np.concatenate([boxes, boxes[:4]]) + generator.normal(0, 2, (20, 4))
+        scores = (rank[20 * image : 20 * image + 20] + 1) / 1000
+        rows = torch.tensor(boxes[:12], dtype=torch.float32)
+        truth.append(Boxes(rows, torch.tensor(labels[:12]), torch.zeros(12, dtype=torch.bool), (400, 400)))
+        named = torch.tensor(np.concatenate([labels, labels[:4]]) + 1)
+        found.append(
+            {
+                "boxes": torch.tensor(every.round(1), dtype=torch.float32),
+                "labels": named,
+                "scores": torch.tensor(scores),
+            }
+        )
+    return found, truth
+
+
+def read_at_101_points(found: list[Objects], truth: list[Boxes]) -> np.ndarray:
+    from hexa.evaluation import detection_precision
+
+    def coco(precision: np.ndarray, recall: np.ndarray) -> float:
+        levels = np.linspace(0, 1, 101)
+        return float(np.mean([precision[recall >= level].max(initial=0.0) for level in levels]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(detection_precision.RULES, "coco", coco)
+        return precisions(found, truth, 3, "coco")
+
+
+def test_recall_counts_what_has_no_score() -> None:
+    precision, recall = precision_recall(np.array([0.9, 0.5]), np.array([True, False]), 4)
+    assert (precision.tolist(), recall.tolist()) == ([1.0, 0.5], [0.25, 0.25])
+    assert all(len(values) == 0 for values in precision_recall(np.empty(0), np.empty(0, dtype=bool), 4))
