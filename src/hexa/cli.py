@@ -11,7 +11,9 @@ from typing import NoReturn
 
 import hexa
 
-SOURCES = "digits · folder:PATH · parquet:PATH · cifar10[:ROOT] · cifar100[:ROOT] · stl10[:ROOT]; SOURCE#split"
+SOURCES = "digits · folder:PATH · parquet:PATH · hf:NAME · webdataset:PATTERN · voc:PATH · cifar10 and others; #split"
+    "digits · folder:PATH · parquet:PATH · hf:NAME · cifar10[:ROOT] · cifar100[:ROOT] · stl10[:ROOT]; SOURCE#split"
+)
 BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · random:NAME"
 
 

@@ -13,6 +13,9 @@ from hexa.config import UserError
 from hexa.data import decode as decoding
 from hexa.data.source import SPLIT_NAMES, Source, by_split, choose_split, digest
 
+#: What a label column is called, most wanted first.
+LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
+
 
 class ParquetSource(Source):
     """A struct column with the bytes of an image file, and perhaps a label column.
@@ -85,7 +88,7 @@ class ParquetSource(Source):
                 f"data '{spec}': no image column, a struct with a field 'bytes'; there are: {', '.join(schema.names)}"
             )
         integers = [field.name for field in schema if pa.types.is_integer(field.type)]
-        labels = [name for name in ("label", "labels", "fine_label", "class", "target") if name in integers]
+        labels = [name for name in LABEL_COLUMNS if name in integers]
         return images[0], labels[0] if labels else None
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Sources of images by name: `digits`, `folder:PATH`, `parquet:PATH`, `voc:PATH`, `cifar10` and others' sets."""
+"""Sources of images by name: `digits`, `folder:PATH`, `parquet:PATH`, `hf:NAME`, `cifar10` and others."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from hexa.config import UserError, nearest
 from hexa.data import torchvision_sets
 from hexa.data.folder import FolderSource
+from hexa.data.huggingface import HuggingFaceSource
 from hexa.data.named import CIFAR_SPLITS, STL10_SPLITS, digits, torchvision_set
 from hexa.data.parquet import ParquetSource
 from hexa.data.source import ArraySource, Source
@@ -22,6 +23,7 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source]] = {
     "digits": digits,
     "folder": FolderSource,
     "parquet": ParquetSource,
+    "hf": HuggingFaceSource,
     "voc": VOCSource,
     "webdataset": WebDatasetSource,
     "cifar10": torchvision_set("CIFAR10", CIFAR_SPLITS),

@@ -1,0 +1,183 @@
+"""Data sets as the `datasets` library writes them: nothing is fetched, they are built here."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.evaluation import evaluate
+
+datasets = pytest.importorskip("datasets")
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+
+
+def picture(value: int) -> bytes:
+    written = io.BytesIO()
+    Image.new("RGB", (8, 6), (value, 20, 200)).save(written, "PNG")
+    return written.getvalue()
+
+
+def table(values: list[int], **columns: tuple[Any, list[Any]]) -> Any:
+    """Pictures of one colour each in a column `picture`, and further columns by name as (type, values)."""
+    features = datasets.Features({"picture": datasets.Image(), **{name: kind for name, (kind, _) in columns.items()}})
+    rows = {"picture": [{"bytes": picture(value), "path": None} for value in values]}
+    return datasets.Dataset.from_dict(rows | {name: given for name, (_, given) in columns.items()}, features=features)
+
+
+def labelled(values: list[int], labels: list[int]) -> Any:
+    return table(values, label=(datasets.ClassLabel(names=["ant", "bee"]), labels))
+
+
+def red(source: Any) -> list[int]:
+    return [int(source.decode(index)[0, 0, 0]) for index in range(len(source))]
+
+
+@pytest.mark.parametrize("written", ["saved", "parquet"])
+def test_splits_labels_and_names_are_those_of_the_features(tmp_path: Path, written: str) -> None:
+    train, held = labelled([3, 4, 5], [1, 0, 1]), labelled([6], [0])
+    if written == "saved":
+        datasets.DatasetDict(train=train, validation=held).save_to_disk(tmp_path / "set")
+    else:
+        (tmp_path / "set").mkdir()
+        train.to_parquet(tmp_path / "set" / "train-00000-of-00001.parquet")
+        held.to_parquet(tmp_path / "set" / "validation-00000-of-00001.parquet")
+    source, test = open_source(f"hf:{tmp_path / 'set'}"), open_source(f"hf:{tmp_path / 'set'}#test")
+    assert (source.split, source.splits(), source.class_names) == ("train", ["train", "test"], ["ant", "bee"])
+    assert source.labels is not None
+    assert source.labels.tolist() == [1, 0, 1]
+    assert source.labels.dtype == np.int64
+    assert (red(source), red(test)) == ([3, 4, 5], [6])
+    assert source.paths == ["train/00000000", "train/00000001", "train/00000002"]
+    assert source.fingerprint != test.fingerprint
+
+
+def test_it_is_our_decoder_that_decodes(tmp_path: Path) -> None:
+    """16 bits are scaled, which PIL's own conversion does not do; `datasets` would hand over PIL's image."""
+    written = io.BytesIO()
+    Image.fromarray(np.full((5, 5), 65535 // 2, dtype=np.uint16)).save(written, "PNG")
+    rows = {"image": [{"bytes": written.getvalue(), "path": "a.png"}, {"bytes": b"broken", "path": "b.png"}]}
+    made = datasets.Dataset.from_dict(rows, features=datasets.Features({"image": datasets.Image()}))
+    made.save_to_disk(tmp_path / "set")
+    source = open_source(f"hf:{tmp_path / 'set'}")
+    assert torch.equal(source.decode(0), torch.full((3, 5, 5), 127, dtype=torch.uint8))
+    assert source.paths == ["a.png", "b.png"]
+    assert source.labels is None
+    assert source.encoded(0) == written.getvalue()
+
+
+def test_rows_that_were_picked_and_shuffled(tmp_path: Path) -> None:
+    made = labelled(list(range(40)), [value % 2 for value in range(40)]).shuffle(seed=0).select(range(7, 30))
+    made.save_to_disk(tmp_path / "set")
+    source = open_source(f"hf:{tmp_path / 'set'}")
+    assert red(source) == [int(np.array(row["picture"])[0, 0, 0]) for row in made]
+    assert source.labels is not None
+    assert source.labels.tolist() == list(made["label"])
+
+
+def test_folders_of_images(tmp_path: Path) -> None:
+    for number, name in enumerate(("train/ant/a.png", "train/bee/b.png", "test/ant/c.png", "test/bee/d.png")):
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / name).write_bytes(picture(number))
+    test = open_source(f"hf:{tmp_path / 'set'}", "test")
+    assert (test.paths, test.class_names) == (["test/ant/c.png", "test/bee/d.png"], ["ant", "bee"])
+    assert red(test) == [2, 3]
+    (tmp_path / "moved").parent.mkdir(exist_ok=True)
+    (tmp_path / "set").rename(tmp_path / "moved")
+    assert open_source(f"hf:{tmp_path / 'moved'}", "test").fingerprint == test.fingerprint
+
+
+def test_a_test_split_with_hidden_labels_makes_room_for_validation(tmp_path: Path) -> None:
+    parts = {"train": labelled([1, 2], [0, 1]), "validation": labelled([3], [1]), "test": labelled([4, 5], [-1, -1])}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "set")
+    test = open_source(f"hf:{tmp_path / 'set'}", "test")
+    assert (red(test), test.splits()) == ([3], ["train", "test", "unlabeled"])
+    hidden = open_source(f"hf:{tmp_path / 'set'}#unlabeled")
+    assert (red(hidden), hidden.labels) == ([4, 5], None)
+
+
+def test_a_test_split_without_the_column_does_too(tmp_path: Path) -> None:
+    parts = {"train": labelled([1, 2], [0, 1]), "validation": labelled([3], [1]), "test": table([4, 5])}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "set")
+    assert red(open_source(f"hf:{tmp_path / 'set'}", "test")) == [3]
+    assert open_source(f"hf:{tmp_path / 'set'}#unlabeled").labels is None
+
+
+def test_of_several_columns_one_is_chosen(tmp_path: Path) -> None:
+    fine, coarse = datasets.ClassLabel(names=list("abcd")), datasets.ClassLabel(names=["x", "y"])
+    made = table([1, 2, 3], fine=(fine, [0, 3, 2]), coarse=(coarse, [0, 1, 1]))
+    made.add_column("mask", made.with_format("arrow")[:].column("picture"), feature=datasets.Image()).save_to_disk(
+        tmp_path / "set"
+    )
+    name = f"hf:{tmp_path / 'set'}"
+    with pytest.raises(UserError, match=r"picture, mask could each be the image column; choose one: .*,image=picture"):
+        open_source(name)
+    with pytest.raises(UserError, match=r"fine, coarse could each be the label column; .*set,image=mask,label=fine"):
+        open_source(f"{name},image=mask")
+    source = open_source(f"{name},image=mask,label=coarse#train")
+    assert source.labels is not None
+    assert (source.labels.tolist(), source.class_names) == ([0, 1, 1], ["x", "y"])
+
+
+@pytest.mark.parametrize("kind", ["words", "numbers"])
+def test_labels_that_are_plain_values(tmp_path: Path, kind: str) -> None:
+    values = [["bee", "cat"], ["ant"]] if kind == "words" else [[1, 2], [0]]
+    value = datasets.Value("string" if kind == "words" else "int32")
+    train, test = table([1, 2], label=(value, values[0])), table([3], label=(value, values[1]))
+    datasets.DatasetDict(train=train, test=test).save_to_disk(tmp_path / "set")
+    found = [open_source(f"hf:{tmp_path / 'set'}", split) for split in ("train", "test")]
+    assert [source.labels.tolist() for source in found if source.labels is not None] == [[1, 2], [0]]
+    assert found[0].class_names == (["ant", "bee", "cat"] if kind == "words" else None)
+
+
+def test_it_can_be_evaluated_and_decoded_by_workers(tmp_path: Path) -> None:
+    train = labelled(list(range(0, 200, 5)), [value % 2 for value in range(40)])
+    datasets.DatasetDict(train=train, test=train.select(range(10, 20))).save_to_disk(tmp_path / "set")
+    options: dict[str, Any] = {"k": 1, "device": "cpu", "precision": "fp32", "num_workers": 2}
+    found = evaluate("knn", "pixels:6", f"hf:{tmp_path / 'set'}", **options)
+    assert found["metrics"]["top1"] == 100
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("hf:", "name a data set of the hub or a folder"),
+        ("hf:{}/set,labels=x", r",labels= is no choice of a column; did you mean 'label'"),
+        ("hf:{}/set,label=lable", r"has no column 'lable'; did you mean 'label'"),
+        ("hf:{}/set,image=label", r"the column 'label' holds no images; those that do: picture"),
+        ("hf:{}/set,label=picture", r"the column 'picture' holds no class for each image"),
+        ("hf:{}/words", r"no column of type Image; there are: text"),
+        ("hf:{}/script", "not to be had"),
+        ("hf:{}/nothing", "not to be had"),
+        ("hf:nobody/nothing", "not to be had.*hf:NAME:CONFIG names one of several configs, hf:PATH a folder"),
+        ("hf:{}/set#val", "no split 'val'; there is: train"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, spec: str, said: str) -> None:
+    labelled([1, 2], [0, 1]).save_to_disk(tmp_path / "set")
+    datasets.Dataset.from_dict({"text": ["a"]}).save_to_disk(tmp_path / "words")
+    for name in ("nothing", "script"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "script" / "script.py").write_text("raise SystemExit('code of a data set was run')")
+    with pytest.raises(UserError, match=said) as caught:
+        open_source(spec.format(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_package_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"needs the package datasets; pip install 'hexa\[hf\]'"):
+        open_source(f"hf:{tmp_path}")
