@@ -12,8 +12,6 @@ from typing import NoReturn
 import hexa
 
 SOURCES = "digits · folder:PATH · parquet:PATH · hf:NAME · webdataset:PATTERN · voc:PATH · cifar10 and others; #split"
-    "digits · folder:PATH · parquet:PATH · hf:NAME · cifar10[:ROOT] · cifar100[:ROOT] · stl10[:ROOT]; SOURCE#split"
-)
 BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · random:NAME"
 
 
@@ -100,7 +98,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
 
     sub = command("export", "hand the backbone over to another library; checked before success is reported")
     sub.add_argument("run", metavar="RUN", help="a run folder, or any other backbone: " + BACKBONES)
-    sub.add_argument("--to", metavar="FORMAT", required=True, help="torchvision, timm, safetensors or detectron2")
+    sub.add_argument("--to", metavar="FORMAT", required=True, help="torchvision, timm, safetensors, onnx or detectron2")
     sub.add_argument("--out", metavar="PATH", required=True)
 
     sub = command("report", "one self-contained HTML file on one or several runs: curves, tables, hard examples")

@@ -182,7 +182,7 @@ def export(given: argparse.Namespace, extra: Fields) -> int:
     console.print(f"written to {out}, loaded back and compared", highlight=False)
     for name, value in checked.items():
         if isinstance(value, str | int | float):
-            console.print(f"  {name}: {value}", highlight=False)
+            console.print(f"  {name}: {value}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

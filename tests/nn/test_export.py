@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors
@@ -108,6 +109,28 @@ def test_what_a_target_cannot_hold_is_one_line(
         export(random_backbone(config, 32), target, tmp_path / "new" / name)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+@pytest.mark.parametrize("target", ["timm", "torchvision"])
+@pytest.mark.parametrize("small", [True, False])
+def test_the_line_that_is_printed_loads_the_file(tmp_path: Path, target: str, small: bool, suffix: str) -> None:
+    """As the user would type it, in a program without hexa."""
+    backbone = trained(NetworkConfig(name="resnet18", small_stem=small), 32)
+    line = export(backbone, target, tmp_path / f"out{suffix}")["load"]
+    names: dict[str, Any] = {}
+    exec(line, names)
+    assert "hexa" not in line.replace(str(tmp_path), "")
+    normalised, features = expected(backbone, torch.rand(2, 3, 32, 32))
+    with torch.no_grad():
+        difference = (names["network"].eval()(normalised) - features).abs().max()
+    assert difference <= 1e-4 * features.abs().max()
+
+
+def test_the_line_for_a_network_of_ours(tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(export(trained(SMALL, 16), "timm", tmp_path / "out.safetensors")["load"], names)
+    assert isinstance(names["network"], SmallResNet)
 
 
 def test_pixels_and_folders_are_refused(tmp_path: Path) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import safetensors.torch
 import torch
 import torchvision
-from torch import nn
+from torch import Tensor, nn
 
 from hexa.config import UserError, nearest
-from hexa.nn import arrays, backbones
+from hexa.nn import arrays, backbones, onnx_file
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.key_names import of_detectron2, to_detectron2
 from hexa.nn.pretrained import Backbone, load_backbone, save_backbone
@@ -22,6 +23,8 @@ from hexa.runtime.random import Stream
 
 #: The largest difference of features that counts as the same, relative to the largest feature.
 TOLERANCE = 1e-5
+#: onnxruntime joins operations and adds up in another order.
+ONNX_TOLERANCE = 1e-4
 
 
 def export(run: str | Path | Backbone, to: str, out: Path | str) -> dict[str, Any]:
@@ -29,41 +32,52 @@ def export(run: str | Path | Backbone, to: str, out: Path | str) -> dict[str, An
 
     timm: the state of timm.create_model(NAME, num_classes=0) · torchvision: of torchvision.models.NAME with fc =
     Identity · safetensors: our own file · detectron2: a .pkl of arrays under its names, for its ResNets with the stride
-    in the 3×3 convolutions. A file named .safetensors also says in its metadata how to rebuild the network
+    in the 3×3 convolutions · onnx: a graph from pixels in [0, 1] to features (`onnx_file.write`), compared through
+    onnxruntime. A file named .safetensors also says in its metadata how to rebuild the network
     and how to normalise; any other name gives torch's own format, for plain networks only. A network with the
     small-image stem is compared in the plain one with that stem in place of its own; small-resnet in our own class.
     Raises UserError; a file that was there before stays as it was, and nothing new is left behind.
 
-    Returns what was checked: target, network (how to build it), tensors, largest_difference of features, bytes.
+    Returns what was checked: target, network (how to build it), tensors, largest_difference of features, bytes, and
+    load: a line of Python that reads the file.
     """
-    if to not in TARGETS:
-        raise UserError(f"--to {to}: {nearest(to, TARGETS)}")
+    if to not in (*TARGETS, "onnx"):
+        raise UserError(f"--to {to}: {nearest(to, (*TARGETS, 'onnx'))}")
     out = Path(out)
     if out.is_dir():
         raise UserError(f"{out}: a folder; give the name of a file")
     if to == "safetensors" and out.suffix != ".safetensors":
         raise UserError(f"{out}: a safetensors file is named so; end the name with .safetensors")
+    for target, suffix in (("detectron2", ".pkl"), ("onnx", ".onnx")):
+        if (to == target) != (out.suffix == suffix):
+            raise UserError(f"--to {to}, {out.name}: a file for {target}, and no other, ends in {suffix}")
+    if to == "onnx":
+        onnx_file.check_packages()
     backbone = load_backbone(run)
     config = backbone.network_config
-    if (to == "detectron2") != (out.suffix == ".pkl"):
-        raise UserError(f"--to {to}, {out.name}: a file for detectron2, and no other, ends in .pkl")
-    if config.name in ("pixels", "python"):
+    if config.name == "pixels" or (config.name == "python" and to != "onnx"):
         raise UserError(f"{run}: not a network that hexa can build; export a run or a file of weights")
-    if config.name == "small-resnet" and out.suffix != ".safetensors":
+    if config.name == "small-resnet" and out.suffix not in (".safetensors", ".onnx"):
         raise UserError(
             f"--to {to}: small-resnet is a network of ours that no library has, so that the file must say how to build "
             "it: end its name with .safetensors"
         )
-    network = TARGETS[to](config)  # what can't be represented ends here, before anything is written
+    network = None if to == "onnx" else TARGETS[to](config)  # what can't be represented ends before anything is written
     missing = [folder for folder in (out.parent, *out.parent.parents) if not folder.exists()]
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".{out.stem}.{os.getpid()}.tmp{out.suffix}")
     try:
-        _write(backbone, temporary)
-        # into a network built anew, so that nothing of the one in memory is compared with itself
-        _load(network, temporary)
-        difference = largest_difference(backbone, network)
-        if not difference <= TOLERANCE:
+        if network is None:
+            tensors = onnx_file.write(backbone, temporary)
+            difference, allowed = largest_difference(backbone, partial(onnx_file.features, temporary)), ONNX_TOLERANCE
+        else:
+            _write(backbone, temporary)
+            # into a network built anew, so that nothing of the one in memory is compared with itself
+            _load(network, temporary)
+            plain = nn.Sequential(backbone.normalize, network.cpu().eval())
+            tensors, allowed = len(network.state_dict()), TOLERANCE
+            difference = largest_difference(backbone, plain)
+        if not difference <= allowed:
             raise UserError(f"--to {to}: features differ by {difference:g} after loading back; nothing was written")
         size = temporary.stat().st_size
         os.replace(temporary, out)
@@ -75,9 +89,10 @@ def export(run: str | Path | Backbone, to: str, out: Path | str) -> dict[str, An
     return {
         "target": to,
         "network": describe_network(config),
-        "tensors": len(network.state_dict()),
+        "tensors": tensors,
         "largest_difference": difference,
         "bytes": size,
+        "load": how_to_load(config, to, out),
     }
 
 
@@ -90,13 +105,46 @@ def describe_network(config: NetworkConfig) -> str:
     return name + (" with a 3×3 stem of stride 1 and no max-pool" if config.small_stem else "")
 
 
+def how_to_load(config: NetworkConfig, to: str, out: Path) -> str:
+    """A line of Python that makes of an exported file what it was exported for."""
+    file = repr(str(out))
+    if to == "onnx":
+        return f"import onnxruntime; session = onnxruntime.InferenceSession({file})"
+    if to == "detectron2":
+        return f"cfg.MODEL.WEIGHTS = {file}"
+    if to == "safetensors" or config.name == "small-resnet":
+        return f"import hexa; network = hexa.load_backbone({file}).network"
+    options = "".join(f", {name}={value!r}" for name, value in config.options.items())
+    if to == "timm" and not config.small_stem:
+        return (
+            f"import timm; network = timm.create_model({config.name!r}, num_classes=0{options}, checkpoint_path={file})"
+        )
+    if to == "timm":
+        steps = ["import timm, torch", f"network = timm.create_model({config.name!r}, num_classes=0{options})"]
+    else:
+        steps = ["import torch, torchvision", f"network = torchvision.models.{config.name}()"]
+        steps.append("network.fc = torch.nn.Identity()")
+    if config.small_stem:
+        steps.append("network.maxpool = torch.nn.Identity()")
+        steps.append("network.conv1 = torch.nn.Conv2d(3, network.conv1.out_channels, 3, padding=1, bias=False)")
+    if out.suffix == ".safetensors":
+        steps[0] += ", safetensors.torch"
+        read = f"safetensors.torch.load_file({file})"
+    else:
+        read = f"torch.load({file}, weights_only=True)"
+    return "; ".join([*steps, f"network.load_state_dict({read})"])
+
+
 @torch.no_grad()
-def largest_difference(backbone: Backbone, network: nn.Module) -> float:
-    """max |f(x) − g(x)| over features of random images, relative to the largest feature; fp32, CPU, eval mode."""
+def largest_difference(backbone: Backbone, other: Callable[[Tensor], Tensor]) -> float:
+    """max |f(x) − g(x)| over features of random images, relative to the largest feature; fp32, CPU, eval mode.
+
+    other: pixels in [0, 1] -> features.
+    """
     generator = Stream(0).child("export").generator()
     images = torch.rand(4, 3, backbone.image_size, backbone.image_size, generator=generator)
     expected = backbone.cpu().eval()(images)
-    found = network.cpu().eval()(backbone.normalize(images))
+    found = other(images)
     if found.shape != expected.shape:
         return float("inf")
     return float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
@@ -119,13 +167,13 @@ def _write(backbone: Backbone, path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _read(path: Path) -> dict[str, torch.Tensor]:
+def _read(path: Path) -> dict[str, Tensor]:
     """The file as others read it: torch.load or safetensors' own load_file, no code of ours (but names for .pkl)."""
     if path.suffix == ".pkl":
         return {of_detectron2(name): value for name, value in arrays.read(path)["model"].items()}
     if path.suffix == ".safetensors":
         return safetensors.torch.load_file(path)
-    return cast(dict[str, torch.Tensor], torch.load(path, weights_only=True))
+    return cast(dict[str, Tensor], torch.load(path, weights_only=True))
 
 
 def _load(network: nn.Module, path: Path) -> None:

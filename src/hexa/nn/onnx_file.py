@@ -1,0 +1,70 @@
+"""A backbone as an ONNX graph, and its features by onnxruntime."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hexa.config import UserError, import_extra
+from hexa.nn.pretrained import Backbone, metadata_of
+
+#: What is larger does not fit into one file, which protobuf allows 2 GiB.
+_LARGEST = 2**31 - 2**24
+INPUT, OUTPUT = "images", "features"
+
+
+def check_packages() -> None:
+    """Raises UserError if a package that the export needs is not installed."""
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        import_extra(package, "onnx", "--to onnx")
+
+
+def write(backbone: Backbone, path: Path) -> int:
+    """The graph of `backbone` in eval mode as a file; returns how many tensors it holds.
+
+    Input `images`: float32 [batch, 3, S, S], RGB with pixels in [0, 1], S = image_size, any batch; normalisation is a
+    part of the graph. Output `features`: float32 [batch, num_features]. The metadata say so, and what
+    `pretrained.metadata_of` says. Raises UserError if torch can't export this network.
+    """
+    size = backbone.image_size
+    if sum(value.nbytes for value in backbone.state_dict().values()) > _LARGEST:
+        raise UserError("--to onnx: a file of ONNX holds at most 2 GiB, and this network is larger; export --to timm")
+    images = torch.rand(2, 3, size, size)
+    batch = {INPUT: {0: torch.export.Dim("batch")}}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                backbone.cpu().eval(),
+                (images,),
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                dynamic_shapes=batch,
+                verbose=False,
+            )
+    except torch.onnx.errors.OnnxExporterError as error:
+        reason = " ".join(str(error.__cause__ or error).split())[:200]
+        raise UserError(f"--to onnx: torch can't export {backbone.network_config.name} ({reason})") from None
+    assert program is not None
+    program.model.metadata_props.update(
+        metadata_of(backbone)
+        | {
+            "input": f"{INPUT}: float32 [batch, 3, {size}, {size}], RGB, pixels in 0 ... 1; normalised inside",
+            "output": f"{OUTPUT}: float32 [batch, {backbone.num_features}]",
+        }
+    )
+    program.save(path)
+    return len(program.model.graph.initializers)
+
+
+def features(path: Path, images: Tensor) -> Tensor:
+    """What onnxruntime makes of pixels in [0, 1], [B, 3, S, S] -> [B, D], on the CPU."""
+    runtime: Any = import_extra("onnxruntime", "onnx", "an ONNX file")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return torch.from_numpy(session.run([OUTPUT], {INPUT: images.numpy()})[0])
