@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,24 @@ def resume(given: argparse.Namespace, extra: Fields) -> int:
     return _finished(done, yaml.safe_load((run / "config.yaml").read_text())["data"])
 
 
+@contextmanager
+def _together() -> Iterator[None]:
+    """Around what the processes of a torchrun do together; all notice a user's mistake, the first says it."""
+    from hexa.runtime import processes
+
+    processes.initialize()
+    failed = True
+    try:
+        yield
+        failed = False
+    except UserError as error:
+        error.speaks = processes.is_main()  # type: ignore[attr-defined]
+        raise
+    finally:
+        processes.shutdown(failed)
+
+
+@_together()
 def evaluate(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa evaluate`"""
     out = _writable(given.out, ".json") if given.out else None

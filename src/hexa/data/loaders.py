@@ -211,16 +211,19 @@ def evaluation_batches(
     num_workers: int | None = None,
     problems: dict[int, str] | None = None,
     tolerance: float = 0.01,
+    share: tuple[int, int] = (0, 1),
 ) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
     """All images once, in order: (images float [B, 3, S, S] in [0, 1], labels int64 [B] or None, positions int64 [B]).
 
     Images and labels are on `device`, positions on the CPU. Unreadable images are left out and entered in `problems`;
-    above the share `tolerance` UserError lists them. Several processes each see everything.
+    above the share `tolerance` UserError lists them. Several processes each see everything, or of n the r-th every n-th
+    batch if `share` is (r, n).
     """
     found: dict[int, str] = {} if problems is None else problems
     target = torch.device(device)
     labels = None if source.labels is None else torch.from_numpy(source.labels)
-    for images, index, unreadable in workers.evaluation_stream(source, transform, batch_size, target, num_workers):
+    made = workers.evaluation_stream(source, transform, batch_size, target, num_workers, share=share)
+    for images, index, unreadable in made:
         if unreadable:
             found.update(unreadable)
             stores.check_problems(source, found, tolerance)

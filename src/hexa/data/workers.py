@@ -242,12 +242,17 @@ def evaluation_stream(
     device: torch.device,
     num_workers: int | None,
     positions: range | None = None,
+    share: tuple[int, int] = (0, 1),
 ) -> Iterator[tuple[Tensor, Tensor, Problems]]:
-    """Batches of transformed uint8 images, their positions, and what was unreadable, in order: all, or `positions`."""
+    """Batches of transformed uint8 images, their positions, and what was unreadable, in order: all, or `positions`.
+
+    share: (r, n), only every n-th batch from the r-th on, each as it is among all.
+    """
     if num_workers is None:
         num_workers = 0 if isinstance(source, ArraySource) or _is_small(source) else choose_workers(None, device)
     plan = _EvaluationPlan(source, transform, batch_size, range(len(source)) if positions is None else positions)
-    items = Items(plan, range(math.ceil(len(plan.positions) / batch_size)), device, num_workers)
+    first, step = share
+    items = Items(plan, range(first, math.ceil(len(plan.positions) / batch_size), step), device, num_workers)
     try:
         yield from items
     finally:

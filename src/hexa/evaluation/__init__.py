@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from hexa.data import Source
-    from hexa.evaluation.protocol import Progress
+    from hexa.evaluation.protocol import Progress, Task
     from hexa.nn.pretrained import Backbone
 
 #: Options of every protocol, beside its own.
@@ -43,46 +46,64 @@ def evaluate(
     the test split; the protocol id says so. options: fields of the protocol, deviations from the preset are recorded.
     cached: features that another evaluation extracted serve again (HEXA_CACHE/features, at most HEXA_CACHE_GB).
     out: a JSON file. A run folder collects the result in results.json too. Raises UserError.
+
+    Processes that `hexa.runtime.processes.initialize` has joined call it alike: each extracts a share of the features,
+    the first does the rest, and all return the result.
     """
+    from hexa.evaluation import together
+    from hexa.runtime import processes
+
+    make_task = partial(
+        _task,
+        backbone=backbone,
+        data=data,
+        test_data=test_data,
+        holdout=holdout,
+        seed=seed,
+        device=device,
+        precision=precision,
+        num_workers=num_workers,
+        extraction_batch=extraction_batch,
+        cached=cached,
+        chosen=frozenset(options),
+        progress=progress,
+    )
+    if processes.helpers() and not processes.is_main():
+        return together.serve(make_task)
+    return together.lead(lambda: _measure(protocol, make_task, backbone, data, preset, holdout, out, options))
+
+
+def _measure(
+    protocol: str,
+    make_task: Callable[[], Task],
+    backbone: str | Path | Backbone,
+    data: str,
+    preset: str | None,
+    holdout: float | None,
+    out: Path | str | None,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """`evaluate` in one process."""
     from hexa.config import UserError, nearest
     from hexa.data.known import known_as
-    from hexa.data.views import EvaluationTransform
     from hexa.evaluation import results
-    from hexa.evaluation.protocol import Task, protocols
-    from hexa.nn.pretrained import describe, load_backbone
-    from hexa.runtime import precision as precisions
+    from hexa.evaluation.protocol import protocols
+    from hexa.nn.pretrained import describe
 
     known = protocols()
     if protocol not in known:
         raise UserError(f"unknown protocol '{protocol}'; {nearest(protocol, known)}")
     chosen = known[protocol]
-    _check_common(holdout, precision, num_workers, extraction_batch)
     name, settings, deviations = chosen.options(preset, options, COMMON)
     collected = _collected(backbone)
     if collected is not None:
         results.read(collected)  # a file that can't be added to is found before the work
-    loaded = load_backbone(backbone, seed)
-    where = precisions.pick_device(device)
-    fit, test, class_names = _sources(data, test_data, holdout, seed)
+    task = make_task()
+    loaded, fit, test, class_names = task.backbone, task.fit, task.test, task.class_names
     if chosen.labels == "one" and fit.classes is None:
         several = ", ".join(name for name, other in known.items() if other.labels == "any")
         raise UserError(f"images of '{data}' show several classes, {protocol} needs one each; measure with {several}")
     begin = time.perf_counter()
-    task = Task(
-        backbone=loaded,
-        fit=fit,
-        test=test,
-        class_names=class_names,
-        transform=EvaluationTransform(loaded.image_size),
-        device=where,
-        precision=precisions.resolve(precision, where),  # type: ignore[arg-type]
-        num_workers=num_workers,
-        extraction_batch=extraction_batch,
-        seed=seed,
-        cached=cached,
-        chosen=frozenset(options),
-        progress=progress,
-    )
     outcome = chosen.run(task, settings)
     guessing = 100 / len(class_names)
     if outcome.metrics.get("top1", 100.0) <= 1.1 * guessing:
@@ -118,7 +139,7 @@ def evaluate(
         "deviations": deviations,
         "details": outcome.details,
         "notes": [*task.notes, *outcome.notes],
-        "seed": seed,
+        "seed": task.seed,
         "precision": task.precision,
         "versions": results.versions(),
         "seconds": time.perf_counter() - begin,
@@ -128,6 +149,44 @@ def evaluate(
     if collected is not None:
         results.append(result, collected)
     return result
+
+
+def _task(
+    *,
+    backbone: str | Path | Backbone,
+    data: str,
+    test_data: str | None,
+    holdout: float | None,
+    seed: int,
+    device: str,
+    precision: str,
+    num_workers: int | None,
+    extraction_batch: int,
+    **rest: Any,
+) -> Task:
+    """What `evaluate` was asked for, loaded. Raises UserError."""
+    from hexa.data.views import EvaluationTransform
+    from hexa.evaluation.protocol import Task
+    from hexa.nn.pretrained import load_backbone
+    from hexa.runtime import precision as precisions
+
+    _check_common(holdout, precision, num_workers, extraction_batch)
+    loaded = load_backbone(backbone, seed)
+    where = precisions.pick_device(device)
+    fit, test, class_names = _sources(data, test_data, holdout, seed)
+    return Task(
+        backbone=loaded,
+        fit=fit,
+        test=test,
+        class_names=class_names,
+        transform=EvaluationTransform(loaded.image_size),
+        device=where,
+        precision=precisions.resolve(precision, where),  # type: ignore[arg-type]
+        num_workers=num_workers,
+        extraction_batch=extraction_batch,
+        seed=seed,
+        **rest,
+    )
 
 
 def _collected(backbone: str | Path | Backbone) -> Path | None:

@@ -14,11 +14,13 @@ from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.loaders import evaluation_batches
 from hexa.data.source import Boxes
+from hexa.data.store import check_problems
 from hexa.data.views import EvaluationTransform
 from hexa.evaluation import cache
 from hexa.evaluation.protocol import Task
 from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
+from hexa.runtime import processes
 
 
 class Subset(Source):
@@ -54,12 +56,13 @@ def extract(
     progress: Callable[[int, int], None] | None = None,
     problems: dict[int, str] | None = None,
     tolerance: float = 0.01,
+    share: tuple[int, int] = (0, 1),
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Features [N, D] float32, labels int64 [N] or None, and positions int64 [N], on the CPU.
 
     The backbone goes to `device`, in eval mode, and stays there. Unreadable images are left out, which the positions
     show and `problems` explains. Extracted in bf16 where `precision` says so, kept in fp32. progress: called with
-    (images done, of all).
+    (images done, of all). share: (r, n), only every n-th batch from the r-th on.
     Raises UserError if more than the share `tolerance` of the images, or all, cannot be read.
     """
     device = torch.device(device)
@@ -68,7 +71,7 @@ def extract(
     resolved = precisions.resolve(precision, device)
     features, labels, positions = [], [], []
     for images, wanted, index in evaluation_batches(
-        source, transform, batch_size, device, num_workers, problems, tolerance
+        source, transform, batch_size, device, num_workers, problems, tolerance, share
     ):
         with precisions.autocast(resolved, device):
             features.append(backbone(images.contiguous(memory_format=torch.channels_last)).float().cpu())
@@ -76,9 +79,67 @@ def extract(
         positions.append(index)
         if progress is not None:
             progress(int(index[-1]) + 1, len(source))
+    if not features and share[1] > 1:  # others may have some
+        return torch.empty(0, backbone.num_features), None, torch.empty(0, dtype=torch.int64)
     if not features:
         raise UserError(f"data '{source.name}#{source.split}': holds no image that can be read")
     return torch.cat(features), torch.cat(labels) if labels else None, torch.cat(positions)
+
+
+def extract_share(task: Task, source: Source) -> tuple[Tensor, Tensor]:
+    """Features [N, D] and positions int64 [N] of a source of the task, on the CPU, each process extracting its share.
+
+    The main process and its helpers call it alike. Shares are whole batches, so that every feature is computed as by
+    one process, bit for bit on the same kind of device and number of threads. The helpers get what they made.
+    Raises UserError in the main process alone.
+    """
+    rank = 0 if processes.is_main() else processes.rank()
+    problems: dict[int, str] = {}
+    failure: str | None = None
+    features, positions = torch.empty(0, task.backbone.num_features), torch.empty(0, dtype=torch.int64)
+    try:
+        features, _, positions = extract(
+            task.backbone,
+            source,
+            task.transform,
+            task.extraction_batch,
+            task.device,
+            task.precision,
+            task.num_workers,
+            lambda done, total: task.report(f"extracting features ({source.split})", done, total),
+            problems,
+            share=(rank, 1 + processes.helpers()),
+        )
+    except UserError as error:
+        if not processes.helpers():
+            raise
+        failure = str(error)
+    if not processes.helpers():
+        return features, positions
+    said = processes.exchange((failure, problems))
+    failures = [text for text, _ in said if text is not None]
+    if failures:
+        if rank > 0:
+            return features, positions
+        raise UserError(failures[0])
+    parts, places = processes.gather_rows(features), processes.gather_rows(positions)
+    if rank > 0:
+        return features, positions
+    check_problems(source, {place: text for _, found in said for place, text in found.items()}, 0.01)
+    return _in_order(source, parts, places)
+
+
+def _in_order(source: Source, parts: list[Tensor], places: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """The processes' features by position."""
+    positions, order = torch.cat(places).sort()
+    if not len(positions):
+        raise UserError(f"data '{source.name}#{source.split}': holds no image that can be read")
+    features = torch.empty(len(positions), parts[0].shape[1])
+    rank_of = torch.empty_like(order)
+    rank_of[order] = torch.arange(len(order))
+    for part, rows in zip(parts, torch.split(rank_of, [len(place) for place in places]), strict=True):
+        features[rows] = part
+    return features, positions
 
 
 def extract_part(task: Task, source: Source) -> tuple[Tensor, Tensor]:
@@ -90,16 +151,9 @@ def extract_part(task: Task, source: Source) -> tuple[Tensor, Tensor]:
     name = cache.key(task, source)
     found = cache.load(name) if task.cached else None
     if found is None:
-        features, _, positions = extract(
-            task.backbone,
-            source,
-            task.transform,
-            task.extraction_batch,
-            task.device,
-            task.precision,
-            task.num_workers,
-            lambda done, total: task.report(f"extracting features ({source.split})", done, total),
-        )
+        if processes.helpers():
+            processes.order({"extract": "fit" if source is task.fit else "test"})
+        features, positions = extract_share(task, source)
         if task.cached:
             cache.store(name, features, positions)
     else:

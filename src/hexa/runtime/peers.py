@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
@@ -16,6 +18,9 @@ from torch.distributed.distributed_c10d import Store
 #: How long a failure is looked into, in seconds. A process that is killed closes its connections before it is gone.
 PATIENCE = 5.0
 _NOTE = "hexa: who has ended"
+_ORDER = "hexa: order"
+#: How often those that wait for an order look for it, in seconds.
+_LOOK = 0.05
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ class Peers:
         dist.all_gather_object(everyone, Peer.here(rank))
         self.rank, self.size = rank, size
         self.watched = [peer for peer in everyone if peer.rank != rank and peer.is_visible()]
+        self._orders = 0
 
     def ended(self) -> list[Peer]:
         """Those that are seen to have ended by now."""
@@ -98,6 +104,32 @@ class Peers:
             time.sleep(0.02)
         cause = " ".join(str(error).split())[:200]
         return self._tell(f"another process failed, which the report of torchrun names ({cause})")
+
+    def order(self, what: Any) -> None:
+        """Of the main process: something that JSON can hold, for every `await_order` of the others."""
+        self.store.set(f"{_ORDER} {self._orders}", json.dumps(what))
+        self._orders += 1
+
+    def await_order(self) -> Any:
+        """Of another process: the next order, however long it takes: no collective, which would run out of time.
+
+        Raises ProcessEnded if the main process is seen to have ended without it.
+        """
+        name = f"{_ORDER} {self._orders}"
+        try:
+            while not self.store.check([name]):
+                # what was ordered last may lie there by now
+                if any(peer.rank == 0 for peer in self.ended()) and not self.store.check([name]):
+                    raise self._tell(f"{self._name(next(p for p in self.watched if p.rank == 0))} ended")
+                time.sleep(_LOOK)
+            found = self.store.get(name)
+        except RuntimeError as error:
+            if isinstance(error, ProcessEnded):
+                raise
+            # the store was in the main process, which says itself what it died of
+            raise ProcessEnded("the main process ended", speaks=False) from None
+        self._orders += 1
+        return json.loads(found)
 
     def _tell(self, what: str) -> ProcessEnded:
         token = f"{what}\n{self.rank}"

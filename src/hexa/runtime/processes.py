@@ -26,6 +26,7 @@ class _World:
 
     peers: Peers | None = None
     parts: dict[int, dist.ProcessGroup] = field(default_factory=dict)
+    alone: bool = False
 
 
 _world = _World()
@@ -56,7 +57,62 @@ def shutdown(failed: bool = False) -> None:
         dist.distributed_c10d._abort_process_group()
     else:
         dist.destroy_process_group()
-    _world.peers, _world.parts = None, {}
+    _world.peers, _world.parts, _world.alone = None, {}, False
+
+
+# -- the main process works, the others help where it asks them to ---------------------------------------------------
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Of the main process: what it does within concerns no other, as if there were none."""
+    before, _world.alone = _world.alone, True
+    try:
+        yield
+    finally:
+        _world.alone = before
+
+
+def helpers() -> int:
+    """How many other processes `initialize` has joined this one with, `alone` or not."""
+    return 0 if _world.peers is None else _world.peers.size - 1
+
+
+def order(what: Any) -> None:
+    """Of the main process: something that JSON can hold, for every `await_order` of its helpers."""
+    if _world.peers is not None:
+        _world.peers.order(what)
+
+
+def await_order() -> Any:
+    """Of a helper: the next order, however long it takes. Raises ProcessEnded if the main process ends without it."""
+    assert _world.peers is not None
+    return _world.peers.await_order()
+
+
+def exchange(what: Any) -> list[Any]:
+    """What the main process and its helpers give, in rank order, on all of them; `alone` or not."""
+    found = [what] * (1 + helpers())
+    if helpers():
+        with _together():
+            dist.all_gather_object(found, what)
+    return found
+
+
+def gather_rows(rows: Tensor) -> list[Tensor]:
+    """As `gather`, of CPU tensors whose first dimensions may differ; `alone` or not. Helpers get an empty list."""
+    shapes = exchange(tuple(rows.shape))
+    with _together():
+        if dist.is_initialized() and dist.get_rank() > 0:
+            if len(rows):
+                dist.send(rows.contiguous(), 0)
+            return []
+        found = [rows]
+        for other, shape in enumerate(shapes[1:], 1):
+            found.append(torch.empty(shape, dtype=rows.dtype))
+            if shape[0]:
+                dist.recv(found[-1], other)
+    return found
 
 
 def ended() -> list[Peer]:
@@ -93,8 +149,8 @@ def make_parts(size: int) -> None:
 
 
 def world_size() -> int:
-    """The number of processes."""
-    return dist.get_world_size() if dist.is_initialized() else 1
+    """The number of processes that work together; 1 within `alone`."""
+    return dist.get_world_size() if dist.is_initialized() and not _world.alone else 1
 
 
 def rank() -> int:

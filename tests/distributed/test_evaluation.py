@@ -1,0 +1,116 @@
+"""Features that several processes extract for one are those of one process, bit for bit, whatever the shares."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from PIL import Image
+
+from hexa.config import UserError
+from hexa.data import workers
+from hexa.evaluation import evaluate
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.pretrained import random_backbone, save_backbone
+from hexa.runtime import processes
+from tests.distributed.together import run_together
+
+QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
+SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
+#: How long a result took, and nothing else, differs.
+TIMES = ("seconds",)
+
+
+def photographs(folder: Path, broken: tuple[str, ...] = ()) -> str:
+    generator = torch.Generator().manual_seed(0)
+    for split, count in (("train", 13), ("test", 5)):
+        for name in ("ant", "bee"):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = torch.randint(0, 256, (9 + number, 12, 3), generator=generator, dtype=torch.uint8)
+                Image.fromarray(pixels.numpy()).save(folder / split / name / f"{number:02d}.png")
+    for path in broken:
+        (folder / path).write_bytes(b"no picture")
+    return f"folder:{folder}"
+
+
+def cached() -> dict[str, dict[str, torch.Tensor]]:
+    files = sorted((Path(os.environ["HEXA_CACHE"]) / "features").iterdir())
+    return {file.name: safetensors.torch.load_file(file) for file in files}
+
+
+def work(cache: str, out: str, protocol: str, backbone: str, data: str, options: dict[str, Any]) -> None:
+    os.environ["HEXA_CACHE"] = cache
+    made: list[int] = []
+    getitem = workers._EvaluationPlan.__getitem__
+
+    def counted(plan: Any, number: int) -> Any:
+        made.append(number)
+        return getitem(plan, number)
+
+    workers._EvaluationPlan.__getitem__ = counted  # type: ignore[method-assign]
+    result = evaluate(protocol, backbone, data, out=f"{out}.json", num_workers=0, **QUIET, **options)
+    assert processes.world_size() > 1, "and is so again afterwards"
+    Path(f"{out}.{processes.rank()}").write_text(json.dumps([result, made]))
+
+
+@pytest.mark.parametrize(("protocol", "count"), [("knn", 3), ("linear", 2)])
+def test_shares_are_joined_to_what_one_process_extracts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, count: int
+) -> None:
+    """26 and 10 images in batches of 4, one of them broken: 7 and 3 batches, the last ones smaller."""
+    data = photographs(tmp_path / "photos", ("train/bee/03.png",))
+    backbone = str(save_backbone(random_backbone(SMALL, 12), tmp_path / "b.safetensors"))
+    options: dict[str, Any] = {"extraction_batch": 4} | ({"k": 3} if protocol == "knn" else {"epochs": 3})
+    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "one"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone = evaluate(protocol, backbone, data, num_workers=0, **QUIET, **options)
+    finally:
+        torch.set_num_threads(threads)
+    one = cached()
+    run_together(count, work, str(tmp_path / "many"), str(tmp_path / "out"), protocol, backbone, data, options)
+    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "many"))
+    many = cached()
+    assert many.keys() == one.keys()
+    for name, found in many.items():
+        assert torch.equal(found["features"], one[name]["features"])
+        assert torch.equal(found["positions"], one[name]["positions"])
+    results, batches = zip(*(json.loads((tmp_path / f"out.{rank}").read_text()) for rank in range(count)), strict=True)
+    written = json.loads((tmp_path / "out.json").read_text())
+    for result in (*results, written):
+        assert {k: v for k, v in result.items() if k not in TIMES} == json.loads(
+            json.dumps({k: v for k, v in alone.items() if k not in TIMES})
+        )
+    parts = ([7] if protocol == "knn" else []) + [3]
+    expected = [[n for total in reversed(parts) for n in range(rank, total, count)] for rank in range(count)]
+    assert [sorted(made) for made in batches] == [sorted(made) for made in expected], "each batch once"
+
+
+def fails(cache: str, backbone: str, data: str, said: str, lacking: bool) -> None:
+    os.environ["HEXA_CACHE"] = cache
+    if lacking and processes.rank() == 1:
+        data = data + "-elsewhere"
+    expected = UserError if processes.is_main() else processes.ProcessEnded
+    with pytest.raises(expected, match=said if processes.is_main() else "the main process failed") as caught:
+        evaluate("knn", backbone, data, num_workers=0, **QUIET, extraction_batch=4)
+    assert processes.is_main() or not caught.value.speaks
+
+
+@pytest.mark.parametrize("problem", ["no source", "a helper has none", "broken in the helper's share", "no image"])
+def test_a_mistake_is_said_by_the_main_process_alone(tmp_path: Path, problem: str) -> None:
+    parts = [(split, name, count) for split, count in (("train", 13), ("test", 5)) for name in ("ant", "bee")]
+    every = [f"{split}/{name}/{number:02d}.png" for split, name, count in parts for number in range(count)]
+    broken = {"broken in the helper's share": every[4:6], "no image": every}.get(problem, [])
+    data = photographs(tmp_path / "photos", tuple(broken))
+    backbone = str(save_backbone(random_backbone(SMALL, 12), tmp_path / "b.safetensors"))
+    said = "no such folder" if problem in ("no source", "a helper has none") else "cannot be read"
+    data = data + "-nowhere" if problem == "no source" else data
+    run_together(2, fails, str(tmp_path / "cache"), backbone, data, said, problem == "a helper has none")
+    assert not (tmp_path / "cache" / "features").exists()
