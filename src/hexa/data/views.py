@@ -219,6 +219,8 @@ class EvaluationTransform:
 def _resize(images: Tensor, height: int, width: int) -> Tensor:
     if images.shape[2:] == (height, width):
         return images
+    if images.device.type == "cpu":  # on bytes four times as fast, and nearer to PIL, which published codes resize with
+        return functional.interpolate(images, (height, width), mode="bilinear", antialias=True)
     floats = functional.interpolate(images.float(), (height, width), mode="bilinear", antialias=True)
     return floats.round_().clamp_(0, 255).to(torch.uint8)
 
