@@ -39,6 +39,15 @@ ALLOWED = {
         "recipes",
         "plugins",
     },
+    "reproduce": {
+        "config",
+        "data",
+        "evaluation",
+        "experiment",
+        "recipes",
+        "reporting",
+        "training",
+    },
     "plugins": {"config", "experiment", "recipes"},
     "recipes": {"config", "core", "data", "nn", "methods", "hard_examples", "training", "experiment"},
 }

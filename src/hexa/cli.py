@@ -101,6 +101,36 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub.add_argument("--to", metavar="FORMAT", required=True, help="torchvision, timm, safetensors, onnx or detectron2")
     sub.add_argument("--out", metavar="PATH", required=True)
 
+    sub = command(
+        "reproduce",
+        "the paper's experiments as one command: plan, runs, tables, figures; stopped anywhere it goes on",
+        "Plan an experiment of the paper, carry it out or go on with it, and write tables and figures into one folder. "
+        "Any field of an experiment is an option here too and holds for every arm.",
+    )
+    sub.add_argument(
+        "experiment",
+        metavar="EXPERIMENT",
+        help="ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1, table2, table3, table4 or "
+        "table5",
+    )
+    sub.add_argument("--data", metavar="SOURCE", required=True, help=SOURCES)
+    sub.add_argument("--scale", metavar="NAME", default="small", help="small (the default), or full: as published")
+    sub.add_argument("--method", metavar="NAME", help="moco or dcluster; the published one if not given")
+    sub.add_argument("--out", metavar="FOLDER", help="runs/EXPERIMENT-METHOD-SCALE if not given")
+    sub.add_argument("--seeds", metavar="N", type=int, nargs="+", default=[0, 1, 2], help="0 1 2 if not given")
+    sub.add_argument("--epochs", metavar="N", type=int, help="of every arm; those of the recipes if not given")
+    sub.add_argument(
+        "--rates",
+        metavar="X",
+        type=float,
+        nargs="+",
+        help="learning rates each arm chooses from on held-out training images; half to four times the recipe's if "
+        "not given, a single one is taken as it is",
+    )
+    sub.add_argument("--evaluate-on", metavar="SOURCE", nargs="+", help="labelled images to measure on; --data's own")
+    sub.add_argument("--workers", metavar="N", type=int, default=1, help="runs at once, a process each; 1 if not given")
+    sub.add_argument("--plan", action="store_true", help="print the plan with its cost, run nothing")
+
     sub = command("report", "one self-contained HTML file on one or several runs: curves, tables, hard examples")
     sub.add_argument("runs", metavar="RUN", nargs="+", help="run folders")
     sub.add_argument("--out", metavar="FILE.html", required=True)
@@ -127,7 +157,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
 
 
 #: Commands that take fields or options of their own beyond those declared above.
-OPEN = ("pretrain", "evaluate", "visualize", "benchmark")
+OPEN = ("pretrain", "evaluate", "visualize", "figure", "benchmark", "reproduce")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

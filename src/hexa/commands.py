@@ -235,6 +235,14 @@ def benchmark(given: argparse.Namespace, extra: Fields) -> int:
     return 0
 
 
+def reproduce(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa reproduce`"""
+    from hexa.reproduce.command import run
+
+    console = _console()
+    return run(given, extra, console, _bar(console))
+
+
 def doctor(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa doctor`"""
     from hexa.runtime.doctor import diagnose, failed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -241,3 +241,12 @@ def beside(result: Mapping[str, Any]) -> Comparison | None:
     if name == "detect" and (result["deviations"] or result["preset"] != "moco"):
         caution = caution or "published without the deviations of this one: not comparable"
     return Comparison(table.title, columns, tuple(own[column] for column in columns), kept, caution)
+
+
+def find(rows: Sequence[Row], method: str, epochs: int) -> Row | None:
+    """The row of a method and its epochs; a remark in brackets after the name may differ between tables (8-crop …)."""
+    own = [row for row in rows if row.epochs == epochs]
+    exact = next((row for row in own if row.method == method), None)
+    name, bracket, _ = method.partition(" (")
+    near = [row for row in own if bracket and row.method.startswith(f"{name} (")]
+    return exact or (near[0] if len(near) == 1 else None)

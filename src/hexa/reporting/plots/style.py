@@ -1,0 +1,108 @@
+"""One look for all figures: colours that every kind of colour vision tells apart, readable sizes, few lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from hexa.config import UserError
+
+INK, MUTED, RULE = "#1b1f24", "#5d6875", "#d5d9de"
+#: Okabe and Ito's, without yellow, which white paper swallows; dark enough to write beside.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#6f4e9c", "#5d6875")
+#: Told apart in print without colours too.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10.0,
+    "axes.titlesize": 11.0,
+    "axes.labelsize": 10.0,
+    "xtick.labelsize": 9.0,
+    "ytick.labelsize": 9.0,
+    "legend.fontsize": 9.0,
+    "figure.titlesize": 12.0,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid.axis": "y",
+    "grid.color": RULE,
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5.5,
+    "svg.fonttype": "none",  # texts stay texts
+    "svg.hashsalt": "hexa",  # the same figure is the same file
+}
+_DPI = 160
+SUFFIXES = (".png", ".svg")
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The look, for figures made inside."""
+    with matplotlib.rc_context(_STYLE):
+        yield
+
+
+def panels(
+    count: int, *, width: float = 4.6, height: float = 3.6, rows: int = 1, share_y: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels of so many inches each, in `rows` rows, that no window ever shows."""
+    columns = -(-count // rows)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes: NDArray[Any] = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+    flat: list[Axes] = list(axes.flat)
+    for unused in flat[count:]:
+        unused.set_axis_off()
+    return figure, flat[:count]
+
+
+def note(figure: Figure, text: str, width: int = 0) -> None:
+    """A remark under the whole figure, on lines as long as the figure is wide."""
+    import textwrap
+
+    width = width or int(figure.get_figwidth() * 13.5)
+    figure.supxlabel("\n".join(textwrap.wrap(text, width)), fontsize=9.0, color=MUTED, x=0.02, ha="left")
+
+
+def limits(values: Sequence[float], errors: Sequence[float] = ()) -> tuple[float, float]:
+    """Where an axis of percent begins and ends so that differences show; from zero only if values come near it."""
+    errors = errors or [0.0] * len(values)
+    low = min(value - error for value, error in zip(values, errors, strict=True))
+    high = max(value + error for value, error in zip(values, errors, strict=True))
+    margin = max(0.12 * (high - low), 0.5)
+    return max(0.0, low - 3 * margin), high + 1.6 * margin
+
+
+def save(figure: Figure, path: Path | str) -> Path:
+    """Write a figure as PNG or SVG, by the name's ending, at once or not at all. Raises UserError for another ending."""
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"{path}: the name must end in {' or '.join(SUFFIXES)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    metadata = {"Date": None} if path.suffix == ".svg" else {}
+    try:
+        with style():
+            figure.savefig(temporary, format=path.suffix[1:], dpi=_DPI, metadata=metadata, facecolor="white")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path

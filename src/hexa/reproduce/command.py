@@ -1,0 +1,58 @@
+"""`hexa reproduce`, once its arguments are parsed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+from rich.console import Console
+
+from hexa.reproduce.session import Progress, Session
+from hexa.training.signals import Interrupted
+
+
+def run(
+    given: argparse.Namespace,
+    fields: Mapping[str, str],
+    console: Console,
+    bar: AbstractContextManager[Progress],
+) -> int:
+    """Print the plan with its cost, then carry it out. Returns the exit status."""
+    session = Session.begin(
+        given.experiment,
+        given.data,
+        scale=given.scale,
+        method=given.method,
+        out=given.out,
+        seeds=given.seeds,
+        epochs=given.epochs,
+        rates=given.rates,
+        evaluate_on=given.evaluate_on or (),
+        fields=fields,
+    )
+    study = session.study
+    console.print(f"{study.name}, {study.method}, {study.scale} scale: {study.question}", highlight=False)
+    with bar as progress:
+        costs = session.costs(progress)
+    console.print(session.table(costs))
+    for note in study.notes:
+        console.print(note, highlight=False)
+    if costs is None:
+        console.print("image passes: images times terms. Each run, wherever there are GPUs:", highlight=False)
+        for line in session.commands():
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
+    else:
+        console.print("time left: of pre-training, one run after another, by a benchmark; evaluations come on top")
+    if given.plan:
+        return 0
+    try:
+        out = session.carry_out(given.workers, console)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        console.print("stopped; nothing finished is lost: the same command goes on from here")
+        if isinstance(stop, Interrupted):
+            return stop.exit_code
+        raise
+    console.print((out / "table.md").read_text(), markup=False, highlight=False)
+    console.print(f"tables and figures: {out}", highlight=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,39 @@
+"""What an image costs in every arm of a study on this machine, from a short benchmark of its recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hexa import recipes
+from hexa.experiment import override
+from hexa.reproduce import storage
+from hexa.reproduce.plan import Request
+from hexa.reproduce.studies import Study
+from hexa.training.benchmark import benchmark
+
+Progress = Callable[[str, int, int], None]
+_REPEATS = 3
+
+
+def costs_of(
+    study: Study, request: Request, out: Path, *, progress: Progress | None = None
+) -> dict[str, dict[str, float]]:
+    """Seconds of an image by recipe and scheme: those in `out`/costs.json, or measured now and kept there.
+
+    The second stays: epochs at equal time follow from it, and a study that goes on must find its runs again.
+    """
+    stored: dict[str, Any] = storage.read(out / storage.COSTS) or {}
+    missing = {arm.recipe for arm in study.arms} - set(stored)
+    for recipe in sorted(missing):
+        fields = {path: value for path, value in request.fields.items() if not path.startswith("hard_examples")}
+        stored[recipe] = benchmark(override(recipes.get(recipe), fields), _REPEATS, progress=progress)
+        storage.write(out / storage.COSTS, stored)
+    return {recipe: seconds(measured) for recipe, measured in stored.items()}
+
+
+def seconds(measured: dict[str, Any]) -> dict[str, float]:
+    """Seconds of one image, its views and its step, by scheme; from what `hexa benchmark` found."""
+    views = 1 / measured["views_images_per_second"]
+    return {name: 1 / scheme["images_per_second"] + views for name, scheme in measured["schemes"].items()}

@@ -1,0 +1,139 @@
+"""The figures of a study: which of `hexa.reporting.plots` shows it, and from which of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from hexa.reporting import plots
+from hexa.reporting.plots import Bar, Curve
+from hexa.reporting.plots.style import SUFFIXES
+from hexa.reproduce.collecting import EPOCHS, TIME, Row
+from hexa.reproduce.plan import Costs, seconds_per_image
+from hexa.reproduce.studies import GRID, GRID_NOTE, Study
+
+
+def draw(study: Study, rows: Sequence[Row], costs: Costs | None, out: Path, data: str) -> list[Path]:
+    """Write every figure of a study below `out`/figures, as PNG and as SVG."""
+    written = []
+    for name, figure in figures(study, rows, costs, data).items():
+        written += [plots.save(figure, out / "figures" / f"{name}{suffix}") for suffix in SUFFIXES]
+    return written
+
+
+def figures(study: Study, rows: Sequence[Row], costs: Costs | None, data: str) -> dict[str, Figure]:
+    """Every figure of a study by its file's name."""
+    columns = list(dict.fromkeys(column for row in rows for column in row.scores))
+    title = f"{study.name}: {_method(study)} on {data}"
+    if study.name in ("low-shot-curve", "table2"):
+        return {study.name: _low_shot(rows, columns, title)}
+    drawn = {}
+    for column in columns:
+        name = f"{study.name}-{_slug(column)}"
+        if study.name == "attack-grid":
+            drawn[name] = _grid(rows, column, title)
+        elif study.name == "beta-study":
+            drawn[name] = _beta(rows, column, title)
+        elif len(study.lengths) > 1:
+            drawn[name] = _curves(study, rows, column, costs, title)
+        else:
+            drawn[name] = _bars(study, rows, column, title)
+    return drawn
+
+
+def _bars(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure:
+    groups: dict[str, list[Bar]] = {}
+    for comparison in (EPOCHS, TIME):
+        these = [row for row in rows if row.comparison == comparison and column in row.scores]
+        if these:
+            head = (
+                f"{these[0].epochs} epochs each"
+                if comparison == EPOCHS
+                else f"the time of {these[0].epochs} plain ones"
+            )
+            if comparison == EPOCHS and len({row.epochs for row in these}) > 1:
+                head = "epochs as published"
+            groups[head] = [
+                Bar(row.arm.name, row.scores[column], "" if comparison == EPOCHS else f"{row.epochs} ep.")
+                for row in these
+            ]
+    remark = f"Mean ± standard deviation over {_seeds(rows)}, dots are seeds; dashed: {study.arms[0].name}. "
+    return plots.bars(groups, y_label=f"{column} (%)", title=title, remark=remark + "The axis does not begin at zero.")
+
+
+def _grid(rows: Sequence[Row], column: str, title: str) -> Figure:
+    by_key = {row.arm.key: row.scores[column] for row in rows if row.comparison == EPOCHS and column in row.scores}
+    cells = {
+        (float(epsilon), float(step)): by_key[f"adv-{min(epsilon, step)}"]
+        for epsilon in GRID
+        for step in GRID
+        if f"adv-{min(epsilon, step)}" in by_key
+    }
+    if not cells:  # the plain arm was stored first
+        return plots.bars({"": [Bar("Std", by_key["i"])]}, y_label=f"{column} (%)", title=title)
+    return plots.attack_grid(
+        cells, label=f"{column} (%)", baseline=by_key.get("i", ()), title=title, remark=f"{_epochs(rows)}. {GRID_NOTE}"
+    )
+
+
+def _beta(rows: Sequence[Row], column: str, title: str) -> Figure:
+    found: dict[tuple[float, float], Sequence[float]] = {}
+    baseline: Sequence[float] = ()
+    for row in (row for row in rows if row.comparison == EPOCHS and column in row.scores):
+        if row.arm.key.startswith("beta-"):
+            alpha, beta = row.arm.key.removeprefix("beta-").split("-")
+            found[float(alpha), float(beta)] = row.scores[column]
+        else:
+            baseline = row.scores[column]
+    remark = f"{_epochs(rows)}; mean ± standard deviation over {_seeds(rows)}."
+    return plots.beta_study(found, label=f"{column} (%)", baseline=baseline, title=title, remark=remark)
+
+
+def _curves(study: Study, rows: Sequence[Row], column: str, costs: Costs | None, title: str) -> Figure:
+    groups: dict[str, list[Curve]] = {}
+    for arm in study.arms:
+        these = sorted((row for row in rows if row.arm == arm and column in row.scores), key=lambda row: row.epochs)
+        if not these:
+            continue
+        values = [row.scores[column] for row in these]
+        groups.setdefault("pre-training (epochs)", []).append(Curve(arm.name, [row.epochs for row in these], values))
+        if costs is not None:
+            relative = seconds_per_image(arm, costs) / seconds_per_image(study.arms[0], costs)
+            label = f"pre-training (time of an epoch of {study.arms[0].name})"
+            groups.setdefault(label, []).append(Curve(arm.name, [row.epochs * relative for row in these], values))
+    remark = f"Each point is a run of its own with its whole schedule; mean ± standard deviation over {_seeds(rows)}."
+    return plots.curves(groups, y_label=f"{column} (%)", title=title, remark=remark)
+
+
+def _low_shot(rows: Sequence[Row], columns: Sequence[str], title: str) -> Figure:
+    groups: dict[str, list[Curve]] = {}
+    for row in rows:
+        shots = {int(column.rpartition("@")[2]): row.scores[column] for column in columns if column in row.scores}
+        head = "labelled images of each class, k" + (" (equal time)" if row.comparison == TIME else " (equal epochs)")
+        x = sorted(shots)
+        groups.setdefault(head, []).append(Curve(row.arm.name, x, [shots[k] for k in x]))
+    remark = (
+        f"Mean ± standard deviation over {_seeds(rows)} of pre-training; each score is a mean over draws of labels."
+    )
+    return plots.curves(groups, y_label="mean average precision of SVMs (%)", title=title, remark=remark, doubling=True)
+
+
+def _method(study: Study) -> str:
+    return {"moco": "MoCo-v2", "dcluster": "DeepCluster-v2"}[study.method]
+
+
+def _seeds(rows: Sequence[Row]) -> str:
+    count = len({seed for row in rows for seed in row.seeds})
+    return f"{count} seed{'s' * (count != 1)}"
+
+
+def _epochs(rows: Sequence[Row]) -> str:
+    epochs = max(row.epochs for row in rows)
+    return f"{epochs} epoch{'s' * (epochs != 1)}, {_seeds(rows)}"
+
+
+def _slug(text: str) -> str:
+    kept = "".join(letter if letter.isalnum() else "-" for letter in text.lower())
+    return "-".join(part for part in kept.split("-") if part)

@@ -1,0 +1,244 @@
+"""From a study to its jobs: a pure function that can be printed, with what the whole will cost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from hexa import recipes
+from hexa.config import UserError
+from hexa.experiment import Experiment, override
+from hexa.reproduce.studies import KNN, SCHEME_COSTS, SVM, Arm, Measure, Study
+from hexa.training.benchmark import SCHEMES
+
+#: Seconds of one image on this machine: {recipe: {scheme of a benchmark: seconds}}.
+Costs = Mapping[str, Mapping[str, float]]
+
+#: What the learning rates are searched among: multiples of the recipe's.
+RATE_FACTORS = (0.5, 1.0, 2.0, 4.0)
+SEARCH_SEED = 1000
+HOLDOUT = 0.1
+#: Not needed here, and not free.
+_QUIET: dict[str, Any] = {"training.tensorboard": False, "training.report": False, "monitor.knn_every": 0}
+
+
+@dataclass(frozen=True)
+class Target:
+    """Labelled images that backbones are measured on. several: whether an image may show more than one class."""
+
+    source: str
+    several: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for, beside the study. None leaves a thing to the recipes."""
+
+    data: str
+    targets: tuple[Target, ...]
+    num_images: int
+    seeds: tuple[int, ...] = (0, 1, 2)
+    epochs: int | None = None
+    rates: tuple[float, ...] | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One pre-training with its evaluations; everything it needs, and a name to store it by.
+
+    measures: (measure, source, share of the training images that is scored instead of the test images).
+    """
+
+    name: str
+    phase: Literal["search", "final"]
+    arm: Arm
+    experiment: Experiment
+    measures: tuple[tuple[Measure, str, float | None], ...]
+
+    @property
+    def rate(self) -> float:
+        return self.experiment.optimizer.learning_rate
+
+    def record(self) -> dict[str, Any]:
+        """All of it as JSON."""
+        return {
+            "name": self.name,
+            "phase": self.phase,
+            "arm": self.arm.key,
+            "epochs": self.experiment.epochs,
+            "rate": self.rate,
+            "seed": self.experiment.seed,
+            "experiment": self.experiment.model_dump(mode="json"),
+            "measures": [
+                {"title": title_on(measure, source, self.measures), "protocol": measure.protocol, "data": source,
+                 "options": dict(measure.options), "holdout": holdout}
+                for measure, source, holdout in self.measures
+            ],
+        }  # fmt: skip
+
+    @property
+    def identity(self) -> str:
+        """A hash of all that decides its result."""
+        fields = self.record() | {"experiment": self.experiment.model_dump(mode="json", exclude={"training"})}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def title_on(measure: Measure, source: str, all_of_them: Iterable[tuple[Measure, str, float | None]]) -> str:
+    """The measure's title, with the source where there are several."""
+    return measure.title if len({other for _, other, _ in all_of_them}) == 1 else f"{measure.title} on {source}"
+
+
+def experiment_of(arm: Arm, request: Request, **changes: Any) -> Experiment:
+    """The recipe, then the arm's changes, then the request's. Raises ConfigError."""
+    made = override(recipes.get(arm.recipe), {"data": request.data, **_QUIET, **arm.changes})
+    return override(made, {**request.fields, **changes})
+
+
+def epochs_of(arm: Arm, request: Request) -> int:
+    """How long an arm trains at most."""
+    return request.epochs or arm.epochs or experiment_of(arm, request).epochs
+
+
+def search_jobs(study: Study, request: Request) -> list[Job]:
+    """The same short search for every arm, on held-out training images; none if there is nothing to choose from.
+
+    A run of it is a quarter as long as the arm's, so that a search among four rates costs what one seed does.
+    """
+    jobs = []
+    for arm in study.arms if study.search else ():
+        rates = _rates(arm, request)
+        epochs = max(1, round(epochs_of(arm, request) / 4))
+        target = request.targets[0]
+        measure = SVM if target.several else KNN
+        for rate in rates if len(rates) > 1 else ():
+            experiment = experiment_of(
+                arm, request, epochs=epochs, seed=SEARCH_SEED, **{"optimizer.learning_rate": rate}
+            )
+            name = f"search-{arm.key}-{epochs}ep-lr{rate:g}"
+            jobs.append(Job(name, "search", arm, experiment, ((measure, target.source, HOLDOUT),)))
+    return jobs
+
+
+def _rates(arm: Arm, request: Request) -> tuple[float, ...]:
+    own = experiment_of(arm, request).optimizer.learning_rate
+    return request.rates or tuple(float(f"{factor * own:g}") for factor in RATE_FACTORS)
+
+
+def best_rates(study: Study, request: Request, found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Of each arm the rate with the best held-out score; where there was no search, or not yet, the only or own one.
+
+    found: what search jobs stored. Of equal ones the smallest rate.
+    """
+    best = {}
+    for arm in study.arms:
+        jobs = [job for job in found if job["arm"] == arm.key]
+        rates = _rates(arm, request)
+        own = experiment_of(arm, request).optimizer.learning_rate
+        best[arm.key] = rates[0] if study.search and len(rates) == 1 else own
+        if jobs:
+            best[arm.key] = min(jobs, key=lambda job: (-search_score(job), job["rate"]))["rate"]
+    return best
+
+
+def search_score(stored: Mapping[str, Any]) -> float:
+    """The held-out accuracy, or mean average precision, of a stored search job."""
+    metrics = stored["results"][0]["metrics"]
+    return float(metrics.get("top1", metrics.get("mAP")))
+
+
+def final_jobs(study: Study, request: Request, rates: Mapping[str, float], costs: Costs | None) -> list[Job]:
+    """Every arm with every seed: for all epochs (and the shares of them the study asks for), and for equal time."""
+    jobs = {}
+    for seed in request.seeds:
+        for arm in study.arms:
+            for epochs in lengths_of(study, arm, request, costs):
+                experiment = experiment_of(
+                    arm, request, epochs=epochs, seed=seed, **{"optimizer.learning_rate": rates[arm.key]}
+                )
+                name = f"{arm.key}-{epochs}ep-lr{rates[arm.key]:g}-seed{seed}"
+                jobs[name] = Job(name, "final", arm, experiment, measures_of(study, request))
+    return list(jobs.values())
+
+
+def lengths_of(study: Study, arm: Arm, request: Request, costs: Costs | None) -> list[int]:
+    """The numbers of epochs an arm is trained for, the longest first."""
+    longest = epochs_of(arm, request)
+    lengths = {max(1, round(share * longest)) for share in study.lengths}
+    if study.equal_time and costs is not None:
+        lengths.add(equal_time(study, arm, request, costs))
+    return sorted(lengths, reverse=True)
+
+
+def equal_time(study: Study, arm: Arm, request: Request, costs: Costs) -> int:
+    """The epochs of an arm that cost the time of all epochs of the first arm; at least 1."""
+    plain = study.arms[0]
+    share = seconds_per_image(plain, costs) / seconds_per_image(arm, costs)
+    return max(1, round(epochs_of(plain, request) * share))
+
+
+def seconds_per_image(arm: Arm, costs: Costs) -> float:
+    """What one image costs in an arm's step, its views included."""
+    schemes = costs[arm.recipe]
+    scheme = SCHEME_COSTS[arm.scheme]
+    if scheme not in schemes:
+        raise UserError(f"{arm.recipe}: its cost with {scheme} was not measured; remove costs.json")
+    return schemes[scheme]
+
+
+def measures_of(study: Study, request: Request) -> tuple[tuple[Measure, str, float | None], ...]:
+    """Each measure on each source that suits it: images of several classes are measured by SVMs alone.
+
+    Raises UserError if nothing is left.
+    """
+    found: dict[tuple[str, str], tuple[Measure, str, float | None]] = {}
+    for target in request.targets:
+        for measure in study.measures:
+            fits = not target.several or measure.protocol in ("svm", "low-shot", "detect")
+            if not fits and measure.protocol in ("knn", "linear", "probe"):
+                measure, fits = SVM, True
+            if fits:
+                found.setdefault((target.source, measure.title), (measure, target.source, None))
+    if not found:
+        shown = ", ".join(target.source for target in request.targets)
+        raise UserError(f"{study.name} needs one class an image, those of {shown} show several; give other images")
+    return tuple(found.values())
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a printed plan. seconds: None where nothing was measured; passes: images times forward passes."""
+
+    phase: str
+    arm: Arm
+    epochs: int
+    runs: int
+    done: int
+    seconds: float | None
+    passes: float
+
+
+def lines(jobs: Sequence[Job], request: Request, costs: Costs | None, done: Iterable[str] = ()) -> list[Line]:
+    """The jobs by phase, arm and length. seconds are those of pre-training what isn't done yet, one after another."""
+    stored = set(done)
+    groups: dict[tuple[str, str, int], Line] = {}
+    for job in jobs:
+        place = (job.phase, job.arm.key, job.experiment.epochs)
+        line = groups.setdefault(
+            place, Line(job.phase, job.arm, job.experiment.epochs, 0, 0, None if costs is None else 0.0, 0.0)
+        )
+        images = request.num_images * job.experiment.epochs
+        seconds = line.seconds
+        if costs is not None and seconds is not None and job.name not in stored:
+            seconds += images * seconds_per_image(job.arm, costs)
+        groups[place] = replace(
+            line,
+            runs=line.runs + 1,
+            done=line.done + (job.name in stored),
+            seconds=seconds,
+            passes=line.passes + images * (1 + len(SCHEMES[SCHEME_COSTS[job.arm.scheme]])),
+        )
+    return list(groups.values())

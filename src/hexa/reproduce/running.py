@@ -1,0 +1,176 @@
+"""Carry jobs out: one after another here, or several at once in processes of their own; each is stored when done."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hexa import experiment as experiments
+from hexa.config import UserError
+from hexa.evaluation import evaluate
+from hexa.reproduce import storage
+from hexa.reproduce.plan import Job
+from hexa.training.run import BACKBONE, CHECKPOINTS, CONFIG, pretrain, resume
+
+Say = Callable[[Job, dict[str, Any]], None]
+_POLL_SECONDS = 0.2
+
+
+def run_jobs(jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Console, said: Say) -> list[dict[str, Any]]:
+    """What all jobs found, in their order; those without a stored result are carried out first.
+
+    workers: how many at once, each in a process of its own. said: called with each job as it ends. Whatever stops this
+    (Ctrl-C, SIGTERM, an error) loses nothing: runs save before they end, and the next call goes on there.
+    """
+    waiting = [job for job in jobs if storage.stored(out, job.name, job.identity) is None]
+    if workers == 1 or len(waiting) < 2:
+        for job in waiting:
+            said(job, carry_out(job.record() | {"identity": job.identity}, out, console))
+    else:
+        _several(waiting, out, workers, said)
+    found = [storage.stored(out, job.name, job.identity) for job in jobs]
+    assert all(one is not None for one in found)
+    return [one for one in found if one is not None]
+
+
+def carry_out(record: dict[str, Any], out: Path, console: Console | None = None) -> dict[str, Any]:
+    """Pre-train and evaluate one job (a `Job.record` with its identity) in this process, and store what was found."""
+    run = out / "runs" / record["name"]
+    seconds = _pretrain(record, run, console)
+    results = []
+    for measure in record["measures"]:
+        options = dict(measure["options"]) | ({"holdout": measure["holdout"]} if measure["holdout"] else {})
+        found = evaluate(
+            measure["protocol"],
+            str(run),
+            measure["data"],
+            seed=record["seed"],
+            device=record["experiment"]["training"]["device"],
+            **options,
+        )
+        results.append({"title": measure["title"], **found})
+    done = {key: value for key, value in record.items() if key != "measures"}
+    done |= {"results": results, "pretrain_seconds": seconds, "environment": _environment(run)}
+    storage.write(storage.job_file(out, record["name"]), done)
+    if record["phase"] == "search":
+        shutil.rmtree(run, ignore_errors=True)  # its score is all that is needed of it
+    return done
+
+
+def _pretrain(record: dict[str, Any], run: Path, console: Console | None) -> float | None:
+    """Begin, go on with, or find finished the run of a job; its training time by the journal's clock."""
+    experiment = experiments.validate(record["experiment"])
+    if (run / CONFIG).is_file():
+        if _without_training(experiments.load(run / CONFIG)) != _without_training(experiment):
+            raise UserError(f"{run}: is a run of other settings; remove it, or give another --out")
+        if not (run / BACKBONE).is_file():
+            if not (run / CHECKPOINTS).exists():
+                shutil.rmtree(run)  # it had not got as far as a checkpoint
+                pretrain(experiment, run, console=console)
+            else:
+                resume(run, console=console)
+    else:
+        pretrain(experiment, run, console=console)
+    return _seconds(run)
+
+
+def _without_training(experiment: experiments.Experiment) -> dict[str, Any]:
+    return experiment.model_dump(mode="json", exclude={"training", "monitor"})
+
+
+def _seconds(run: Path) -> float | None:
+    """The training time by the journal's own clock, which counts all sittings."""
+    try:
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    except (OSError, ValueError):
+        return None
+    return max((line["seconds"] for line in lines if "seconds" in line), default=None)
+
+
+def _environment(run: Path) -> dict[str, Any]:
+    found = storage.read(run / "environment.json") or {}
+    kept = ("time", "device", "precision", "threads", "processes", "versions", "commit")
+    return {key: found.get(key) for key in kept}
+
+
+# -- several at once ------------------------------------------------------------------------------------------------
+
+
+def _several(jobs: Sequence[Job], out: Path, workers: int, said: Say) -> None:
+    """Each job in a process with its share of the cores. Raises UserError with the log of one that failed."""
+    waiting, going = list(jobs), dict[Job, subprocess.Popen[bytes]]()
+    threads = str(max(1, (os.cpu_count() or 1) // workers))
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        while waiting or going:
+            while waiting and len(going) < workers:
+                job = waiting.pop(0)
+                going[job] = _start(job, out, environment)
+            for job, process in list(going.items()):
+                if process.poll() is None:
+                    continue
+                del going[job]
+                if process.returncode:
+                    raise UserError(f"run {job.name} failed: {_last_line(_log(out, job))}; see {_log(out, job)}")
+                done = storage.stored(out, job.name, job.identity)
+                assert done is not None, "a job that ends well has stored its result"
+                said(job, done)
+            time.sleep(_POLL_SECONDS)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for process in going.values():  # they save what they have
+            process.terminate()
+        for process in going.values():
+            process.wait()
+
+
+def _stop(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _start(job: Job, out: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    path = storage.write(out / "logs" / f"{job.name}.job.json", job.record() | {"identity": job.identity})
+    command = [sys.executable, "-m", "hexa.reproduce.running", str(path), str(out)]
+    with _log(out, job).open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+
+
+def _log(out: Path, job: Job) -> Path:
+    return out / "logs" / f"{job.name}.log"
+
+
+def _last_line(log: Path) -> str:
+    said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return said[-1].strip()[:300] if said else "it said nothing"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """One job of `_several`, in this process."""
+    from hexa.training.signals import Interrupted
+
+    path, out = map(Path, arguments)
+    try:
+        carry_out(storage.read(path), out)
+    except Interrupted as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    path.unlink(missing_ok=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

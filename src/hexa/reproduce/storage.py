@@ -1,0 +1,70 @@
+"""What a study leaves in its folder, each file written at once or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from hexa.config import UserError
+
+STUDY, COSTS, RESULT = "study.json", "costs.json", "result.json"
+
+
+def read(path: Path) -> Any:
+    """The JSON in a file, None if there is no file. Raises UserError for another content."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise UserError(f"{path}: not JSON; remove it and give the command again") from None
+
+
+def write(path: Path, content: str | dict[str, Any]) -> Path:
+    """A text, or an object as JSON."""
+    text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+    return path
+
+
+def check(out: Path, study: dict[str, Any]) -> bool:
+    """Whether `out` is this study's already. Raises UserError if it is another's or holds something else."""
+    known = read(out / STUDY)
+    if known is None:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UserError(f"{out}: holds something else than a study; give another --out")
+        return False
+    wanted = json.loads(json.dumps(study))
+    if known != wanted:
+        differ = ", ".join(key for key in wanted if known.get(key) != wanted[key])
+        raise UserError(f"{out}: holds another study (its {differ} differs); give another --out")
+    return True
+
+
+def claim(out: Path, study: dict[str, Any]) -> None:
+    """Say whose folder this is, which `check` must allow."""
+    if not check(out, study):
+        write(out / STUDY, study)
+
+
+def job_file(out: Path, name: str) -> Path:
+    """Where a finished job is stored."""
+    return out / "jobs" / f"{name}.json"
+
+
+def stored(out: Path, name: str, identity: str) -> dict[str, Any] | None:
+    """A finished job; None if it is not there, or was made by other settings."""
+    found = read(job_file(out, name))
+    if found is None:
+        return None
+    if found.get("identity") != identity:
+        raise UserError(
+            f"{job_file(out, name)}: was made with other settings; give another --out, or remove {out / 'jobs'}"
+        )
+    assert isinstance(found, dict)
+    return found
