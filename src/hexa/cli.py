@@ -96,6 +96,19 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub.add_argument("--gain", metavar="X", type=float, help="how many times the perturbation is magnified")
     sub.add_argument("--seed", metavar="N", type=int, default=0, help="of the images and views; 0 if not given")
 
+    sub = command(
+        "figure",
+        "a figure of a run or backbone as PNG or SVG: hard-examples, view-space, confusion, neighbours, clusters",
+        "hard-examples: views beside the hard examples made of them. view-space: clean, adversarial and mixed views in "
+        "two dimensions. confusion: how many pseudo-labels an attack moves views away from. neighbours, clusters: "
+        "what a backbone holds alike.",
+    )
+    sub.add_argument("kind", metavar="KIND", help="hard-examples, view-space, confusion, neighbours or clusters")
+    sub.add_argument("target", metavar="RUN", help="a run folder or a recipe; for neighbours and clusters any backbone")
+    sub.add_argument("--data", metavar="SOURCE", help=SOURCES + "; the run's own if not given")
+    sub.add_argument("--out", metavar="FILE", required=True, help=".png or .svg")
+    sub.add_argument("--seed", metavar="N", type=int, default=0, help="of the images and views; 0 if not given")
+
     sub = command("export", "hand the backbone over to another library; checked before success is reported")
     sub.add_argument("run", metavar="RUN", help="a run folder, or any other backbone: " + BACKBONES)
     sub.add_argument("--to", metavar="FORMAT", required=True, help="torchvision, timm, safetensors, onnx or detectron2")
@@ -157,7 +170,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
 
 
 #: Commands that take fields or options of their own beyond those declared above.
-OPEN = ("pretrain", "evaluate", "visualize", "figure", "benchmark", "reproduce")
+OPEN = ("pretrain", "evaluate", "visualize", "benchmark", "reproduce")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -191,6 +191,24 @@ def visualize(given: argparse.Namespace, extra: Fields) -> int:
     return 0
 
 
+def figure(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa figure`"""
+    out = _writable(given.out, ".png", ".svg")
+    from hexa import named, plugins
+    from hexa.reporting.figure import OF_FEATURES
+    from hexa.reporting.figure import figure as run
+
+    target = given.target
+    if Path(target).is_dir():
+        plugins.restore(Path(target) / "config.yaml")
+        target = Path(target)
+    elif given.kind in OF_FEATURES:
+        target = named(target, given.seed)
+    path = run(given.kind, target, given.data, out, seed=given.seed)
+    _console().print(f"written to {path}", highlight=False)
+    return 0
+
+
 def export(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa export`"""
     from hexa.nn.export import export as run

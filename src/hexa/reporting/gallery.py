@@ -90,7 +90,7 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
     with several anchors the first is shown. gain: by how much perturbations are magnified around mid-grey; by default
     the power of two that uses the grey scale best. The method's parameters, statistics and memory are left as they are.
     """
-    with _unchanged(objective.method):
+    with unchanged(objective.method):
         examples = objective.examples(batch)
         losses = {name: _losses(example)[:num_images] for name, example in examples.items()}
     shown = {name: example.select(slice(0, num_images)) for name, example in examples.items()}
@@ -109,7 +109,7 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
 
 
 @contextmanager
-def _unchanged(method: nn.Module) -> Iterator[None]:
+def unchanged(method: nn.Module) -> Iterator[None]:
     """Buffers as before on the way out: encoding pseudo-labels is a pass that moves running statistics."""
     before = [(buffer, buffer.clone()) for buffer in method.buffers()]
     try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from hexa import experiment as experiments
 from hexa.config import ConfigError, UserError
-from hexa.core import STD, Batch, Method
+from hexa.core import STD, Batch, Method, Objective
 from hexa.data import Source, open_source
 from hexa.data.crops import cut_crops
 from hexa.data.decode import DecodeError
@@ -41,28 +43,68 @@ def visualize(
     they are; without any the views of the batch are shown. Returns `out`, written at once or not at all.
     Raises UserError: an unknown target or source, a run without an intact checkpoint.
     """
-    experiment, folder = _experiment_of(target)
-    experiment = _for_looking(experiment)
-    source = open_source(data or experiment.data, "train" if data is None else None)
-    machine = Machine.of(experiment)
-    # what a method reserves follows from the data it was trained on, which may be more than what is looked at
-    own = source if data is None else _own_source(experiment)
-    try:
-        fitting = roomy_setting if folder is None else setting_of
-        setting = fitting(experiment, max(len(own or source), experiment.batch_size))
-        method = build_method(experiment, setting, machine)
-        step = _load(method, folder, machine.device) if folder is not None else 0
-    except (ConfigError, RuntimeError) as error:
-        if folder is None or (own is not None and isinstance(error, ConfigError | torch.OutOfMemoryError)):
-            raise
-        gone = "is not there" if own is None else f"has other images now ({len(own)})"
-        message = f"it remembers every image it was trained on, and their source '{experiment.data}' {gone}"
-        raise UserError(f"{folder}: {message}; put it back, or correct 'data' in {folder}/config.yaml") from None
-    objective = build_objective(experiment, method.train(), machine)
-    count = max(num_images, min(experiment.batch_size, _BATCH_SIZE))
-    batch = _batch(source, Views(experiment.views), count, Stream(seed).child("visualize"), machine.device)
-    batch = replace(batch, step=step, known=folder is not None and data is None)
-    return gallery(objective, batch, num_images, gain).save(Path(out))
+    look = Look.at(target, data)
+    count = max(num_images, min(look.experiment.batch_size, _BATCH_SIZE))
+    batch = look.batch(count, Stream(seed).child("visualize"))
+    return gallery(look.objective(), batch, num_images, gain).save(Path(out))
+
+
+@dataclass(frozen=True)
+class Look:
+    """A run, or a recipe with random weights, ready to be looked at: its method, and the images to look at it with.
+
+    step: of the checkpoint, 0 for a recipe. known: whether these are the images that the method was trained on.
+    """
+
+    experiment: Experiment
+    method: Method
+    machine: Machine
+    source: Source
+    step: int
+    known: bool
+
+    @classmethod
+    def at(cls, target: Path | str | Experiment, data: str | None) -> Look:
+        """Open a target, with the images of `data` or its own. Raises UserError as `visualize` does."""
+        experiment, folder = _experiment_of(target)
+        experiment = _for_looking(experiment)
+        source = open_source(data or experiment.data, "train" if data is None else None)
+        machine = Machine.of(experiment)
+        # what a method reserves follows from the data it was trained on, which may be more than what is looked at
+        own = source if data is None else _own_source(experiment)
+        try:
+            fitting = roomy_setting if folder is None else setting_of
+            setting = fitting(experiment, max(len(own or source), experiment.batch_size))
+            method = build_method(experiment, setting, machine)
+            step = _load(method, folder, machine.device) if folder is not None else 0
+        except (ConfigError, RuntimeError) as error:
+            if folder is None or (own is not None and isinstance(error, ConfigError | torch.OutOfMemoryError)):
+                raise
+            gone = "is not there" if own is None else f"has other images now ({len(own)})"
+            message = f"it remembers every image it was trained on, and their source '{experiment.data}' {gone}"
+            raise UserError(f"{folder}: {message}; put it back, or correct 'data' in {folder}/config.yaml") from None
+        return cls(experiment, method.train(), machine, source, step, folder is not None and data is None)
+
+    def objective(self, hard_examples: Mapping[str, Mapping[str, Any]] | None = None) -> Objective:
+        """The objective of the experiment, or of other hard examples (fields by name) around its method.
+
+        Batch-norms are those the method was trained with: others' branches must be among them, as main always is.
+        """
+        experiment = self.experiment
+        if hard_examples is not None:
+            experiment = experiments.override(experiment, {"hard_examples": dict(hard_examples)})
+        return build_objective(experiment, self.method, self.machine)
+
+    def fields_of(self, kind: str) -> dict[str, Any]:
+        """The fields of the experiment's own hard example of a kind, or the kind's defaults; from clean views."""
+        own = (hard for hard in self.experiment.hard_examples.values() if hard.kind == kind and hard.source == STD)
+        found = next(own, None)
+        return {"kind": kind} if found is None else found.model_dump(mode="json")
+
+    def batch(self, count: int, stream: Stream, views: Stream | None = None) -> Batch:
+        """`count` images drawn by the stream, in views of it, or of another stream: the same images again."""
+        made = _batch(self.source, Views(self.experiment.views), count, stream, views or stream, self.machine.device)
+        return replace(made, step=self.step, known=self.known)
 
 
 def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | None]:
@@ -113,9 +155,9 @@ def _load(method: Method, folder: Path, device: torch.device) -> int:
     return int(found[1]["step"])
 
 
-def _batch(source: Source, views: Views, count: int, stream: Stream, device: torch.device) -> Batch:
-    """`count` images, drawn by the stream, that can be read; a small source repeats."""
-    order = torch.randperm(len(source), generator=stream.child("order").generator()).tolist()
+def _batch(source: Source, views: Views, count: int, images: Stream, stream: Stream, device: torch.device) -> Batch:
+    """`count` images, drawn by the stream `images`, that can be read; a small source repeats."""
+    order = torch.randperm(len(source), generator=images.child("order").generator()).tolist()
     numbers = views.draw(stream, slice(0, count))  # [V, count, P]
     crops: list[list[torch.Tensor]] = []
     index: list[int] = []

@@ -15,8 +15,8 @@ import torch
 
 from hexa.reporting import published
 from hexa.reporting.tables import Cell, format_duration, markdown_table
-from hexa.reproduce.plan import Costs, Request, equal_time, lengths_of, search_score
-from hexa.reproduce.studies import SCHEME_NAMES, Arm, Study
+from hexa.reproduce.plan import Costs, Request, equal_time, lengths_of, relative_time, search_score
+from hexa.reproduce.studies import Arm, Study
 
 EPOCHS, TIME = "equal epochs", "equal time"
 
@@ -29,6 +29,7 @@ class Row:
     comparison: str
     epochs: int
     rate: float
+    relative_time: float | None
     seeds: tuple[int, ...]
     minutes: tuple[float, ...]
     scores: dict[str, tuple[float, ...]]
@@ -47,11 +48,14 @@ def rows_of(study: Study, request: Request, costs: Costs | None, runs: Sequence[
             these = [run for run in runs if (run["arm"], run["epochs"]) == (arm.key, epochs)]
             these = [run for run in these if run["seed"] in request.seeds]
             if these:
-                rows.append(_row(study, arm, comparison, epochs, these))
+                time = None if costs is None else relative_time(study, arm, epochs, request, costs)
+                rows.append(_row(study, arm, comparison, epochs, time, these))
     return rows
 
 
-def _row(study: Study, arm: Arm, comparison: str, epochs: int, runs: Sequence[Mapping[str, Any]]) -> Row:
+def _row(
+    study: Study, arm: Arm, comparison: str, epochs: int, time: float | None, runs: Sequence[Mapping[str, Any]]
+) -> Row:
     scores: dict[str, list[float]] = {}
     beside: dict[str, float] = {}
     for run in runs:
@@ -62,7 +66,7 @@ def _row(study: Study, arm: Arm, comparison: str, epochs: int, runs: Sequence[Ma
     minutes = tuple(run["pretrain_seconds"] / 60 for run in runs if run["pretrain_seconds"] is not None)
     seeds = tuple(run["seed"] for run in runs)
     values = {name: tuple(found) for name, found in scores.items()}
-    return Row(arm, comparison, epochs, runs[0]["rate"], seeds, minutes, values, beside)
+    return Row(arm, comparison, epochs, runs[0]["rate"], time, seeds, minutes, values, beside)
 
 
 def _metrics(study: Study, result: Mapping[str, Any]) -> list[str]:
@@ -111,12 +115,14 @@ def table_rows(rows: Sequence[Row], comparison: str) -> list[dict[str, Cell]]:
     shown = []
     for row in (row for row in rows if row.comparison == comparison):
         cells: dict[str, Cell] = {"arm": row.arm.name, "epochs": str(row.epochs), "learning rate": f"{row.rate:g}"}
+        if row.relative_time is not None:
+            cells["relative time"] = f"{row.relative_time:.2f}"
         for name, values in row.scores.items():
             cells[name] = values
             if name in row.published:
                 cells[f"{name}, published"] = f"{row.published[name]:.1f}"
         if row.minutes:
-            cells["minutes a run"] = f"{statistics.fmean(row.minutes):.1f}"
+            cells["one run took"] = format_duration(60 * statistics.fmean(row.minutes))
         shown.append(cells)
     return shown
 
@@ -131,7 +137,8 @@ def markdown(study: Study, request: Request, rows: Sequence[Row], notes: Sequenc
         table = markdown_table(table_rows(rows, comparison))
         if table:
             first = next(row for row in rows if row.comparison == comparison)
-            what = f"the time of {first.epochs} epochs of {study.arms[0].name}" if comparison == TIME else ""
+            length = f"{first.epochs} epoch{'s' * (first.epochs != 1)}"
+            what = f"the time of {length} of {study.arms[0].name}" if comparison == TIME else ""
             parts.append(f"## At {comparison}{': ' + what if what else ''}\n\n{table}")
     if any(row.published for row in rows):
         parts.append("Published: ResNet-50 pre-trained on ImageNet, so beside, not against, a smaller scale.\n")
@@ -198,6 +205,7 @@ def _summary(row: Row) -> dict[str, Any]:
         "comparison": row.comparison,
         "epochs": row.epochs,
         "learning_rate": row.rate,
+        "relative_time": row.relative_time,
         "seeds": list(row.seeds),
         "minutes": list(row.minutes),
         "scores": scores,
@@ -231,16 +239,6 @@ def notes_of(study: Study, search: Sequence[Mapping[str, Any]], costs: Costs | N
         )
     elif study.scale == "small":
         notes.append("No learning rate was searched for: all arms have the one given.")
-    if costs is not None and study.equal_time:
-        shown = ", ".join(
-            f"{SCHEME_NAMES[arm.scheme]} {format_duration(1e4 * costs[arm.recipe][_cost_name(arm)])}"
-            for arm in {(arm.recipe, arm.scheme): arm for arm in study.arms}.values()
-        )
-        notes.append(f"Measured before the runs, 10,000 images: {shown}.")
+    if costs is not None:
+        notes.append("Relative time: by a benchmark of steps and views before the runs, which had the machine alone.")
     return notes
-
-
-def _cost_name(arm: Arm) -> str:
-    from hexa.reproduce.studies import SCHEME_COSTS
-
-    return SCHEME_COSTS[arm.scheme]

@@ -32,18 +32,22 @@ def run(
         fields=fields,
     )
     study = session.study
-    console.print(f"{study.name}, {study.method}, {study.scale} scale: {study.question}", highlight=False)
+    console.print(
+        f"{study.name}, {study.method}, {study.scale} scale: {study.question}", highlight=False, soft_wrap=True
+    )
     with bar as progress:
         costs = session.costs(progress)
     console.print(session.table(costs))
     for note in study.notes:
-        console.print(note, highlight=False)
+        console.print(note, highlight=False, soft_wrap=True)
     if costs is None:
         console.print("image passes: images times terms. Each run, wherever there are GPUs:", highlight=False)
         for line in session.commands():
             console.print(line, highlight=False, soft_wrap=True, markup=False)
     else:
-        console.print("time left: of pre-training, one run after another, by a benchmark; evaluations come on top")
+        console.print(
+            "time left: of pre-training, one run after another, by a benchmark; evaluations on top", soft_wrap=True
+        )
     if given.plan:
         return 0
     try:
@@ -53,6 +57,6 @@ def run(
         if isinstance(stop, Interrupted):
             return stop.exit_code
         raise
-    console.print((out / "table.md").read_text(), markup=False, highlight=False)
+    console.print((out / "table.md").read_text(), markup=False, highlight=False, soft_wrap=True)
     console.print(f"tables and figures: {out}", highlight=False, soft_wrap=True)
     return 0

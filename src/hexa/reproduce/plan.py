@@ -180,6 +180,13 @@ def equal_time(study: Study, arm: Arm, request: Request, costs: Costs) -> int:
     return max(1, round(epochs_of(plain, request) * share))
 
 
+def relative_time(study: Study, arm: Arm, epochs: int, request: Request, costs: Costs) -> float:
+    """The time of so many epochs of an arm, over that of all epochs of the first arm."""
+    plain = study.arms[0]
+    whole = epochs_of(plain, request) * seconds_per_image(plain, costs)
+    return epochs * seconds_per_image(arm, costs) / whole
+
+
 def seconds_per_image(arm: Arm, costs: Costs) -> float:
     """What one image costs in an arm's step, its views included."""
     schemes = costs[arm.recipe]

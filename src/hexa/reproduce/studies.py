@@ -225,6 +225,7 @@ def _full(name: str, method: str) -> Study:
 def _full_rows(method: str) -> list[Arm]:
     """The authors' rows of the published tables."""
     none = {"hard_examples.adversarial": None}
+    rows: list[tuple[str, Fields, str, int, str]]
     if method == METHODS[0]:
         rows = [
             (f"imagenet-{recipe}-{epochs}", {}, scheme, epochs, row)

@@ -69,7 +69,8 @@ def _densities(ax: Axes, pairs: Sequence[Pair]) -> None:
 
 
 def _values(ax: Axes, found: Mapping[Pair, Sequence[float]], label: str, baseline: Sequence[float]) -> None:
-    places, names = [], []
+    places: list[int] = []
+    names: list[str] = []
     for number, ((alpha, beta), values) in enumerate(found.items()):
         if not values:
             continue

@@ -1,4 +1,4 @@
-"""Curves with error bars: accuracy over epochs and over time, or over the number of labels (REFERENCE §8.7, figure 3)."""
+"""Curves with error bars: accuracy over epochs, time or labels (REFERENCE §8.7, figure 3)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ INK, MUTED, RULE = "#1b1f24", "#5d6875", "#d5d9de"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#6f4e9c", "#5d6875")
 #: Told apart in print without colours too.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_STYLE = {
+_STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 10.0,
     "axes.titlesize": 11.0,
@@ -92,7 +92,7 @@ def limits(values: Sequence[float], errors: Sequence[float] = ()) -> tuple[float
 
 
 def save(figure: Figure, path: Path | str) -> Path:
-    """Write a figure as PNG or SVG, by the name's ending, at once or not at all. Raises UserError for another ending."""
+    """Write a figure as PNG or SVG, by the name's ending, at once or not at all. Raises UserError for another."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: the name must end in {' or '.join(SUFFIXES)}")

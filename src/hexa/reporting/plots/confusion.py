@@ -1,0 +1,132 @@
+"""How far an attack moves views across the boundaries between pseudo-labels, as its steps grow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from hexa.config import UserError
+from hexa.core import MAIN, STD, Example
+from hexa.reporting.gallery import unchanged
+from hexa.reporting.plots.style import COLOURS, MARKERS, MUTED, note, panels, style
+from hexa.reporting.visualize import Look
+from hexa.runtime.random import Stream
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """What attacks of several radii and steps do to the same views.
+
+    crossed[r][s]: of the views that are recognised clean, the share in percent that no longer are once an attack of
+    radius radii[r] moved them in steps[s] steps; loss[r][s]: the mean loss of all moved views. recognised: the share of
+    clean views whose pseudo-label is the most likely one, in percent; clean_loss: their mean loss.
+    """
+
+    radii: tuple[float, ...]
+    steps: tuple[int, ...]
+    crossed: tuple[tuple[float, ...], ...]
+    loss: tuple[tuple[float, ...], ...]
+    recognised: float
+    clean_loss: float
+    num_views: int
+    step_size: float
+
+
+@torch.no_grad()
+def confusion(
+    look: Look,
+    *,
+    radii: Sequence[float] = (1, 2, 4, 8),
+    steps: Sequence[int] = (1, 2, 4, 8, 16),
+    step_size: float = 1.0,
+    num_images: int = 64,
+    seed: int = 0,
+) -> Confusion:
+    """Attack the same views by l∞ steps of `step_size` within balls of `radii`, all in grey levels of 255.
+
+    A view counts as recognised if its pseudo-label is the most likely one, by the method's own `correct` (for several
+    heads: by the share of them). Everything goes through the main batch-norms, so that the boundaries stay where they
+    are and only pixels move. Raises UserError for a method without such a notion, or if it recognises nothing.
+    """
+    attack = {"kind": "adversarial", "step_size": step_size, "branch": "main"}
+    configs = {
+        f"{radius:g}-{count}": {**attack, "epsilon": radius, "steps": count} for radius in radii for count in steps
+    }
+    objective = look.objective(configs)
+    batch = look.batch(num_images, Stream(seed).child("confusion"))
+    with unchanged(objective.method):
+        examples = objective.examples(batch)
+        try:
+            clean, clean_loss = _recognised(examples[STD])
+        except NotImplementedError:
+            name = look.experiment.method.name
+            raise UserError(f"{name} does not say when a pseudo-label is recognised (Method.correct)") from None
+        moved = {name: _recognised(examples[name]) for name in configs}
+    if float(clean.sum()) == 0:
+        raise UserError("the method recognises none of the clean pseudo-labels yet; take a run that learned more")
+
+    def share(name: str) -> float:
+        return 100 * float((clean - moved[name][0]).clamp_min(0).sum() / clean.sum())
+
+    return Confusion(
+        radii=tuple(map(float, radii)),
+        steps=tuple(steps),
+        crossed=tuple(tuple(share(f"{radius:g}-{count}") for count in steps) for radius in radii),
+        loss=tuple(tuple(moved[f"{radius:g}-{count}"][1] for count in steps) for radius in radii),
+        recognised=100 * float(clean.mean()),
+        clean_loss=clean_loss,
+        num_views=clean.numel(),
+        step_size=step_size,
+    )
+
+
+def _recognised(example: Example) -> tuple[Tensor, float]:
+    """Whether each anchor's pseudo-label is the most likely, [V, B] in 0 … 1, and the mean loss."""
+    embedding = example.score.embed(example.crops, replace(MAIN, update=False))
+    ((labels, _),) = example.mixture
+    correct = example.score.method.correct(embedding, labels).float()
+    return correct, float(example.score.of(embedding, example.mixture).mean())
+
+
+def confusion_curves(found: Confusion, *, title: str = "", remark: str = "") -> Figure:
+    """Left the share that crossed a boundary over the steps, a line a radius; right the loss."""
+    with style():
+        figure, (left, right) = panels(2, width=4.6, height=3.7)
+        for number, radius in enumerate(found.radii):
+            for ax, values in ((left, found.crossed[number]), (right, found.loss[number])):
+                ax.plot(
+                    found.steps,
+                    values,
+                    color=COLOURS[number % len(COLOURS)],
+                    marker=MARKERS[number % len(MARKERS)],
+                    label=f"ε = {radius:g}",
+                )
+        right.axhline(found.clean_loss, color=MUTED, linestyle=(0, (4, 3)), linewidth=1.1)
+        right.annotate(
+            "clean views",
+            (found.steps[-1], found.clean_loss),
+            xytext=(0, -12),
+            textcoords="offset points",
+            ha="right",
+            fontsize=9,
+        )
+        for ax in (left, right):
+            ax.set_xscale("log", base=2)
+            ax.set_xticks(found.steps, [str(count) for count in found.steps])
+            ax.minorticks_off()
+            ax.set_xlabel(f"steps of the attack (η = {found.step_size:g} grey level{'s' * (found.step_size != 1)})")
+            ax.grid(True, axis="y")
+            ax.margins(y=0.14)
+        left.set_ylabel("pseudo-labels lost (% of those recognised)")
+        left.set_ylim(bottom=0)
+        right.set_ylabel("mean loss of the views")
+        left.legend(title="radius (grey levels)", loc="upper left")
+        if title:
+            figure.suptitle(title, x=0.02, ha="left")
+        about = f"{found.num_views} views, of which {found.recognised:.0f} % are recognised clean."
+        note(figure, f"{about} {remark}".strip())
+    return figure

@@ -1,0 +1,121 @@
+"""What a trained backbone holds alike: the nearest neighbours of some images, and the middles of clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from hexa.config import UserError
+from hexa.data import Source
+from hexa.data.views import EvaluationTransform
+from hexa.evaluation.features import Subset, extract
+from hexa.nn.pretrained import Backbone
+from hexa.reporting.plots.pictures import PictureRow, pictures
+from hexa.reporting.plots.style import COLOURS
+from hexa.runtime import precision as precisions
+from hexa.runtime.random import Stream
+
+LIMIT = 5000
+"""Images that are embedded, drawn at random from larger sources."""
+_SAME, _OTHER = COLOURS[0], COLOURS[1]
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Unit features [N, D] of some images of a source, with what is needed to show them."""
+
+    features: NDArray[np.float32]
+    source: Source
+    size: int
+
+    @classmethod
+    def of(cls, backbone: Backbone, source: Source, *, limit: int = LIMIT, seed: int = 0) -> Embedded:
+        """At most `limit` images, drawn by the seed, through the frozen backbone."""
+        order = torch.randperm(len(source), generator=Stream(seed).child("gallery").generator())[:limit]
+        some = Subset(source, np.sort(order.numpy()))
+        features, _, positions = extract(backbone, some, device=precisions.pick_device("auto"))
+        unit = functional.normalize(features, dim=1).numpy()
+        return cls(unit, Subset(some, positions.numpy()), backbone.image_size)
+
+    def tiles(self, places: Sequence[int]) -> NDArray[np.uint8]:
+        """Images as the backbone sees them, uint8 [K, S, S, 3]."""
+        transform = EvaluationTransform(self.size)
+        shown = [transform(self.source.decode(int(place))).permute(1, 2, 0).numpy() for place in places]
+        return np.stack(shown)
+
+    def class_of(self, place: int) -> str:
+        """The name of an image's class; empty where it has none, or several."""
+        classes, names = self.source.classes, self.source.class_names
+        if classes is None or classes[place] < 0:
+            return ""
+        return names[classes[place]] if names else str(classes[place])
+
+
+def nearest(features: NDArray[np.float32], queries: Sequence[int], k: int) -> NDArray[np.int64]:
+    """The k images whose unit features have the largest cosine with each query's, itself left out; [Q, k]."""
+    similarity = features[list(queries)] @ features.T  # [Q, N]
+    similarity[np.arange(len(queries)), list(queries)] = -np.inf
+    return np.argsort(-similarity, axis=1, kind="stable")[:, :k]
+
+
+def nearest_neighbours(
+    embedded: Embedded, *, num_queries: int = 6, k: int = 8, seed: int = 0, title: str = ""
+) -> Figure:
+    """A row a query image: itself, then its k nearest by cosine; framed by whether they are of its class, if known."""
+    count = len(embedded.features)
+    if count < k + 1:
+        raise UserError(f"{count} images have no {k} neighbours; give more images, or ask for fewer")
+    generator = Stream(seed).child("queries").generator()
+    queries = torch.randperm(count, generator=generator)[: min(num_queries, count)].tolist()
+    labelled = bool(embedded.class_of(queries[0]))
+    rows = []
+    for query, found in zip(queries, nearest(embedded.features, queries, k), strict=True):
+        cosines = embedded.features[found] @ embedded.features[query]
+        own = embedded.class_of(query)
+        frames = [_SAME if embedded.class_of(place) == own else _OTHER for place in found]
+        rows.append(
+            PictureRow(
+                own,
+                embedded.tiles([query, *found]),
+                ["", *(f"{cosine:.2f}" for cosine in cosines)],
+                [None, *frames] if labelled else (),
+            )
+        )
+    remark = "Cosine similarity of the features below each neighbour."
+    if labelled:
+        remark += " Frames: blue for the query's class, orange for another; the backbone never saw a label."
+    return pictures(rows, heads=["query", *map(str, range(1, k + 1))], title=title, remark=remark)
+
+
+def clusters(embedded: Embedded, *, num_clusters: int = 8, k: int = 9, seed: int = 0, title: str = "") -> Figure:
+    """A row a cluster of k-means on unit features: the k images nearest to its centre; largest cluster first."""
+    from sklearn.cluster import KMeans
+
+    if len(embedded.features) < num_clusters:
+        raise UserError(f"{len(embedded.features)} images make no {num_clusters} clusters; ask for fewer")
+    found = KMeans(num_clusters, n_init=4, random_state=seed).fit(embedded.features)
+    sizes = np.bincount(found.labels_, minlength=num_clusters)
+    rows = []
+    for cluster in np.argsort(-sizes, kind="stable"):
+        members = np.flatnonzero(found.labels_ == cluster)
+        to_centre = ((embedded.features[members] - found.cluster_centers_[cluster]) ** 2).sum(1)
+        shown = members[np.argsort(to_centre, kind="stable")[:k]]
+        rows.append(PictureRow(_described(embedded, members), embedded.tiles(shown.tolist())))
+    remark = f"k-means with {num_clusters} clusters on {len(embedded.features):,} images; nearest to the centre first."
+    if embedded.class_of(0):
+        remark += " Percent: the share of the most frequent class, which the backbone never saw."
+    return pictures(rows, title=title, remark=remark)
+
+
+def _described(embedded: Embedded, members: NDArray[np.int64]) -> str:
+    names = [embedded.class_of(place) for place in members]
+    if not any(names):
+        return f"{len(members):,} images"
+    most = max(sorted(set(names)), key=names.count)
+    return f"{len(members):,} images\n{100 * names.count(most) / len(names):.0f} % {most}"

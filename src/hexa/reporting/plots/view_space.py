@@ -1,0 +1,200 @@
+"""View space in two dimensions: where clean, adversarial and mixed views lie (REFERENCE §8.7, figure 1b)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hexa.config import UserError
+from hexa.core import MAIN, STD, Batch, Example
+from hexa.reporting.gallery import unchanged
+from hexa.reporting.plots.style import COLOURS, INK, MUTED, note, panels, style
+from hexa.reporting.visualize import Look
+from hexa.runtime.random import Stream
+
+Points = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+_ATTACKED, _MIXED = 3, 3
+"""Adversarial and mixed views that are drawn of each image: all would hide one another."""
+
+
+@dataclass(frozen=True)
+class ViewSpace:
+    """Points [N, 2] of three kinds of views, and which image each is of, 0 … K − 1.
+
+    clean, adversarial, mixed: of the same N views. partner: the image pasted into each mixed view. tiles: a view of
+    each image, uint8 [K, S, S, 3]. explained: the share of the variance that the two axes keep, or None (t-SNE).
+    """
+
+    clean: Points
+    adversarial: Points
+    mixed: Points
+    image: Numbers
+    partner: Numbers
+    tiles: NDArray[np.uint8]
+    explained: float | None
+    method: str
+
+
+@torch.no_grad()
+def embed_views(
+    look: Look,
+    *,
+    num_images: int = 6,
+    num_views: int = 12,
+    projection: Literal["pca", "tsne"] = "pca",
+    epsilon: float | None = None,
+    seed: int = 0,
+) -> ViewSpace:
+    """Embed `num_views` views of each of `num_images` images, their adversarial views, and mixtures of them.
+
+    All go through the main batch-norms, so that one function maps views to points. The attack is the run's own (or the
+    default one), with another radius and step if `epsilon` is given, in grey levels. projection: by principal
+    components of all points, or t-SNE of them. Raises UserError for too few images, or a method that can't mix them.
+    """
+    if projection not in ("pca", "tsne"):
+        raise UserError(f"projection '{projection}' is neither pca nor tsne")
+    if not (2 <= num_images <= len(COLOURS) and num_views >= 2):
+        raise UserError(f"2 to {len(COLOURS)} images can be told apart, in 2 views or more each")
+    attack = {**look.fields_of("adversarial"), "branch": "main", "generation": "main_train", "weight": 1.0}
+    attack |= {} if epsilon is None else {"epsilon": epsilon, "step_size": epsilon}
+    mixing = {**look.fields_of("cutmix"), "branch": "main", "weight": 1.0, "per_sample": True}
+    objective = look.objective({"adversarial": attack, "cutmix": mixing})
+    batch = _views_of(look, num_images, num_views, Stream(seed).child("view space"))
+    with unchanged(objective.method):
+        examples = objective.examples(batch)
+        points = [_embedding(look, examples[kind]) for kind in (STD, "adversarial", "cutmix")]
+    flat, explained = _project(np.concatenate(points), projection, seed)
+    clean, adversarial, mixed = np.split(flat, 3)
+    image = np.arange(num_images).repeat(num_views)
+    crops = examples[STD].crops[0]
+    partner = image[partners(crops, examples["cutmix"].crops[0]).cpu().numpy()]
+    tiles = (255 * crops[::num_views].cpu()).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    return ViewSpace(clean, adversarial, mixed, image, partner, tiles, explained, look.experiment.method.name)
+
+
+def partners(clean: Tensor, mixed: Tensor) -> Tensor:
+    """The view each box was cut from, int64 [B], read off the pixels; the view itself where nothing was pasted.
+
+    clean, mixed: [B, 3, S, S]. The pasted pixels are those that changed, and exactly those of one other view.
+    """
+    changed = (clean != mixed).any(1, keepdim=True)  # [B, 1, S, S]
+    found = []
+    for own, mask in enumerate(changed):
+        distance = ((mixed[own] - clean).abs() * mask).sum((1, 2, 3))  # [B]
+        distance[own] = 0.0 if not mask.any() else torch.inf
+        found.append(distance.argmin())
+    return torch.stack(found)
+
+
+def _views_of(look: Look, num_images: int, num_views: int, stream: Stream) -> Batch:
+    """Each image `num_views` times in a row, in views of their own."""
+    batches = [look.batch(num_images, stream, stream.child("view", number)) for number in range(num_views)]
+    crops = tuple(torch.stack(same, 1).flatten(0, 1) for same in zip(*(batch.crops for batch in batches), strict=True))
+    return replace(batches[0], crops=crops, index=batches[0].index.repeat_interleave(num_views))
+
+
+def _embedding(look: Look, example: Example) -> Points:
+    """The embedding of the first crop of an example, [B, D]."""
+    method = look.method
+    embedding = example.score.embed(example.crops, replace(MAIN, update=False))
+    directions = method.directions(embedding)
+    chosen = embedding if directions is None else directions
+    found: Points = chosen[0].float().cpu().numpy().astype(np.float64)
+    return found
+
+
+def _project(points: Points, projection: str, seed: int) -> tuple[Points, float | None]:
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    made: Any
+    if projection == "pca":
+        made = PCA(2, svd_solver="full").fit(points)
+        return made.transform(points), float(made.explained_variance_ratio_.sum())
+    made = TSNE(2, perplexity=min(30.0, (len(points) - 1) / 3), init="pca", random_state=seed)
+    return made.fit_transform(points).astype(np.float64), None
+
+
+def view_space(space: ViewSpace, *, title: str = "", remark: str = "") -> Figure:
+    """Circles are clean views, triangles adversarial ones, joined to the view they were made from, squares mixed ones.
+
+    A colour is an image; a mixed view has that of its own image inside and that of the pasted one around it.
+    """
+    with style():
+        figure, (ax,) = panels(1, width=7.4, height=5.4)
+        shown = _chosen(space)
+        for image in range(len(space.tiles)):
+            colour = COLOURS[image]
+            mine = space.image == image
+            ax.scatter(space.clean[mine, 0], space.clean[mine, 1], s=34, color=colour, alpha=0.55, linewidths=0)
+        for place in shown["adversarial"]:
+            colour = COLOURS[space.image[place]]
+            ax.plot(*np.stack([space.clean[place], space.adversarial[place]]).T, color=colour, linewidth=1.0)
+            x, y = space.adversarial[place]
+            ax.scatter(x, y, s=52, marker="^", color=colour, edgecolors=INK, linewidths=0.7)
+        for place in shown["mixed"]:
+            x, y = space.mixed[place]
+            ax.scatter(
+                x,
+                y,
+                s=52,
+                marker="s",
+                color=COLOURS[space.image[place]],
+                edgecolors=COLOURS[space.partner[place]],
+                linewidths=2.2,
+            )
+        _label_axes(ax, space)
+        _legend(ax, space)
+        if title:
+            figure.suptitle(title, x=0.02, ha="left")
+        if remark:
+            note(figure, remark)
+    return figure
+
+
+def _chosen(space: ViewSpace) -> dict[str, list[int]]:
+    """The first few views of each image that are drawn as attacked, and some that were mixed with another image."""
+    chosen: dict[str, list[int]] = {"adversarial": [], "mixed": []}
+    for image in range(len(space.tiles)):
+        places = np.flatnonzero(space.image == image)
+        chosen["adversarial"] += places[:_ATTACKED].tolist()
+        chosen["mixed"] += places[space.partner[places] != image][-_MIXED:].tolist()
+    return chosen
+
+
+def _label_axes(ax: Axes, space: ViewSpace) -> None:
+    if space.explained is None:
+        ax.set_xlabel("t-SNE, first axis (no unit)")
+        ax.set_ylabel("t-SNE, second axis (no unit)")
+    else:
+        ax.set_xlabel(f"first principal component ({100 * space.explained:.0f} % of the variance in both)")
+        ax.set_ylabel("second principal component")
+    ax.margins(0.06)
+
+
+def _legend(ax: Axes, space: ViewSpace) -> None:
+    """The three markers, and beside the axes the images in their colours."""
+    marks = [
+        Line2D([], [], marker="o", linestyle="", color=MUTED, alpha=0.6, label="clean view"),
+        Line2D([], [], marker="^", linestyle="-", color=MUTED, markeredgecolor=INK, label="adversarial view"),
+        Line2D([], [], marker="s", linestyle="", color=MUTED, markeredgecolor=INK, label="mixed view"),
+    ]
+    ax.legend(handles=marks, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+    count = len(space.tiles)
+    for image, tile in enumerate(space.tiles):
+        side = 0.92 / count
+        inset = ax.inset_axes((1.03, 1 - (image + 1) / count + 0.02, 0.17, side))
+        inset.imshow(tile, interpolation="nearest")
+        inset.set_xticks([])
+        inset.set_yticks([])
+        for spine in inset.spines.values():
+            spine.set(visible=True, color=COLOURS[image], linewidth=3)
