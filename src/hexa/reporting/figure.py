@@ -24,7 +24,10 @@ def hard_examples(target: Target, data: str | None, seed: int) -> Figure:
     """The views of some images and every hard example made of them."""
     look = Look.at(target, data)
     batch = look.batch(max(6, min(look.experiment.batch_size, _BATCH)), Stream(seed).child("visualize"))
-    remark = "Below a view its loss, or |δ|, the mean distance in grey levels, and λ, the share of itself it keeps."
+    remark = (
+        "Below a view: its loss through the batch-norms it is trained through; |δ|, the mean change in grey levels; λ, "
+        "the share of itself that it keeps."
+    )
     return plots.hard_examples(
         gallery(look.objective(), batch, 6), title=_named("hard examples", target, look), remark=remark
     )
@@ -79,11 +82,16 @@ def figure(kind: str, target: Target | Backbone, data: str | None, out: Path | s
     embedded = plots.Embedded.of(backbone, source, seed=seed)
     name = target if isinstance(target, str | Path) else backbone.info.get("spec", "a backbone")
     heading = {"neighbours": "nearest neighbours", "clusters": "clusters"}[kind]
-    title = f"{heading}: {Path(str(name)).name} on {data}"
+    title = f"{heading}: {Path(str(name)).name} on {short_name(source.name)}"
     return plots.save(OF_FEATURES[kind](embedded, seed=seed, title=title), out)
 
 
 def _named(what: str, target: Target, look: Look) -> str:
     name = look.experiment.recipe if isinstance(target, Experiment) else Path(str(target)).name
     length = f"step {look.step:,}" if look.step else "random weights"
-    return f"{what}: {name} on {look.source.name}, {length}"
+    return f"{what}: {name} on {short_name(look.source.name)}, {length}"
+
+
+def short_name(source: str) -> str:
+    """The last part of a source's name: cifar10 of parquet:/data/cifar10."""
+    return source.rstrip("/").rpartition("/")[2].rpartition(":")[2] or source

@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from hexa.reporting import plots
+from hexa.reporting.figure import short_name
 from hexa.reporting.plots import Bar, Curve
 from hexa.reporting.plots.style import SUFFIXES
 from hexa.reproduce.collecting import EPOCHS, TIME, Row
@@ -26,7 +27,7 @@ def draw(study: Study, rows: Sequence[Row], costs: Costs | None, out: Path, data
 def figures(study: Study, rows: Sequence[Row], costs: Costs | None, data: str) -> dict[str, Figure]:
     """Every figure of a study by its file's name."""
     columns = list(dict.fromkeys(column for row in rows for column in row.scores))
-    title = f"{study.name}: {_method(study)} on {data}"
+    title = f"{study.name}: {_method(study)} on {short_name(data)}"
     if study.name in ("low-shot-curve", "table2"):
         return {study.name: _low_shot(rows, columns, title)}
     drawn = {}
@@ -48,11 +49,8 @@ def _bars(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure:
     for comparison in (EPOCHS, TIME):
         these = [row for row in rows if row.comparison == comparison and column in row.scores]
         if these:
-            head = (
-                f"{these[0].epochs} epochs each"
-                if comparison == EPOCHS
-                else f"the time of {these[0].epochs} plain ones"
-            )
+            length = f"{these[0].epochs} epoch{'s' * (these[0].epochs != 1)}"
+            head = f"{length} each" if comparison == EPOCHS else f"the time of {length} of {study.arms[0].name}"
             if comparison == EPOCHS and len({row.epochs for row in these}) > 1:
                 head = "epochs as published"
             groups[head] = [

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from hexa.reporting.plots.style import INK, note, panels, style
+from hexa.reporting.plots.style import INK, heading, note, panels, style
 from hexa.reporting.tables import mean_std
 
 
@@ -46,8 +46,6 @@ def attack_grid(
         if baseline:
             ax.set_title(f"without an attack: {mean_std(baseline)}", loc="left", fontsize=10)
         figure.colorbar(shown, ax=ax, label=label)
-        if title:
-            figure.suptitle(title, x=0.02, ha="left")
-        if remark:
-            note(figure, remark)
+        heading(figure, title)
+        note(figure, remark)
     return figure

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hexa.reporting.plots.style import COLOURS, INK, MUTED, limits, note, panels, style
+from hexa.reporting.plots.style import COLOURS, INK, MUTED, heading, limits, note, panels, style
 from hexa.reporting.tables import mean_std
 
 
@@ -41,7 +41,7 @@ def bars(
     most = max(len(group) for group in groups.values())
     with style():
         figure, axes = panels(
-            len(groups), width=max(3.4, 1.3 + 0.92 * most), height=3.9, share_y=share_y and len(groups) > 1
+            len(groups), width=max(3.4, 1.2 + 0.86 * most), height=3.9, share_y=share_y and len(groups) > 1
         )
         for place, (ax, (name, group)) in enumerate(zip(axes, groups.items(), strict=True)):
             _panel(ax, group)
@@ -52,10 +52,8 @@ def bars(
         for ax, group in zip(axes, groups.values(), strict=True):
             shown = drawn or list(group)
             ax.set_ylim(*limits([bar.mean for bar in shown], [_reach(bar) for bar in shown]))
-        if title:
-            figure.suptitle(title, x=0.02, ha="left")
-        if remark:
-            note(figure, remark)
+        heading(figure, title)
+        note(figure, remark)
     return figure
 
 

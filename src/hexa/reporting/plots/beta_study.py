@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from hexa.reporting.plots.style import COLOURS, INK, MUTED, note, panels, style
+from hexa.reporting.plots.style import COLOURS, INK, MUTED, heading, note, panels, style
 from hexa.reporting.tables import mean_std
 
 Pair = tuple[float, float]
@@ -41,10 +41,8 @@ def beta_study(
         _densities(axes[0], list(found))
         if measured:
             _values(axes[1], found, label, baseline)
-        if title:
-            figure.suptitle(title, x=0.02, ha="left")
-        if remark:
-            note(figure, remark)
+        heading(figure, title)
+        note(figure, remark)
     return figure
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from hexa.config import UserError
 from hexa.core import MAIN, STD, Example
 from hexa.reporting.gallery import unchanged
-from hexa.reporting.plots.style import COLOURS, MARKERS, MUTED, note, panels, style
+from hexa.reporting.plots.style import COLOURS, MARKERS, MUTED, heading, note, panels, style
 from hexa.reporting.visualize import Look
 from hexa.runtime.random import Stream
 
@@ -121,12 +121,11 @@ def confusion_curves(found: Confusion, *, title: str = "", remark: str = "") -> 
             ax.set_xlabel(f"steps of the attack (η = {found.step_size:g} grey level{'s' * (found.step_size != 1)})")
             ax.grid(True, axis="y")
             ax.margins(y=0.14)
-        left.set_ylabel("pseudo-labels lost (% of those recognised)")
+        left.set_ylabel("recognised pseudo-labels lost (%)")
         left.set_ylim(bottom=0)
         right.set_ylabel("mean loss of the views")
-        left.legend(title="radius (grey levels)", loc="upper left")
-        if title:
-            figure.suptitle(title, x=0.02, ha="left")
+        left.legend(title="radius (grey levels)", loc="best")
+        heading(figure, title)
         about = f"{found.num_views} views, of which {found.recognised:.0f} % are recognised clean."
         note(figure, f"{about} {remark}".strip())
     return figure

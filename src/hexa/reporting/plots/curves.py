@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from hexa.reporting.plots.style import COLOURS, MARKERS, note, panels, style
+from hexa.reporting.plots.style import COLOURS, MARKERS, heading, note, panels, style
 from hexa.reporting.tables import format_number
 
 
@@ -46,10 +46,8 @@ def curves(
             if place == 0:
                 ax.set_ylabel(y_label)
                 ax.legend(loc="best")
-        if title:
-            figure.suptitle(title, x=0.02, ha="left")
-        if remark:
-            note(figure, remark)
+        heading(figure, title)
+        note(figure, remark)
     return figure
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from hexa.reporting.gallery import Gallery
-from hexa.reporting.plots.style import INK, MUTED, note, panels, style
+from hexa.reporting.plots.style import INK, MUTED, heading, note, panels, style
 
 Pixels = NDArray[np.uint8]
 
@@ -53,10 +53,8 @@ def pictures(
                 ax.set_title(heads[place], fontsize=9, color=INK)
             if place == 0:
                 ax.set_ylabel(rows[row].label, rotation=0, ha="right", va="center", fontsize=9)
-        if title:
-            figure.suptitle(title, x=0.02, ha="left")
-        if remark:
-            note(figure, remark)
+        heading(figure, title)
+        note(figure, remark)
     return figure
 
 

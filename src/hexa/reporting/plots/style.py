@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,12 +75,17 @@ def panels(
     return figure, flat[:count]
 
 
-def note(figure: Figure, text: str, width: int = 0) -> None:
-    """A remark under the whole figure, on lines as long as the figure is wide."""
-    import textwrap
+def heading(figure: Figure, text: str) -> None:
+    """The title of the whole figure, on lines that fit its width; none for an empty text."""
+    if text:
+        figure.suptitle("\n".join(textwrap.wrap(text, int(figure.get_figwidth() * 10.5))), x=0.02, ha="left")
 
-    width = width or int(figure.get_figwidth() * 13.5)
-    figure.supxlabel("\n".join(textwrap.wrap(text, width)), fontsize=9.0, color=MUTED, x=0.02, ha="left")
+
+def note(figure: Figure, text: str) -> None:
+    """A remark under the whole figure, on lines that fit its width; none for an empty text."""
+    if text:
+        lines = "\n".join(textwrap.wrap(text, int(figure.get_figwidth() * 14)))
+        figure.supxlabel(lines, fontsize=9.0, color=MUTED, x=0.02, ha="left")
 
 
 def limits(values: Sequence[float], errors: Sequence[float] = ()) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""View space in two dimensions: where clean, adversarial and mixed views lie (REFERENCE §8.7, figure 1b)."""
+"""View space in two dimensions: where clean, adversarial and mixed views lie (REFERENCE §8.7, 1b)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.core import MAIN, STD, Batch, Example
+from hexa.data.views import EvaluationTransform
 from hexa.reporting.gallery import unchanged
-from hexa.reporting.plots.style import COLOURS, INK, MUTED, note, panels, style
+from hexa.reporting.plots.style import COLOURS, INK, MUTED, heading, note, panels, style
 from hexa.reporting.visualize import Look
 from hexa.runtime.random import Stream
 
@@ -30,8 +31,8 @@ _ATTACKED, _MIXED = 3, 3
 class ViewSpace:
     """Points [N, 2] of three kinds of views, and which image each is of, 0 … K − 1.
 
-    clean, adversarial, mixed: of the same N views. partner: the image pasted into each mixed view. tiles: a view of
-    each image, uint8 [K, S, S, 3]. explained: the share of the variance that the two axes keep, or None (t-SNE).
+    clean, adversarial, mixed: of the same N views. partner: the image pasted into each mixed view. tiles: the
+    images, uint8 [K, S, S, 3]. explained: the share of the variance that the two axes keep, or None (t-SNE).
     """
 
     clean: Points
@@ -77,7 +78,9 @@ def embed_views(
     image = np.arange(num_images).repeat(num_views)
     crops = examples[STD].crops[0]
     partner = image[partners(crops, examples["cutmix"].crops[0]).cpu().numpy()]
-    tiles = (255 * crops[::num_views].cpu()).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    whole = EvaluationTransform(crops.shape[-1])
+    shown = [whole(look.source.decode(place)) for place in batch.index[::num_views].tolist()]
+    tiles = torch.stack(shown).permute(0, 2, 3, 1).numpy()
     return ViewSpace(clean, adversarial, mixed, image, partner, tiles, explained, look.experiment.method.name)
 
 
@@ -124,7 +127,13 @@ def _project(points: Points, projection: str, seed: int) -> tuple[Points, float 
     return made.fit_transform(points).astype(np.float64), None
 
 
-def view_space(space: ViewSpace, *, title: str = "", remark: str = "") -> Figure:
+_READING = (
+    "A colour is an image. A line joins an adversarial view to the clean one it was made from; a mixed view has around "
+    "it the colour of the image that was pasted in. All through the main batch-norms."
+)
+
+
+def view_space(space: ViewSpace, *, title: str = "", remark: str = _READING) -> Figure:
     """Circles are clean views, triangles adversarial ones, joined to the view they were made from, squares mixed ones.
 
     A colour is an image; a mixed view has that of its own image inside and that of the pasted one around it.
@@ -154,10 +163,8 @@ def view_space(space: ViewSpace, *, title: str = "", remark: str = "") -> Figure
             )
         _label_axes(ax, space)
         _legend(ax, space)
-        if title:
-            figure.suptitle(title, x=0.02, ha="left")
-        if remark:
-            note(figure, remark)
+        heading(figure, title)
+        note(figure, remark)
     return figure
 
 
