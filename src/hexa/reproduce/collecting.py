@@ -130,7 +130,7 @@ def table_rows(rows: Sequence[Row], comparison: str) -> list[dict[str, Cell]]:
 def markdown(study: Study, request: Request, rows: Sequence[Row], notes: Sequence[str]) -> str:
     """The whole result as a page."""
     seeds = len({seed for row in rows for seed in row.seeds})
-    parts = [f"# {study.name}, {study.method}, {study.scale} scale\n\n{study.question}.\n"]
+    parts = [f"# {study.name}, {study.method}, {study.scale} scale\n\n{sentence(study.question)}\n"]
     spread = "mean ± standard deviation over the seeds" if seeds > 1 else "one seed, so no spread"
     parts.append(f"Data: `{request.data}`; {seeds} seed{'s' * (seeds != 1)}, {spread}. Percent.\n")
     for comparison in (EPOCHS, TIME):
@@ -138,12 +138,18 @@ def markdown(study: Study, request: Request, rows: Sequence[Row], notes: Sequenc
         if table:
             first = next(row for row in rows if row.comparison == comparison)
             length = f"{first.epochs} epoch{'s' * (first.epochs != 1)}"
+            head = "By epochs" if len(study.lengths) > 1 else f"At {comparison}"
             what = f"the time of {length} of {study.arms[0].name}" if comparison == TIME else ""
-            parts.append(f"## At {comparison}{': ' + what if what else ''}\n\n{table}")
+            parts.append(f"## {head}{': ' + what if what else ''}\n\n{table}")
     if any(row.published for row in rows):
         parts.append("Published: ResNet-50 pre-trained on ImageNet, so beside, not against, a smaller scale.\n")
     parts += [f"- {note}" for note in notes]
     return "\n".join(parts) + "\n"
+
+
+def sentence(text: str) -> str:
+    """With a stop at its end."""
+    return text if text.endswith("?") else f"{text}."
 
 
 def csv_text(rows: Sequence[Row]) -> str:
@@ -221,9 +227,19 @@ def _brief(run: Mapping[str, Any]) -> dict[str, Any]:
     return {key: run[key] for key in kept} | {"results": results}
 
 
-def notes_of(study: Study, search: Sequence[Mapping[str, Any]], costs: Costs | None) -> list[str]:
+def notes_of(
+    study: Study,
+    rows: Sequence[Row],
+    search: Sequence[Mapping[str, Any]],
+    runs: Sequence[Mapping[str, Any]],
+) -> list[str]:
     """What a reader of the tables should know."""
     notes = list(study.notes)
+    compared = [published.beside(result) for run in runs for result in run["results"]]
+    notes += sorted({f"{one.title}: {one.caution}." for one in compared if one is not None and one.caution})
+    for row in rows:
+        if row.comparison == TIME and row.relative_time is not None and abs(row.relative_time - 1) > 0.1:
+            notes.append(f"{row.arm.name}: whole epochs come to {row.relative_time:.2f} of the time it should have.")
     for arm in study.arms if search else ():
         jobs = [job for job in search if job["arm"] == arm.key]
         if jobs:
@@ -239,6 +255,6 @@ def notes_of(study: Study, search: Sequence[Mapping[str, Any]], costs: Costs | N
         )
     elif study.scale == "small":
         notes.append("No learning rate was searched for: all arms have the one given.")
-    if costs is not None:
-        notes.append("Relative time: by a benchmark of steps and views before the runs, which had the machine alone.")
+    if any(row.relative_time is not None for row in rows):
+        notes.append("Relative time: by a benchmark of steps and views on this machine, before the runs.")
     return notes

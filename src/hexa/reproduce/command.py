@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 
 from rich.console import Console
 
+from hexa.reproduce.collecting import sentence
 from hexa.reproduce.session import Progress, Session
 from hexa.training.signals import Interrupted
 
@@ -32,9 +33,8 @@ def run(
         fields=fields,
     )
     study = session.study
-    console.print(
-        f"{study.name}, {study.method}, {study.scale} scale: {study.question}", highlight=False, soft_wrap=True
-    )
+    head = f"{study.name}, {study.method}, {study.scale} scale: {sentence(study.question)}"
+    console.print(head, highlight=False, soft_wrap=True)
     with bar as progress:
         costs = session.costs(progress)
     console.print(session.table(costs))

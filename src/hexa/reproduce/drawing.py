@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -15,22 +16,26 @@ from hexa.reproduce.collecting import EPOCHS, TIME, Row
 from hexa.reproduce.plan import Costs, seconds_per_image
 from hexa.reproduce.studies import GRID, GRID_NOTE, Study
 
+Runs = Sequence[Mapping[str, Any]]
 
-def draw(study: Study, rows: Sequence[Row], costs: Costs | None, out: Path, data: str) -> list[Path]:
+
+def draw(study: Study, rows: Sequence[Row], runs: Runs, costs: Costs | None, out: Path, data: str) -> list[Path]:
     """Write every figure of a study below `out`/figures, as PNG and as SVG."""
     written = []
-    for name, figure in figures(study, rows, costs, data).items():
+    for name, figure in figures(study, rows, runs, costs, data).items():
         written += [plots.save(figure, out / "figures" / f"{name}{suffix}") for suffix in SUFFIXES]
     return written
 
 
-def figures(study: Study, rows: Sequence[Row], costs: Costs | None, data: str) -> dict[str, Figure]:
-    """Every figure of a study by its file's name."""
+def figures(study: Study, rows: Sequence[Row], runs: Runs, costs: Costs | None, data: str) -> dict[str, Figure]:
+    """Every figure of a study by its file's name. runs: what its final jobs stored."""
     columns = list(dict.fromkeys(column for row in rows for column in row.scores))
     title = f"{study.name}: {_method(study)} on {short_name(data)}"
     if study.name in ("low-shot-curve", "table2"):
         return {study.name: _low_shot(rows, columns, title)}
     drawn = {}
+    if study.name == "learning-curves":
+        drawn = _probe_curves(study, runs, title)
     for column in columns:
         name = f"{study.name}-{_slug(column)}"
         if study.name == "attack-grid":
@@ -103,6 +108,24 @@ def _curves(study: Study, rows: Sequence[Row], column: str, costs: Costs | None,
             groups.setdefault(label, []).append(Curve(arm.name, [row.epochs * relative for row in these], values))
     remark = f"Each point is a run of its own with its whole schedule; mean ± standard deviation over {_seeds(rows)}."
     return plots.curves(groups, y_label=f"{column} (%)", title=title, remark=remark)
+
+
+def _probe_curves(study: Study, runs: Runs, title: str) -> dict[str, Figure]:
+    """Accuracy after each epoch of the linear classifiers on the longest runs, where evaluations noted it."""
+    groups: dict[str, list[Curve]] = {}
+    for arm in study.arms:
+        own = [run for run in runs if run["arm"] == arm.key]
+        longest = [run for run in own if run["epochs"] == max(other["epochs"] for other in own)]
+        results = [result for run in longest for result in run["results"]]
+        noted = [result["details"]["curve"] for result in results if len(result["details"].get("curve", ())) > 1]
+        if noted:
+            epochs = [point["epoch"] for point in noted[0]]
+            values = [[curve[place]["top1"] for curve in noted] for place in range(len(epochs))]
+            groups.setdefault("training of the linear classifier (epochs)", []).append(Curve(arm.name, epochs, values))
+    if not groups:
+        return {}
+    remark = "On the backbones that were trained longest; mean ± standard deviation over seeds."
+    return {f"{study.name}-of-the-probe": plots.curves(groups, y_label="top-1 (%)", title=title, remark=remark)}
 
 
 def _low_shot(rows: Sequence[Row], columns: Sequence[str], title: str) -> Figure:

@@ -206,7 +206,7 @@ class Session:
         rows = collecting.rows_of(self.study, self.request, costs, runs)
         if not rows:
             return []
-        notes = collecting.notes_of(self.study, search, costs)
+        notes = collecting.notes_of(self.study, rows, search, runs)
         if len(runs) < len(final):
             notes.insert(0, f"Unfinished: {len(runs)} of {len(final)} runs are done.")
         result = collecting.result(self.study, self.request, rows, costs, search, runs, notes)
@@ -216,7 +216,7 @@ class Session:
             storage.write(self.out / "table.csv", collecting.csv_text(rows)),
         ]
         if figures:
-            written += drawing.draw(self.study, rows, costs, self.out, self.request.data)
+            written += drawing.draw(self.study, rows, runs, costs, self.out, self.request.data)
         return written
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hexa.config import UserError, nearest
@@ -79,6 +79,8 @@ KNN = Measure("k-NN top-1", "knn")
 PROBE = Measure("linear probe top-1", "probe")
 LINEAR = Measure("linear top-1", "linear", {"preset": "cifar"})
 SVM = Measure("SVM mAP", "svm", metrics=("mAP",))
+#: Its accuracy after every epoch is a figure of its own.
+WHILE_TRAINING = "linear top-1, 10 epochs"
 LOW_SHOT = Measure("SVM", "low-shot", {"shots": (1, 2, 4, 8, 16, 32)}, metrics=())
 
 #: Recipes of the plain methods at the small scale, by the data and the number of crops: "" for two, "-6crop".
@@ -171,12 +173,12 @@ def _small(name: str, method: str, data: str) -> Study:
     arms = tuple(_rows(method, recipe, six, mean))
     if name == "learning-curves":
         lengths = (0.25, 0.5, 0.75, 1.0)
-        plain_and_adversarial = tuple(arm for arm in arms if arm.recipe == arms[0].recipe)[:2]
+        two = tuple(replace(arm, published=None) for arm in arms[:2])
         return Study(
             **base,
             question=_CURVES,
-            arms=plain_and_adversarial,
-            measures=(KNN, PROBE),
+            arms=two,
+            measures=(KNN, PROBE, Measure(WHILE_TRAINING, "linear", {"preset": _PRESETS[method], "epochs": 10})),
             lengths=lengths,
             equal_time=False,
         )
@@ -191,11 +193,12 @@ def _rows(method: str, recipe: str, six: str, changes: Fields) -> list[Arm]:
     else:
         named = [(plain, "DeepCluster-v2", "DeepCluster-v2"), (adversarial, "HEXA-D", "HEXA-D")]
         more, suffix, mark = (six, "-6crop", " (6-crop)") if six != recipe else (recipe, "", "")
-        wanted = ("ii", "iv") if suffix else ("iv",)
+        wanted = ("i", "ii", "iv") if suffix else ("iv",)
         for arm in scheme_arms(more, wanted, changes):
-            short = "HEXA-D" if arm.scheme == "ii" else "HEXA-D+"
+            short = {"i": "DeepCluster-v2", "ii": "HEXA-D", "iv": "HEXA-D+"}[arm.scheme]
             row = Arm(arm.key + suffix, "", more, arm.scheme, arm.changes)
-            named.append((row, short + mark, f"{short} (8-crop)" if suffix else ""))
+            # the plain one was published with 800 epochs alone
+            named.append((row, short + mark, f"{short} (8-crop)" if suffix and arm.scheme != "i" else ""))
     return [
         Arm(arm.key, name, arm.recipe, arm.scheme, arm.changes, published=(beside, 200) if beside else None)
         for arm, name, beside in named

@@ -13,6 +13,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
 from hexa.config import UserError
@@ -66,7 +67,8 @@ def panels(
 ) -> tuple[Figure, list[Axes]]:
     """A figure of `count` panels of so many inches each, in `rows` rows, that no window ever shows."""
     columns = -(-count // rows)
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.05)  # inches, so that labels keep off the edge
+    figure = Figure(figsize=(width * columns, height * rows), layout=layout)
     FigureCanvasAgg(figure)
     axes: NDArray[Any] = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
     flat: list[Axes] = list(axes.flat)
