@@ -49,7 +49,6 @@ _STYLE: Any = {
     "lines.linewidth": 1.8,
     "lines.markersize": 5.5,
     "svg.fonttype": "none",  # texts stay texts
-    "svg.hashsalt": "hexa",  # the same figure is the same file
 }
 _DPI = 160
 SUFFIXES = (".png", ".svg")
@@ -106,10 +105,9 @@ def save(figure: Figure, path: Path | str) -> Path:
         raise UserError(f"{path}: the name must end in {' or '.join(SUFFIXES)}")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    metadata = {"Date": None} if path.suffix == ".svg" else {}
     try:
         with style():
-            figure.savefig(temporary, format=path.suffix[1:], dpi=_DPI, metadata=metadata, facecolor="white")
+            figure.savefig(temporary, format=path.suffix[1:], dpi=_DPI, facecolor="white")
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -93,7 +93,7 @@ def partners(clean: Tensor, mixed: Tensor) -> Tensor:
     found = []
     for own, mask in enumerate(changed):
         distance = ((mixed[own] - clean).abs() * mask).sum((1, 2, 3))  # [B]
-        distance[own] = 0.0 if not mask.any() else torch.inf
+        distance[own] = torch.inf if mask.any() else -1.0
         found.append(distance.argmin())
     return torch.stack(found)
 

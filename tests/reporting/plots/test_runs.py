@@ -1,0 +1,231 @@
+"""Figures of runs and backbones: the numbers behind them against naive ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import same_color
+from sklearn.neighbors import NearestNeighbors
+
+from hexa import cli, recipes
+from hexa.config import UserError
+from hexa.core import STD, Branch
+from hexa.data import open_source
+from hexa.experiment import Experiment, override
+from hexa.nn.pretrained import random_backbone
+from hexa.reporting import plots
+from hexa.reporting.figure import figure, short_name
+from hexa.reporting.gallery import Column, Gallery
+from hexa.reporting.plots.neighbours import Embedded, nearest
+from hexa.reporting.plots.view_space import partners
+from hexa.reporting.visualize import Look
+from hexa.runtime.random import Stream
+
+TINY = {"network.widths": [4, 8], "batch_size": 32, "training.device": "cpu", "training.precision": "fp32"}
+
+
+def tiny(recipe: str = "digits-hexa-moco", **changes: object) -> Experiment:
+    return override(recipes.get(recipe), TINY | changes)
+
+
+@pytest.fixture(scope="module")
+def moco() -> Look:
+    return Look.at(tiny(**{"method.bn_groups": 2, "method.queue_size": 64}), "digits")
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Embedded:
+    experiment = recipes.get("digits-moco-v2")
+    return Embedded.of(random_backbone(experiment.network, 16, 0), open_source("digits", "train"), limit=300)
+
+
+# -- pseudo-labels under attack -------------------------------------------------------------------------------------
+
+
+def test_confusion_is_what_a_loop_over_views_counts(moco: Look) -> None:
+    radius, steps = 4.0, 3
+    found = plots.confusion(moco, radii=(0, radius), steps=(1, steps), step_size=2.0, num_images=32)
+    objective = moco.objective({})
+    before = {name: value.clone() for name, value in moco.method.state_dict().items()}
+    clean = objective.examples(moco.batch(32, Stream(0).child("confusion")))[STD]
+    moco.method.load_state_dict(before)
+    branch = Branch("main", update=False)
+    ((labels, _),) = clean.mixture
+    moved = clean.crops[0].clone()
+    for _ in range(steps):
+        crop = moved.clone().requires_grad_()
+        moco.method.loss(moco.method.embed((crop,), branch), labels).mean().backward()  # type: ignore[no-untyped-call]
+        assert crop.grad is not None
+        change = (moved + 2 / 255 * crop.grad.sign() - clean.crops[0]).clamp(-radius / 255, radius / 255)
+        moved = (clean.crops[0] + change).clamp(0, 1)
+    with torch.no_grad():
+        hits = [moco.method.correct(moco.method.embed((crop,), branch), labels)[0] for crop in (clean.crops[0], moved)]
+    lost = sum(1 for was, still in zip(*(hit.tolist() for hit in hits), strict=True) if was and not still)
+    recognised = int(hits[0].sum())
+    assert recognised > 0
+    assert found.recognised == pytest.approx(100 * recognised / 32)
+    assert found.crossed[1][1] == pytest.approx(100 * lost / recognised)
+    assert found.crossed[0] == (0.0, 0.0)  # a ball of radius 0
+    assert found.loss[0][0] == pytest.approx(found.clean_loss)
+    assert found.loss[1][1] > found.clean_loss
+
+
+def test_looking_changes_nothing(moco: Look) -> None:
+    before = {name: value.clone() for name, value in moco.method.state_dict().items()}
+    plots.confusion(moco, radii=(1,), steps=(1,), num_images=16)
+    plots.embed_views(moco, num_images=2, num_views=3)
+    assert all(torch.equal(value, before[name]) for name, value in moco.method.state_dict().items())
+
+
+@pytest.mark.parametrize("recipe", ["digits-moco-v2", "digits-deepcluster-v2"])
+def test_confusion_of_a_method_that_never_met_hard_examples(recipe: str) -> None:
+    look = Look.at(tiny(recipe), "digits")
+    found = plots.confusion(look, radii=(8,), steps=(1, 4), num_images=32)
+    assert 0 <= found.crossed[0][0] <= 100
+    lines = plots.confusion_curves(found).axes[0].lines
+    assert lines[0].get_xydata().tolist() == [[1, found.crossed[0][0]], [4, found.crossed[0][1]]]
+
+
+# -- view space -----------------------------------------------------------------------------------------------------
+
+
+def test_the_partner_of_a_mixed_view_is_read_off_its_pixels() -> None:
+    draw = torch.Generator().manual_seed(0)
+    clean = torch.rand(6, 3, 8, 8, generator=draw)
+    permutation = torch.tensor([3, 0, 5, 1, 2, 4])
+    mixed = clean.clone()
+    for row in range(5):  # nothing is pasted into the last
+        mixed[row, :, 2:6, row : row + 3] = clean[permutation[row], :, 2:6, row : row + 3]
+    assert partners(clean, mixed).tolist() == [3, 0, 5, 1, 2, 5]
+
+
+def test_view_space_is_a_projection_of_the_embeddings(moco: Look) -> None:
+    space = plots.embed_views(moco, num_images=3, num_views=5, epsilon=0.0)
+    assert space.image.tolist() == [0] * 5 + [1] * 5 + [2] * 5
+    assert space.adversarial == pytest.approx(space.clean)  # an attack of radius 0 moves nothing
+    assert space.explained is not None
+    everything = np.concatenate([space.clean, space.adversarial, space.mixed])
+    assert everything.mean(0) == pytest.approx([0, 0], abs=1e-6)  # principal components
+    assert everything[:, 0].var() >= everything[:, 1].var()
+    assert abs(np.corrcoef(everything.T)[0, 1]) < 1e-6
+    moved = plots.embed_views(moco, num_images=3, num_views=5, epsilon=8.0)
+    assert np.abs(moved.adversarial - moved.clean).max() > 1e-3
+
+
+def test_markers_tell_the_three_kinds_apart(moco: Look) -> None:
+    space = plots.embed_views(moco, num_images=3, num_views=5)
+    (ax, *insets) = (figure := plots.view_space(space)).axes
+    assert len(insets) == 0 or len(insets) == 3
+    offsets = [np.asarray(found.get_offsets()) for found in ax.collections]
+    drawn = np.concatenate(offsets)
+    for points in (space.clean, space.adversarial[:3]):
+        assert all((np.abs(drawn - point).sum(1) < 1e-9).any() for point in points)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["clean view", "adversarial view", "mixed view"]
+    assert "principal component" in ax.get_xlabel()
+    assert figure.get_figwidth() > 5
+
+
+def test_view_space_refuses_what_it_cannot_show(moco: Look) -> None:
+    with pytest.raises(UserError, match="can be told apart"):
+        plots.embed_views(moco, num_images=40)
+    with pytest.raises(UserError, match="neither pca nor tsne"):
+        plots.embed_views(moco, projection="umap")  # type: ignore[arg-type]
+
+
+# -- features -------------------------------------------------------------------------------------------------------
+
+
+def test_neighbours_are_those_of_scikit_learn(embedded: Embedded) -> None:
+    queries = [3, 77, 250]
+    oracle = NearestNeighbors(n_neighbors=6, metric="cosine").fit(embedded.features)
+    expected = oracle.kneighbors(embedded.features[queries], return_distance=False)[:, 1:]
+    assert nearest(embedded.features, queries, 5).tolist() == expected.tolist()
+
+
+def test_frames_tell_the_query_s_class_from_others(embedded: Embedded) -> None:
+    drawn = plots.nearest_neighbours(embedded, num_queries=4, k=5)
+    order = torch.randperm(300, generator=Stream(0).child("queries").generator())[:4].tolist()
+    found = nearest(embedded.features, order, 5)
+    axes = np.array(drawn.axes).reshape(4, 6)
+    for row, query in enumerate(order):
+        for place, neighbour in enumerate(found[row]):
+            same = embedded.class_of(query) == embedded.class_of(neighbour)
+            frame = axes[row, place + 1].spines["left"].get_edgecolor()
+            assert same_color(frame, "#0072b2" if same else "#d55e00")
+            tile = np.asarray(axes[row, place + 1].images[0].get_array())
+            assert np.array_equal(tile, embedded.tiles([neighbour])[0])
+
+
+def test_clusters_tell_their_size_and_their_commonest_class(embedded: Embedded) -> None:
+    from sklearn.cluster import KMeans
+
+    drawn = plots.clusters(embedded, num_clusters=5, k=4)
+    labels = KMeans(5, n_init=4, random_state=0).fit(embedded.features).labels_
+    expected = set()
+    for cluster in range(5):
+        names = Counter(embedded.class_of(place) for place in np.flatnonzero(labels == cluster))
+        count, total = names.most_common(1)[0][1], sum(names.values())
+        expected.add((f"{total} images", f"{100 * count / total:.0f} %"))
+    shown = [ax.get_ylabel().split("\n") for ax in drawn.axes if ax.get_ylabel()]
+    assert {(size, share.rpartition(" ")[0]) for size, share in shown} == expected
+    assert [int(size.split()[0]) for size, _ in shown] == sorted(Counter(labels.tolist()).values(), reverse=True)
+
+
+def test_too_few_images_are_one_line(embedded: Embedded) -> None:
+    few = Embedded(embedded.features[:4], embedded.source, embedded.size)
+    with pytest.raises(UserError, match="4 images have no 8 neighbours"):
+        plots.nearest_neighbours(few)
+    with pytest.raises(UserError, match="make no 8 clusters"):
+        plots.clusters(few)
+
+
+# -- pictures, and the command --------------------------------------------------------------------------------------
+
+
+def test_hard_examples_keep_their_places() -> None:
+    tiles = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 4, 3), dtype=np.uint8)
+    grid = Gallery(tuple(Column(name, tiles[n], ("a", "b", "c")) for n, name in enumerate(("view", "adversarial"))))
+    axes = plots.hard_examples(grid).axes
+    assert [ax.get_title() for ax in axes[:2]] == ["view", "adversarial"]
+    for number, ax in enumerate(axes):
+        row, column = divmod(number, 2)
+        assert np.array_equal(np.asarray(ax.images[0].get_array()), tiles[column, row])
+        assert ax.get_xlabel() == "abc"[row]
+
+
+def test_every_kind_from_the_command_line(tmp_path: Path) -> None:
+    for kind, suffix in (("hard-examples", "png"), ("view-space", "svg")):
+        out = tmp_path / f"{kind}.{suffix}"
+        assert cli.main(["figure", kind, "digits-hexa-moco", "--data", "digits", "--out", str(out)]) == 0
+        assert out.stat().st_size > 10_000
+    for kind in ("neighbours", "clusters"):
+        out = tmp_path / f"{kind}.png"
+        assert cli.main(["figure", kind, "random:digits-moco-v2", "--data", "digits", "--out", str(out)]) == 0
+        assert out.stat().st_size > 10_000
+
+
+def test_mistakes_of_the_command_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "a.png")
+    for words, message in (
+        (["view-spaces", "digits-hexa-moco", "--out", out], "did you mean 'view-space'"),
+        (["view-space", "digits-hexa-mocco", "--out", out], "neither a run folder nor a recipe"),
+        (["neighbours", "random:digits-moco-v2", "--out", out], "--data SOURCE"),
+        (["clusters", "nowhere.safetensors", "--data", "digits", "--out", out], "nowhere.safetensors"),
+        (["view-space", "digits-hexa-moco", "--out", out + ".gif"], ".png or .svg"),
+    ):
+        assert cli.main(["figure", *words]) == 2
+        said = capsys.readouterr().err.strip()
+        assert message in said
+        assert said.count("\n") == 0
+    assert not (tmp_path / "a.png").exists()
+    with pytest.raises(UserError, match="figure of a method"):
+        figure("confusion", random_backbone(recipes.get("digits-moco-v2").network, 16, 0), "digits", out)
+
+
+def test_sources_have_short_names() -> None:
+    names = {"digits": "digits", "parquet:/data/cifar10": "cifar10", "folder:photos/": "photos"}
+    assert {name: short_name(name) for name in names} == names

@@ -1,0 +1,120 @@
+"""The plan as a pure function: which runs, how long, which rates."""
+
+from __future__ import annotations
+
+import pytest
+
+from hexa.config import UserError
+from hexa.reproduce import plan
+from hexa.reproduce.plan import Request, Target
+from hexa.reproduce.studies import PROBE, study
+from tests.reproduce.conftest import costs_for, request_for, stored_run
+
+ABLATION = study("ablation", data="digits")
+
+
+def test_the_search_is_the_same_for_every_arm_and_scores_no_test_image() -> None:
+    jobs = plan.search_jobs(ABLATION, request_for(epochs=20))
+    assert len(jobs) == 6 * len(plan.RATE_FACTORS)
+    by_arm = {arm.key: sorted(job.rate for job in jobs if job.arm == arm) for arm in ABLATION.arms}
+    assert set(map(tuple, by_arm.values())) == {(0.015, 0.03, 0.06, 0.12)}
+    assert {job.experiment.epochs for job in jobs} == {5}
+    assert {holdout for job in jobs for _, _, holdout in job.measures} == {plan.HOLDOUT}
+    assert {job.experiment.seed for job in jobs}.isdisjoint(range(10))
+
+
+def test_a_single_rate_needs_no_search() -> None:
+    request = request_for(rates=(0.05,))
+    assert plan.search_jobs(ABLATION, request) == []
+    rates = plan.best_rates(ABLATION, request, [])
+    assert set(rates.values()) == {0.05}
+    assert {job.rate for job in plan.final_jobs(ABLATION, request, rates, None)} == {0.05}
+
+
+def test_each_arm_takes_its_own_best_rate() -> None:
+    request = request_for(epochs=4)
+    jobs = plan.search_jobs(ABLATION, request)
+    wanted = dict(zip((arm.key for arm in ABLATION.arms), (0.015, 0.03, 0.06, 0.12, 0.03, 0.06), strict=True))
+    found = [stored_run(job, top1=90.0 if job.rate == wanted[job.arm.key] else 80.0) for job in jobs]
+    rates = plan.best_rates(ABLATION, request, found)
+    assert rates == wanted
+    final = plan.final_jobs(ABLATION, request, rates, None)
+    assert {(job.arm.key, job.rate) for job in final} == set(wanted.items())
+    assert all(holdout is None for job in final for _, _, holdout in job.measures)
+
+
+def test_of_equal_rates_the_smallest() -> None:
+    request = request_for(epochs=4)
+    found = [stored_run(job, top1=70.0) for job in plan.search_jobs(ABLATION, request)]
+    assert set(plan.best_rates(ABLATION, request, found).values()) == {0.015}
+
+
+def test_epochs_at_equal_time_cost_what_the_plain_arm_costs() -> None:
+    request, costs = request_for(epochs=20), costs_for(ABLATION)
+    lengths = {arm.name: plan.lengths_of(ABLATION, arm, request, costs) for arm in ABLATION.arms}
+    # terms cost a second each: 1, 2, 2, 3, 3, 4 an image, so 20 epochs of one are 10, 10, 7, 7, 5 of the others
+    assert list(lengths.values()) == [[20], [20, 10], [20, 10], [20, 7], [20, 7], [20, 5]]
+    jobs = plan.final_jobs(ABLATION, request, plan.best_rates(ABLATION, request, []), costs)
+    assert len(jobs) == 3 * (1 + 5 * 2)
+    arm = ABLATION.arms[3]
+    assert plan.relative_time(ABLATION, arm, 7, request, costs) == pytest.approx(7 * 3 / 20)
+
+
+def test_a_short_study_trains_for_an_epoch_at_least() -> None:
+    costs = costs_for(ABLATION)
+    for arm in ABLATION.arms:
+        assert plan.lengths_of(ABLATION, arm, request_for(epochs=1), costs) == [1]
+
+
+def test_learning_curves_train_every_length_anew() -> None:
+    curves = study("learning-curves", data="digits")
+    request = request_for(epochs=8, seeds=(4,))
+    jobs = plan.final_jobs(curves, request, plan.best_rates(curves, request, []), costs_for(curves))
+    assert [job.experiment.epochs for job in jobs] == [8, 6, 4, 2] * 2
+
+
+def test_the_plan_is_a_pure_function() -> None:
+    request, costs = request_for(), costs_for(ABLATION)
+    once, again = (
+        [
+            (job.name, job.identity)
+            for job in plan.final_jobs(ABLATION, request, plan.best_rates(ABLATION, request, []), costs)
+        ]
+        for _ in range(2)
+    )
+    assert once == again
+    assert len(set(once)) == len(once)
+
+
+def test_whatever_decides_a_result_is_in_the_identity() -> None:
+    def first(**changes: object) -> plan.Job:
+        request = request_for(**changes)
+        return plan.final_jobs(ABLATION, request, plan.best_rates(ABLATION, request, []), None)[0]
+
+    plain = first()
+    assert first(fields={"batch_size": 64}).name == plain.name
+    assert first(fields={"batch_size": 64}).identity != plain.identity
+    assert first(fields={"training.num_workers": 1}).identity == plain.identity
+    assert first(seeds=(3,)).name != plain.name
+
+
+def test_the_cost_is_that_of_what_is_left() -> None:
+    request, costs = request_for(epochs=20, seeds=(0, 1)), costs_for(ABLATION)
+    jobs = plan.final_jobs(ABLATION, request, plan.best_rates(ABLATION, request, []), costs)
+    lines = plan.lines(jobs, request, costs, [jobs[0].name])
+    first = lines[0]
+    assert (first.arm.name, first.epochs, first.runs, first.done, first.seconds) == ("Std", 20, 2, 1, 20 * 1000 * 1.0)
+    adversarial = lines[1]
+    assert (adversarial.runs, adversarial.done, adversarial.seconds) == (2, 0, 2 * 20 * 1000 * 2.0)
+    counted = plan.lines(jobs, request, None)
+    assert counted[1].seconds is None
+    assert counted[1].passes == 2 * 20 * 1000 * 2
+
+
+def test_images_of_several_classes_are_measured_by_svms() -> None:
+    request = Request("voc:somewhere", (Target("voc:somewhere", several=True), Target("digits")), 1000)
+    found = [(m.protocol, source) for m, source, _ in plan.measures_of(ABLATION, request)]
+    assert found == [("svm", "voc:somewhere"), ("knn", "digits"), (PROBE.protocol, "digits")]
+    fine_tuning = study("table5", data="digits")
+    with pytest.raises(UserError, match="needs one class an image"):
+        plan.measures_of(fine_tuning, Request("voc:somewhere", (Target("voc:somewhere", several=True),), 10))

@@ -1,0 +1,185 @@
+"""A whole study on the embedded digits: stopped, gone on with, and the same as in one go."""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hexa import cli
+from hexa.config import UserError
+from hexa.reproduce import reproduce, running, session, storage
+from hexa.reproduce.costs import costs_of, seconds
+from hexa.reproduce.studies import study
+from hexa.training.benchmark import SCHEMES
+from tests.reproduce.conftest import costs_for, request_for
+
+TINY = {"network.widths": [4, 8], "method.queue_size": 256, "training.device": "cpu", "training.precision": "fp32"}
+
+
+@pytest.fixture(autouse=True)
+def _known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "costs_of", lambda chosen, *_, **__: costs_for(chosen))
+
+
+def carry_out(out: Path, **changes: Any) -> Path:
+    given: dict[str, Any] = {"seeds": (0,), "epochs": 1, "rates": (0.03,)} | changes
+    return reproduce("ablation", "digits", out=out, **given, **TINY)
+
+
+def result(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / storage.RESULT).read_text())
+    return found
+
+
+def test_stopped_anywhere_the_same_call_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate, calls = running.evaluate, []
+
+    def stopped_at_fifth(*given: Any, **options: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 5:  # in the third run, between its two evaluations
+            raise KeyboardInterrupt
+        return evaluate(*given, **options)
+
+    out = tmp_path / "study"
+    monkeypatch.setattr(running, "evaluate", stopped_at_fifth)
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(out)
+    stored = {path.name: path.stat().st_mtime_ns for path in (out / "jobs").iterdir()}
+    assert len(stored) == 2
+    partial = result(out)
+    assert {row["arm"] for row in partial["summary"]} == {"Std", "Std+Adv"}
+    assert partial["notes"][0] == "Unfinished: 2 of 6 runs are done."
+    trained = (out / "runs/iii-1ep-lr0.03-seed0/backbone.safetensors").stat().st_mtime_ns
+
+    assert carry_out(out) == out
+    assert {name: (out / "jobs" / name).stat().st_mtime_ns for name in stored} == stored
+    assert (out / "runs/iii-1ep-lr0.03-seed0/backbone.safetensors").stat().st_mtime_ns == trained
+    assert len(calls) == 2 * 6 + 1  # the interrupted evaluation is the only one made twice
+    whole = result(out)
+    assert [row["arm"] for row in whole["summary"] if row["comparison"] == "equal epochs"] == [
+        arm.name for arm in study("ablation", data="digits").arms
+    ]
+    for name in ("table.md", "table.csv", "figures/ablation-k-nn-top-1.png", "figures/ablation-k-nn-top-1.svg"):
+        assert (out / name).stat().st_size > 0
+    for run in whole["runs"]:
+        of_run = json.loads((out / "runs" / run["name"] / "results.json").read_text())
+        assert run["results"][0]["metrics"] in [entry["metrics"] for entry in of_run]
+
+    carry_out(out)  # complete: nothing is run again
+    assert len(calls) == 13
+
+
+def test_another_study_is_not_mixed_in(tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    storage.write(out / storage.STUDY, {"experiment": "ablation", "method": "dcluster"})
+    with pytest.raises(UserError, match=r"holds another study \(its method"):
+        carry_out(out)
+    other = tmp_path / "other"
+    (other / "sub").mkdir(parents=True)
+    with pytest.raises(UserError, match="something else than a study"):
+        carry_out(other)
+    assert not (other / storage.STUDY).exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 0}, "train for 1 or more"),
+        ({"seeds": (1, 1)}, "different numbers"),
+        ({"rates": (0.0,)}, "above 0"),
+        ({"workers": 0}, "at least one run"),
+        ({"method": "mocco"}, "did you mean 'moco'"),
+        ({"evaluate_on": ("folder:nowhere",)}, "nowhere"),
+        ({"optimizer.learning_rate": 1}, "--rates"),
+        ({"method.tau": 1}, "method.tau: unknown field"),
+    ],
+)
+def test_mistakes_are_told_before_any_work(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        carry_out(tmp_path / "study", **changes)
+    assert not (tmp_path / "study").exists()
+
+
+def test_published_settings_are_planned_without_images_but_not_run_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "full"
+    command = ["reproduce", "ablation", "--data", f"folder:{tmp_path}/imagenet", "--scale", "full", "--out", str(out)]
+    assert cli.main([*command, "--seeds", "0", "--plan"]) == 0
+    said = capsys.readouterr().out
+    assert "torchrun --nproc-per-node 8 -m hexa pretrain ablate-moco-vi" in said
+    assert "1.0e+08" in said  # 20 epochs of 1,281,167 images and four terms
+    assert not out.exists()
+    monkeypatch.setattr(session.torch.cuda, "is_available", lambda: False)
+    assert cli.main(command) == 2
+    assert "need GPUs" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["reproduce", "tabel1", "--data", "digits"]) == 2
+    assert "did you mean 'table1'" in capsys.readouterr().err
+
+
+def test_the_costs_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = {"schemes": {"std": {"images_per_second": 100.0}}, "views_images_per_second": 1000.0}
+    calls = []
+    monkeypatch.setattr("hexa.reproduce.costs.benchmark", lambda *given, **_: calls.append(given) or measured)
+    chosen = study("table1", method="dcluster")
+    for _ in range(2):
+        found = costs_of(chosen, request_for("cifar10"), tmp_path)
+    assert len(calls) == 2  # two recipes, of two and of six crops
+    assert found == {arm.recipe: {"std": pytest.approx(0.011)} for arm in chosen.arms}
+    assert seconds(measured)["std"] == pytest.approx(1 / 100 + 1 / 1000)
+
+
+@pytest.mark.slow
+def test_several_workers_find_what_one_finds(tmp_path: Path) -> None:
+    one = result(carry_out(tmp_path / "one", rates=(0.03, 0.06)))
+    two = result(carry_out(tmp_path / "two", rates=(0.03, 0.06), workers=2))
+    assert [row["scores"] for row in one["summary"]] == [row["scores"] for row in two["summary"]]
+    assert one["search"] == two["search"]
+    assert len(one["search"]) == 12
+
+
+@pytest.mark.slow
+def test_a_failed_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "study"
+    blocked = out / "runs/i-1ep-lr0.03-seed0"
+    session.Session.begin("ablation", "digits", out=out, seeds=(0,), epochs=1, rates=(0.03,), fields=TINY).costs()
+    blocked.mkdir(parents=True)
+    (blocked / "something").write_text("else")
+    with pytest.raises(UserError, match=r"run i-1ep-lr0.03-seed0 failed: .*not an empty folder"):
+        carry_out(out, workers=2)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_all_runs_at_once_and_loses_none(tmp_path: Path) -> None:
+    """The real command with two workers; its runs are in sessions of their own, so only their parent hears of it."""
+    out = tmp_path / "study"
+    fields = {path: json.dumps(value).strip('"') for path, value in TINY.items()}
+    session.Session.begin("ablation", "digits", out=out, seeds=(0,), epochs=60, rates=(0.03,), fields=fields).costs()
+    command = [sys.executable, "-m", "hexa", "reproduce", "ablation", "--data", "digits", "--out", str(out)]
+    command += ["--seeds", "0", "--epochs", "60", "--rates", "0.03", "--workers", "2"]
+    command += [f"--{path}={value}" for path, value in fields.items()]
+    schemes = {name: {"images_per_second": 1000.0 / (1 + len(terms))} for name, terms in SCHEMES.items()}
+    storage.write(out / storage.COSTS, {"digits-moco-v2": {"schemes": schemes, "views_images_per_second": 1e4}})
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    logs = [out / "runs" / f"{key}-60ep-lr0.03-seed0" / "metrics.jsonl" for key in ("i", "ii")]
+    while not all(log.exists() and '"train"' in log.read_text() for log in logs):
+        assert process.poll() is None
+        select.select([], [], [], 0.1)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on" in said
+    for log in logs:
+        assert '"event": "interrupted"' in log.read_text()
+        assert list((log.parent / "checkpoints").iterdir())

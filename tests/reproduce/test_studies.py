@@ -1,0 +1,129 @@
+"""The experiments against the paper's description of them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from hexa import recipes
+from hexa.config import UserError
+from hexa.evaluation.protocol import protocols
+from hexa.experiment import Experiment
+from hexa.reporting import published
+from hexa.reproduce import plan, studies
+from hexa.training.benchmark import SCHEMES
+from tests.reproduce.conftest import request_for
+
+TERMS = {
+    "Std": set(),
+    "Std+Adv": {"Adv"},
+    "Std+Cmx": {"Cmx"},
+    "Std+Adv+Cmx": {"Adv", "Cmx"},
+    "Std+Adv+CmxA": {"Adv", "CmxA"},
+    "Std+Adv+Cmx+CmxA": {"Adv", "Cmx", "CmxA"},
+}
+
+
+def terms_of(experiment: Experiment) -> set[str]:
+    """What an experiment trains on, in the paper's words, told by kind and source."""
+    words = {("adversarial", "std"): "Adv", ("cutmix", "std"): "Cmx", ("cutmix", "adversarial"): "CmxA"}
+    return {words[hard.kind, hard.source] for hard in experiment.hard_examples.values() if hard.weight > 0}
+
+
+def experiments_of(study: studies.Study, data: str = "cifar10") -> dict[str, Experiment]:
+    return {arm.name: plan.experiment_of(arm, request_for(data)) for arm in study.arms}
+
+
+@pytest.mark.parametrize(
+    ("method", "scale", "data"), [*itertools.product(studies.METHODS, ("small", "full"), ("digits", "cifar10"))]
+)
+def test_the_ablation_has_the_six_schemes(method: str, scale: str, data: str) -> None:
+    made = experiments_of(studies.study("ablation", method=method, scale=scale, data=data), data)
+    assert {name: terms_of(experiment) for name, experiment in made.items()} == TERMS
+    weights = {hard.weight for experiment in made.values() for hard in experiment.hard_examples.values()}
+    assert weights == {1.0}
+    assert len({experiment.method.name for experiment in made.values()}) == 1
+
+
+def test_the_schemes_are_those_of_the_reference() -> None:
+    data = os.environ.get("HEXA_TEST_DATA")
+    reference = Path(data).resolve().parent / "REFERENCE.md" if data else None
+    if reference is None or not reference.is_file():
+        pytest.skip("HEXA_TEST_DATA is not set: the reference document is beside that folder")
+    section = reference.read_text(encoding="utf-8").split("### 5.9 ")[1].split("\n### ")[0]
+    rows = dict(re.findall(r"^\| (i|ii|iii|iv|v|vi) \| ([\w+]+) \|", section, re.MULTILINE))
+    assert len(rows) == 6
+    assert rows == studies.SCHEME_NAMES
+
+
+def test_costs_are_looked_up_for_the_same_terms() -> None:
+    words = {"adv": "Adv", "cmx": "Cmx", "cmxA": "CmxA"}
+    for number, name in studies.SCHEME_NAMES.items():
+        assert {words[term] for term in SCHEMES[studies.SCHEME_COSTS[number]]} == TERMS[name]
+
+
+def test_arms_of_a_small_study_differ_by_their_hard_examples_alone() -> None:
+    for method in studies.METHODS:
+        made = experiments_of(studies.study("ablation", method=method))
+        rest = [experiment.model_dump(exclude={"hard_examples"}) for experiment in made.values()]
+        assert all(fields == rest[0] for fields in rest)
+        assert rest[0]["objective"]["reduction"] == "mean"
+
+
+@pytest.mark.parametrize("method", studies.METHODS)
+def test_published_settings_are_the_recipes(method: str) -> None:
+    study = studies.study("ablation", method=method, scale="full")
+    for arm in study.arms:
+        made = plan.experiment_of(arm, request_for("folder:imagenet"))
+        written = recipes.get(arm.recipe)
+        assert made.model_dump(exclude={"training", "monitor"}) == written.model_dump(exclude={"training", "monitor"})
+    assert not study.search
+    assert plan.search_jobs(study, request_for("folder:imagenet")) == []
+
+
+@pytest.mark.parametrize("name", studies.EXPERIMENTS)
+@pytest.mark.parametrize("method", studies.METHODS)
+@pytest.mark.parametrize("scale", ["small", "full"])
+def test_every_experiment_can_be_planned(name: str, method: str, scale: str) -> None:
+    study = studies.study(name, method=method, scale=scale)
+    request = request_for("folder:imagenet" if scale == "full" else "cifar10")
+    jobs = plan.final_jobs(study, request, plan.best_rates(study, request, []), None)
+    assert len({job.name for job in jobs}) == len(jobs) == 3 * len(study.arms) * len(study.lengths)
+    known = protocols()
+    for measure in (measure for measure in study.measures if measure.protocol in known):
+        known[measure.protocol].options(
+            measure.options.get("preset"), {k: v for k, v in measure.options.items() if k != "preset"}
+        )
+    for arm in study.arms:
+        assert terms_of(plan.experiment_of(arm, request)) == TERMS[studies.SCHEME_NAMES[arm.scheme]]
+
+
+@pytest.mark.parametrize("method", studies.METHODS)
+def test_published_rows_are_in_the_published_tables(method: str) -> None:
+    tables = {"table1": published.LINEAR, "table2": published.LOW_SHOT, "table3": published.SEMI_SUPERVISED}
+    for name, table in tables.items():
+        for arm in studies.study(name, method=method, scale="full").arms:
+            assert arm.published is not None
+            assert published.find(table.rows, *arm.published) is not None, (name, arm.name)
+
+
+def test_the_grid_shares_runs_of_equal_attacks() -> None:
+    study = studies.study("attack-grid")
+    assert study.method == "dcluster"
+    attacks = [plan.experiment_of(arm, request_for("cifar10")).hard_examples for arm in study.arms]
+    moved = [(hard["adversarial"].epsilon, hard["adversarial"].step_size) for hard in attacks if hard]  # type: ignore[attr-defined]
+    assert moved == [(1, 1), (2, 2), (3, 3)]
+    assert any("seed noise" in note for note in study.notes)
+
+
+def test_mistakes_name_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean 'ablation'"):
+        studies.study("ablaton")
+    with pytest.raises(UserError, match="did you mean 'dcluster'"):
+        studies.study("ablation", method="dclster")
+    with pytest.raises(UserError, match="unknown scale 'medium'"):
+        studies.study("ablation", scale="medium")
