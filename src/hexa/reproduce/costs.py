@@ -10,7 +10,7 @@ from hexa import recipes
 from hexa.experiment import override
 from hexa.reproduce import storage
 from hexa.reproduce.plan import Request
-from hexa.reproduce.studies import Study
+from hexa.reproduce.studies import SCHEME_COSTS, Study
 from hexa.training.benchmark import benchmark
 
 Progress = Callable[[str, int, int], None]
@@ -25,11 +25,15 @@ def costs_of(
     The second stays: epochs at equal time follow from it, and a study that goes on must find its runs again.
     """
     stored: dict[str, Any] = storage.read(out / storage.COSTS) or {}
-    missing = {arm.recipe for arm in study.arms} - set(stored)
-    for recipe in sorted(missing):
-        fields = {path: value for path, value in request.fields.items() if not path.startswith("hard_examples")}
-        stored[recipe] = benchmark(override(recipes.get(recipe), fields), _REPEATS, progress=progress)
-        storage.write(out / storage.COSTS, stored)
+    needed: dict[str, set[str]] = {}
+    for arm in study.arms:
+        needed.setdefault(arm.recipe, set()).add(SCHEME_COSTS[arm.scheme])
+    fields = {path: value for path, value in request.fields.items() if not path.startswith("hard_examples")}
+    for recipe, schemes in needed.items():
+        if recipe not in stored:
+            experiment = override(recipes.get(recipe), fields)
+            stored[recipe] = benchmark(experiment, _REPEATS, schemes=schemes, progress=progress)
+            storage.write(out / storage.COSTS, stored)
     return {recipe: seconds(measured) for recipe, measured in stored.items()}
 
 

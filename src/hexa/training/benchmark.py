@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +42,13 @@ _SETTLED = 10**9
 Progress = Callable[[str, int, int], None]
 
 
-def benchmark(experiment: Experiment, repeats: int = 5, *, progress: Progress | None = None) -> dict[str, Any]:
+def benchmark(
+    experiment: Experiment,
+    repeats: int = 5,
+    *,
+    schemes: Collection[str] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
     """Measure an experiment's method, network, views and batch size in every scheme, on images of its views' size.
 
     The images are drawn, not loaded, and live on the device, as any small source does. Returns
@@ -51,13 +57,14 @@ def benchmark(experiment: Experiment, repeats: int = 5, *, progress: Progress | 
     "views_images_per_second", "end_to_end_images_per_second"}. relative_cost is time over that of scheme i;
     query_share is the time of the query's forward, loss and backward over that of the plain step, so that with shared
     gradients std+adv should cost 1 + q (REFERENCE §6.2). The whole, end to end, is that of the experiment's own scheme.
-    Schemes with hard examples that are none of the method's are left out.
+    Schemes with hard examples that are none of the method's are left out. schemes: measure these and the plain one
+    alone, and nothing naive.
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; measure at least once")
     machine = Machine.of(experiment)
     with kernels(experiment.training.deterministic):
-        bench = _Bench(experiment, machine)
+        bench = _Bench(experiment, machine, schemes)
         work = bench.work()
         counts = {name: _calibrate(machine.device, step) for name, step in work.items()}
         peaks = {
@@ -104,7 +111,7 @@ def _result(
         "precision": machine.precision,
         "query_share": round(seconds["query"] / seconds["std"], 4),
         "schemes": {name: row(name) for name in schemes},
-        "naive": {name: row(f"naive {name}") for name in NAIVE if name in schemes},
+        "naive": {name: row(f"naive {name}") for name in NAIVE if f"naive {name}" in seconds},
         "views_images_per_second": round(experiment.batch_size / seconds["views"], 1),
         "end_to_end_images_per_second": round(experiment.batch_size / seconds["end to end"], 1),
     }
@@ -151,14 +158,16 @@ class _Parts:
 class _Bench:
     """One method and one optimizer that all schemes train in turn: what differs is the objective around them."""
 
-    def __init__(self, experiment: Experiment, machine: Machine) -> None:
+    def __init__(self, experiment: Experiment, machine: Machine, only: Collection[str] | None = None) -> None:
         self.experiment, self.machine = experiment, machine
         parts = _Parts.of(experiment)
         plain = {"split": False, "clean_fraction": 1.0}
         self.schemes = {
-            name: terms for name, terms in SCHEMES.items() if not refusals(self._scheme(parts, terms, plain))
+            name: terms
+            for name, terms in SCHEMES.items()
+            if (only is None or name in {"std", *only}) and not refusals(self._scheme(parts, terms, plain))
         }
-        widest = parts.hard_examples(max(self.schemes.values(), key=len))
+        widest = parts.hard_examples(tuple(dict.fromkeys(term for terms in self.schemes.values() for term in terms)))
         # the experiment's own terms may need batch-norms that no scheme has
         own = experiment.model_dump(mode="json")["hard_examples"]
         needed = override(experiment, {"hard_examples": own | widest, "objective.split": False})
@@ -182,7 +191,7 @@ class _Bench:
             name: build_objective(self._scheme(parts, terms, plain), self.method, machine)
             for name, terms in self.schemes.items()
         }
-        for name in NAIVE:
+        for name in NAIVE if only is None else ():
             if name not in self.schemes:
                 continue
             scheme = self._scheme(parts, SCHEMES[name], plain)
