@@ -33,6 +33,7 @@ ALLOWED = {
         "core",
         "data",
         "nn",
+        "ops",
         "experiment",
         "evaluation",
         "training",

@@ -145,7 +145,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub.add_argument("--plan", action="store_true", help="print the plan with its cost, run nothing")
 
     sub = command("report", "one self-contained HTML file on one or several runs: curves, tables, hard examples")
-    sub.add_argument("runs", metavar="RUN", nargs="+", help="run folders")
+    sub.add_argument("runs", metavar="RUN", nargs="+", help="run folders, or JSON files of hexa evaluate --out")
     sub.add_argument("--out", metavar="FILE.html", required=True)
 
     sub = command(

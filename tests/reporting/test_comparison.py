@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hexa import experiment as experiments
 from hexa import recipes
 from hexa.experiment import Experiment, override
 from hexa.reporting import comparison
+from hexa.reporting.comparison import Group
 from hexa.reporting.runs import Run, read_run
 from tests.reporting.conftest import MakeRun
 
@@ -69,10 +71,17 @@ def test_facts_say_hard_examples_with_source_and_weight(make_run: MakeRun) -> No
     assert dict(comparison.facts(read_run(make_run("plain", hard_examples={}))))["Hard examples"] == "none"
 
 
-def test_only_differences_are_listed(make_run: MakeRun) -> None:
-    runs = [read_run(make_run("a")), read_run(make_run("b", seed=1, optimizer={"learning_rate": 0.1, "momentum": 0.9}))]
-    assert comparison.differences(runs).rows == (("seed", "0", "1"), ("optimizer.learning_rate", "0.06", "0.1"))
-    assert comparison.differences(runs[:1] * 2).rows == ()
+def test_only_differences_are_listed_by_part(make_run: MakeRun) -> None:
+    runs = [
+        read_run(make_run("a")),
+        read_run(make_run("b", seed=1, optimizer={"learning_rate": 0.1, "momentum": 0.9})),
+        read_run(make_run("c", optimizer={"learning_rate": 0.1, "momentum": 0.8})),
+    ]
+    assert comparison.differences(runs) == (
+        Group("", (("seed", "0", "1", "0"),)),
+        Group("optimizer", (("learning_rate", "0.06", "0.1", "0.1"), ("momentum", "0.9", "0.9", "0.8"))),
+    )
+    assert comparison.differences(runs[:1] * 2) == ()
 
 
 def test_a_part_that_some_lack_is_one_row(make_run: MakeRun) -> None:
@@ -82,7 +91,15 @@ def test_a_part_that_some_lack_is_one_row(make_run: MakeRun) -> None:
         read_run(make_run("b", hard_examples={"adversarial": full | {"epsilon": 3.0}})),
         read_run(make_run("c", hard_examples={})),
     ]
-    assert comparison.differences(runs).rows == (
-        ("hard_examples.adversarial", "present", "present", "–"),
-        ("hard_examples.adversarial.epsilon", "1.0", "3.0", "–"),
-    )
+    rows = (("adversarial", "present", "present", "–"), ("adversarial.epsilon", "1.0", "3.0", "–"))
+    assert comparison.differences(runs) == (Group("hard_examples", rows),)
+
+
+def test_environments_differ_in_what_they_are_not_when_they_were(make_run: MakeRun) -> None:
+    folders = [make_run("a"), make_run("b")]
+    fields = {"device": "Some CPU", "time": "2026-01-02", "versions": {"torch": "2.11.0", "numpy": "2"}, "processes": 1}
+    (folders[0] / "environment.json").write_text(json.dumps(fields))
+    fields |= {"time": "2026-01-03", "versions": {"torch": "2.15.0", "numpy": "2"}, "command": ["hexa"]}
+    (folders[1] / "environment.json").write_text(json.dumps(fields))
+    runs = [read_run(folder) for folder in folders]
+    assert comparison.other_environments(runs) == (Group("versions", (("torch", "2.11.0", "2.15.0"),)),)

@@ -206,14 +206,14 @@ def test_several_runs_are_compared(make_run: MakeRun, tmp_path: Path) -> None:
     assert drawn["loss/cutmix"] == ["a", "b"]
     fields = [text for tag, text in page.texts if tag == "code"]
     assert "seed" in fields
-    assert "hard_examples.cutmix" in fields
+    assert "cutmix" in fields
     assert "batch_size" not in fields
     assert "Mean ± standard deviation over seeds" in page.text
     assert any(tag == "strong" for tag, _ in page.texts)
 
 
 def test_published_rows_only_beside_their_recipe(make_run: MakeRun, tmp_path: Path) -> None:
-    assert "Published counterpart" not in page_of([make_run("a")], tmp_path).text
+    assert "Beside published" not in page_of([make_run("a")], tmp_path).text
     named = make_run("b", recipe="imagenet-hexa-moco-200", epochs=200)
     page = page_of([named], tmp_path)
     cells = [text for tag, text in page.texts if tag in ("td", "th")]
@@ -223,6 +223,18 @@ def test_published_rows_only_beside_their_recipe(make_run: MakeRun, tmp_path: Pa
     assert "BYOL" not in page.text
     short = make_run("c", recipe="imagenet-hexa-moco-200", epochs=20)
     assert "20 epochs, the published row 200: they are not comparable" in page_of([short], tmp_path).text
+
+
+def test_an_evaluation_alone_is_compared_with_runs(make_run: MakeRun, tmp_path: Path) -> None:
+    alone = tmp_path / "resnet50.json"
+    alone.write_text(json.dumps({"protocol": "knn/k200-t0.07", "data": "digits", "metrics": {"top1": 12.25}}))
+    page = page_of([make_run("a"), alone], tmp_path)
+    cells = [text for tag, text in page.texts if tag in ("td", "th")]
+    assert "12.2" in cells
+    assert "evaluated" in [text for tag, text in page.texts if tag == "span"]
+    alone.write_text("{}")
+    with pytest.raises(UserError, match=r"resnet50\.json: no result"):
+        report([alone], tmp_path / "x.html")
 
 
 def test_no_run_no_report(tmp_path: Path, make_run: MakeRun) -> None:

@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 
 from hexa.reporting import scores
-from hexa.reporting.runs import read_run
+from hexa.reporting.runs import Run, read_run
 from tests.reporting.conftest import MakeRun
 
 
@@ -101,3 +101,23 @@ def test_encoders_are_told_apart_where_there_are_several(make_run: MakeRun) -> N
     run = read_run(with_results(make_run(), one, two))
     rows = scores.evaluations([run, run], ["a", "b"]).rows
     assert [row[0] for row in rows] == ["knn (query · main)", "knn (key · main)"]
+
+
+def test_methods_meet_in_one_row_though_their_encoders_and_sources_have_other_names(make_run: MakeRun) -> None:
+    def run(name: str, top1: float, source: str, encoder: str, fingerprint: str = "abc") -> Run:
+        result = {
+            "protocol": "knn",
+            "metrics": {"top1": top1},
+            "data": source,
+            "data_facts": {"test": {"fingerprint": fingerprint, "known_as": "CIFAR-10"}},
+            "backbone_facts": {"encoder": encoder},
+        }
+        return read_run(with_results(make_run(name), result))
+
+    runs = [
+        run("a", 1.0, "parquet:here", "query"),
+        run("b", 2.0, "parquet:/there", "teacher"),
+        run("c", 3.0, "parquet:here", "query", "another"),
+    ]
+    rows = scores.evaluations(runs, ["a", "b", "c"]).rows
+    assert rows == (("knn", "CIFAR-10", "top1", "1.0", "2.0", "–"), ("knn", "CIFAR-10", "top1", "–", "–", "3.0"))

@@ -86,12 +86,34 @@ def _changes(config: Record) -> Record:
     return changes
 
 
-def differences(runs: Sequence[Run]) -> Grid:
-    """The configuration fields in which the runs differ, a row a field, a column a run.
+@dataclass(frozen=True)
+class Group:
+    """Fields of one part of a configuration: rows of (field within the part, a cell a run)."""
+
+    name: str
+    rows: tuple[tuple[str, ...], ...]
+
+
+def differences(runs: Sequence[Run]) -> tuple[Group, ...]:
+    """The configuration fields in which the runs differ, by the part that they belong to (views, method …).
 
     A part that some runs lack altogether, such as a hard example, is one row; its fields follow where they differ.
     """
-    flat = [flatten(run.config) for run in runs]
+    return _grouped(_differing([flatten(run.config) for run in runs]))
+
+
+def other_environments(runs: Sequence[Run]) -> tuple[Group, ...]:
+    """The same of what they ran on: versions, machine, precision; what differs between any two runs is left out."""
+    kept = [{key: value for key, value in run.environment.items() if key not in _OF_ONE_RUN} for run in runs]
+    return _grouped(_differing([flatten(fields) for fields in kept]))
+
+
+#: Fields of environment.json that tell when and by whom, not on what.
+_OF_ONE_RUN = ("time", "command", "launcher", "process", "resumed")
+
+
+def _differing(flat: Sequence[Record]) -> list[tuple[str, ...]]:
+    """(dotted path, a cell a run) of the fields that are not the same in all."""
     rows: dict[str, tuple[str, ...]] = {}
     for path in dict.fromkeys(path for fields in flat for path in fields):
         part = path.rpartition(".")[0]
@@ -101,7 +123,16 @@ def differences(runs: Sequence[Run]) -> Grid:
         cells = [text(fields[path]) if path in fields else NOTHING for fields in flat]
         if len({cell for cell, there in zip(cells, has, strict=True) if there}) > 1:
             rows[path] = (path, *cells)
-    return Grid(("field",), tuple(rows.values()))
+    return list(rows.values())
+
+
+def _grouped(rows: Sequence[tuple[str, ...]]) -> tuple[Group, ...]:
+    """By the first part of the path; fields that belong to no part come first."""
+    groups: dict[str, list[tuple[str, ...]]] = {"": []}
+    for path, *cells in rows:
+        part, _, field = path.partition(".")
+        groups.setdefault(part if field else "", []).append((field or part, *cells))
+    return tuple(Group(part, tuple(members)) for part, members in groups.items() if members)
 
 
 def listed(fields: Record) -> list[tuple[str, str]]:

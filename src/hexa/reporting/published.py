@@ -160,15 +160,33 @@ FINE_TUNE = Table(
 )
 """REFERENCE §8.5."""
 
+TABLES = (LINEAR, LOW_SHOT, SEMI_SUPERVISED, DETECTION, FINE_TUNE)
+
 COUNTERPARTS = {
     "imagenet-moco-v2-200": ("MoCo-v2", 200),
     "imagenet-moco-v2-800": ("MoCo-v2", 800),
     "imagenet-hexa-moco-200": ("HEXA-MoCo", 200),
     "imagenet-hexa-moco-800": ("HEXA-MoCo", 800),
+    "imagenet-moco-v1-200": ("MoCo", 200),
+    "imagenet-simclr": ("SimCLR", 1000),
+    "imagenet-instdisc": ("InstDisc", 200),
+    "imagenet-pirl": ("PIRL", 800),
+    "imagenet-infomin": ("InfoMin", 800),
+    "imagenet-deepcluster-v2-200": ("DeepCluster-v2", 200),
+    "imagenet-hexa-dcluster-200": ("HEXA-D", 200),
+    "imagenet-hexa-dcluster-8crop-200": ("HEXA-D (8-crop)", 200),
+    "imagenet-hexa-dcluster-8crop-800": ("HEXA-D (8-crop)", 800),
+    "imagenet-hexa-dcluster-plus-8crop-200": ("HEXA-D+ (8-crop)", 200),
+    "imagenet-hexa-dcluster-plus-8crop-800": ("HEXA-D+ (8-crop)", 800),
 }
 """The published row that a recipe sets out to repeat. A recipe that is not here has no published counterpart."""
 
-_SIBLINGS = {"MoCo-v2": "HEXA-MoCo", "HEXA-MoCo": "MoCo-v2"}
+#: The same method with and without hard examples.
+_FAMILIES = (
+    {"MoCo-v2", "HEXA-MoCo"},
+    {"DeepCluster-v2", "HEXA-D"},
+    {"DeepCluster-v2 (8-crop)", "HEXA-D (8-crop)", "HEXA-D+ (8-crop)"},
+)
 
 
 def counterpart(recipe: str) -> Row | None:
@@ -185,7 +203,8 @@ def rows_for(recipe: str) -> list[Row]:
     own = counterpart(recipe)
     if own is None:
         return []
-    shown = {("Supervised", None), (own.method, own.epochs), (_SIBLINGS.get(own.method), own.epochs)}
+    family = next((names for names in _FAMILIES if own.method in names), {own.method})
+    shown = {("Supervised", None), *((name, own.epochs) for name in family)}
     return [row for row in LINEAR.rows if (row.method, row.epochs) in shown]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,15 +14,17 @@ import jinja2
 from markupsafe import Markup
 
 from hexa.config import UserError
-from hexa.reporting import comparison, curves, published, scores
-from hexa.reporting.runs import Record, Run, is_number, read_run
+from hexa.reporting import comparison, counterparts, curves, scores
+from hexa.reporting.runs import Run, is_number, read_run
 from hexa.reporting.tables import format_duration, format_number
 from hexa.runtime import processes
 
 if TYPE_CHECKING:
     from hexa.reporting.gallery import Pixels
 
-GALLERY = "gallery.png"
+GALLERY, CLUSTERS = "gallery.png", "clusters.png"
+Maker = Callable[[Path, str | None, Path], Path]
+"""Writes pictures of a run folder, of a source or the run's own, to a file."""
 _LARGEST_TILE = 128
 """Pictures are carried at most this large, in pixels; larger ones are thinned."""
 
@@ -32,7 +34,8 @@ def report(runs: Sequence[Path | str], out: Path | str) -> Path:
 
     It needs no network and no other file: figures are inline SVG, pictures data URIs. Several runs are compared: fields
     in which they differ, curves overlaid, evaluations side by side. What is missing or broken in a run is said in the
-    report. A run without a gallery of its hard examples gets one (`gallery.png`) if its network and data are at hand.
+    report. A run without a gallery of its hard examples, or of clusters of its features, gets one (`gallery.png`,
+    `clusters.png`) if its network and data are at hand. An evaluation's JSON file may stand for a run.
     Raises UserError for a folder that is no run, or no run at all.
     """
     if not runs:
@@ -74,9 +77,8 @@ def render(runs: Sequence[Run]) -> str:
         evaluation=scores.evaluations(runs, names),
         seeds=scores.over_seeds(runs, names),
         differences=comparison.differences(runs),
-        published=[block for run, name in zip(runs, names, strict=True) if (block := _published(run, name))],
-        published_columns=published.LINEAR.columns,
-        published_source=published.LINEAR.title,
+        environments=comparison.other_environments(runs),
+        published=counterparts.blocks(runs, names),
     )
 
 
@@ -97,11 +99,12 @@ def _page(run: Run, name: str, slot: int) -> dict[str, Any]:
         "slot": slot % 8,
         "folder": str(run.folder),
         "state": _state(run),
-        "good": run.state == "finished",
+        "good": run.state in ("finished", "evaluated"),
         "facts": comparison.facts(run),
         "headline": _headline(run),
         "command": comparison.command(run),
-        "gallery": _gallery(run),
+        "gallery": _pictures(run, GALLERY, "checkpoints/step-*.pt", _visualize),
+        "clusters": _pictures(run, CLUSTERS, "backbone.safetensors", _clusters),
         "warnings": run.warnings,
         "problems": run.problems,
         "environment": comparison.listed(run.environment),
@@ -129,7 +132,7 @@ def _headline(run: Run) -> list[tuple[str, str, str]]:
         metric, value = next(iter(result["metrics"].items()), ("", None))
         if is_number(value):
             label = scores.protocol(result)
-            shown.append((label, f"{value:.1f} %", " · ".join(filter(None, [metric, _data(result)]))))
+            shown.append((label, f"{value:.1f} %", " · ".join(filter(None, [metric, scores.data(result)]))))
     if run.seconds is not None:
         shown.append(("Training time", format_duration(run.seconds), comparison.device(run)))
     rates = sorted(line["images_per_second"] for line in run.train if is_number(line.get("images_per_second")))
@@ -140,43 +143,19 @@ def _headline(run: Run) -> list[tuple[str, str, str]]:
     return shown
 
 
-def _data(result: Record) -> str:
-    return comparison.text(result["data"]) if result.get("data") is not None else ""
-
-
-def _published(run: Run, name: str) -> dict[str, Any] | None:
-    """The published rows that belong to the recipe of the run, and whether it was changed since."""
-    own = published.counterpart(str(run.config.get("recipe", "")))
-    if own is None:
-        return None
-    return {
-        "name": name,
-        "own": own,
-        "rows": published.rows_for(str(run.config["recipe"])),
-        "epochs": run.config.get("epochs"),
-        "same_epochs": run.config.get("epochs") == own.epochs,
-    }
-
-
-def _gallery(run: Run) -> Picture:
-    """The pictures of the run's gallery file, which is made if there is none or only an older one."""
+def _pictures(run: Run, name: str, made_from: str, make: Maker) -> Picture:
+    """The pictures of a file of the run, which is made if there is none or one older than the files it is made from."""
     from hexa.reporting.gallery import Gallery
 
-    path = run.folder / GALLERY
+    path = run.folder / name
     reason = ""
-    if run.config and _outdated(path, run.folder) and processes.world_size() > 1:
-        reason = "made where one process runs; 'hexa report' adds them"
-    elif run.config and _outdated(path, run.folder):
-        try:
-            from hexa.reporting.visualize import visualize
-
-            visualize(run.folder, None, path)
-        except UserError as error:
-            reason = str(error)
-        except Exception as error:  # a page about the rest of the run is better than none
-            reason = f"{type(error).__name__}: {error}"
+    if run.config and _outdated(path, run.folder.glob(made_from)):
+        if processes.world_size() > 1:
+            reason = "made where one process runs; 'hexa report' adds them"
+        else:
+            reason = _why_not(make, run.folder, path)
     if not path.is_file():
-        return Picture(missing=reason or "the run has no configuration to make it from")
+        return Picture(missing=reason or "there is no configuration to make them from")
     try:
         gallery = Gallery.load(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -186,18 +165,38 @@ def _gallery(run: Run) -> Picture:
     for row in range(gallery.num_images):
         cells = []
         for column in gallery.columns:
-            alternative = f"{column.title} of image {row + 1}"
+            alternative = f"{column.title}, row {row + 1}" + (f": {column.captions[row]}" * bool(column.captions[row]))
             cells.append((_data_uri(column.tiles[row][::step, ::step]), column.captions[row], alternative))
         rows.append(tuple(cells))
     size = gallery.columns[0].tiles.shape[1] // step
     return Picture(tuple(column.title for column in gallery.columns), tuple(rows), size)
 
 
-def _outdated(path: Path, folder: Path) -> bool:
-    if not path.is_file():
-        return True
-    made = path.stat().st_mtime
-    return any(checkpoint.stat().st_mtime > made for checkpoint in folder.glob("checkpoints/step-*.pt"))
+def _why_not(make: Maker, folder: Path, path: Path) -> str:
+    """Make the pictures; the reason if that fails: a page about the rest of the run is better than none."""
+    try:
+        make(folder, None, path)
+    except UserError as error:
+        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _visualize(folder: Path, data: str | None, out: Path) -> Path:
+    from hexa.reporting.visualize import visualize  # torch, and all that trains, is imported where it is needed
+
+    return visualize(folder, data, out)
+
+
+def _clusters(folder: Path, data: str | None, out: Path) -> Path:
+    from hexa.reporting.clusters import clusters
+
+    return clusters(folder, data, out)
+
+
+def _outdated(path: Path, sources: Iterable[Path]) -> bool:
+    return not path.is_file() or any(source.stat().st_mtime > path.stat().st_mtime for source in sources)
 
 
 def _data_uri(tile: Pixels) -> str:

@@ -40,16 +40,18 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The last part of the folder's path."""
+        """The last part of the path."""
         return self.folder.resolve().name
 
     @property
     def state(self) -> str:
-        """finished, interrupted, or unfinished (still going, or killed); unknown without a journal."""
+        """finished, interrupted, or unfinished (still going, or killed); evaluated or unknown without a journal."""
         states = [_STATES[str(event["event"])] for event in self.events if str(event.get("event")) in _STATES]
         if states:
             return states[-1]
-        return "unfinished" if self.train or self.monitor else "unknown"
+        if self.train or self.monitor:
+            return "unfinished"
+        return "evaluated" if self.results and not self.problems else "unknown"
 
     @property
     def epoch(self) -> float | None:
@@ -65,10 +67,18 @@ class Run:
 
 
 def read_run(folder: Path | str) -> Run:
-    """The run in `folder`. Missing and broken files become `problems`; raises UserError if there is no run at all."""
+    """The run in `folder`. Missing and broken files become `problems`; raises UserError if there is no run at all.
+
+    A file instead is what `hexa evaluate --out` wrote: a run of which only that result is known.
+    """
     folder = Path(folder)
+    if folder.is_file():
+        results = _results(folder, [])
+        if not results:
+            raise UserError(f"{folder}: no result of 'hexa evaluate' in it; give run folders or such JSON files")
+        return Run(folder, results=results)
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such run folder; give a folder that 'hexa pretrain' wrote")
+        raise UserError(f"{folder}: no such run folder; give a folder that 'hexa pretrain' wrote, or a result's JSON")
     if not any((folder / name).is_file() for name in ("config.yaml", "metrics.jsonl", "results.json")):
         raise UserError(f"{folder}: not a run folder (no config.yaml, metrics.jsonl or results.json in it)")
     problems: list[str] = []

@@ -59,6 +59,23 @@ def protocol(result: Record) -> str:
     return text(result.get("protocol", "?")) + (f" {text(preset)}" if named else "")
 
 
+def data(result: Record) -> str:
+    """What was scored: the name by which a data set is known, else its source; empty if the result doesn't tell."""
+    known = _test_images(result).get("known_as")
+    return text(known) if known is not None else _optional(result.get("data"))
+
+
+def _images(result: Record) -> str:
+    """What tells the scored images from others: their fingerprint, where there is one."""
+    return text(_test_images(result).get("fingerprint", data(result)))
+
+
+def _test_images(result: Record) -> Record:
+    facts = result.get("data_facts")
+    test = facts.get("test") if isinstance(facts, dict) else None
+    return test if isinstance(test, dict) else {}
+
+
 def _encoder(result: Record) -> str:
     """Which network was evaluated, and which of its batch-norms."""
     facts = result.get("backbone_facts")
@@ -71,7 +88,7 @@ def _listed(run: Run) -> Grid:
     results = newest(run)
     shown: dict[str, list[str]] = {
         "protocol": [protocol(result) for result in results],
-        "data": [_optional(result.get("data")) for result in results],
+        "data": [data(result) for result in results],
         "encoder": [_encoder(result) for result in results],
         "deviations": [_deviations(result.get("deviations")) for result in results],
         "notes": [text(result.get("notes") or "") for result in results],
@@ -89,18 +106,24 @@ def _listed(run: Run) -> Grid:
 
 
 def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Grid:
-    """A row a (protocol, data, metric), a column an arm; the best mean of each row is marked."""
-    encoders = {_encoder(result) for members in arms for run in members for result in run.results}
+    """A row a (protocol, data, metric), a column an arm; the best mean of each row is marked.
+
+    Data is the same where its test images are, however each run spelt the source. The network that was evaluated is
+    named where a run has several: methods call theirs by different names (query, teacher …).
+    """
+    several = any(len({_encoder(result) for result in run.results}) > 1 for members in arms for run in members)
     found: dict[tuple[str, ...], list[list[Score]]] = {}
+    names: dict[str, str] = {}
     for number, members in enumerate(arms):
         for result in (result for run in members for result in newest(run)):
-            named = protocol(result) + (f" ({_encoder(result)})" if len(encoders) > 1 else "")
+            named = protocol(result) + (f" ({_encoder(result)})" if several else "")
+            images = _images(result)
+            names.setdefault(images, data(result))
             for metric, score in _scores(result["metrics"]):
-                place = (named, _optional(result.get("data")), metric)
-                found.setdefault(place, [[] for _ in arms])[number].append(score)
+                found.setdefault((named, images, metric), [[] for _ in arms])[number].append(score)
     rows, best = [], set()
-    for row, (described, cells) in enumerate(found.items()):
-        rows.append((*described, *map(_shown, cells)))
+    for row, ((named, images, metric), cells) in enumerate(found.items()):
+        rows.append((named, names[images], metric, *map(_shown, cells)))
         means = [statistics.fmean(score.value for score in cell) if cell else -math.inf for cell in cells]
         if len({mean for mean in means if mean > -math.inf}) > 1:
             best |= {(row, 3 + column) for column, mean in enumerate(means) if mean == max(means)}

@@ -1,0 +1,297 @@
+"""The report in a real browser, Debian's chromium, without a window: what it looks like to the DOM, not to a parser.
+
+The page is put into frames of the wanted sizes, as a phone would show it, and a script beside them writes down what it
+finds. One start of the browser serves many tests. Nothing is fetched: the page is one file.
+"""
+
+from __future__ import annotations
+
+import html
+import itertools
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hexa.reporting.report import report
+from tests.reporting.conftest import write_run
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+QUIET = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+LIGHT, DARK = 1, 0
+
+
+SCRIPTS: dict[str, tuple[str, int]] = {}
+"""Name: function body with the page's `d` (document) and `w` (window), and the width of the frame it runs in."""
+
+
+def start(arguments: list[str], folder: Path) -> str:
+    command = [str(CHROMIUM), *QUIET, f"--user-data-dir={folder / 'profile'}", "--window-size=1400,1000", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def look(page: Path, scheme: int, folder: Path) -> dict[str, Any]:
+    """What every script returns, each in a frame of its own."""
+    frame = html.escape(page.read_text(encoding="utf-8"))
+    frames = "".join(
+        f'<iframe id="{name}" style="border:0;width:{width}px;height:900px" srcdoc="{frame}"></iframe>'
+        for name, (_, width) in SCRIPTS.items()
+    )
+    bodies = ",".join(f"{json.dumps(name)}: (d, w) => {{{script}}}" for name, (script, _) in SCRIPTS.items())
+    host = folder / "host.html"
+    host.write_text(
+        f'{frames}<pre id="found"></pre><script>const scripts = {{{bodies}}}, found = {{}};'
+        "window.onload = () => { for (const [name, script] of Object.entries(scripts)) {"
+        "const frame = document.getElementById(name);"
+        "try { found[name] = script(frame.contentDocument, frame.contentWindow); }"
+        "catch (error) { found[name] = String(error); } }"
+        "document.getElementById('found').textContent = JSON.stringify(found); };</script>",
+        encoding="utf-8",
+    )
+    shown = start([f"--blink-settings=preferredColorScheme={scheme}", "--dump-dom", host.as_uri()], folder)
+    found = re.search(r'<pre id="found">(.+?)</pre>', shown, re.DOTALL)
+    assert found is not None, "the page was not loaded"
+    seen: dict[str, Any] = json.loads(html.unescape(found[1]))
+    return seen
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three runs: with a long name, with results on VOC07, with a warning, without a part that the others have."""
+    root = tmp_path_factory.mktemp("runs")
+    long = "a-rather-long-name-of-a-run-without-any-place-to-break-it-0123456789"
+    folders = [
+        write_run(root / "a"),
+        write_run(root / long, seed=1, optimizer={"learning_rate": 0.1}),
+        write_run(root / "c", hard_examples={}),
+    ]
+    with (folders[0] / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"event": "warning", "step": 40, "message": "the loss is stuck"}) + "\n")
+    voc = {"test": {"known_as": "VOC07", "images": 4952, "fingerprint": "x"}}
+    shots = {"protocol": "low-shot/pcl", "metrics": {f"mAP@{n}": 40.0 + n for n in (2, 4, 8, 16, 32)}}
+    (folders[1] / "results.json").write_text(
+        json.dumps([shots | {"data_facts": voc, "data": "voc:somewhere/VOCdevkit"}])
+    )
+    return report(folders, root / "report.html")
+
+
+@pytest.fixture(scope="module")
+def light(page: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return look(page, LIGHT, tmp_path_factory.mktemp("light"))
+
+
+@pytest.fixture(scope="module")
+def dark(page: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return look(page, DARK, tmp_path_factory.mktemp("dark"))
+
+
+OVERFLOW = """
+        d.querySelectorAll("details").forEach((one) => { one.open = true; });
+        const outside = [...d.querySelectorAll("body *")].filter((e) => {
+            const box = e.getBoundingClientRect();
+            return box.width && box.right > w.innerWidth + 1 && !e.closest(".scroll, pre, svg, .unseen, .skip");
+        });
+        const deaf = [...d.querySelectorAll(".scroll, pre")].filter(
+            (e) => e.scrollWidth > e.clientWidth + 1 && e.tabIndex !== 0);
+        return [d.documentElement.scrollWidth, w.innerWidth, outside.map((e) => e.outerHTML.slice(0, 80)),
+                deaf.map((e) => e.outerHTML.slice(0, 80))];
+"""
+SCRIPTS |= {f"at{width}": (OVERFLOW, width) for width in (320, 390, 1280)}
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_the_page_never_scrolls_sideways(light: dict[str, Any], width: int) -> None:
+    """Also with everything unfolded; wide tables scroll in containers of their own, which the keyboard reaches."""
+    scrolled, inner, outside, deaf = light[f"at{width}"]
+    assert inner == width
+    assert scrolled <= width
+    assert outside == []
+    assert deaf == []
+
+
+SCRIPTS["toggle"] = (
+    """
+        const count = () => [...d.querySelectorAll("svg [data-series=c]")].filter(
+            (e) => e.style.display !== "none").length;
+        const button = d.querySelector(".runs-legend li[data-series=c] button");
+        const said = [[button.getAttribute("aria-pressed"), count()]];
+        for (let i = 0; i < 2; i++) { button.click(); said.push([button.getAttribute("aria-pressed"), count()]); }
+        const all = (name) => d.querySelectorAll(`svg [data-series=${name}]`).length;
+        return [said, all("c"), all("a")];
+    """,
+    1280,
+)
+
+
+def test_a_name_hides_its_curve_everywhere_and_brings_it_back(light: dict[str, Any]) -> None:
+    said, of_c, of_a = light["toggle"]
+    assert said == [["true", of_c], ["false", 0], ["true", of_c]]
+    assert of_a > of_c > 0  # c has no hard examples
+
+
+SCRIPTS["smooth"] = (
+    """
+        const chart = d.querySelector("figure[data-key='loss/std'] svg");
+        const ys = () => chart.querySelector("[data-series=a]:not(.raw)").getAttribute("points").split(" ").map(
+            (point) => +point.split(",")[1]);
+        const before = ys(), range = d.querySelector(".smoothing input");
+        range.value = 0.5;
+        range.dispatchEvent(new w.Event("input"));
+        const after = ys();
+        range.value = 0;
+        range.dispatchEvent(new w.Event("input"));
+        return [before, after, ys()];
+    """,
+    1280,
+)
+
+
+def test_smoothing_is_the_mean_that_forgets(light: dict[str, Any]) -> None:
+    before, after, again = light["smooth"]
+    mean, weight, expected = 0.0, 0.0, []
+    for y in before:
+        mean, weight = 0.5 * mean + 0.5 * y, 0.5 * weight + 0.5
+        expected.append(mean / weight)
+    assert after == pytest.approx(expected, abs=0.2)
+    assert after != pytest.approx(before, abs=0.5)
+    assert again == pytest.approx(before, abs=0.2)
+
+
+SCRIPTS["arrows"] = (
+    """
+        const chart = d.querySelector("figure[data-key='loss/std'] svg");
+        const press = (key) => chart.dispatchEvent(new w.KeyboardEvent("keydown", { key, bubbles: true }));
+        const read = () => [...d.querySelectorAll(".hint b")].slice(1).map((e) => +e.textContent);
+        press("End");
+        const end = read();
+        press("Home");
+        const home = read();
+        press("Escape");
+        return [end, home, d.querySelectorAll(".hint").length, JSON.parse(chart.dataset.chart).series.map((s) => s.y)];
+    """,
+    1280,
+)
+
+
+def test_arrow_keys_read_a_chart(light: dict[str, Any]) -> None:
+    end, home, hints, series = light["arrows"]
+    assert end == [pytest.approx(values[-1], rel=1e-3) for values in series]
+    assert home == [pytest.approx(values[0], rel=1e-3) for values in series]
+    assert hints == 0
+
+
+SCRIPTS["focus"] = (
+    """
+        d.querySelectorAll("details").forEach((one) => { one.open = true; });
+        const controls = [...d.querySelectorAll("a[href], button, input, summary, [tabindex='0']")];
+        const bad = controls.filter((e) => {
+            e.focus({ focusVisible: true });
+            const style = w.getComputedStyle(e);
+            const seen = (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1) || e.matches(".skip");
+            const named = e.textContent.trim() || e.getAttribute("aria-label") || e.closest("label");
+            return d.activeElement !== e || !seen || !named;
+        });
+        const skip = d.querySelector(".skip");
+        skip.focus();
+        const box = skip.getBoundingClientRect();
+        return [controls.length, bad.map((e) => e.outerHTML.slice(0, 120)), box.left >= 0 && box.top >= 0,
+                d.querySelector(skip.getAttribute("href")) !== null, d.body.firstElementChild === skip];
+    """,
+    1280,
+)
+
+
+def test_every_control_shows_its_focus_and_has_a_name(light: dict[str, Any]) -> None:
+    count, bad, *skip = light["focus"]
+    assert count > 40
+    assert bad == []
+    assert skip == [True, True, True]
+
+
+# WCAG 2.1: relative luminance, contrast of at least 4.5 for texts; charts' texts and swatches at least 3
+CONTRAST = """
+    d.querySelectorAll("details").forEach((one) => { one.open = true; });
+    const channel = (v) => (v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+    const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    const rgb = (colour) => {
+        canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+        return [...canvas.getImageData(0, 0, 1, 1).data];
+    };
+    const behind = (e) => {
+        const layers = [];
+        for (let up = e; up; up = up.parentElement) layers.push(rgb(w.getComputedStyle(up).backgroundColor));
+        return layers.reverse().reduce((under, over) => under.map((v, i) => v + (over[i] - v) * over[3] / 255),
+            [255, 255, 255]);
+    };
+    const ratio = (a, b) => {
+        const [x, y] = [light(a), light(b)].sort((p, q) => q - p);
+        return (x + 0.05) / (y + 0.05);
+    };
+    const found = {};
+    for (const e of d.querySelectorAll("body *")) {
+        const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+        if (!own || e.closest("script, style, .unseen, .skip") || !e.getClientRects().length) continue;
+        const style = w.getComputedStyle(e);
+        const colour = e.closest("svg") ? style.fill : style.color;
+        const contrast = ratio(rgb(colour), behind(e));
+        if (contrast < 4.5) found[e.outerHTML.slice(0, 90)] = contrast;
+    }
+    for (const e of d.querySelectorAll(".swatch")) {
+        const contrast = ratio(rgb(w.getComputedStyle(e).backgroundColor), behind(e.parentElement));
+        if (contrast < 3) found[e.outerHTML] = contrast;
+    }
+    return [w.getComputedStyle(d.body).backgroundColor, found];
+"""
+
+
+SCRIPTS["contrast"] = (CONTRAST, 1280)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_stand_out_in_light_and_dark(scheme: str, request: pytest.FixtureRequest) -> None:
+    paper, poor = request.getfixturevalue(scheme)["contrast"]
+    red = int(re.findall(r"\d+", paper)[0])
+    assert (red > 128) == (scheme == "light")
+    assert poor == {}
+
+
+SCRIPTS["structure"] = (
+    """
+        return [[...d.querySelectorAll("h1, h2, h3, h4")].map((e) => +e.tagName[1]),
+            [...d.querySelectorAll("img")].filter((e) => !e.alt.trim()).length,
+            [...d.querySelectorAll("svg")].filter((e) => !e.getAttribute("aria-label") && !e.ariaHidden).length,
+            [...d.querySelectorAll("nav a")].filter((e) => !d.querySelector(e.getAttribute("href"))).length];
+    """,
+    1280,
+)
+
+
+def test_headings_descend_one_by_one_and_pictures_have_words(light: dict[str, Any]) -> None:
+    levels, *without = light["structure"]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    assert without == [0, 0, 0]
+
+
+def test_it_can_be_printed(page: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.pdf"
+    start(["--no-pdf-header-footer", f"--print-to-pdf={out}", page.as_uri()], tmp_path)
+    pages = len(re.findall(rb"/Type\s*/Page\b", out.read_bytes()))
+    assert 2 <= pages <= 25

@@ -1,0 +1,74 @@
+"""Results above the published rows of their protocol."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hexa.reporting import counterparts, published
+from hexa.reporting.runs import Run, read_run
+from tests.reporting.conftest import MakeRun
+
+
+def run_with(folder: Path, *results: dict[str, Any]) -> Run:
+    (folder / "results.json").write_text(json.dumps(results))
+    return read_run(folder)
+
+
+def result(protocol: str, metrics: dict[str, float], known_as: str, images: int, **more: Any) -> dict[str, Any]:
+    test = {"known_as": known_as, "images": images, "fingerprint": known_as}
+    return {
+        "protocol": protocol,
+        "metrics": metrics,
+        "data": known_as,
+        "data_facts": {"test": test},
+        "options": {},
+        **more,
+    }
+
+
+def test_results_of_several_runs_share_the_table_and_its_columns(make_run: MakeRun) -> None:
+    linear = "linear/moco"
+    runs = [
+        run_with(
+            make_run("a", epochs=200),
+            result(linear, {"top1": 90.0}, "CIFAR-10", 10_000),
+            result(linear, {"top1": 71.0}, "CIFAR-100", 10_000),
+            result("knn/k200", {"top1": 50.0}, "CIFAR-10", 10_000),
+        ),
+        run_with(make_run("b", epochs=3), result(linear, {"top1": 40.0}, "CIFAR-10", 500)),
+        run_with(make_run("c"), {"protocol": 7, "metrics": {"top1": 1}, "data_facts": "odd"}),
+    ]
+    (block,) = counterparts.blocks(runs, ["a", "b", "c"])
+    assert block.columns == ("CIFAR-10", "CIFAR-100")
+    assert [(one.name, one.epochs, one.values) for one in block.ours] == [
+        ("a", "200", (90.0, 71.0)),
+        ("b", "3", (40.0, None)),
+    ]
+    assert block.ours[0].remark == ""
+    assert "10,000 test images, here 500" in block.ours[1].remark
+    named = {(row.method, row.epochs): row.values for row in block.rows}
+    assert named["HEXA-MoCo", 800] == (91.5, 73.2)
+    assert ("InstDisc", 200) not in named  # nothing on CIFAR was published for it
+    assert block.marked == frozenset()
+
+
+def test_the_row_that_a_recipe_repeats_is_marked_and_shown_without_results_too(make_run: MakeRun) -> None:
+    recipe = "imagenet-hexa-dcluster-200"
+    done = run_with(make_run("a", recipe=recipe), result("linear/swav", {"top1": 60.0}, "ImageNet", 50_000))
+    (block,) = counterparts.blocks([done], ["a"])
+    assert block.marked == {("HEXA-D", 200)}
+    (alone,) = counterparts.blocks([run_with(make_run("b", recipe=recipe, epochs=200))], ["b"])
+    assert [row.method for row in alone.rows] == ["Supervised", "DeepCluster-v2", "HEXA-D"]
+    assert alone.ours[0].remark == "not evaluated so yet"
+
+
+def test_every_counterpart_is_a_row_of_a_recipe_that_exists() -> None:
+    from hexa import recipes
+
+    for recipe in published.COUNTERPARTS:
+        own = published.counterpart(recipe)
+        assert own is not None, recipe
+        assert recipes.get(recipe).epochs == own.epochs
+        assert own in published.rows_for(recipe)
