@@ -7,6 +7,7 @@ from typing import Literal
 import pydantic
 
 from hexa.config import Config
+from hexa.training import trackers
 
 
 class TrainingConfig(Config):
@@ -38,5 +39,7 @@ class TrainingConfig(Config):
     """How many checkpoints are kept, the newest ones."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
+    tracker: trackers.Name | None = None
+    """Report to wandb (Weights & Biases) or mlflow too; the address and the account are what these are told."""
     report: bool = True
     """Write report.html at the end."""

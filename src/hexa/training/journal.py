@@ -1,4 +1,4 @@
-"""What a run writes down while it goes: metrics.jsonl, TensorBoard events and environment.json."""
+"""What a run writes down while it goes: metrics.jsonl, TensorBoard events, a tracker, and environment.json."""
 
 from __future__ import annotations
 
@@ -19,22 +19,29 @@ from typing import Any, Self
 import torch
 
 from hexa.runtime import peers, processes
+from hexa.training.trackers import State, Tracking
 
 METRICS, ENVIRONMENT = "metrics.jsonl", "environment.json"
 #: Events that are numbers over time: of a step, of a monitor, of what a method does between epochs.
 METRIC_EVENTS = ("train", "monitor", "epoch")
+_STATES: dict[str, State] = {"end": "finished", "interrupted": "interrupted"}
 _PACKAGES = ("hexa", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn", "safetensors")
 
 
 class Journal:
-    """Appends events to metrics.jsonl, one JSON object a line, and mirrors their numbers to TensorBoard.
+    """Appends events to metrics.jsonl, one JSON object a line, and mirrors their numbers to TensorBoard and a tracker.
 
-    A journal without folder writes nothing: that of every process but the main one. Opened at a step, as a resumed run
+    A tracker also hears how the sitting ended, and `results`, the final numbers, which whoever has them sets. A journal without folder writes nothing: that of every process but the main one. Opened at a step, as a resumed run
     does, it first drops the lines after that step, and a last line that was cut short, so that no step appears twice.
     """
 
-    def __init__(self, folder: Path | None, step: int = 0, tensorboard: bool = True) -> None:
+    def __init__(
+        self, folder: Path | None, step: int = 0, tensorboard: bool = True, tracking: Tracking | None = None
+    ) -> None:
         self.folder = folder
+        self.results: Mapping[str, object] = {}
+        self._tracking = tracking
+        self._state: State = "failed"
         self._step = step
         self._tensorboard = tensorboard and folder is not None
         self._events: Any = None
@@ -51,10 +58,14 @@ class Journal:
             line["time"] = now()
         self._file.write(json.dumps({key: _plain(value) for key, value in line.items()}) + "\n")
         self._file.flush()
+        self._state = _STATES.get(event, self._state)
         if event in METRIC_EVENTS:
-            self._mirror(event, step, values)
+            named = {f"monitor/{name}" if event == "monitor" else name: value for name, value in values.items()}
+            self._to_tensorboard(step, named)
+            if self._tracking is not None:
+                self._tracking.log(named, step)
 
-    def _mirror(self, event: str, step: int, values: Mapping[str, object]) -> None:
+    def _to_tensorboard(self, step: int, values: Mapping[str, object]) -> None:
         if not self._tensorboard:
             return
         assert self.folder is not None
@@ -65,10 +76,12 @@ class Journal:
             self._events = SummaryWriter(str(self.folder / "tensorboard"), purge_step=self._step + 1)
         for name, value in values.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                self._events.add_scalar(f"monitor/{name}" if event == "monitor" else name, value, step)
+                self._events.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Flush and close the files."""
+        """Flush and close the files, the tracker first: it may have something to complain of."""
+        if self._tracking is not None:
+            self._tracking.finish(self._state, self.results)
         if self.folder is not None:
             self._file.close()
         if self._events is not None:

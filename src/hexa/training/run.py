@@ -10,16 +10,18 @@ import torch
 from rich.console import Console
 
 from hexa import experiment as experiments
-from hexa.config import UserError
+from hexa.config import ConfigError, UserError
 from hexa.data import Source, open_source
 from hexa.data.loaders import PretrainLoader
 from hexa.data.views import Views
 from hexa.experiment import Experiment
 from hexa.nn import backbones
 from hexa.nn.branch_norm import plain_state_dict
+from hexa.reporting import scores
+from hexa.reporting.runs import flatten, read_run
 from hexa.runtime import checkpoints, peers, processes
 from hexa.runtime.random import Stream
-from hexa.training import optimizers
+from hexa.training import optimizers, trackers
 from hexa.training.assembly import (
     Machine,
     branch_notes,
@@ -33,6 +35,7 @@ from hexa.training.journal import ENVIRONMENT, METRICS, Journal, write_environme
 from hexa.training.monitor import Watch
 from hexa.training.neighbours import KnnMonitor
 from hexa.training.progress import Reporter
+from hexa.training.trackers import Tracking
 from hexa.training.trainer import Plan, Trainer
 
 CONFIG, BACKBONE, REPORT, CHECKPOINTS = "config.yaml", "backbone.safetensors", "report.html", "checkpoints"
@@ -131,6 +134,7 @@ def _way_on(folder: Path) -> str:
 
 
 def _run(experiment: Experiment, folder: Path, console: Console | None, machine: Machine, resumed: bool) -> None:
+    trackers.check(experiment.training.tracker)
     source = open_source(experiment.data, None if "#" in experiment.data else "train")
     setting = setting_of(experiment, len(source))
     if console is not None:  # before the images are read, which may take a while
@@ -179,8 +183,8 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
         write_environment(folder, machine.device, machine.precision, resumed)  # first: it says whose folder this is
         if not resumed:
             experiments.dump(experiment, folder / CONFIG)
-    processes.barrier()
-    with Journal(folder if processes.is_main() else None, step, experiment.training.tensorboard) as journal:
+    tracking = _tracking(experiment, folder, trainer, resumed, warnings)
+    with Journal(folder if processes.is_main() else None, step, experiment.training.tensorboard, tracking) as journal:
         trainer.reporter = Reporter(console, trainer.total_steps, step)
         trainer.journal = journal
         try:
@@ -194,11 +198,30 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
             loader.close()
         if processes.is_main():
             _finish(experiment, trainer, folder)
+            journal.results = scores.flat(read_run(folder))
             journal.write("end", trainer.step)
     processes.barrier()
     if processes.is_main():
         _write_report(experiment, folder, trainer)
     processes.barrier()
+
+
+def _tracking(
+    experiment: Experiment, folder: Path, trainer: Trainer, resumed: bool, warnings: list[str]
+) -> Tracking | None:
+    """The tracker of the main process. One that can't begin stops a new run, and is a warning for one that goes on."""
+    name, tracking, problem = experiment.training.tracker, None, None
+    if name is not None and processes.is_main():
+        try:
+            fields = flatten(experiment.model_dump(mode="json"))
+            tracking = Tracking(trackers.start(name, folder, fields, resumed), lambda message: trainer.warn([message]))
+        except ConfigError as error:
+            problem = error
+    if processes.any_of(problem is not None, trainer.device) and not resumed:
+        raise problem or ConfigError([("training.tracker", "it can't begin")])  # the main process says why
+    if problem is not None:
+        warnings.append(f"{problem}; the run goes on without it")
+    return tracking
 
 
 def _loader(experiment: Experiment, source: Source, machine: Machine) -> PretrainLoader:

@@ -1,0 +1,182 @@
+"""Experiment trackers that a run may report to beside its own files: Weights & Biases and MLflow, by one field.
+
+Where they keep their data is said to them, not to us: WANDB_PROJECT, WANDB_MODE=offline, `wandb login`;
+MLFLOW_TRACKING_URI (mlflow.db in this folder if there is none), MLFLOW_EXPERIMENT_NAME. The project, or experiment, is `hexa` if nothing else is said.
+A run notes its id there in tracker.json, and goes on under it when it is resumed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from hexa.config import ConfigError
+
+Name = Literal["wandb", "mlflow"]
+State = Literal["finished", "interrupted", "failed"]
+FILE = "tracker.json"
+#: What usually is amiss when a tracker can't begin.
+_REMEDIES = {
+    "wandb": "log in with 'wandb login', or set WANDB_MODE=offline",
+    "mlflow": "see that MLFLOW_TRACKING_URI names a server that answers, or sqlite:///mlflow.db",
+}
+
+
+class Tracker(Protocol):
+    """One run in the books of a tracker. Any method may fail; `Tracking` sees to it that training goes on."""
+
+    @property
+    def identity(self) -> str:
+        """What finds the run again."""
+        ...
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Metrics of one step."""
+        ...
+
+    def finish(self, state: State, results: Mapping[str, float]) -> None:
+        """The end of this sitting, with the final results if it is that of the run."""
+        ...
+
+
+def check(name: Name | None) -> None:
+    """Raise ConfigError if the package of a tracker isn't installed: before anything else is done."""
+    if name is not None and importlib.util.find_spec(name) is None:
+        message = f"{name} is not installed; pip install 'hexa[{name}]', or take another tracker, or none"
+        raise ConfigError([("training.tracker", message)])
+
+
+def start(name: Name, folder: Path, fields: Mapping[str, Any], resumed: bool = False) -> Tracker:
+    """Begin the run of a folder, or if it is resumed go on with it. Raises ConfigError if the tracker can't.
+
+    fields: its configuration by dotted path.
+    """
+    known = _noted(folder).get(name) if resumed else None
+    try:
+        made: Tracker = (Wandb if name == "wandb" else MLflow)(folder, fields, known)
+        noted = json.dumps({**_noted(folder), name: made.identity}) + "\n"
+        (folder / FILE).write_text(noted, encoding="utf-8")
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ConfigError([("training.tracker", f"{name} can't begin ({reason}); {_REMEDIES[name]}")]) from error
+    return made
+
+
+def _noted(folder: Path) -> dict[str, str]:
+    try:
+        noted = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return noted if isinstance(noted, dict) else {}
+
+
+class Tracking:
+    """A tracker that can do no harm: at its first failure it is given up, with one warning."""
+
+    def __init__(self, tracker: Tracker, warn: Callable[[str], None]) -> None:
+        self._tracker: Tracker | None = tracker
+        self._warn = warn
+
+    def log(self, values: Mapping[str, object], step: int) -> None:
+        """Those of `values` that are finite numbers."""
+        numbers = _numbers(values)
+        self._attempt(lambda tracker: tracker.log(numbers, step))
+
+    def finish(self, state: State, results: Mapping[str, object]) -> None:
+        """The last call."""
+        numbers = _numbers(results)
+        self._attempt(lambda tracker: tracker.finish(state, numbers))
+
+    def _attempt(self, act: Callable[[Tracker], None]) -> None:
+        if self._tracker is None:
+            return
+        try:
+            act(self._tracker)
+        except Exception as error:
+            name, self._tracker = type(self._tracker).__name__, None
+            reason = " ".join(str(error).split())[:300]
+            self._warn(f"{name} failed ({type(error).__name__}: {reason}); the run goes on without it")
+
+
+def _numbers(values: Mapping[str, object]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+
+
+class Wandb:
+    """Weights & Biases."""
+
+    def __init__(self, folder: Path, fields: Mapping[str, Any], known: str | None) -> None:
+        import wandb
+
+        self.identity = known or secrets.token_hex(4)
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "hexa"),
+            name=folder.resolve().name,
+            id=self.identity,
+            resume="allow",
+            dir=str(folder),
+            config=dict(fields),
+            settings=wandb.Settings(console="off"),  # the terminal is the progress bar's
+        )
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        self._run.log(dict(values), step=step)
+
+    def finish(self, state: State, results: Mapping[str, float]) -> None:
+        self._run.summary.update({"state": state, **results})
+        self._run.finish(exit_code=0 if state == "finished" else 1)
+
+
+class MLflow:
+    """MLflow, by its client: nothing of this process's active run or tracking address is changed."""
+
+    def __init__(self, folder: Path, fields: Mapping[str, Any], known: str | None) -> None:
+        # its seven tries, each waiting longer, would hold up training for minutes when a server has gone
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        from mlflow.entities import Param
+        from mlflow.tracking import MlflowClient
+
+        self._client = MlflowClient()
+        if known is not None:
+            self.identity = known
+            self._client.update_run(known, status="RUNNING")
+            return
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "hexa")
+        found = self._client.get_experiment_by_name(name)
+        experiment = found.experiment_id if found is not None else self._client.create_experiment(name)
+        self.identity = self._client.create_run(experiment, run_name=folder.resolve().name).info.run_id
+        params = [Param(_allowed(path), str(value)[:500]) for path, value in fields.items()]
+        for first in range(0, len(params), 100):  # at most so many at once
+            self._client.log_batch(self.identity, params=params[first : first + 100])
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        # `loss` beside `loss/std` would be a file beside a folder of its name where runs are kept as files
+        names = {name: _allowed(name if "/" in name else f"run/{name}") for name in values}
+        now = int(1000 * time.time())
+        metrics = [Metric(names[name], value, now, step) for name, value in values.items()]
+        self._client.log_batch(self.identity, metrics=metrics)
+
+    def finish(self, state: State, results: Mapping[str, float]) -> None:
+        for name, value in results.items():
+            self._client.log_metric(self.identity, _allowed(name), value)
+        status = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}[state]
+        self._client.set_terminated(self.identity, status)
+
+
+def _allowed(name: str) -> str:
+    """A name without the characters that MLflow refuses."""
+    return re.sub(r"[^\w\-./ ]", "_", name)

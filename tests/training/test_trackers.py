@@ -1,0 +1,200 @@
+"""Trackers: what they are told, that they go on where they stopped, and that they never stop a training.
+
+The adapters are tried on stand-ins of their packages, which refuse what the real ones refuse, and on the real ones,
+without a network, where they are installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from hexa.config import ConfigError, UserError
+from hexa.training import trackers
+from hexa.training.run import pretrain, resume
+from hexa.training.trackers import MLflow, Tracking, Wandb
+from tests.training.test_run import events, quiet, tiny
+
+
+class FakeWandb(types.ModuleType):
+    """Runs in memory, by id; `broken` makes every log fail."""
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.__spec__ = importlib.util.spec_from_loader("wandb", None)
+        self.runs: dict[str, dict[str, Any]] = {}
+        self.broken = self.unreachable = False
+        self.sittings = 0
+        self.Settings = lambda **options: options
+
+    def init(self, **options: Any) -> Any:
+        if self.unreachable:
+            raise ConnectionError("no\nroute to host")
+        self.sittings += 1
+        kept = self.runs.setdefault(options["id"], {"options": options, "log": [], "summary": {}, "exits": []})
+        assert options["resume"] == "allow"
+
+        def log(values: dict[str, float], step: int) -> None:
+            if self.broken:
+                raise TimeoutError("the server is gone")
+            kept["log"].append((step, values))
+
+        return types.SimpleNamespace(
+            log=log, summary=kept["summary"], finish=lambda exit_code: kept["exits"].append(exit_code)
+        )
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
+
+
+def logged(folder: Path, event: str) -> dict[int, dict[str, float]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {line["step"]: line for line in lines if line["event"] == event}
+
+
+def test_metrics_configuration_and_results_arrive(wandb: FakeWandb, tmp_path: Path) -> None:
+    out = tmp_path / "my run"
+    folder = pretrain(tiny(training__tracker="wandb", monitor__knn_every=1), out, console=quiet())
+    (run,) = wandb.runs.values()
+    assert run["options"]["name"] == "my run"
+    assert run["options"]["project"] == "hexa"
+    assert run["options"]["config"]["method.queue_size"] == 256
+    assert run["options"]["config"]["network.widths"] == [4, 8]
+    told: dict[int, dict[str, float]] = {}
+    for step, values in run["log"]:
+        told.setdefault(step, {}).update(values)
+    for step, line in logged(folder, "train").items():
+        assert told[step]["loss/std"] == pytest.approx(line["loss/std"], rel=1e-6)
+        assert told[step]["learning_rate"] == pytest.approx(line["learning_rate"], rel=1e-6)
+    (monitor,) = logged(folder, "monitor").values()
+    assert told[monitor["step"]]["monitor/knn"] == pytest.approx(monitor["knn"], rel=1e-6)
+    assert run["summary"]["state"] == "finished"
+    assert run["exits"] == [0]
+    # an evaluation that was made since is sent by the next sitting, under the same id
+    result = {"protocol": "knn/k200", "data": "digits", "metrics": {"top1": 50.5}}
+    (folder / "results.json").write_text(json.dumps([result]))
+    resume(folder, console=quiet())
+    assert len(wandb.runs) == 1
+    assert run["summary"]["results/knn/k200/digits/top1"] == 50.5
+
+
+def test_a_tracker_that_fails_in_the_middle_is_given_up_with_one_warning(wandb: FakeWandb, tmp_path: Path) -> None:
+    wandb.broken = True
+    plain = pretrain(tiny(), tmp_path / "plain", console=quiet())
+    folder = pretrain(tiny(training__tracker="wandb"), tmp_path / "run", console=(console := quiet()))
+    assert [event for event in events(folder) if event != "warning"] == events(plain)
+    (warning,) = logged(folder, "warning").values()
+    assert "Wandb failed (TimeoutError: the server is gone); the run goes on without it" in str(warning["message"])
+    assert console.file.getvalue().count("the server is gone") == 1  # type: ignore[attr-defined]
+    weights = [load_file(one / "backbone.safetensors") for one in (plain, folder)]
+    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
+
+
+def test_one_that_cannot_begin_stops_a_new_run_but_not_one_that_goes_on(wandb: FakeWandb, tmp_path: Path) -> None:
+    folder = pretrain(tiny(training__tracker="wandb"), tmp_path / "run", console=quiet())
+    (folder / "backbone.safetensors").unlink()
+    wandb.unreachable = True
+    resume(folder, console=(console := quiet()))
+    assert (folder / "backbone.safetensors").is_file()
+    assert "no route to host" in console.file.getvalue()  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match=r"training\.tracker: wandb can't begin \(no route to host\); log in with"):
+        pretrain(tiny(training__tracker="wandb"), tmp_path / "other", console=quiet())
+    assert not (tmp_path / "other" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_missing_package_is_said_before_anything_is_done(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda *_: None)
+    with pytest.raises(ConfigError, match=rf"training\.tracker: {name} is not installed; pip install 'hexa\[{name}\]'"):
+        trackers.check(name)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="is not installed"):
+        pretrain(tiny(training__tracker=name, data="folder:nowhere"), tmp_path / "run", console=quiet())
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_tracker_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match=r"training\.tracker"):
+        tiny(training__tracker="tensorbord")
+
+
+def test_only_finite_numbers_are_told() -> None:
+    told: list[dict[str, float]] = []
+    tracker: Any = types.SimpleNamespace(log=lambda values, step: told.append(values))
+    Tracking(tracker, pytest.fail).log({"a": 1, "b": float("nan"), "c": "text", "d": True, "e": None, "f": 0.5}, 3)
+    assert told == [{"a": 1.0, "f": 0.5}]
+
+
+def test_a_failure_at_the_end_is_a_warning_too() -> None:
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    said: list[str] = []
+    tracking = Tracking(types.SimpleNamespace(log=fail, finish=fail), said.append)  # type: ignore[arg-type]
+    tracking.finish("finished", {})
+    tracking.finish("finished", {})
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("store", ["files", "database"])
+def test_mlflow_for_real_without_a_server(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("mlflow", "sqlalchemy", "alembic"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    from mlflow.tracking import MlflowClient
+
+    address = (tmp_path / "mlruns").as_uri() if store == "files" else f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    first = trackers.start("mlflow", folder, {f"field.{n}": "x" * 600 for n in range(150)})
+    assert isinstance(first, MLflow)
+    first.log({"loss": 2.0, "loss/std": 1.5}, 10)
+    first.finish("interrupted", {})
+    client = MlflowClient()
+    assert client.get_run(first.identity).info.status == "KILLED"
+    again = trackers.start("mlflow", folder, {"field.0": "another"}, resumed=True)
+    assert again.identity == first.identity
+    again.log({"loss": 1.0, "perturbation/adversarial σ": 0.5}, 20)
+    again.finish("finished", {"results/knn/k200/digits/top1": 50.0})
+    run = client.get_run(first.identity)
+    assert run.info.status == "FINISHED"
+    assert len(run.data.params) == 150
+    history = [(one.step, one.value) for one in client.get_metric_history(first.identity, "run/loss")]
+    assert history == [(10, 2.0), (20, 1.0)]
+    assert run.data.metrics["loss/std"] == 1.5
+    assert run.data.metrics["results/knn/k200/digits/top1"] == 50.0
+    other = trackers.start("mlflow", folder, {})
+    assert other.identity != first.identity  # begun anew, not resumed
+
+
+def test_wandb_for_real_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    first = trackers.start("wandb", folder, {"epochs": 3})
+    assert isinstance(first, Wandb)
+    first.log({"loss": 2.0}, 10)
+    first.finish("interrupted", {})
+    again = trackers.start("wandb", folder, {"epochs": 3}, resumed=True)
+    assert again.identity == first.identity
+    again.log({"loss": 1.0}, 20)
+    again.finish("finished", {"results/knn/top1": 50.0})
+    kept = sorted(folder.glob("wandb/offline-run-*/*.wandb"))
+    assert kept
+    assert {path.stem for path in kept} == {f"run-{first.identity}"}
+    assert all(path.stat().st_size > 0 for path in kept)
