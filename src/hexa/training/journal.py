@@ -31,8 +31,9 @@ _PACKAGES = ("hexa", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-
 class Journal:
     """Appends events to metrics.jsonl, one JSON object a line, and mirrors their numbers to TensorBoard and a tracker.
 
-    A tracker also hears how the sitting ended, and `results`, the final numbers, which whoever has them sets. A journal without folder writes nothing: that of every process but the main one. Opened at a step, as a resumed run
+    A journal without folder writes nothing: that of every process but the main one. Opened at a step, as a resumed run
     does, it first drops the lines after that step, and a last line that was cut short, so that no step appears twice.
+    The tracker also hears how the sitting ended, and `results`, the final numbers, which whoever has them sets.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Experiment trackers that a run may report to beside its own files: Weights & Biases and MLflow, by one field.
 
 Where they keep their data is said to them, not to us: WANDB_PROJECT, WANDB_MODE=offline, `wandb login`;
-MLFLOW_TRACKING_URI (mlflow.db in this folder if there is none), MLFLOW_EXPERIMENT_NAME. The project, or experiment, is `hexa` if nothing else is said.
-A run notes its id there in tracker.json, and goes on under it when it is resumed.
+MLFLOW_TRACKING_URI (mlflow.db in this folder if there is none), MLFLOW_EXPERIMENT_NAME. The project, or experiment, is
+`hexa` if nothing else is said. A run notes its id there in tracker.json, and goes on under it when it is resumed.
 """
 
 from __future__ import annotations
