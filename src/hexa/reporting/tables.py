@@ -71,9 +71,9 @@ def comparison_table(rows: Rows, *, title: str | None = None, digits: int = 1) -
     rows: mappings of column name to text, a number, several numbers (shown as mean ± std) or None. Larger is better.
     Columns appear in the order in which they are first named.
 
-    >>> rows = [{"features": "raw pixels", "k-NN": 95.1}, {"features": "MoCo-v2", "k-NN": [98.0, 98.4]}]
-    >>> comparison_table(rows).row_count
-    2
+        >>> rows = [{"features": "raw pixels", "k-NN": 95.1}, {"features": "MoCo-v2", "k-NN": [98.0, 98.4]}]
+        >>> comparison_table(rows).row_count
+        2
     """
     from rich import box
     from rich.table import Table

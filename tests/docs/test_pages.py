@@ -18,11 +18,9 @@ import torch
 from PIL import Image
 
 from hexa import cli, recipes
-from hexa.config import choices
-from hexa.core import HardExampleConfig, MethodConfig
+from tests.docs import generated
+from tests.docs.generated import PAGES, ROOT
 
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- skip: (?P<reason>[^>]+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)```", re.DOTALL)
 
 
@@ -120,35 +118,16 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_table_of_recipes_is_that_of_the_code() -> None:
-    rows = ["| recipe | method | hard examples | data | epochs | batch |", "|---|---|---|---|---|---|"]
-    for row in recipes.describe():
-        hard = " + ".join(row["hard_examples"]) or "–"
-        cells = [
-            f"`{row['name']}`",
-            row["method"],
-            hard,
-            f"`{row['data']}`",
-            str(row["epochs"]),
-            str(row["batch_size"]),
-        ]
-        rows.append(f"| {' | '.join(cells)} |")
-    table = "\n".join(rows)
-    assert table in (ROOT / "docs/recipes.md").read_text(), f"put this table into docs/recipes.md:\n{table}"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_generated_parts_are_those_of_the_code_and_of_the_results(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert generated.filled(text) == text, "run: python -m tests.docs.generated"
 
 
-def test_matrix_of_methods_and_hard_examples_is_that_of_the_code() -> None:
-    kinds = choices(HardExampleConfig, "kind", "hexa.hard_examples")
-    kinds = {name: kind for name, kind in sorted(kinds.items()) if kind.__module__.startswith("hexa.")}
-    methods = choices(MethodConfig, "name", "hexa.methods")
-    methods = {name: method for name, method in sorted(methods.items()) if method.__module__.startswith("hexa.")}
-    rows, reasons = [f"| method | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"], []
-    for name, method in methods.items():
-        refused = {kind: config().refusal(method()) for kind, config in kinds.items()}
-        rows.append(f"| {name} | {' | '.join('no' if why else 'yes' for why in refused.values())} |")
-        reasons += [f"- {name}: {why}" for why in dict.fromkeys(refused.values()) if why]
-    table = "\n".join([*rows, "", *reasons])
-    assert table in (ROOT / "docs/methods.md").read_text(), f"put this table into docs/methods.md:\n{table}"
+def test_every_generated_part_is_on_a_page() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert {found["name"] for found in generated.BLOCK.finditer(text)} == set(generated.GENERATED)
+    assert text.count("<!-- generated:") == len(list(generated.BLOCK.finditer(text)))  # none is left open
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,0 +1,230 @@
+"""What stands in the documentation between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
+
+Recipes come from the code, numbers from the result files in benchmarks/, so that none is typed by hand. A test compares;
+`python -m tests.docs.generated` writes them anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from hexa import recipes
+from hexa.config import choices
+from hexa.core import HardExampleConfig, MethodConfig
+from hexa.reporting.tables import mean_std
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(?P<begin><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end of (?P=name) -->)", re.DOTALL)
+
+MOCO = "2026-11-21-moco-cifar10-small-20-epochs.json"
+DCLUSTER = "2026-11-21-dcluster-cifar10-small-20-epochs.json"
+EVERY = "2026-11-21-every-method-cifar10-small.json"
+PROTOCOLS = "2026-11-21-protocols.json"
+COSTS = {
+    "MoCo-v2, ResNet-18": "2026-11-21-schemes-cifar10-resnet18.json",
+    "MoCo-v2, narrow": "2026-11-21-schemes-cifar10-small.json",
+    "DeepCluster-v2, narrow": "2026-11-21-schemes-cifar10-small-dcluster.json",
+}
+ARMS = {
+    "plain": "plain",
+    "+adv": "+ adversarial",
+    "+cmx": "+ cut-mixed",
+    "+adv+cmx": "+ adversarial + cut-mixed",
+    "split": "split: half clean, half cut-mixed, one pass",
+}
+
+
+def result(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "benchmarks" / name).read_text())
+    return found
+
+
+def table(rows: Iterable[Iterable[str]], *header: str) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+# -- from the code --------------------------------------------------------------------------------------------------
+
+
+def recipe_table() -> str:
+    rows = [
+        (
+            f"`{one['name']}`",
+            one["method"],
+            " + ".join(one["hard_examples"]) or "–",
+            f"`{one['data']}`",
+            str(one["epochs"]),
+            str(one["batch_size"]),
+        )
+        for one in recipes.describe()
+    ]
+    return table(rows, "recipe", "method", "hard examples", "data", "epochs", "batch")
+
+
+def recipe_list() -> str:
+    """Every recipe with what its docstring says, under the first part of its name."""
+    parts, family = [], ""
+    for one in recipes.describe():
+        if one["name"].split("-")[0] != family:
+            family = one["name"].split("-")[0]
+            parts.append(f"## {family}\n")
+        lines = [f"### `{one['name']}`", "", one["summary"], ""]
+        lines += [f"- {fact}: {_fact(fact, one[fact])}" for fact in ("command", "expected", "cost") if one.get(fact)]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _fact(name: str, text: str) -> str:
+    return f"`{text}`" if name == "command" else text
+
+
+def matrix() -> str:
+    """Which hard example a method takes, and why not."""
+    kinds = choices(HardExampleConfig, "kind", "hexa.hard_examples")
+    kinds = {name: kind for name, kind in sorted(kinds.items()) if kind.__module__.startswith("hexa.")}
+    methods = choices(MethodConfig, "name", "hexa.methods")
+    rows, reasons = [], []
+    for name, method in sorted(methods.items()):
+        if method.__module__.startswith("hexa."):
+            refused = [config().refusal(method()) for config in kinds.values()]
+            rows.append([name, *("no" if why else "yes" for why in refused)])
+            reasons += [f"- {name}: {why}\n" for why in dict.fromkeys(refused) if why]
+    return table(rows, "method", *kinds) + "\n" + "".join(reasons)
+
+
+# -- from benchmarks ------------------------------------------------------------------------------------------------
+
+
+def arms(name: str, plain: str) -> str:
+    """Arms at equal epochs and at equal time: means over seeds, and changes to the plain arm of the same seed."""
+    found = result(name)
+    epochs, short = found["epochs"], found["epochs_at_equal_time"]
+    rows = []
+    for arm in ARMS:
+        if arm not in found["rates"]:
+            continue
+        same = _runs(found, arm, epochs)
+        timed = _runs(found, arm, short.get(arm, epochs))
+        base = _runs(found, "plain", epochs)
+        note = f" ({short[arm]} epochs)" if arm in short else ""
+        rows.append(
+            (
+                plain if arm == "plain" else ARMS[arm],
+                f"{found['rates'][arm]:g}",
+                _pair(same),
+                _change(same, base) if arm != "plain" else "",
+                _pair(timed) + note,
+                _change(timed, base) if arm != "plain" else "",
+            )
+        )
+    header = ("arm", "rate", f"{epochs} epochs each", "change", f"the time of {epochs} plain epochs", "change")
+    return table(rows, *header)
+
+
+def arms_in_short(name: str, plain: str) -> str:
+    """The same for the README: no rates, no changes."""
+    lines = arms(name, plain).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return "".join(f"| {row[0]} | {row[2]} | {row[4]} |\n" for row in cells)
+
+
+def _runs(found: dict[str, Any], arm: str, epochs: int) -> dict[int, dict[str, float]]:
+    return {run["seed"]: run for run in found["runs"] if (run["arm"], run["epochs"]) == (arm, epochs)}
+
+
+def _pair(runs: dict[int, dict[str, float]]) -> str:
+    return " / ".join(mean_std([run[metric] for run in runs.values()]) for metric in ("knn", "probe"))
+
+
+def _change(runs: dict[int, dict[str, float]], base: dict[int, dict[str, float]]) -> str:
+    """Of seeds that both have."""
+    seeds = sorted(runs.keys() & base.keys())
+    return " / ".join(
+        f"{statistics.fmean(runs[seed][metric] - base[seed][metric] for seed in seeds):+.1f}".replace("-", "−")
+        for metric in ("knn", "probe")
+    )
+
+
+def every_method() -> str:
+    """Each method in a few epochs, plain and with adversarial views, where both were run."""
+    found = result(EVERY)["summary"]
+    rows = []
+    for name, plain in found.items():
+        hard = found.get(name.replace("cifar10-small-", "cifar10-small-hexa-"))
+        if "-hexa-" not in name and hard is not None:
+            cells = [_scored(plain), _scored(hard), f"{hard['knn'] - plain['knn']:+.1f}".replace("-", "−")]
+            rows.append((f"`{name}`", str(plain["epochs"]), *cells))
+    return table(rows, "recipe", "epochs", "plain", "+ adversarial", "change")
+
+
+def _scored(one: dict[str, Any]) -> str:
+    spread = f" ± {one['std']:.1f}" if one["std"] is not None else ""
+    return f"{one['knn']:.1f}{spread} ({len(one['seeds'])})"
+
+
+def untrained() -> str:
+    (value,) = {round(one["untrained"], 2) for one in result(EVERY)["summary"].values()}
+    return f"The untrained network has {value:.1f}.\n"
+
+
+def by_protocol() -> str:
+    """Three backbones by every protocol: the first metric of each."""
+    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    for row in result(PROTOCOLS)["rows"]:
+        metric, value = next(iter(row["metrics"].items()))
+        data = "VOC07 subset" if row["data"].startswith("voc:") else "CIFAR-10"
+        found.setdefault((row["protocol"], data, metric), {})[row["backbone"]] = f"{value:.1f}"
+    names = list(dict.fromkeys(row["backbone"] for row in result(PROTOCOLS)["rows"]))
+    rows = [(f"`{p}`", data, m, *(values.get(name, "–") for name in names)) for (p, data, m), values in found.items()]
+    return table(rows, "protocol", "data", "metric", *names)
+
+
+def costs() -> str:
+    """Relative cost of a step of each scheme."""
+    found = {title: result(name) for title, name in COSTS.items()}
+    schemes = list(dict.fromkeys(scheme for one in found.values() for scheme in one["schemes"]))
+    rows = []
+    for scheme in schemes:
+        cells = []
+        for one in found.values():
+            cost = one["schemes"].get(scheme, {}).get("relative_cost")
+            naive = one["naive"].get(scheme, {}).get("relative_cost")
+            text = "–" if cost is None else f"{cost:.2f}"
+            cells.append(text + (f" (naive {naive:.2f})" if naive is not None else ""))
+        rows.append((f"`{scheme}`", *cells))
+    return table(rows, "terms", *found)
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "recipe-table": recipe_table,
+    "recipe-list": recipe_list,
+    "matrix": matrix,
+    "moco": lambda: arms(MOCO, "MoCo-v2"),
+    "moco-in-short": lambda: arms_in_short(MOCO, "MoCo-v2"),
+    "dcluster": lambda: arms(DCLUSTER, "DeepCluster-v2"),
+    "every-method": every_method,
+    "untrained": untrained,
+    "by-protocol": by_protocol,
+    "costs": costs,
+}
+
+
+def filled(text: str) -> str:
+    """A page with everything between its markers made anew."""
+    return BLOCK.sub(lambda found: f"{found['begin']}\n{GENERATED[found['name']]()}\n{found['end']}", text)
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        before = page.read_text(encoding="utf-8")
+        after = filled(before)
+        if after != before:
+            page.write_text(after, encoding="utf-8")
+            print(f"written: {page.relative_to(ROOT)}")
