@@ -1,6 +1,7 @@
 # make demo   pre-trains two small networks on embedded real images and compares them (a few minutes on two cores)
 # make test   runs the tests
-# make lint   checks style and types
+# make lint   checks style and types, and that the documentation builds without a broken link
+# make docs   builds the documentation into build/site
 # make setup  only installs: a virtual environment in .venv, uv inside it, then this package with the versions of constraints.txt
 #
 # Needs Python 3.11 or newer. Another interpreter than python3:  make PYTHON=python3.12 demo
@@ -11,7 +12,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$name; break; }; done)
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
-.PHONY: demo setup setup-dev test lint format constraints clean
+.PHONY: demo setup setup-dev setup-docs test lint docs format constraints clean
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -20,10 +21,15 @@ demo: setup
 test: setup-dev
 	$(BIN)/python -m pytest
 
-lint: setup-dev
+lint: setup-dev docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# NO_MKDOCS_2_WARNING: an advertisement for what will follow mkdocs
+docs: setup-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo 'build/site/index.html'
 
 format: setup-dev
 	$(BIN)/ruff check --fix .
@@ -31,6 +37,7 @@ format: setup-dev
 
 setup: $(VENV)/.setup
 setup-dev: $(VENV)/.setup-dev
+setup-docs: $(VENV)/.setup-docs
 
 # The stamps make a second `make` start at once; a changed dependency list installs again.
 # What commands import is compiled here once: a start takes seconds less, also where Python may not write bytecode itself.
@@ -46,6 +53,10 @@ $(VENV)/.setup: pyproject.toml constraints.txt $(BIN)/uv
 
 $(VENV)/.setup-dev: $(VENV)/.setup
 	$(INSTALL) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.setup-docs: $(VENV)/.setup
+	$(INSTALL) --editable '.[docs]'
 	@touch $@
 
 # Some systems ship Python without ensurepip, so that a virtual environment cannot get its own pip; the system's pip serves then.

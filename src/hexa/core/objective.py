@@ -71,9 +71,9 @@ class Term:
 class Objective:
     """A method with its hard examples.
 
-        >>> for term in objective.losses(batch):      # one graph alive at a time      # doctest: +SKIP
-        ...     term.loss.backward()
-        >>> optimizer.step(); objective.commit(batch)                                  # doctest: +SKIP
+    >>> for term in objective.losses(batch):      # one graph alive at a time      # doctest: +SKIP
+    ...     term.loss.backward()
+    >>> optimizer.step(); objective.commit(batch)                                  # doctest: +SKIP
 
     The clean backward yields ∂L_std/∂x on the way, which is all that a one-step attack through the same pass needs: it
     costs no pass of its own. `share_gradients=False` is the naive step, for comparison.

@@ -31,8 +31,8 @@ class Views:
 
     Views stand in the order of `ViewsConfig.groups`, those of one group together.
 
-        >>> crops = Views(ViewsConfig(size=32))(images, stream)      # images uint8 [B, 3, H, W] -> 2 × float [B, 3, 32,
-        32] in [0, 1]
+    >>> crops = Views(ViewsConfig(size=32))(images, stream)      # images uint8 [B, 3, H, W] -> 2 × float [B, 3, 32,
+    32] in [0, 1]
     """
 
     def __init__(self, config: ViewsConfig) -> None:

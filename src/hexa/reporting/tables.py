@@ -33,10 +33,10 @@ def mean_std(values: Sequence[float], digits: int = 1) -> str:
 
 
 def format_number(value: float, digits: int = 3) -> str:
-    """A number with `digits` significant digits, without superfluous zeros: 0.06, 3.41, 1,230, 1e-05.
+    """A number with `digits` significant digits, without superfluous zeros: 0.06, 3.41, 1,234, 1e-05.
 
-    >>> [format_number(v) for v in (0.06, 3.4142, 1234.5, 0.00001, 0)]
-    ['0.06', '3.41', '1,235', '1e-05', '0']
+    >>> "  ".join(format_number(v) for v in (0.06, 3.4142, 1234.5, 0.00001, 0))
+    '0.06  3.41  1,234  1e-05  0'
     """
     if not math.isfinite(value):
         return str(value)
@@ -53,8 +53,8 @@ def format_number(value: float, digits: int = 3) -> str:
 def format_duration(seconds: float) -> str:
     """Seconds in the two units that matter.
 
-    >>> [format_duration(s) for s in (3.24, 59.6, 75, 3600 * 5 + 120, 86400 * 3)]
-    ['3.2 s', '1 min 0 s', '1 min 15 s', '5 h 2 min', '3 d 0 h']
+    >>> ", ".join(format_duration(s) for s in (3.24, 59.6, 75, 3600 * 5 + 120, 86400 * 3))
+    '3.2 s, 1 min 0 s, 1 min 15 s, 5 h 2 min, 3 d 0 h'
     """
     if seconds < 10:
         return f"{seconds:.1f} s"
@@ -71,9 +71,9 @@ def comparison_table(rows: Rows, *, title: str | None = None, digits: int = 1) -
     rows: mappings of column name to text, a number, several numbers (shown as mean ± std) or None. Larger is better.
     Columns appear in the order in which they are first named.
 
-        >>> rows = [{"features": "raw pixels", "k-NN": 95.1}, {"features": "MoCo-v2", "k-NN": [98.0, 98.4]}]
-        >>> comparison_table(rows).row_count
-        2
+    >>> rows = [{"features": "raw pixels", "k-NN": 95.1}, {"features": "MoCo-v2", "k-NN": [98.0, 98.4]}]
+    >>> comparison_table(rows).row_count
+    2
     """
     from rich import box
     from rich.table import Table

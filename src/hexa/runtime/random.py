@@ -20,8 +20,8 @@ class Stream:
     resumed run restores no generator, a hard example cannot disturb the data stream, and one view can be reproduced
     alone (DESIGN §3.2; REFERENCE §10.20).
 
-        >>> Stream(0).child("views", 3).integer() == Stream(0, ("views", 3)).integer()
-        True
+    >>> Stream(0).child("views", 3).integer() == Stream(0, ("views", 3)).integer()
+    True
     """
 
     seed: int
