@@ -16,6 +16,7 @@ from typing import Any
 from hexa import recipes
 from hexa.config import choices
 from hexa.core import HardExampleConfig, MethodConfig
+from hexa.reporting import published
 from hexa.reporting.tables import mean_std
 
 ROOT = Path(__file__).parent.parent.parent
@@ -202,6 +203,23 @@ def costs() -> str:
     return table(rows, "terms", *found)
 
 
+def published_gains() -> str:
+    """What the paper reports: linear classification on ImageNet, with hard examples beside without."""
+    top1 = {(row.method, row.epochs): row.values[0] for row in published.LINEAR.rows}
+    rows = []
+    for plain, hard in (
+        (("MoCo-v2", 200), ("HEXA-MoCo", 200)),
+        (("MoCo-v2", 800), ("HEXA-MoCo", 800)),
+        (("DeepCluster-v2", 200), ("HEXA-D", 200)),
+        (("DeepCluster-v2 (8-crop)", 800), ("HEXA-D (8-crop)", 800)),
+    ):
+        before, after = top1[plain], top1[hard]
+        assert before is not None
+        assert after is not None
+        rows.append((plain[0], str(plain[1]), f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}"))
+    return table(rows, "method", "epochs", "plain", "with adversarial views", "change")
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "recipe-table": recipe_table,
     "recipe-list": recipe_list,
@@ -213,6 +231,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "untrained": untrained,
     "by-protocol": by_protocol,
     "costs": costs,
+    "published-gains": published_gains,
 }
 
 

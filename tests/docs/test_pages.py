@@ -130,6 +130,15 @@ def test_every_generated_part_is_on_a_page() -> None:
     assert text.count("<!-- generated:") == len(list(generated.BLOCK.finditer(text)))  # none is left open
 
 
+def test_the_command_of_every_recipe_is_its_own() -> None:
+    """They are listed, not run: most would take days."""
+    for one in recipes.describe():
+        words = shlex.split(one["command"])
+        assert words[words.index("pretrain") + 1] == one["name"]
+        assert one["expected"]
+        assert one["cost"]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_fields_in_tables_exist(page: Path) -> None:
     """A field named in a table of the docs is one of some recipe."""

@@ -117,3 +117,12 @@ def test_what_is_no_run_folder_is_refused(tmp_path: Path, make_run: MakeRun) -> 
 def test_numbers_and_flattening() -> None:
     assert [is_number(v) for v in (1, 0.5, True, None, "1", float("nan"), float("inf"))] == [True, True] + [False] * 5
     assert flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": {}}) == {"a.b": 1, "a.c.d": [2]}
+
+
+def test_a_run_that_met_a_loss_that_is_no_number_says_so(make_run: MakeRun) -> None:
+    folder = make_run(finished=False)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"event": "non-finite", "step": 151, "message": "the loss std is nan"}) + "\n")
+    run = read_run(folder)
+    assert run.state == "stopped"
+    assert run.warnings == [{"message": "the loss std is nan", "step": 151, "count": 1}]

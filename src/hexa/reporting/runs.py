@@ -15,7 +15,13 @@ from hexa.config import UserError
 
 Record = dict[str, Any]
 
-_STATES = {"start": "unfinished", "resume": "unfinished", "interrupted": "interrupted", "end": "finished"}
+_STATES = {
+    "start": "unfinished",
+    "resume": "unfinished",
+    "interrupted": "interrupted",
+    "non-finite": "stopped",
+    "end": "finished",
+}
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """finished, interrupted, or unfinished (still going, or killed); evaluated or unknown without a journal."""
+        """finished, interrupted, stopped, unfinished (still going, or killed); evaluated or unknown without a journal."""
         states = [_STATES[str(event["event"])] for event in self.events if str(event.get("event")) in _STATES]
         if states:
             return states[-1]
@@ -178,10 +184,10 @@ def _by_step(lines: list[Record], event: str) -> list[Record]:
 
 
 def _warnings(lines: list[Record]) -> list[Record]:
-    """Each message once, with its first step and how often it was raised."""
+    """Each message once, with its first step and how often it was raised; a loss that is no number is one too."""
     found: dict[str, Record] = {}
     for line in lines:
-        if line.get("event") == "warning":
+        if line.get("event") in ("warning", "non-finite"):
             message = str(line.get("message", ""))
             entry = found.setdefault(message, {"message": message, "step": line.get("step"), "count": 0})
             entry["count"] += 1
