@@ -1,4 +1,4 @@
-"""Does a better backbone detect better? EfficientNet-Lite0 trained on ImageNet and drawn at random, shortened for a CPU.
+"""Does a better backbone detect better? EfficientNet-Lite0 trained on ImageNet, and drawn at random; short, for a CPU.
 
     python benchmarks/detection.py --voc voc:PATH/VOCdevkit --result FILE
 

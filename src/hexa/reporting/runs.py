@@ -51,7 +51,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """finished, interrupted, stopped, unfinished (still going, or killed); evaluated or unknown without a journal."""
+        """finished, interrupted, stopped, unfinished (going on, or killed); evaluated or unknown without a journal."""
         states = [_STATES[str(event["event"])] for event in self.events if str(event.get("event")) in _STATES]
         if states:
             return states[-1]

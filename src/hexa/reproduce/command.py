@@ -10,7 +10,7 @@ from rich.console import Console
 
 from hexa.reproduce.collecting import sentence
 from hexa.reproduce.session import Progress, Session
-from hexa.training.signals import Interrupted
+from hexa.runtime.signals import Interrupted
 
 
 def run(

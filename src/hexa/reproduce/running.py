@@ -157,7 +157,7 @@ def _last_line(log: Path) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """One job of `_several`, in this process."""
-    from hexa.training.signals import Interrupted
+    from hexa.runtime.signals import Interrupted
 
     path, out = map(Path, arguments)
     try:
