@@ -3,12 +3,12 @@
     python benchmarks/extraction.py --data DATA --result benchmarks/DATE-extraction.json
 
 DATA holds cifar10/test.parquet and voc2007/VOCdevkit. `network` is the bare torch network on normalised tensors that
-lie in memory in the order it wants; `extraction` is hexa.evaluation.features.extract on the same images, from their files:
-reading, decoding, resizing, batching, normalising, and features back on the CPU. One thread, fp32, no workers, so that
-everything counts; seconds are those of the processor, which a machine that does other things as well does not change
-much. The ratio of each round is that of its two neighbours in time; the median is reported. `decoding` is the time of
-reading, decoding and resizing alone: with workers on other cores it is what they are busy with, and if it takes longer
-than the network, extraction waits for it.
+lie in memory in the order it wants; `extraction` is hexa.evaluation.features.extract on the same images, from their
+files: reading, decoding, resizing, batching, normalising, and features back on the CPU. One thread, fp32, no workers,
+so that everything counts; seconds are those of the processor, which a machine that does other things as well does not
+change much. The ratio of each round is that of its two neighbours in time; the median is reported. `decoding` is the
+time of reading, decoding and resizing alone: with workers on other cores it is what they are busy with, and if it
+takes longer than the network, extraction waits for it.
 """
 
 from __future__ import annotations
