@@ -115,6 +115,30 @@ def test_images_of_several_classes_are_measured_by_svms() -> None:
     request = Request("voc:somewhere", (Target("voc:somewhere", several=True), Target("digits")), 1000)
     found = [(m.protocol, source) for m, source, _ in plan.measures_of(ABLATION, request)]
     assert found == [("svm", "voc:somewhere"), ("knn", "digits"), (PROBE.protocol, "digits")]
+    detection = study("table4", data="digits")
+    assert [m.protocol for m, _, _ in plan.measures_of(detection, request)] == ["detect"]
+    with pytest.raises(UserError, match="needs boxes"):
+        plan.measures_of(detection, request_for("digits"))
     fine_tuning = study("table5", data="digits")
     with pytest.raises(UserError, match="needs one class an image"):
         plan.measures_of(fine_tuning, Request("voc:somewhere", (Target("voc:somewhere", several=True),), 10))
+
+
+def test_a_field_of_a_hard_example_is_for_the_arms_that_have_it() -> None:
+    request = request_for(fields={"hard_examples.adversarial.epsilon": "2"})
+    plan.check_fields(ABLATION, request)
+    found = {arm.name: plan.experiment_of(arm, request).hard_examples for arm in ABLATION.arms}
+    assert found["Std"] == {}
+    assert set(found["Std+Cmx"]) == {"cutmix"}
+    assert {hard["adversarial"].epsilon for hard in found.values() if "adversarial" in hard} == {2.0}  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="no arm of ablation has that hard example; there are adversarial, cutmix"):
+        plan.check_fields(ABLATION, request_for(fields={"hard_examples.mixup.weight": "1"}))
+
+
+def test_a_rate_that_diverges_loses() -> None:
+    request = request_for(epochs=4)
+    found = [stored_run(job, top1=5.0) for job in plan.search_jobs(ABLATION, request)]
+    for job in found:
+        if job["rate"] < 0.06:
+            job |= {"diverged": "the loss is not finite", "results": []}
+    assert set(plan.best_rates(ABLATION, request, found).values()) == {0.06}

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from hexa import cli
+from hexa import cli, fields, recipes
 from hexa.config import UserError
-from hexa.reproduce import reproduce, running, session, storage
+from hexa.experiment import override
+from hexa.reproduce import plan, reproduce, running, session, storage
 from hexa.reproduce.costs import costs_of, seconds
 from hexa.reproduce.studies import study
 from hexa.training.benchmark import SCHEMES
+from hexa.training.run import pretrain
 from tests.reproduce.conftest import costs_for, request_for
 
 TINY = {"network.widths": [4, 8], "method.queue_size": 256, "training.device": "cpu", "training.precision": "fp32"}
@@ -76,6 +78,17 @@ def test_stopped_anywhere_the_same_call_goes_on(tmp_path: Path, monkeypatch: pyt
     assert len(calls) == 13
 
 
+def test_runs_trained_elsewhere_are_evaluated_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the plan of a full scale has it: runs lie in the folder before the study is begun."""
+    request = request_for(seeds=(0,), epochs=1, rates=(0.03,), fields=TINY)
+    chosen = study("table2", data="digits")
+    for job in plan.final_jobs(chosen, request, dict.fromkeys(("i", "ii"), 0.03), costs_for(chosen)):
+        pretrain(job.experiment, tmp_path / "runs" / job.name)
+    monkeypatch.setattr(running, "pretrain", None)
+    found = result(carry_out(tmp_path, "table2"))
+    assert {row["arm"] for row in found["summary"]} == {"MoCo-v2", "HEXA-MoCo"}
+
+
 def test_another_study_is_not_mixed_in(tmp_path: Path) -> None:
     out = tmp_path / "study"
     storage.write(out / storage.STUDY, {"experiment": "ablation", "method": "dcluster"})
@@ -114,7 +127,12 @@ def test_published_settings_are_planned_without_images_but_not_run_here(
     command = ["reproduce", "ablation", "--data", f"folder:{tmp_path}/imagenet", "--scale", "full", "--out", str(out)]
     assert cli.main([*command, "--seeds", "0", "--plan"]) == 0
     said = capsys.readouterr().out
-    assert "torchrun --nproc-per-node 8 -m hexa pretrain ablate-moco-vi" in said
+    line = next(line for line in said.splitlines() if "-m hexa pretrain ablate-moco-vi " in line)
+    given = fields.split(line.split(" pretrain ")[1].split(), ["--out"])[1]
+    made = override(recipes.get("ablate-moco-vi"), {name: value.strip("'") for name, value in given.items()})
+    assert made.model_dump(exclude={"training", "monitor"}) == override(
+        recipes.get("ablate-moco-vi"), {"data": f"folder:{tmp_path}/imagenet"}
+    ).model_dump(exclude={"training", "monitor"})
     assert "1.0e+08" in said  # 20 epochs of 1,281,167 images and four terms
     assert not out.exists()
     monkeypatch.setattr(session.torch.cuda, "is_available", lambda: False)
@@ -127,6 +145,14 @@ def test_what_is_missing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "did you mean 'table1'" in capsys.readouterr().err
 
 
+def test_detection_without_boxes_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["reproduce", "table4", "--data", "digits", "--out", str(tmp_path / "study")]) == 2
+    said = capsys.readouterr().err
+    assert "table4" in said
+    assert "boxes" in said or "can't do" in said  # this version may lack the protocol altogether
+    assert not (tmp_path / "study").exists()
+
+
 def test_the_costs_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = {"schemes": {"std": {"images_per_second": 100.0}}, "views_images_per_second": 1000.0}
     calls = []
@@ -137,6 +163,13 @@ def test_the_costs_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(calls) == 2  # two recipes, of two and of six crops
     assert found == {arm.recipe: {"std": pytest.approx(0.011)} for arm in chosen.arms}
     assert seconds(measured)["std"] == pytest.approx(1 / 100 + 1 / 1000)
+
+
+def test_a_search_survives_a_rate_that_diverges(tmp_path: Path) -> None:
+    out = carry_out(tmp_path / "study", "table2", rates=(0.03, 1e30))
+    found = result(out)
+    assert {row["learning_rate"] for row in found["summary"]} == {0.03}
+    assert {(job["rate"], job["score"] == 0) for job in found["search"]} == {(0.03, False), (1e30, True)}
 
 
 @pytest.mark.slow
@@ -165,11 +198,11 @@ def test_a_failed_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_ctrl_c_ends_all_runs_at_once_and_loses_none(tmp_path: Path) -> None:
     """The real command with two workers; its runs are in sessions of their own, so only their parent hears of it."""
     out = tmp_path / "study"
-    fields = {path: json.dumps(value).strip('"') for path, value in TINY.items()}
-    session.Session.begin("ablation", "digits", out=out, seeds=(0,), epochs=60, rates=(0.03,), fields=fields).costs()
+    given = {path: json.dumps(value).strip('"') for path, value in TINY.items()}
+    session.Session.begin("ablation", "digits", out=out, seeds=(0,), epochs=60, rates=(0.03,), fields=given).costs()
     command = [sys.executable, "-m", "hexa", "reproduce", "ablation", "--data", "digits", "--out", str(out)]
     command += ["--seeds", "0", "--epochs", "60", "--rates", "0.03", "--workers", "2"]
-    command += [f"--{path}={value}" for path, value in fields.items()]
+    command += [f"--{path}={value}" for path, value in given.items()]
     schemes = {name: {"images_per_second": 1000.0 / (1 + len(terms))} for name, terms in SCHEMES.items()}
     storage.write(out / storage.COSTS, {"digits-moco-v2": {"schemes": schemes, "views_images_per_second": 1e4}})
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

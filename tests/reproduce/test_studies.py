@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,8 @@ def test_published_settings_are_the_recipes(method: str) -> None:
 def test_every_experiment_can_be_planned(name: str, method: str, scale: str) -> None:
     study = studies.study(name, method=method, scale=scale)
     request = request_for("folder:imagenet" if scale == "full" else "cifar10")
+    if name == "table4":  # boxes are elsewhere
+        request = replace(request, targets=(plan.Target("voc:VOCdevkit", several=True),))
     jobs = plan.final_jobs(study, request, plan.best_rates(study, request, []), None)
     assert len({job.name for job in jobs}) == len(jobs) == 3 * len(study.arms) * len(study.lengths)
     known = protocols()

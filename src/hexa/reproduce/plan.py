@@ -21,8 +21,8 @@ Costs = Mapping[str, Mapping[str, float]]
 RATE_FACTORS = (0.5, 1.0, 2.0, 4.0)
 SEARCH_SEED = 1000
 HOLDOUT = 0.1
-#: Not needed here, and not free.
-_QUIET: dict[str, Any] = {"training.tensorboard": False, "training.report": False, "monitor.knn_every": 0}
+#: Not needed in a study, and not free.
+QUIET: dict[str, Any] = {"training.tensorboard": False, "training.report": False, "monitor.knn_every": 0}
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,27 @@ def title_on(measure: Measure, source: str, all_of_them: Iterable[tuple[Measure,
 
 
 def experiment_of(arm: Arm, request: Request, **changes: Any) -> Experiment:
-    """The recipe, then the arm's changes, then the request's. Raises ConfigError."""
-    made = override(recipes.get(arm.recipe), {"data": request.data, **_QUIET, **arm.changes})
-    return override(made, {**request.fields, **changes})
+    """The recipe, then the arm's changes, then the request's. Raises ConfigError.
+
+    A field of a hard example is for the arms that have it: it must not add one to the others.
+    """
+    made = override(recipes.get(arm.recipe), {"data": request.data, **QUIET, **arm.changes})
+    fields = {path: value for path, value in request.fields.items() if _concerns(path, made)}
+    return override(made, {**fields, **changes})
+
+
+def _concerns(path: str, experiment: Experiment) -> bool:
+    group, _, rest = path.partition(".")
+    return group != "hard_examples" or rest.partition(".")[0] in experiment.hard_examples
+
+
+def check_fields(study: Study, request: Request) -> None:
+    """Raise UserError for a field of a hard example that no arm has."""
+    made = [experiment_of(arm, request) for arm in study.arms]
+    for path in request.fields:
+        if not any(_concerns(path, experiment) for experiment in made):
+            there = sorted({name for experiment in made for name in experiment.hard_examples})
+            raise UserError(f"--{path}: no arm of {study.name} has that hard example; there are {', '.join(there)}")
 
 
 def epochs_of(arm: Arm, request: Request) -> int:
@@ -145,7 +163,9 @@ def best_rates(study: Study, request: Request, found: Sequence[Mapping[str, Any]
 
 
 def search_score(stored: Mapping[str, Any]) -> float:
-    """The held-out accuracy, or mean average precision, of a stored search job."""
+    """The held-out accuracy, or mean average precision, of a stored search job; 0 for a run that diverged."""
+    if stored.get("diverged"):
+        return 0.0
     metrics = stored["results"][0]["metrics"]
     return float(metrics.get("top1", metrics.get("mAP")))
 
@@ -197,20 +217,24 @@ def seconds_per_image(arm: Arm, costs: Costs) -> float:
 
 
 def measures_of(study: Study, request: Request) -> tuple[tuple[Measure, str, float | None], ...]:
-    """Each measure on each source that suits it: images of several classes are measured by SVMs alone.
+    """Each measure on each source that suits it: images of several classes by SVMs, and those alone by detection.
 
     Raises UserError if nothing is left.
     """
     found: dict[tuple[str, str], tuple[Measure, str, float | None]] = {}
     for target in request.targets:
         for measure in study.measures:
-            fits = not target.several or measure.protocol in ("svm", "low-shot", "detect")
+            fits = measure.protocol in ("svm", "low-shot") or target.several == (measure.protocol == "detect")
             if not fits and measure.protocol in ("knn", "linear", "probe"):
                 measure, fits = SVM, True
             if fits:
                 found.setdefault((target.source, measure.title), (measure, target.source, None))
     if not found:
         shown = ", ".join(target.source for target in request.targets)
+        if study.measures[0].protocol == "detect":
+            raise UserError(
+                f"{study.name} needs boxes around objects, which {shown} has not; give --evaluate-on voc:PATH"
+            )
         raise UserError(f"{study.name} needs one class an image, those of {shown} show several; give other images")
     return tuple(found.values())
 

@@ -20,6 +20,7 @@ from hexa.config import UserError
 from hexa.evaluation import evaluate
 from hexa.reproduce import storage
 from hexa.reproduce.plan import Job
+from hexa.training.losses import NonFiniteError
 from hexa.training.run import BACKBONE, CHECKPOINTS, CONFIG, pretrain, resume
 
 Say = Callable[[Job, dict[str, Any]], None]
@@ -46,9 +47,15 @@ def run_jobs(jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Conso
 def carry_out(record: dict[str, Any], out: Path, console: Console | None = None) -> dict[str, Any]:
     """Pre-train and evaluate one job (a `Job.record` with its identity) in this process, and store what was found."""
     run = out / "runs" / record["name"]
-    seconds = _pretrain(record, run, console)
+    done = {key: value for key, value in record.items() if key != "measures"}
+    try:
+        seconds = _pretrain(record, run, console)
+    except NonFiniteError as error:
+        if record["phase"] != "search":
+            raise
+        seconds, done["diverged"] = None, str(error)  # a rate that is too large: its score is none
     results = []
-    for measure in record["measures"]:
+    for measure in record["measures"] if "diverged" not in done else ():
         options = dict(measure["options"]) | ({"holdout": measure["holdout"]} if measure["holdout"] else {})
         found = evaluate(
             measure["protocol"],
@@ -59,7 +66,6 @@ def carry_out(record: dict[str, Any], out: Path, console: Console | None = None)
             **options,
         )
         results.append({"title": measure["title"], **found})
-    done = {key: value for key, value in record.items() if key != "measures"}
     done |= {"results": results, "pretrain_seconds": seconds, "environment": _environment(run)}
     storage.write(storage.job_file(out, record["name"]), done)
     if record["phase"] == "search":

@@ -14,6 +14,8 @@ from rich.table import Table
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.protocol import protocols
+from hexa.reporting.comparison import command
+from hexa.reporting.runs import Run
 from hexa.reporting.tables import format_duration
 from hexa.reproduce import collecting, drawing, plan, storage
 from hexa.reproduce.costs import costs_of
@@ -104,6 +106,7 @@ class Session:
         request = Request(
             data, targets, _num_images(data, scale), tuple(seeds), epochs, tuple(rates) if rates else None, fields or {}
         )
+        plan.check_fields(chosen, request)
         plan.final_jobs(chosen, request, plan.best_rates(chosen, request, []), None)  # every field holds, or it says so
         folder = Path(out) if out is not None else Path("runs") / f"{experiment}-{chosen.method}-{scale}"
         session = cls(chosen, request, folder)
@@ -160,17 +163,11 @@ class Session:
     def commands(self) -> list[str]:
         """A line a run, to be started anywhere by hand; what they leave in the folder is found and evaluated."""
         _, final = self.jobs(None)
-        words = []
+        lines = []
         for job in final:
-            fields = {**job.arm.changes, **self.request.fields, **_OWN}
-            fields |= {"epochs": job.experiment.epochs, "seed": job.experiment.seed}
-            given = " ".join(f"--{path} '{_text(value)}'" for path, value in fields.items())
-            run = f"{self.out}/runs/{job.name}"
-            words.append(
-                f"torchrun --nproc-per-node 8 -m hexa pretrain {job.arm.recipe} --data {self.request.data} "
-                f"--out {run} {given}"
-            )
-        return words
+            run = Run(self.out / "runs" / job.name, config=job.experiment.model_dump(mode="json"))
+            lines.append(f"torchrun --nproc-per-node 8 -m {one_line(run)} --out {run.folder}")
+        return lines
 
     # -- the work ---------------------------------------------------------------------------------------------------
 
@@ -220,14 +217,9 @@ class Session:
         return written
 
 
-#: What a run on many GPUs needs beside its recipe: nothing of what a small scale leaves out.
-_OWN = {"training.report": False, "training.tensorboard": False, "monitor.knn_every": 0}
-
-
-def _text(value: Any) -> str:
-    import json
-
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+def one_line(run: Run) -> str:
+    """The command of a run on one line."""
+    return command(run).replace("\\\n", "").replace("   ", " ")
 
 
 def _target(source: str, scale: str) -> Target:
@@ -236,7 +228,7 @@ def _target(source: str, scale: str) -> Target:
         opened = open_source(source, None if "#" in source else "train")
     except UserError:
         if scale == "full":
-            return Target(source)
+            return Target(source, several=source.startswith("voc:"))
         raise
     if opened.labels is None:
         raise UserError(

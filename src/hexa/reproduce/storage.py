@@ -36,7 +36,8 @@ def check(out: Path, study: dict[str, Any]) -> bool:
     """Whether `out` is this study's already. Raises UserError if it is another's or holds something else."""
     known = read(out / STUDY)
     if known is None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        # runs may be there first, where others trained them
+        if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {"runs"}):
             raise UserError(f"{out}: holds something else than a study; give another --out")
         return False
     wanted = json.loads(json.dumps(study))

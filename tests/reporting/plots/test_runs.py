@@ -134,6 +134,8 @@ def test_view_space_refuses_what_it_cannot_show(moco: Look) -> None:
         plots.embed_views(moco, num_images=40)
     with pytest.raises(UserError, match="neither pca nor tsne"):
         plots.embed_views(moco, projection="umap")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="not for jigsaw"):
+        plots.embed_views(Look.at(tiny(**{"method.name": "jigsaw", "hard_examples.adversarial": None}), "digits"))
 
 
 # -- features -------------------------------------------------------------------------------------------------------

@@ -65,6 +65,8 @@ def embed_views(
         raise UserError(f"projection '{projection}' is neither pca nor tsne")
     if not (2 <= num_images <= len(COLOURS) and num_views >= 2):
         raise UserError(f"2 to {len(COLOURS)} images can be told apart, in 2 views or more each")
+    if look.experiment.method.unmixable:
+        raise UserError(f"view space is not for {look.experiment.method.name}: {look.experiment.method.unmixable}")
     attack = {**look.fields_of("adversarial"), "branch": "main", "generation": "main_train", "weight": 1.0}
     attack |= {} if epsilon is None else {"epsilon": epsilon, "step_size": epsilon}
     mixing = {**look.fields_of("cutmix"), "branch": "main", "weight": 1.0, "per_sample": True}
