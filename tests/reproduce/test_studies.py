@@ -16,6 +16,7 @@ from hexa.evaluation.protocol import protocols
 from hexa.experiment import Experiment
 from hexa.reporting import published
 from hexa.reproduce import plan, studies
+from hexa.reproduce.design import SCHEME_COSTS, SCHEME_NAMES, Study
 from hexa.training.benchmark import SCHEMES
 from tests.reproduce.conftest import request_for
 
@@ -35,7 +36,7 @@ def terms_of(experiment: Experiment) -> set[str]:
     return {words[hard.kind, hard.source] for hard in experiment.hard_examples.values() if hard.weight > 0}
 
 
-def experiments_of(study: studies.Study, data: str = "cifar10") -> dict[str, Experiment]:
+def experiments_of(study: Study, data: str = "cifar10") -> dict[str, Experiment]:
     return {arm.name: plan.experiment_of(arm, request_for(data)) for arm in study.arms}
 
 
@@ -58,13 +59,13 @@ def test_the_schemes_are_those_of_the_reference() -> None:
     section = reference.read_text(encoding="utf-8").split("### 5.9 ")[1].split("\n### ")[0]
     rows = dict(re.findall(r"^\| (i|ii|iii|iv|v|vi) \| ([\w+]+) \|", section, re.MULTILINE))
     assert len(rows) == 6
-    assert rows == studies.SCHEME_NAMES
+    assert rows == SCHEME_NAMES
 
 
 def test_costs_are_looked_up_for_the_same_terms() -> None:
     words = {"adv": "Adv", "cmx": "Cmx", "cmxA": "CmxA"}
-    for number, name in studies.SCHEME_NAMES.items():
-        assert {words[term] for term in SCHEMES[studies.SCHEME_COSTS[number]]} == TERMS[name]
+    for number, name in SCHEME_NAMES.items():
+        assert {words[term] for term in SCHEMES[SCHEME_COSTS[number]]} == TERMS[name]
 
 
 def test_arms_of_a_small_study_differ_by_their_hard_examples_alone() -> None:
@@ -102,7 +103,7 @@ def test_every_experiment_can_be_planned(name: str, method: str, scale: str) -> 
             measure.options.get("preset"), {k: v for k, v in measure.options.items() if k != "preset"}
         )
     for arm in study.arms:
-        assert terms_of(plan.experiment_of(arm, request)) == TERMS[studies.SCHEME_NAMES[arm.scheme]]
+        assert terms_of(plan.experiment_of(arm, request)) == TERMS[SCHEME_NAMES[arm.scheme]]
 
 
 @pytest.mark.parametrize("method", studies.METHODS)

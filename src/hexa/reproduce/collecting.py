@@ -15,8 +15,8 @@ import torch
 
 from hexa.reporting import published
 from hexa.reporting.tables import Cell, format_duration, markdown_table
+from hexa.reproduce.design import Arm, Study
 from hexa.reproduce.plan import Costs, Request, equal_time, lengths_of, relative_time, search_score
-from hexa.reproduce.studies import Arm, Study
 
 EPOCHS, TIME = "equal epochs", "equal time"
 

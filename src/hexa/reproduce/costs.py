@@ -9,8 +9,8 @@ from typing import Any
 from hexa import recipes
 from hexa.experiment import override
 from hexa.reproduce import storage
+from hexa.reproduce.design import SCHEME_COSTS, Study
 from hexa.reproduce.plan import Request
-from hexa.reproduce.studies import SCHEME_COSTS, Study
 from hexa.training.benchmark import benchmark
 
 Progress = Callable[[str, int, int], None]

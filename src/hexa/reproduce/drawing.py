@@ -13,8 +13,9 @@ from hexa.reporting.figure import short_name
 from hexa.reporting.plots import Bar, Curve
 from hexa.reporting.plots.style import SUFFIXES
 from hexa.reproduce.collecting import EPOCHS, TIME, Row
+from hexa.reproduce.design import Study
 from hexa.reproduce.plan import Costs, seconds_per_image
-from hexa.reproduce.studies import GRID, GRID_NOTE, Study
+from hexa.reproduce.studies import GRID, GRID_NOTE
 
 Runs = Sequence[Mapping[str, Any]]
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hexa import recipes
 from hexa.config import UserError
 from hexa.experiment import Experiment, override
-from hexa.reproduce.studies import KNN, SCHEME_COSTS, SVM, Arm, Measure, Study
-from hexa.training.benchmark import SCHEMES
+from hexa.reproduce.design import KNN, SCHEME_COSTS, SVM, Arm, Measure, Study
 
 #: Seconds of one image on this machine: {recipe: {scheme of a benchmark: seconds}}.
 Costs = Mapping[str, Mapping[str, float]]
@@ -237,39 +236,3 @@ def measures_of(study: Study, request: Request) -> tuple[tuple[Measure, str, flo
             )
         raise UserError(f"{study.name} needs one class an image, those of {shown} show several; give other images")
     return tuple(found.values())
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of a printed plan. seconds: None where nothing was measured; passes: images times forward passes."""
-
-    phase: str
-    arm: Arm
-    epochs: int
-    runs: int
-    done: int
-    seconds: float | None
-    passes: float
-
-
-def lines(jobs: Sequence[Job], request: Request, costs: Costs | None, done: Iterable[str] = ()) -> list[Line]:
-    """The jobs by phase, arm and length. seconds are those of pre-training what isn't done yet, one after another."""
-    stored = set(done)
-    groups: dict[tuple[str, str, int], Line] = {}
-    for job in jobs:
-        place = (job.phase, job.arm.key, job.experiment.epochs)
-        line = groups.setdefault(
-            place, Line(job.phase, job.arm, job.experiment.epochs, 0, 0, None if costs is None else 0.0, 0.0)
-        )
-        images = request.num_images * job.experiment.epochs
-        seconds = line.seconds
-        if costs is not None and seconds is not None and job.name not in stored:
-            seconds += images * seconds_per_image(job.arm, costs)
-        groups[place] = replace(
-            line,
-            runs=line.runs + 1,
-            done=line.done + (job.name in stored),
-            seconds=seconds,
-            passes=line.passes + images * (1 + len(SCHEMES[SCHEME_COSTS[job.arm.scheme]])),
-        )
-    return list(groups.values())

@@ -14,14 +14,12 @@ from rich.table import Table
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.protocol import protocols
-from hexa.reporting.comparison import command
-from hexa.reporting.runs import Run
-from hexa.reporting.tables import format_duration
-from hexa.reproduce import collecting, drawing, plan, storage
+from hexa.reproduce import collecting, drawing, plan, printing, storage
 from hexa.reproduce.costs import costs_of
+from hexa.reproduce.design import Study
 from hexa.reproduce.plan import Costs, Job, Request, Target
 from hexa.reproduce.running import run_jobs
-from hexa.reproduce.studies import Study, study
+from hexa.reproduce.studies import study
 
 Progress = Callable[[str, int, int], None]
 
@@ -147,27 +145,11 @@ class Session:
         """The plan for a terminal: runs and cost of each arm, what is done, and the whole."""
         search, final = self.jobs(costs)
         done = [one["name"] for one in self._stored([*search, *final])]
-        lines = plan.lines([*search, *final], self.request, costs, done)
-        shown = Table(box=None, pad_edge=False)
-        for head in ("", "arm", "epochs", "runs", "done", "time left" if costs is not None else "image passes"):
-            shown.add_column(head, justify="left" if head in ("", "arm") else "right")
-        for line in lines:
-            cost = format_duration(line.seconds) if line.seconds is not None else f"{line.passes:.1e}"
-            shown.add_row(line.phase, line.arm.name, str(line.epochs), str(line.runs), str(line.done), cost)
-        total = sum(line.seconds or 0 for line in lines)
-        passes = sum(line.passes for line in lines)
-        cost = format_duration(total) if costs is not None else f"{passes:.1e}"
-        shown.add_row("all", "", "", str(sum(line.runs for line in lines)), str(len(done)), cost, style="bold")
-        return shown
+        return printing.table([*search, *final], self.request, costs, done)
 
     def commands(self) -> list[str]:
         """A line a run, to be started anywhere by hand; what they leave in the folder is found and evaluated."""
-        _, final = self.jobs(None)
-        lines = []
-        for job in final:
-            run = Run(self.out / "runs" / job.name, config=job.experiment.model_dump(mode="json"))
-            lines.append(f"torchrun --nproc-per-node 8 -m {one_line(run)} --out {run.folder}")
-        return lines
+        return [printing.command_of(job, self.out) for job in self.jobs(None)[1]]
 
     # -- the work ---------------------------------------------------------------------------------------------------
 
@@ -215,11 +197,6 @@ class Session:
         if figures:
             written += drawing.draw(self.study, rows, runs, costs, self.out, self.request.data)
         return written
-
-
-def one_line(run: Run) -> str:
-    """The command of a run on one line."""
-    return command(run).replace("\\\n", "").replace("   ", " ")
 
 
 def _target(source: str, scale: str) -> Target:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -134,8 +135,10 @@ def test_view_space_refuses_what_it_cannot_show(moco: Look) -> None:
         plots.embed_views(moco, num_images=40)
     with pytest.raises(UserError, match="neither pca nor tsne"):
         plots.embed_views(moco, projection="umap")  # type: ignore[arg-type]
+    changes = {"method.name": "jigsaw", "hard_examples.adversarial": None, "views.num_views": 1, "views.size": 24}
+    puzzles = replace(moco, experiment=tiny(**changes))
     with pytest.raises(UserError, match="not for jigsaw"):
-        plots.embed_views(Look.at(tiny(**{"method.name": "jigsaw", "hard_examples.adversarial": None}), "digits"))
+        plots.embed_views(puzzles)
 
 
 # -- features -------------------------------------------------------------------------------------------------------
