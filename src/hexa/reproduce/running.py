@@ -21,14 +21,14 @@ from hexa.evaluation import evaluate
 from hexa.reproduce import storage
 from hexa.reproduce.plan import Job
 from hexa.training.losses import NonFiniteError
-from hexa.training.run import BACKBONE, CHECKPOINTS, CONFIG, pretrain, resume
+from hexa.training.run import BACKBONE, CONFIG, pretrain, resume
 
 Say = Callable[[Job, dict[str, Any]], None]
 _POLL_SECONDS = 0.2
 
 
-def run_jobs(jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Console, said: Say) -> list[dict[str, Any]]:
-    """What all jobs found, in their order; those without a stored result are carried out first.
+def run_jobs(jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Console, said: Say) -> None:
+    """Carry out all jobs that have no stored result yet.
 
     workers: how many at once, each in a process of its own. said: called with each job as it ends. Whatever stops this
     (Ctrl-C, SIGTERM, an error) loses nothing: runs save before they end, and the next call goes on there.
@@ -39,9 +39,6 @@ def run_jobs(jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Conso
             said(job, carry_out(job.record() | {"identity": job.identity}, out, console))
     else:
         _several(waiting, out, workers, said)
-    found = [storage.stored(out, job.name, job.identity) for job in jobs]
-    assert all(one is not None for one in found)
-    return [one for one in found if one is not None]
 
 
 def carry_out(record: dict[str, Any], out: Path, console: Console | None = None) -> dict[str, Any]:
@@ -80,11 +77,7 @@ def _pretrain(record: dict[str, Any], run: Path, console: Console | None) -> flo
         if _without_training(experiments.load(run / CONFIG)) != _without_training(experiment):
             raise UserError(f"{run}: is a run of other settings; remove it, or give another --out")
         if not (run / BACKBONE).is_file():
-            if not (run / CHECKPOINTS).exists():
-                shutil.rmtree(run)  # it had not got as far as a checkpoint
-                pretrain(experiment, run, console=console)
-            else:
-                resume(run, console=console)
+            resume(run, console=console)  # from its beginning, if it had not got as far as a checkpoint
     else:
         pretrain(experiment, run, console=console)
     return _seconds(run)
