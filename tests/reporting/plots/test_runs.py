@@ -202,6 +202,16 @@ def test_hard_examples_keep_their_places() -> None:
         assert ax.get_xlabel() == "abc"[row]
 
 
+def test_long_heads_stay_above_their_pictures() -> None:
+    tiles = np.zeros((2, 1, 4, 4, 3), dtype=np.uint8)
+    names = ("cutmix", "cutmix_adversarial of adversarial")
+    drawn = plots.hard_examples(Gallery(tuple(Column(name, tiles[n], ("",)) for n, name in enumerate(names))))
+    drawn.draw_without_rendering()
+    for ax in drawn.axes:
+        assert ax.title.get_window_extent().x0 >= 0
+        assert ax.title.get_window_extent().x1 <= drawn.bbox.x1
+
+
 def test_every_kind_from_the_command_line(tmp_path: Path) -> None:
     for kind, suffix in (("hard-examples", "png"), ("view-space", "svg")):
         out = tmp_path / f"{kind}.{suffix}"

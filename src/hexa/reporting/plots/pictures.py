@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ def pictures(
             if rows[row].captions:
                 ax.set_xlabel(rows[row].captions[place], fontsize=8, color=MUTED, labelpad=2)
             if heads and row == 0:
-                ax.set_title(heads[place], fontsize=9, color=INK)
+                ax.set_title("\n".join(textwrap.wrap(heads[place], int(12 * side))), fontsize=9, color=INK)
             if place == 0:
                 ax.set_ylabel(rows[row].label, rotation=0, ha="right", va="center", fontsize=9)
         heading(figure, title)
