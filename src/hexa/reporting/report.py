@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import io
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from hexa.config import UserError
 from hexa.reporting import comparison, counterparts, curves, scores
@@ -62,6 +63,7 @@ def render(runs: Sequence[Run]) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["svg"] = Markup  # charts escape their texts themselves
+    environment.filters["breakable"] = _breakable
     names = curves.labels(runs)
 
     def package_file(name: str) -> Markup:
@@ -80,6 +82,11 @@ def render(runs: Sequence[Run]) -> str:
         environments=comparison.other_environments(runs),
         published=counterparts.blocks(runs, names),
     )
+
+
+def _breakable(name: str) -> Markup:
+    """A field's name, which a narrow screen may break after underscores and dots."""
+    return Markup(re.sub(r"([_.])", r"\1<wbr>", str(escape(name))))
 
 
 @dataclass(frozen=True)
