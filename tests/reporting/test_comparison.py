@@ -82,6 +82,7 @@ def test_only_differences_are_listed_by_part(make_run: MakeRun) -> None:
         Group("optimizer", (("learning_rate", "0.06", "0.1", "0.1"), ("momentum", "0.9", "0.9", "0.8"))),
     )
     assert comparison.differences(runs[:1] * 2) == ()
+    assert comparison.differences([runs[0], Run(Path("result.json"))]) == ()
 
 
 def test_a_part_that_some_lack_is_one_row(make_run: MakeRun) -> None:

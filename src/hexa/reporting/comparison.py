@@ -103,7 +103,7 @@ def differences(runs: Sequence[Run]) -> tuple[Group, ...]:
 
 
 def other_environments(runs: Sequence[Run]) -> tuple[Group, ...]:
-    """The same of what they ran on: versions, machine, precision; what differs between any two runs is left out."""
+    """The same of what they ran on: versions, machine, precision; not when, and not by which command."""
     kept = [{key: value for key, value in run.environment.items() if key not in _OF_ONE_RUN} for run in runs]
     return _grouped(_differing([flatten(fields) for fields in kept]))
 
@@ -117,7 +117,8 @@ def _differing(flat: Sequence[Record]) -> list[tuple[str, ...]]:
     rows: dict[str, tuple[str, ...]] = {}
     for path in dict.fromkeys(path for fields in flat for path in fields):
         part = path.rpartition(".")[0]
-        has = [not part or any(other.startswith(f"{part}.") for other in fields) for fields in flat]
+        # of a run without configuration (an evaluation alone) nothing is known: it does not differ
+        has = [bool(fields) and (not part or any(key.startswith(f"{part}.") for key in fields)) for fields in flat]
         if not all(has) and any(fields for fields, there in zip(flat, has, strict=True) if not there):
             rows[part] = (part, *("present" if there else NOTHING for there in has))
         cells = [text(fields[path]) if path in fields else NOTHING for fields in flat]
