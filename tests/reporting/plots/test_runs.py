@@ -21,7 +21,7 @@ from hexa.nn.pretrained import random_backbone
 from hexa.reporting import plots
 from hexa.reporting.figure import figure, short_name
 from hexa.reporting.gallery import Column, Gallery
-from hexa.reporting.plots.neighbours import Embedded, nearest
+from hexa.reporting.plots.neighbours import Embedded, grouped, nearest
 from hexa.reporting.plots.view_space import partners
 from hexa.reporting.visualize import Look
 from hexa.runtime.random import Stream
@@ -165,19 +165,28 @@ def test_frames_tell_the_query_s_class_from_others(embedded: Embedded) -> None:
             assert np.array_equal(tile, embedded.tiles([neighbour])[0])
 
 
-def test_clusters_tell_their_size_and_their_commonest_class(embedded: Embedded) -> None:
-    from sklearn.cluster import KMeans
+def test_clusters_hold_every_image_once_where_it_is_near(embedded: Embedded) -> None:
+    found = grouped(embedded, 5)
+    assert sorted(np.concatenate(found).tolist()) == list(range(len(embedded.features)))
+    middles = np.stack([embedded.features[rows].mean(0) for rows in found])
+    middles /= np.linalg.norm(middles, axis=1, keepdims=True)
+    own = np.empty(len(embedded.features), dtype=np.int64)
+    for number, rows in enumerate(found):
+        own[rows] = number
+        cosines = embedded.features[rows] @ middles[number]
+        assert cosines[: len(rows) // 2].mean() > cosines[len(rows) // 2 :].mean(), "the most typical come first"
+    assert ((embedded.features @ middles.T).argmax(1) == own).mean() > 0.9  # k-means stops before it stands still
 
+
+def test_clusters_tell_their_size_and_their_commonest_class(embedded: Embedded) -> None:
     drawn = plots.clusters(embedded, num_clusters=5, k=4)
-    labels = KMeans(5, n_init=4, random_state=0).fit(embedded.features).labels_
-    expected = set()
-    for cluster in range(5):
-        names = Counter(embedded.class_of(place) for place in np.flatnonzero(labels == cluster))
-        count, total = names.most_common(1)[0][1], sum(names.values())
-        expected.add((f"{total} images", f"{100 * count / total:.0f} %"))
+    expected = []
+    for members in grouped(embedded, 5):
+        names = Counter(embedded.class_of(place) for place in members)
+        expected.append((f"{len(members)} images", f"{100 * names.most_common(1)[0][1] / len(members):.0f} %"))
     shown = [ax.get_ylabel().split("\n") for ax in drawn.axes if ax.get_ylabel()]
-    assert {(size, share.rpartition(" ")[0]) for size, share in shown} == expected
-    assert [int(size.split()[0]) for size, _ in shown] == sorted(Counter(labels.tolist()).values(), reverse=True)
+    assert [(size, share.rpartition(" ")[0]) for size, share in shown] == expected
+    assert [int(size.split()[0]) for size, _ in shown] == sorted((int(size.split()[0]) for size, _ in shown))[::-1]
 
 
 def test_too_few_images_are_one_line(embedded: Embedded) -> None:

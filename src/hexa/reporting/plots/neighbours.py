@@ -16,6 +16,7 @@ from hexa.data import Source
 from hexa.data.views import EvaluationTransform
 from hexa.evaluation.features import Subset, extract
 from hexa.nn.pretrained import Backbone
+from hexa.ops.kmeans import spherical_kmeans
 from hexa.reporting.plots.pictures import PictureRow, pictures
 from hexa.reporting.plots.style import COLOURS
 from hexa.runtime import precision as precisions
@@ -93,27 +94,38 @@ def nearest_neighbours(
     return pictures(rows, heads=["query", *map(str, range(1, k + 1))], title=title, remark=remark)
 
 
-def clusters(embedded: Embedded, *, num_clusters: int = 8, k: int = 9, seed: int = 0, title: str = "") -> Figure:
-    """A row a cluster of k-means on unit features: the k images nearest to its centre; largest cluster first."""
-    from sklearn.cluster import KMeans
+def grouped(embedded: Embedded, num_clusters: int, seed: int = 0) -> list[NDArray[np.int64]]:
+    """Clusters of spherical k-means (REFERENCE §4.4), the largest first: their images, those near the centroid first.
 
+    Raises UserError for fewer images than clusters.
+    """
     if len(embedded.features) < num_clusters:
         raise UserError(f"{len(embedded.features)} images make no {num_clusters} clusters; ask for fewer")
-    found = KMeans(num_clusters, n_init=4, random_state=seed).fit(embedded.features)
-    sizes = np.bincount(found.labels_, minlength=num_clusters)
-    rows = []
-    for cluster in np.argsort(-sizes, kind="stable"):
-        members = np.flatnonzero(found.labels_ == cluster)
-        to_centre = ((embedded.features[members] - found.cluster_centers_[cluster]) ** 2).sum(1)
-        shown = members[np.argsort(to_centre, kind="stable")[:k]]
-        rows.append(PictureRow(_described(embedded, members), embedded.tiles(shown.tolist())))
-    remark = f"k-means with {num_clusters} clusters on {len(embedded.features):,} images; nearest to the centre first."
+    unit = torch.from_numpy(embedded.features)
+    found = spherical_kmeans(unit, num_clusters, Stream(seed).child("centroids").generator())
+    cosine = (unit * found.centroids[found.assignments]).sum(1)
+    ranked = cosine.argsort(descending=True, stable=True)
+    largest_first = found.counts.argsort(descending=True, stable=True).tolist()
+    members = [ranked[found.assignments[ranked] == cluster].numpy() for cluster in largest_first]
+    return [rows for rows in members if len(rows)]
+
+
+def clusters(embedded: Embedded, *, num_clusters: int = 8, k: int = 9, seed: int = 0, title: str = "") -> Figure:
+    """A row a cluster of unit features, the largest first: the k images nearest to its centroid."""
+    rows = [
+        PictureRow(described(embedded, members), embedded.tiles(members[:k].tolist()))
+        for members in grouped(embedded, num_clusters, seed)
+    ]
+    remark = (
+        f"Spherical k-means with {num_clusters} clusters on {len(embedded.features):,} images; the most typical first."
+    )
     if embedded.class_of(0):
         remark += " Percent: the share of the most frequent class, which the backbone never saw."
     return pictures(rows, title=title, remark=remark)
 
 
-def _described(embedded: Embedded, members: NDArray[np.int64]) -> str:
+def described(embedded: Embedded, members: NDArray[np.int64]) -> str:
+    """How many images a cluster has and, where there are labels, how pure it is; two lines."""
     names = [embedded.class_of(place) for place in members]
     if not any(names):
         return f"{len(members):,} images"
