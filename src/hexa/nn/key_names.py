@@ -1,9 +1,9 @@
-"""How others name the tensors of a ResNet, and what torchvision calls them."""
+"""How others name the tensors of a ResNet or an EfficientNet, and what torchvision or timm call them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -68,4 +68,43 @@ def _unnumbered(state: State) -> dict[str, Tensor]:
             renamed[f"{prefix}{names[int(number)]}.{rest}"] = value
         else:
             renamed[key] = value
+    return renamed
+
+
+#: Parts of a block in efficientnet_pytorch's words and in timm's, which count from the first convolution: of a block
+#: that begins with an expansion, and of one that does not.
+_EXPANDED = {
+    **{"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2"},
+    **{"_project_conv": "conv_pwl", "_bn2": "bn3"},
+}
+_PLAIN = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+_AROUND = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
+
+
+def is_efficientnet(state: State) -> bool:
+    """Whether the names are those of efficientnet_pytorch and efficientnet_lite_pytorch."""
+    return any(key.endswith("_conv_stem.weight") for key in state)
+
+
+def of_efficientnet(state: State, blocks: Sequence[str]) -> dict[str, Tensor]:
+    """The state with timm's names, without the classifier. blocks: timm's of the network in order, blocks.0.0 …
+
+    Names that are not known, and blocks beyond the last, stay as they are.
+    """
+    stem = next(key for key in state if key.endswith("_conv_stem.weight"))
+    prefix = stem.removesuffix("_conv_stem.weight")
+    renamed = {}
+    for key, value in state.items():
+        name = key.removeprefix(prefix)
+        first, _, rest = name.partition(".")
+        if first == "_fc" or not key.startswith(prefix):
+            continue
+        if first in _AROUND:
+            name = f"{_AROUND[first]}.{rest}"
+        elif first == "_blocks":
+            number, part, kind = rest.split(".", 2)
+            parts = _EXPANDED if f"{prefix}_blocks.{number}._expand_conv.weight" in state else _PLAIN
+            if int(number) < len(blocks) and part in parts:
+                name = f"{blocks[int(number)]}.{parts[part]}.{kind}"
+        renamed[name] = value
     return renamed

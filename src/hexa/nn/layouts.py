@@ -41,15 +41,21 @@ RESNETS = (
     "resnext101_32x8d",
 )
 
+#: Networks that a state with efficientnet_pytorch's names is compared with. Its convolutions pad as TensorFlow's do and
+#: its batch-norms add 1e-3 to the variance; timm's networks without tf_ have the same tensors and do neither.
+EFFICIENTNETS = tuple(f"tf_efficientnet_lite{number}" for number in range(5))
+
 
 def foreign_state(state: State, where: str, name: str | None = None) -> tuple[NetworkConfig, dict[str, Tensor], str]:
     """The network a state dict in somebody's layout belongs to, its backbone's tensors, and the prefix they had.
 
     MoCo, PCL (`module.encoder_q.*`), SimSiam (`module.encoder.*`), SwAV and DeepCluster-v2 (`module.*`, prototypes),
-    solo-learn (`backbone.*`), lightly (`backbone.0.*`), VISSL, Detectron2, torchvision and timm are recognised by their
-    key names. name: the timm network, where the names alone don't tell it. Raises UserError if no known network has
-    these tensors.
+    solo-learn (`backbone.*`), lightly (`backbone.0.*`), VISSL, Detectron2, EfficientNet-Lite, torchvision and timm are
+    recognised by their key names. name: the timm network, where the names alone don't tell it. Raises UserError if no
+    known network has these tensors.
     """
+    if key_names.is_efficientnet(state):
+        return _efficientnet(state, where, name)
     std = _SWAV_STD if any(key.startswith(_SWAV_HEAD) for key in state) else IMAGENET_STD
     state = key_names.plain(state)
     prefix = next((p for p in PREFIXES if f"{p}conv1.weight" in state), None)
@@ -66,6 +72,25 @@ def foreign_state(state: State, where: str, name: str | None = None) -> tuple[Ne
     return recognise(kept, where).model_copy(update={"std": std}), kept, prefix
 
 
+def _efficientnet(state: State, where: str, name: str | None) -> tuple[NetworkConfig, dict[str, Tensor], str]:
+    """As `foreign_state`, of a state with efficientnet_pytorch's names."""
+    if name not in (None, *EFFICIENTNETS):
+        raise UserError(f"{where}#{name}: an EfficientNet with these names is one of {', '.join(EFFICIENTNETS)}")
+    for candidate in EFFICIENTNETS if name is None else [name]:
+        config = NetworkConfig(name=candidate)
+        with torch.device("meta"):
+            own = backbones.build(config).state_dict()
+        blocks = dict.fromkeys(".".join(key.split(".")[:3]) for key in own if key.startswith("blocks."))
+        kept = key_names.of_efficientnet(state, list(blocks))
+        if name is not None or _convolutions(kept) == _convolutions(own):
+            return config, kept, ""
+    raise UserError(f"{where}: an EfficientNet that is none of the known ({', '.join(EFFICIENTNETS)})")
+
+
+def _convolutions(state: State) -> dict[str, torch.Size]:
+    return {key: value.shape for key, value in state.items() if value.ndim == 4}
+
+
 def recognise(state: State, where: str) -> NetworkConfig:
     """The ResNet whose convolutions have these names and shapes."""
     remedy = f"if timm has this network, name it: {where}#NETWORK"
@@ -78,8 +103,7 @@ def recognise(state: State, where: str) -> NetworkConfig:
         config = NetworkConfig(name=name, small_stem=small)
         with torch.device("meta"):
             network = backbones.build(config)
-        convolutions = {key: value.shape for key, value in network.state_dict().items() if value.ndim == 4}
-        if convolutions == {key: value.shape for key, value in state.items() if value.ndim == 4}:
+        if _convolutions(network.state_dict()) == _convolutions(state):
             return config
     depths = [len({key.split(".")[1] for key in state if key.startswith(f"layer{i}.")}) for i in range(1, 5)]
     raise UserError(
