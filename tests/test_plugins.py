@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from hexa import cli, named
 from hexa.config import UserError
+from hexa.experiment import override
 from hexa.nn.pretrained import Backbone
 from hexa.plugins import experiment_of
 
@@ -48,6 +50,24 @@ def test_an_error_in_the_users_code_is_told_as_such(tmp_path: Path, capsys: pyte
     said = capsys.readouterr().err
     assert f"{file}:11, a file of yours: KeyError: " in said
     assert "bug of hexa" not in said
+
+
+@pytest.mark.parametrize(
+    ("base", "field", "name", "own"),
+    [("MethodConfig", "name", "moco", "MoCoConfig"), ("HardExampleConfig", "kind", "vat", "VATConfig")],
+)
+def test_a_name_of_hexas_own_is_refused_in_one_line(tmp_path: Path, base: str, field: str, name: str, own: str) -> None:
+    file = tmp_path / f"mine_{field}.py"
+    mine = f"class Mine({base}):\n    {field}: Literal['{name}'] = '{name}'\n"
+    file.write_text(f"from typing import Literal\nfrom hexa.core import {base}\n{mine}{GOOD}")
+    try:
+        with pytest.raises(UserError) as caught:
+            override(experiment_of(f"{file}:recipe"), {"hard_examples.vat.weight": 1})
+    finally:
+        del sys.modules[f"hexa_plugin_{file.stem}"]  # or every other test would hear of it
+    said = f"{file}: Mine has the {field} '{name}' of hexa's own {own}; give it another {field}"
+    assert str(caught.value).endswith(said)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_untrained_network_of_a_recipe_of_ones_own(tmp_path: Path) -> None:

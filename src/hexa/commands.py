@@ -186,8 +186,14 @@ def visualize(given: argparse.Namespace, extra: Fields) -> int:
     else:
         given.recipe, given.config = given.target, None
         target = _experiment(given, extra)
-    path = run(target, given.data, out, num_images=given.num_images, seed=given.seed, gain=given.gain)
-    _console().print(f"written to {path}", highlight=False)
+    skipped: list[str] = []
+    path = run(target, given.data, out, num_images=given.num_images, seed=given.seed, gain=given.gain, problems=skipped)
+    console = _console()
+    console.print(f"written to {path}", highlight=False)
+    if skipped:
+        some = "; ".join(skipped[:3]) + (" …" if skipped[3:] else "")
+        said = f"{len(skipped)} images could not be read and were skipped: {some}"
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

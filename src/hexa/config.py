@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import sys
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any, ClassVar, TypeVar
@@ -90,28 +91,38 @@ def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]
     """Every sub-class of `base` by the default of its `field`, those defined in the modules of `package` included.
 
     A new method or hard example is found by being a file of its package; one defined elsewhere by being imported.
+    Raises UserError if one defined elsewhere calls itself as one of the package.
     """
-    home = importlib.import_module(package)
-    for module in pkgutil.iter_modules(home.__path__):
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
     found: dict[str, type[Base]] = {}
+    others: dict[str, type[Base]] = {}
     pending = list(base.__subclasses__())
     while pending:
         candidate = pending.pop()
         pending.extend(candidate.__subclasses__())
         name = candidate.model_fields[field].default
         if isinstance(name, str):
-            found.setdefault(name, candidate)
-    return found
+            own = candidate.__module__.startswith(f"{package}.")
+            (found if own else others).setdefault(name, candidate)
+    for name in sorted(found.keys() & others.keys()):
+        other = others[name]
+        home = sys.modules.get(other.__module__)
+        # a class whose file could not be imported lives on until it is collected
+        if home is not None and getattr(home, other.__name__, None) is other:
+            place = getattr(home, "__file__", None) or other.__module__
+            message = f"{other.__name__} has the {field} '{name}' of hexa's own {found[name].__name__}"
+            raise UserError(f"{place}: {message}; give it another {field}")
+    return others | found
 
 
 def choose(base: type[Base], field: str, package: str, value: Any, default: str | None = None) -> Base:
     """The sub-class of `base` that `value[field]` names, validated. `default` stands in for an absent name."""
+    known = choices(base, field, package)
     if isinstance(value, base):
         return value
     if not isinstance(value, dict):
         raise ConfigError([("", f"expected fields, for instance {field}: …")])
-    known = choices(base, field, package)
     name = str(value.get(field, default))
     if name not in known:
         raise ConfigError([(field, f"unknown {field} '{name}'; {nearest(name, known)}")])

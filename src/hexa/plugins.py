@@ -9,9 +9,10 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pydantic
 import yaml
 
-from hexa.config import UserError, nearest
+from hexa.config import ConfigError, UserError, nearest
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -48,7 +49,10 @@ def experiment_of(spec: str) -> Experiment:
         inspect.signature(function).bind()
     except TypeError:
         raise UserError(f"{spec}: a recipe is a function without arguments that returns an Experiment") from None
-    experiment = function()
+    try:
+        experiment = function()
+    except pydantic.ValidationError as error:
+        raise UserError(f"{spec}: {ConfigError.of(error)}") from error
     if not isinstance(experiment, Experiment):
         raise UserError(f"{spec}: returned {type(experiment).__name__}, not a hexa.experiment.Experiment")
     return experiment.model_copy(update={"recipe": f"{Path(file).resolve()}:{name}"})

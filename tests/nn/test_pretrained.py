@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors
 import safetensors.torch
 import timm
 import torch
@@ -17,7 +18,7 @@ from torch import nn
 from hexa.config import UserError
 from hexa.nn.backbones import NetworkConfig, SmallResNet, build, use_small_stem
 from hexa.nn.branch_norm import convert
-from hexa.nn.pretrained import Backbone, load_backbone, random_backbone, save_backbone
+from hexa.nn.pretrained import Backbone, load_backbone, metadata_of, random_backbone, save_backbone
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.4, 0.5), std=(0.2, 0.25, 0.3))
 
@@ -132,6 +133,17 @@ def test_any_timm_network_can_be_named(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = network.forward_head(network.forward_features(backbone.normalize(images)), pre_logits=True)
         assert_same(backbone(images), expected)
+
+
+def test_equal_backbones_are_equal_files(tmp_path: Path) -> None:
+    """safetensors draws the order of metadata anew for each file."""
+    backbone = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 16)
+    made = {save_backbone(backbone, tmp_path / f"{n}.safetensors").read_bytes() for n in range(8)}
+    assert len(made) == 1
+    with safetensors.safe_open(tmp_path / "0.safetensors", framework="pt") as file:
+        assert file.metadata() == metadata_of(backbone)
+    images = torch.rand(2, 3, 16, 16)
+    assert torch.equal(load_backbone(tmp_path / "0.safetensors")(images), backbone(images))
 
 
 def test_a_safetensors_file_of_others_needs_no_metadata(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
+from hexa import cli, recipes
 from hexa import experiment as experiments
-from hexa import recipes
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.experiment import Experiment, override
@@ -123,3 +123,17 @@ def test_the_views_are_those_of_the_configuration(tmp_path: Path) -> None:
     images = torch.stack([source.decode(i) for i in range(len(source))]).permute(0, 2, 3, 1).numpy()
     for tile in shown:
         assert (images == tile).all((1, 2, 3)).any()
+
+
+def test_broken_images_are_passed_over_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "photos").mkdir()
+    for number in range(6):
+        Image.new("RGB", (40, 40), (40 * number, 0, 9)).save(tmp_path / "photos" / f"{number}.png")
+    for number in (1, 4):
+        (tmp_path / "photos" / f"{number}.png").write_bytes(b"broken")
+    arguments = ["digits-hexa-moco", "--data", f"folder:{tmp_path / 'photos'}", "--out", str(tmp_path / "a.png")]
+    fields = [word for name, value in TINY.items() for word in (f"--{name}", value)]
+    assert cli.main(["visualize", *arguments, *fields]) == 0
+    said = capsys.readouterr().out
+    assert "2 images could not be read and were skipped: " in said
+    assert "4.png: not an image" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from hexa import experiment as experiments
 from hexa import recipes
 from hexa.config import UserError
 from hexa.experiment import Experiment
+from hexa.methods.moco import MoCo
 from hexa.nn.pretrained import load_backbone
 from hexa.runtime import checkpoints
 from hexa.runtime.peers import Peer
+from hexa.training.losses import NonFiniteError
 from hexa.training.run import pretrain, resume
 
 TINY: dict[str, Any] = {
@@ -186,6 +189,26 @@ def test_a_folder_in_which_no_step_was_made_is_begun_anew(tmp_path: Path) -> Non
     (folder / "environment.json").write_text(json.dumps({"process": {**process, "started": "0"}}))
     pretrain(tiny(), folder, console=quiet())
     assert (folder / "backbone.safetensors").exists()
+
+
+def test_a_run_that_diverged_before_its_first_checkpoint_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its message says, in the same folder, of which nothing of the first run is left."""
+    whole = pretrain(tiny(), tmp_path / "whole", console=quiet())
+    folder, forward = tmp_path / "run", MoCo.loss
+
+    def diverges(self: MoCo, *arguments: Any) -> torch.Tensor:
+        return forward(self, *arguments) * math.nan
+
+    monkeypatch.setattr(MoCo, "loss", diverges)
+    with pytest.raises(NonFiniteError, match=r"step 1: .*; nothing was learned before it.* and start anew$"):
+        pretrain(tiny(), folder, console=quiet())
+    assert "non-finite" in events(folder)
+    monkeypatch.undo()
+    pretrain(tiny(), folder, console=quiet())
+    assert events(folder) == events(whole)
+    assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
 
 
 def test_going_on_keeps_what_began_the_run(tmp_path: Path) -> None:

@@ -89,13 +89,27 @@ def save_backbone(backbone: Backbone, path: Path | str) -> Path:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:  # not save_file, whose files only their owner can read
-            file.write(safetensors.torch.save(state, metadata_of(backbone)))
+            file.write(_ordered(safetensors.torch.save(state, metadata_of(backbone))))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def _ordered(content: bytes) -> bytes:
+    """A safetensors file whose metadata stand in order, so that equal backbones give equal files.
+
+    safetensors writes them in another order each time. A file begins with the length of its header, eight bytes, and
+    the header, JSON padded by spaces to a multiple of eight; places of tensors count from its end.
+    """
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    written = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    written += b" " * (-len(written) % 8)
+    return len(written).to_bytes(8, "little") + written + content[end:]
 
 
 def metadata_of(backbone: Backbone) -> dict[str, str]:

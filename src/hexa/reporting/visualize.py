@@ -34,18 +34,20 @@ def visualize(
     gain: float | None = None,
     num_images: int = 8,
     seed: int = 0,
+    problems: list[str] | None = None,
 ) -> Path:
     """Write a PNG: a row an image, with its view, the magnified perturbation, the adversarial and the cut-mixed view.
 
     target: a run folder, whose newest checkpoint is taken, or a recipe's name or an experiment, with random weights.
     data: a source; None for the experiment's own. gain: of the perturbation, around mid-grey; None chooses. seed: of
     the images, their views and their partners. Columns follow from the hard examples of the configuration, whatever
-    they are; without any the views of the batch are shown. Returns `out`, written at once or not at all.
+    they are; without any the views of the batch are shown. problems: gets a line for each image that could not be read
+    and was passed over. Returns `out`, written at once or not at all.
     Raises UserError: an unknown target or source, a run without an intact checkpoint.
     """
     look = Look.at(target, data)
     count = max(num_images, min(look.experiment.batch_size, _BATCH_SIZE))
-    batch = look.batch(count, Stream(seed).child("visualize"))
+    batch = look.batch(count, Stream(seed).child("visualize"), problems=problems)
     return gallery(look.objective(), batch, num_images, gain).save(Path(out))
 
 
@@ -101,9 +103,16 @@ class Look:
         found = next(own, None)
         return {"kind": kind} if found is None else found.model_dump(mode="json")
 
-    def batch(self, count: int, stream: Stream, views: Stream | None = None) -> Batch:
-        """`count` images drawn by the stream, in views of it, or of another stream: the same images again."""
-        made = _batch(self.source, Views(self.experiment.views), count, stream, views or stream, self.machine.device)
+    def batch(
+        self, count: int, stream: Stream, views: Stream | None = None, problems: list[str] | None = None
+    ) -> Batch:
+        """`count` images drawn by the stream, in views of it, or of another stream: the same images again.
+
+        problems: gets a line for each image that cannot be read, for which another stands.
+        """
+        recipe, device = Views(self.experiment.views), self.machine.device
+        found = [] if problems is None else problems
+        made = _batch(self.source, recipe, count, stream, views or stream, device, found)
         return replace(made, step=self.step, known=self.known)
 
 
@@ -155,8 +164,16 @@ def _load(method: Method, folder: Path, device: torch.device) -> int:
     return int(found[1]["step"])
 
 
-def _batch(source: Source, views: Views, count: int, images: Stream, stream: Stream, device: torch.device) -> Batch:
-    """`count` images, drawn by the stream `images`, that can be read; a small source repeats."""
+def _batch(
+    source: Source,
+    views: Views,
+    count: int,
+    images: Stream,
+    stream: Stream,
+    device: torch.device,
+    problems: list[str],
+) -> Batch:
+    """`count` images, drawn by `images`, that can be read; a small source repeats. The others go to `problems`."""
     order = torch.randperm(len(source), generator=images.child("order").generator()).tolist()
     numbers = views.draw(stream, slice(0, count))  # [V, count, P]
     crops: list[list[torch.Tensor]] = []
@@ -168,6 +185,7 @@ def _batch(source: Source, views: Views, count: int, images: Stream, stream: Str
             index.append(position)
         except DecodeError as error:
             order.remove(position)
+            problems.append(f"{source.paths[position]}: {error}")
             if not order:
                 message = f"data '{source.name}': no image can be read"
                 raise UserError(f"{message}, not {source.paths[position]} either ({error})") from None

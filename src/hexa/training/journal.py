@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ import torch
 from hexa.runtime import peers, processes
 from hexa.training.trackers import State, Tracking
 
-METRICS, ENVIRONMENT = "metrics.jsonl", "environment.json"
+METRICS, ENVIRONMENT, TENSORBOARD = "metrics.jsonl", "environment.json", "tensorboard"
 #: Events that are numbers over time: of a step, of a monitor, of what a method does between epochs.
 METRIC_EVENTS = ("train", "monitor", "epoch")
 _STATES: dict[str, State] = {"end": "finished", "interrupted": "interrupted"}
@@ -74,7 +75,7 @@ class Journal:
             # imported at the first line, not before the first step: it takes a second
             from torch.utils.tensorboard import SummaryWriter
 
-            self._events = SummaryWriter(str(self.folder / "tensorboard"), purge_step=self._step + 1)
+            self._events = SummaryWriter(str(self.folder / TENSORBOARD), purge_step=self._step + 1)
         for name, value in values.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 self._events.add_scalar(name, value, step)
@@ -118,6 +119,12 @@ def truncate(path: Path, step: int) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_bytes(b"".join(kept))
     os.replace(temporary, path)
+
+
+def discard(folder: Path) -> None:
+    """Remove what a run wrote down in `folder` that ended before there was anything to go on from."""
+    (folder / METRICS).unlink(missing_ok=True)
+    shutil.rmtree(folder / TENSORBOARD, ignore_errors=True)
 
 
 def write_environment(folder: Path, device: torch.device, precision: str, resumed: bool = False) -> None:

@@ -31,7 +31,7 @@ from hexa.training.assembly import (
     kernels,
     setting_of,
 )
-from hexa.training.journal import ENVIRONMENT, METRICS, Journal, write_environment
+from hexa.training.journal import ENVIRONMENT, METRICS, Journal, discard, write_environment
 from hexa.training.monitor import Watch
 from hexa.training.neighbours import KnnMonitor
 from hexa.training.progress import Reporter
@@ -79,17 +79,21 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _is_stillborn(folder: Path) -> bool:
-    """Whether a run of this machine ended in `folder` before it logged a step (unreadable images …): it may start anew.
+    """Whether a run in `folder` ended with nothing to go on from: it may start anew.
 
-    Not if its process still goes, or that can't be known.
+    Its loss stopped being finite before the first checkpoint; or it was of this machine and ended before it logged a
+    step (unreadable images …), but not if its process still goes, or that can't be known.
     """
     if not (folder / CONFIG).is_file() or (folder / BACKBONE).exists() or (folder / CHECKPOINTS).exists():
         return False
+    journal = folder / METRICS
+    written = journal.read_text(errors="replace") if journal.exists() else ""
+    if '"event": "non-finite"' in written:
+        return True
     process = _noted(folder, "process")
     if not isinstance(process, dict) or not peers.Peer(**process).is_over():
         return False
-    journal = folder / METRICS
-    return not journal.exists() or '"event": "train"' not in journal.read_text(errors="replace")
+    return '"event": "train"' not in written
 
 
 def _noted(folder: Path, name: str) -> object:
@@ -182,6 +186,7 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
         folder.mkdir(parents=True, exist_ok=True)
         write_environment(folder, machine.device, machine.precision, resumed)  # first: it says whose folder this is
         if not resumed:
+            discard(folder)
             experiments.dump(experiment, folder / CONFIG)
     tracking = _tracking(experiment, folder, trainer, resumed, warnings)
     with Journal(folder if processes.is_main() else None, step, experiment.training.tensorboard, tracking) as journal:
