@@ -1,4 +1,4 @@
-"""Does a better backbone detect better? EfficientNet-Lite0 trained on ImageNet, and drawn at random; short, for a CPU.
+"""Does a better backbone detect better? EfficientNet-Lite0 trained on ImageNet, and random; shortened for a CPU.
 
     python benchmarks/detection.py --voc voc:PATH/VOCdevkit --result FILE
 
@@ -26,10 +26,11 @@ SMALL: dict[str, Any] = {
     "longest_side": 213,
     "anchor_sizes": [8, 16, 32, 64, 128],
     "test_proposals": 50,
+    "clip_norm": 1.0,
     "save_every": 50,
 }
 SHORTENED: dict[str, dict[str, Any]] = {
-    "appendix": {**SMALL, "iterations": 200, "learning_rate": 0.02, "regions": 64},
+    "appendix": {**SMALL, "iterations": 200, "learning_rate": 0.01, "regions": 64},
     "moco": {**SMALL, "iterations": 100, "learning_rate": 0.01, "regions": 32, "precise_bn": 20},
 }
 BACKBONES = {

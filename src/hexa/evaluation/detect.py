@@ -62,6 +62,8 @@ class DetectOptions(Config):
     """Shares of the iterations."""
     weight_decay: float = pydantic.Field(default=1e-4, ge=0)
     """Of all but normalisations."""
+    clip_norm: float | None = pydantic.Field(default=None, gt=0)
+    """The largest norm of all gradients; the published rates are for ResNets, whose maps are smaller than others'."""
     shorter_side: tuple[int, ...] = pydantic.Field(default=tuple(range(480, 801, 32)), min_length=1)
     """Pixels of a training image's shorter side, one of these at random."""
     test_shorter_side: int = pydantic.Field(default=800, gt=0)

@@ -34,6 +34,7 @@ class Schedule:
     warmup_iterations: int
     decay_at: tuple[float, ...]
     weight_decay: float
+    clip_norm: float | None
     precise_bn: int
     """Batches that batch-norms take their final statistics from; 0 keeps the running ones."""
     save_every: int
@@ -107,10 +108,12 @@ class Training:
                 self.forget()  # it would come to the same
                 raise UserError(
                     f"detect: {bad} is not finite at iteration {self.iteration} and learning rate {rate:g}; take a "
-                    "lower learning_rate, or more warmup_iterations"
+                    "lower learning_rate, or a clip_norm of 1"
                 )
             self.optimizer.zero_grad()
             total.backward()  # type: ignore[no-untyped-call]
+        if self.schedule.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.detector.parameters(), self.schedule.clip_norm)
         self.optimizer.step()
         self.iteration += 1
         if self.iteration % max(1, self.schedule.iterations // 50) == 0:

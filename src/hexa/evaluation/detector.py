@@ -51,7 +51,7 @@ class Detector(nn.Module):
     a new batch-norm and the mean over positions are the box head (ResNet: layer1–3, and layer4).
     fpn: a feature pyramid of width 256 over the last four resolutions from stride 4 on, and as many coarser ones as
     there are sizes of anchors left; the box head is two linear layers of 1024 on regions of 7×7.
-    The weights that are new are drawn from torch's global generator. Takes the modules of the backbone, no copies.
+    New weights are drawn as in Detectron2, from torch's global generator. The backbone's modules are taken, not copied.
     """
 
     def __init__(self, backbone: Backbone, layout: Layout, precision: Literal["fp32", "bf16"], name: str) -> None:
@@ -82,12 +82,15 @@ class Detector(nn.Module):
             post_nms_top_n={"training": 2000 if c4 else 1000, "testing": layout.test_proposals},
             nms_thresh=0.7,
         )
-        head: nn.Module
+        head: Any
         if c4:
             features = found[-1].channels
             head = nn.Sequential(tail, nn.BatchNorm2d(features), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         else:
             features, head = _HIDDEN, TwoMLPHead(width * 7**2, _HIDDEN)
+            for layer in (head.fc6, head.fc7):
+                nn.init.kaiming_uniform_(layer.weight, a=1)
+                nn.init.zeros_(layer.bias)
         self.roi_heads = RoIHeads(
             AlignedRegions([part.stride for part in used], 14 if c4 else 7),
             _InPrecision(head, precision),
@@ -131,7 +134,9 @@ class Detector(nn.Module):
         )
         pixels = [self.normalize(image[None].float().div_(255)) for image in images]
         padded = [F.pad(p, (0, wide - p.shape[3], 0, high - p.shape[2])) for p in pixels]
-        return torch.cat(padded).contiguous(memory_format=torch.channels_last)
+        batch = torch.cat(padded)
+        # on CPUs torch 2.15 writes out of bounds going back through 1×1 convolutions of few channels in this format
+        return batch.contiguous(memory_format=torch.channels_last) if batch.is_cuda else batch
 
     def _maps(self, x: Tensor) -> Maps:
         maps: Maps = OrderedDict()

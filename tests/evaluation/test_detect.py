@@ -1,0 +1,291 @@
+"""The protocol from the outside, on tiny photographs: it learns, resumes bit for bit, and says what is wrong."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hexa.config import UserError
+from hexa.evaluation import detection_training, evaluate
+from hexa.evaluation.detect import PROTOCOL
+from hexa.evaluation.detection_training import Training
+from hexa.evaluation.protocol import Task
+from hexa.nn.branch_norm import convert
+from hexa.nn.pretrained import load_backbone
+from hexa.reporting import published
+from hexa.runtime.signals import Interrupted
+
+CLASSES = ("cat", "dog")
+TINY: dict[str, Any] = {
+    "device": "cpu",
+    "precision": "fp32",
+    "num_workers": 0,
+    "iterations": 6,
+    "batch_size": 2,
+    "warmup_iterations": 2,
+    "shorter_side": [48, 64],
+    "test_shorter_side": 64,
+    "longest_side": 100,
+    "anchor_sizes": [12, 24, 48],
+    "regions": 32,
+    "test_proposals": 30,
+    "save_every": 2,
+}
+NETWORK = "random:small-resnet-16-16-32-32"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "cache"))
+
+
+def squares(folder: Path, year: str = "VOC2007", lists: tuple[str, ...] = ("trainval", "test"), count: int = 12) -> str:
+    """Photographs of 96 × 64 with one light (cat) or dark (dog) square on grey, and all that VOC has beside them."""
+    root = folder / "VOCdevkit" / year
+    for name in ("ImageSets/Main", "JPEGImages", "Annotations"):
+        (root / name).mkdir(parents=True)
+    generator = np.random.default_rng(len(year) + count)
+    for part in lists:
+        rows: dict[str, list[str]] = {name: [] for name in CLASSES}
+        for number in range(count):
+            name, kind = f"{part}{number:03d}", int(generator.integers(2))
+            pixels = generator.integers(110, 140, (64, 96, 3), dtype=np.uint8)
+            side = int(generator.integers(20, 44))
+            x, y = int(generator.integers(0, 96 - side)), int(generator.integers(0, 64 - side))
+            pixels[y : y + side, x : x + side] = (235, 20)[kind]
+            Image.fromarray(pixels).save(root / "JPEGImages" / f"{name}.jpg", quality=95)
+            box = f"<xmin>{x + 1}</xmin><ymin>{y + 1}</ymin><xmax>{x + side}</xmax><ymax>{y + side}</ymax>"
+            size = "<size><width>96</width><height>64</height></size>"
+            thing = f"<object><name>{CLASSES[kind]}</name><difficult>0</difficult><bndbox>{box}</bndbox></object>"
+            (root / "Annotations" / f"{name}.xml").write_text(f"<annotation>{size}{thing}</annotation>")
+            for place, label in enumerate(CLASSES):
+                rows[label].append(f"{name} {1 if place == kind else -1}")
+        for label, lines in rows.items():
+            (root / "ImageSets" / "Main" / f"{label}_{part}.txt").write_text("\n".join(lines))
+    return f"voc:{folder / 'VOCdevkit'}"
+
+
+def weights_of(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
+    """Filled with the detector's state at the end of every training to come."""
+    seen: list[dict[str, torch.Tensor]] = []
+    find = detection_training.find
+
+    def watched(task: Task, detector: Any, *rest: Any) -> Any:
+        seen.append({name: value.clone() for name, value in detector.state_dict().items()})
+        return find(task, detector, *rest)
+
+    monkeypatch.setattr("hexa.evaluation.detect.find", watched)
+    return seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["moco", "appendix"])
+def test_it_learns_to_find_squares(tmp_path: Path, preset: str) -> None:
+    data = squares(tmp_path, count=24)
+    options = {**TINY, "batch_size": 4, "precise_bn": 5, "learning_rate": 0.02}
+    before = evaluate("detect", NETWORK, data, preset=preset, **{**options, "iterations": 1})
+    after = evaluate("detect", NETWORK, data, preset=preset, **{**options, "iterations": 150})
+    assert before["metrics"]["AP50"] < 20
+    assert after["metrics"]["AP50"] > 60
+    assert after["metrics"]["AP50"] >= after["metrics"]["AP"] > 0
+
+
+@pytest.mark.parametrize("preset", ["moco", "appendix"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_one_goes_on_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str, number: int
+) -> None:
+    data, options = squares(tmp_path), {**TINY, "preset": preset, "precise_bn": 2}
+    seen = weights_of(monkeypatch)
+    whole = evaluate("detect", NETWORK, data, **options)
+
+    def stop(label: str, done: int, total: int) -> None:
+        if label == "training the detector" and done == 2:
+            signal.raise_signal(number)
+
+    with pytest.raises(Interrupted, match="at step 3, which is saved; go on with: the same command") as caught:
+        evaluate("detect", NETWORK, data, progress=stop, **options)
+    assert caught.value.exit_code == 128 + number
+    assert len(list((tmp_path / "cache" / "detect").glob("*/step-*.pt"))) == 2
+    again = evaluate("detect", NETWORK, data, **options)
+    assert len(seen) == 2
+    assert all(torch.equal(value, seen[1][name]) for name, value in seen[0].items())
+    assert again["metrics"] == whole["metrics"]
+    assert again["details"] == whole["details"]
+    assert "went on from iteration 3 of an earlier attempt" in again["notes"]
+    assert not list((tmp_path / "cache" / "detect").iterdir()), "nothing is left once there is a result"
+
+
+def test_killed_at_any_time_it_goes_on_from_the_last_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, seen = squares(tmp_path), weights_of(monkeypatch)
+    evaluate("detect", NETWORK, data, preset="appendix", **TINY)
+
+    def killed(label: str, done: int, total: int) -> None:
+        if done == 5:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        evaluate("detect", NETWORK, data, preset="appendix", progress=killed, **TINY)
+    states = sorted((tmp_path / "cache" / "detect").glob("*/step-*.pt"))
+    assert [path.name for path in states] == ["step-00000002.pt", "step-00000004.pt"]
+    states[-1].write_bytes(b"damaged")
+    again = evaluate("detect", NETWORK, data, preset="appendix", **TINY)
+    assert "went on from iteration 2 of an earlier attempt" in again["notes"]
+    assert all(torch.equal(value, seen[1][name]) for name, value in seen[0].items())
+    other = evaluate("detect", NETWORK, data, preset="appendix", seed=1, cached=False, **TINY)
+    assert not any("went on" in note for note in other["notes"])
+    assert not all(torch.equal(value, seen[2][name]) for name, value in seen[0].items())
+
+
+def test_workers_do_not_change_it(tmp_path: Path) -> None:
+    data = squares(tmp_path)
+    alone, together = (
+        evaluate("detect", NETWORK, data, preset="appendix", **{**TINY, "num_workers": number}) for number in (0, 2)
+    )
+    assert alone["details"]["loss"] == together["details"]["loss"]
+    assert alone["metrics"] == together["metrics"]
+
+
+def test_what_a_result_says(tmp_path: Path) -> None:
+    data = squares(tmp_path)
+    found = evaluate("detect", NETWORK, data, preset="appendix", **{**TINY, "save_every": 500, "ap": "area"})
+    assert set(found["metrics"]) == {"AP", "AP50", "AP75"}
+    assert found["protocol"].startswith("detect/appendix-6it-batch_size=2-")
+    assert "ap=area" in found["protocol"]
+    assert "save_every" not in found["protocol"]
+    assert found["deviations"]["shorter_side"] == [list(range(480, 801, 32)), [48, 64]]
+    assert (found["options"]["iterations"], found["options"]["epochs"]) == (6, None)
+    assert found["options"]["with_2012"] is False
+    assert any("without VOC2012" in note for note in found["notes"])
+    assert set(found["details"]["other_rules"]) == {"eleven_point"}
+    assert found["details"]["training_images"] == 12
+    assert found["transform"]["shorter_side"] == 64
+    squares(tmp_path, "VOC2012", ("train", "val", "trainval"), count=5)
+    both = evaluate("detect", NETWORK, data, preset="appendix", **{**TINY, "epochs": 2, "iterations": None})
+    assert both["details"]["training_images"] == 17
+    assert both["options"]["iterations"] == 2 * 17 // 2
+    assert both["options"]["with_2012"] is True
+    alone = evaluate("detect", NETWORK, data, preset="appendix", with_2012=False, holdout=0.4, **TINY)
+    assert alone["details"]["training_images"] < 12
+
+
+def test_published_options_are_those_of_the_reference() -> None:
+    moco, appendix = (PROTOCOL.presets[name].model_dump() for name in ("moco", "appendix"))
+    assert [moco[name] for name in ("kind", "batch_size", "learning_rate", "iterations", "warmup_iterations")] == [
+        "c4",
+        16,
+        0.02,
+        24_000,
+        100,
+    ]
+    assert [round(share * 24_000) for share in moco["decay_at"]] == [18_000, 22_000]
+    assert moco["shorter_side"] == (480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800)
+    assert (moco["test_shorter_side"], moco["weight_decay"], moco["ap"], moco["frozen"]) == (
+        800,
+        1e-4,
+        "eleven_point",
+        False,
+    )
+    assert [appendix[name] for name in ("kind", "batch_size", "learning_rate", "epochs", "frozen")] == [
+        "fpn",
+        8,
+        0.05,
+        15,
+        True,
+    ]
+    assert [round(share * 15) for share in appendix["decay_at"]] == [12]
+    assert int(15 * 16_551 / 8) == 31_033
+
+
+def test_batch_norms_take_the_means_over_further_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Precise batch-norm against the statistics of each batch, read from the first one's input."""
+    kept: list[Training] = []
+    inputs: list[torch.Tensor] = []
+    recalibrate = Training._recalibrate
+
+    def watched(self: Training, items: Any) -> None:
+        kept.append(self)
+        first = next(m for m in self.detector.modules() if isinstance(m, torch.nn.BatchNorm2d))
+        handle = first.register_forward_pre_hook(lambda _, given: inputs.append(given[0].detach().clone()))
+        recalibrate(self, items)
+        handle.remove()
+
+    monkeypatch.setattr(Training, "_recalibrate", watched)
+    evaluate("detect", NETWORK, squares(tmp_path), **{**TINY, "iterations": 2, "precise_bn": 3})
+    first = next(m for m in kept[0].detector.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    assert len(inputs) == 3
+    assert first.momentum == 0.1
+    torch.testing.assert_close(first.running_mean, torch.stack([x.mean((0, 2, 3)) for x in inputs]).mean(0))
+    torch.testing.assert_close(first.running_var, torch.stack([x.var((0, 2, 3)) for x in inputs]).mean(0))
+
+
+def test_images_that_cannot_be_read(tmp_path: Path) -> None:
+    data = squares(tmp_path)
+    for name in ("trainval003", "test005"):
+        (tmp_path / "VOCdevkit" / "VOC2007" / "JPEGImages" / f"{name}.jpg").write_bytes(b"broken")
+    found = evaluate("detect", NETWORK, data, preset="appendix", **{**TINY, "iterations": 12})
+    assert any("1 training images could not be read" in note for note in found["notes"])
+    assert any("1 of 12 images" in note for note in found["notes"])
+
+
+def test_a_loss_that_is_not_finite_stops_it(tmp_path: Path) -> None:
+    data = squares(tmp_path)
+    with pytest.raises(
+        UserError, match=r"not finite at iteration \d+ and learning rate .*lower learning_rate"
+    ) as caught:
+        evaluate("detect", NETWORK, data, **{**TINY, "learning_rate": 1e12, "warmup_iterations": 0, "iterations": 20})
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "cache" / "detect").iterdir())
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    data = squares(tmp_path)
+    wrong: list[tuple[str, str, dict[str, Any], str]] = [
+        ("random:vit_tiny_patch16_224", data, {}, "no feature maps of several resolutions"),
+        ("pixels:8", data, {}, "no feature maps of several resolutions"),
+        (NETWORK, "digits", {}, "voc:PATH/VOCdevkit"),
+        (NETWORK, data, {"kind": "c5"}, "kind"),
+        (NETWORK, data, {"shorter_side": [0]}, "above 0"),
+        (NETWORK, data, {"iterations": None}, "iterations or epochs"),
+        (NETWORK, data, {"anchor_sizes": [8], "kind": "fpn"}, "anchor_sizes"),
+    ]
+    for backbone, source, options, said in wrong:
+        with pytest.raises(UserError, match=said) as caught:
+            evaluate("detect", backbone, source, **{**TINY, **options})
+        assert "\n" not in str(caught.value)
+    (tmp_path / "VOCdevkit" / "VOC2007" / "Annotations" / "test004.xml").unlink()
+    with pytest.raises(UserError, match=r"1 images have no annotation .*test004\.xml"):
+        evaluate("detect", NETWORK, data, **TINY)
+
+
+def test_it_is_read_beside_the_published_rows() -> None:
+    facts = {"test": {"known_as": "VOC07", "images": 4952}}
+    result = {"protocol": "detect/moco-24000it", "preset": "moco", "deviations": {}, "data_facts": facts}
+    result["metrics"] = {"AP": 50.0, "AP50": 80.0, "AP75": 55.0}
+    found = published.beside(result)
+    assert found is not None
+    assert (found.columns, found.own, found.caution) == (("AP", "AP50", "AP75"), (50.0, 80.0, 55.0), "")
+    assert ("HEXA-MoCo", 800, (57.7, 82.8, 64.9)) in [(row.method, row.epochs, row.values) for row in found.rows]
+    for change in ({"deviations": {"iterations": [24_000, 300]}}, {"preset": "appendix"}):
+        found = published.beside({**result, **change})
+        assert found is not None
+        assert "not comparable" in found.caution
+
+
+def test_the_networks_main_batch_norms_are_used(tmp_path: Path) -> None:
+    """A backbone in training form, with a second set: its maps are those of the main one."""
+    plain, branched = load_backbone(NETWORK), load_backbone(NETWORK)
+    convert(branched.network)
+    for name, value in branched.network.named_buffers():
+        if ".aux." in name and value.dtype.is_floating_point:
+            value.fill_(9.0)
+    data = squares(tmp_path)
+    found = [evaluate("detect", one, data, preset="appendix", **TINY)["details"]["loss"] for one in (plain, branched)]
+    losses = [[point["loss"] for point in curve] for curve in found]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
