@@ -52,7 +52,7 @@ $(VENV)/.setup: pyproject.toml constraints.txt $(BIN)/uv
 	@touch $@
 
 $(VENV)/.setup-dev: $(VENV)/.setup
-	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) --editable '.[dev,detection,hf,onnx]'
 	@touch $@
 
 $(VENV)/.setup-docs: $(VENV)/.setup
@@ -75,7 +75,7 @@ $(BIN)/uv:
 # Pins every dependency, dev ones included, for all supported Pythons and systems: names and versions only.
 constraints:
 	printf '%s\n' '# Tested versions of everything that may be installed; written by `make constraints`.' > $(VENV)/constraints.new
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --extra docs --extra wandb --extra mlflow --no-header --no-annotate \
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links pyproject.toml >> $(VENV)/constraints.new
 	printf 'uv==%s\n' "$$($(BIN)/uv --version | cut -d ' ' -f 2)" >> $(VENV)/constraints.new
 	mv $(VENV)/constraints.new constraints.txt

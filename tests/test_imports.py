@@ -47,6 +47,7 @@ ALLOWED = {
         "experiment",
         "recipes",
         "reporting",
+        "runtime",
         "training",
     },
     "plugins": {"config", "experiment", "recipes"},
