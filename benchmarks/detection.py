@@ -3,7 +3,7 @@
     python benchmarks/detection.py --voc voc:PATH/VOCdevkit --result FILE
 
 The same network with the same new layers, images and order, by both presets of `hexa evaluate detect`, on small images
-and for few steps: about ten minutes of one core a row, so figures are low and only the difference between rows tells.
+and for few steps: five to ten minutes of one core a row, so figures are low and only the difference between rows tells.
 Rows that the result file has already are kept, and an interrupted one goes on where it stopped.
 """
 
@@ -73,7 +73,8 @@ def main() -> None:
                 }
             )
             print(json.dumps(rows[-1]), flush=True)
-            facts = {"data": found["data_facts"], "versions": found["versions"]}
+            parts = {part: {**about, "source": "voc:VOCdevkit"} for part, about in found["data_facts"].items()}
+            facts = {"data": parts, "versions": found["versions"]}
             written = {"question": __doc__.splitlines()[0], "commit": commit, **facts, "rows": rows}
             given.result.write_text(json.dumps(written, indent=1) + "\n")
 
