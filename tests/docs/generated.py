@@ -25,6 +25,7 @@ BLOCK = re.compile(r"(?P<begin><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end
 
 MOCO = "2026-11-21-moco-cifar10-small-20-epochs.json"
 DCLUSTER = "2026-11-21-dcluster-cifar10-small-20-epochs.json"
+ATTACKS = "2026-11-21-attacks-cifar10-small-6-epochs.json"
 EVERY = "2026-11-21-every-method-cifar10-small.json"
 PROTOCOLS = "2026-11-21-protocols.json"
 COSTS = {
@@ -38,6 +39,17 @@ ARMS = {
     "+cmx": "+ cut-mixed",
     "+adv+cmx": "+ adversarial + cut-mixed",
     "split": "split: half clean, half cut-mixed, one pass",
+}
+#: What the arm "+ adversarial" is changed in.
+VARIANTS = {
+    "plain": "MoCo-v2",
+    "+adv": "+ adversarial: ε = 1, all as published",
+    "eps-2": "ε and step 2",
+    "eps-4": "ε and step 4",
+    "eps-8": "ε and step 8",
+    "weight-0.25": "weight α1 = 0.25",
+    "main-bn": "trained through the main batch-norms",
+    "aux-generation": "made through the auxiliary batch-norms",
 }
 
 
@@ -136,6 +148,18 @@ def arms_in_short(name: str, plain: str) -> str:
     return "".join(f"| {row[0]} | {row[2]} | {row[4]} |\n" for row in cells)
 
 
+def attacks() -> str:
+    """One seed: what happens to the adversarial arm if one field of the attack is another."""
+    found = result(ATTACKS)
+    base = _runs(found, "plain", found["epochs"])
+    rows = []
+    for arm, title in VARIANTS.items():
+        runs = _runs(found, arm, found["epochs"])
+        if runs:
+            rows.append((title, f"{found['rates'][arm]:g}", _pair(runs), "" if arm == "plain" else _change(runs, base)))
+    return table(rows, "arm", "rate", f"{found['epochs']} epochs", "change")
+
+
 def _runs(found: dict[str, Any], arm: str, epochs: int) -> dict[int, dict[str, float]]:
     return {run["seed"]: run for run in found["runs"] if (run["arm"], run["epochs"]) == (arm, epochs)}
 
@@ -227,6 +251,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "moco": lambda: arms(MOCO, "MoCo-v2"),
     "moco-in-short": lambda: arms_in_short(MOCO, "MoCo-v2"),
     "dcluster": lambda: arms(DCLUSTER, "DeepCluster-v2"),
+    "attacks": attacks,
     "every-method": every_method,
     "untrained": untrained,
     "by-protocol": by_protocol,
