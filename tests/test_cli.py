@@ -59,6 +59,12 @@ def test_every_command_has_a_handler_and_help_names_it(capsys: pytest.CaptureFix
         assert name in text
 
 
+def test_help_names_every_protocol() -> None:
+    from hexa.evaluation.protocol import protocols
+
+    assert cli.PROTOCOLS.split(", ") == sorted(protocols())
+
+
 def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys)
     assert status == 2

@@ -12,7 +12,9 @@ from typing import NoReturn
 import hexa
 
 SOURCES = "digits · folder:PATH · parquet:PATH · hf:NAME · webdataset:PATTERN · voc:PATH · cifar10 and others; #split"
-BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · random:NAME"
+BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:MODULE:CALLABLE · random:NAME"
+#: Typed here, since finding them takes seconds; a test compares.
+PROTOCOLS = "detect, fine-tune, knn, linear, low-shot, probe, semi-supervised, svm"
 
 
 class Parser(argparse.ArgumentParser):
@@ -69,18 +71,23 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
 
     sub = command(
         "evaluate",
-        "measure a backbone on labelled images: knn, linear, probe",
+        f"measure a backbone on labelled images: {PROTOCOLS}",
         "Measure a backbone on labelled images by a published protocol. Options of the protocol are given as they are "
-        "named there, such as --k 20 for knn; a mistyped one is answered with the nearest.",
+        "named there, such as --k 20 for knn; a mistyped one is answered with the nearest. "
+        "`hexa evaluate PROTOCOL --help` lists them.",
     )
-    sub.add_argument("protocol", metavar="PROTOCOL", help="knn, linear or probe")
+    sub.add_argument("protocol", metavar="PROTOCOL", help=PROTOCOLS)
     sub.add_argument("backbone", metavar="BACKBONE", help=BACKBONES)
     sub.add_argument("--data", metavar="SOURCE", required=True, help=SOURCES)
     sub.add_argument("--out", metavar="FILE.json", help="write the result there too (a run keeps it in results.json)")
     sub.add_argument("--test-data", metavar="SOURCE", help="images to score, where --data has no split test")
     sub.add_argument("--holdout", metavar="SHARE", type=float, help="score this share of the training images instead")
     sub.add_argument("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N")
-    sub.add_argument("--preset", metavar="NAME", help="published settings: linear has moco and swav")
+    sub.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="published settings; the first that `hexa evaluate PROTOCOL --help` lists if not given",
+    )
     sub.add_argument("--seed", metavar="N", type=int, default=0, help="of what the protocol draws; 0 if not given")
 
     sub = command("embed", "write the features of every image, for search, clustering, plots")
