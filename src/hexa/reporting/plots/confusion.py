@@ -21,9 +21,9 @@ from hexa.runtime.random import Stream
 class Confusion:
     """What attacks of several radii and steps do to the same views.
 
-    crossed[r][s]: of the views that are recognised clean, the share in percent that no longer are once an attack of
-    radius radii[r] moved them in steps[s] steps; loss[r][s]: the mean loss of all moved views. recognised: the share of
-    clean views whose pseudo-label is the most likely one, in percent; clean_loss: their mean loss.
+    crossed: a row a radius, a column a number of steps: of the views that are recognised clean, the share in percent
+    that no longer are once moved; loss: the mean loss of all moved views, likewise. recognised: the share of clean
+    views whose pseudo-label is the most likely one, in percent; clean_loss: their mean loss.
     """
 
     radii: tuple[float, ...]
