@@ -11,7 +11,7 @@ import torch
 
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.data.voc_boxes import boxes_of, read
+from hexa.data.voc_boxes import boxes_of, fingerprint_of_boxes, read
 from hexa.evaluation.features import Subset
 
 from .test_voc import kit
@@ -42,6 +42,15 @@ def test_edges_labels_and_difficulty(tmp_path: Path) -> None:
     assert found.size == (8, 12)
 
 
+def test_the_fingerprint_of_boxes_changes_with_a_box(tmp_path: Path) -> None:
+    source = open_source(f"voc:{annotated(tmp_path)}")
+    before = fingerprint_of_boxes(boxes_of(source))
+    assert before == fingerprint_of_boxes(boxes_of(source))
+    file = next(iter(sorted((tmp_path / "VOCdevkit" / "VOC2007" / "Annotations").glob("trainval*"))))
+    file.write_text(ANNOTATION.replace("<xmax>12<", "<xmax>11<"))
+    assert before != fingerprint_of_boxes(boxes_of(source))
+
+
 def test_of_a_part_of_the_images_and_of_another_year(tmp_path: Path) -> None:
     source = open_source(f"voc:{annotated(tmp_path)}")
     assert len(boxes_of(Subset(source, np.array([2, 0])))) == 2
@@ -58,6 +67,9 @@ def test_of_a_part_of_the_images_and_of_another_year(tmp_path: Path) -> None:
     [
         ("<annotation>", "no annotation of VOC"),
         (ANNOTATION.replace("dog", "wolf"), "wolf"),
+        (ANNOTATION.replace("<xmax>12<", "<xmax>500<"), "reaches out of the image"),
+        (ANNOTATION.replace("<xmax>12<", "<xmax>inf<"), "reaches out of the image"),
+        (ANNOTATION.replace("<xmin>1</xmin><ymin>2<", "<xmin>-40</xmin><ymin>2<"), "reaches out of the image"),
         (ANNOTATION.replace("<xmin>3</xmin>", ""), "no annotation of VOC"),
         (ANNOTATION.replace("<xmin>3</xmin>", "<xmin>4</xmin>"), "ends before it begins"),
         (ANNOTATION.replace("<width>12</width>", ""), "no annotation of VOC"),

@@ -20,7 +20,7 @@ def by_hand(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> tuple[f
     for number, (recall, _) in enumerate(points):
         area += (recall - before) * max(precision for _, precision in points[number:])
         before = recall
-    levels = [max([p for r, p in points if r >= level / 10], default=0.0) for level in range(11)]
+    levels = [max([p for r, p in points if r >= level], default=0.0) for level in np.arange(0.0, 1.1, 0.1)]
     return area, sum(levels) / 11
 
 

@@ -251,6 +251,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         (NETWORK, data, {"kind": "c5"}, "kind"),
         (NETWORK, data, {"shorter_side": [0]}, "above 0"),
         (NETWORK, data, {"iterations": None}, "iterations or epochs"),
+        (NETWORK, data, {"epochs": 2}, "give one of them"),
         (NETWORK, data, {"anchor_sizes": [8], "kind": "fpn"}, "anchor_sizes"),
     ]
     for backbone, source, options, said in wrong:
@@ -266,11 +267,13 @@ def test_it_is_read_beside_the_published_rows() -> None:
     facts = {"test": {"known_as": "VOC07", "images": 4952}}
     result = {"protocol": "detect/moco-24000it", "preset": "moco", "deviations": {}, "data_facts": facts}
     result["metrics"] = {"AP": 50.0, "AP50": 80.0, "AP75": 55.0}
+    result["options"] = {"with_2012": True}
     found = published.beside(result)
     assert found is not None
     assert (found.columns, found.own, found.caution) == (("AP", "AP50", "AP75"), (50.0, 80.0, 55.0), "")
     assert ("HEXA-MoCo", 800, (57.7, 82.8, 64.9)) in [(row.method, row.epochs, row.values) for row in found.rows]
-    for change in ({"deviations": {"iterations": [24_000, 300]}}, {"preset": "appendix"}):
+    others = ({"deviations": {"iterations": [24_000, 300]}}, {"preset": "appendix"}, {"options": {"with_2012": False}})
+    for change in others:
         found = published.beside({**result, **change})
         assert found is not None
         assert "not comparable" in found.caution

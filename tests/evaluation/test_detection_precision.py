@@ -84,7 +84,7 @@ def by_hand(scene: Scene, label: int, threshold: float, rule: str) -> float:
         if right + wrong and (number + 1 == len(detections) or detections[number + 1][0] != score):
             curve.append((right / sought, right / (right + wrong)))
     if rule == "eleven_point":
-        return sum(max([p for r, p in curve if r >= level / 10], default=0.0) for level in range(11)) / 11
+        return sum(max([p for r, p in curve if r >= level], default=0.0) for level in np.arange(0.0, 1.1, 0.1)) / 11
     area, before = 0.0, 0.0
     for place, (recall, _) in enumerate(curve):
         area += (recall - before) * max(p for _, p in curve[place:])

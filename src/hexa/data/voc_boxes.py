@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from hexa.config import UserError
-from hexa.data.source import Boxes, Source
+from hexa.data.source import Boxes, Source, digest
 
 
 def read(file: Path, class_names: Sequence[str]) -> Boxes:
@@ -26,6 +26,9 @@ def read(file: Path, class_names: Sequence[str]) -> Boxes:
             x0, y0, x1, y1 = (float(thing.findtext(f"bndbox/{edge}", "")) for edge in ("xmin", "ymin", "xmax", "ymax"))
             if not (x0 <= x1 and y0 <= y1):
                 raise ValueError("a box ends before it begins")
+            # a pixel of slack: some published annotations begin at 0
+            if not (x0 >= 0 and y0 >= 0 and x1 <= width + 1 and y1 <= height + 1):
+                raise ValueError("a box reaches out of the image")
             boxes.append((x0 - 1, y0 - 1, x1, y1))
             labels.append(class_names.index(thing.findtext("name", "").strip()))
             difficult.append(int(thing.findtext("difficult", "0")) != 0)
@@ -60,3 +63,9 @@ def boxes_of(source: Source) -> list[Boxes]:
             "images out of the lists in ImageSets/Main"
         )
     return found
+
+
+def fingerprint_of_boxes(boxes: Sequence[Boxes]) -> str:
+    """Changes with any box, label or difficulty: a source's own fingerprint is of its images."""
+    parts = (part for one in boxes for part in (one.boxes, one.labels, one.difficult))
+    return digest(*(part.numpy().tobytes() for part in parts))

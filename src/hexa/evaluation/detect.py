@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -28,9 +29,9 @@ from numpy.typing import NDArray
 from hexa.config import Config, UserError
 from hexa.data import Source
 from hexa.data.named import cache_folder
-from hexa.data.source import digest
+from hexa.data.source import Boxes, digest
 from hexa.data.voc import VOCSource
-from hexa.data.voc_boxes import boxes_of
+from hexa.data.voc_boxes import boxes_of, fingerprint_of_boxes
 from hexa.evaluation.average_precision import Values
 from hexa.evaluation.detection_images import Joined, TrainingBatches, batches
 from hexa.evaluation.detection_precision import OVERLAPS, RULES, precisions
@@ -103,6 +104,8 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     boxes = [boxes[position] for position in kept]
     fit = Subset(fit, np.array(kept))
     iterations = options.iterations
+    if {"iterations", "epochs"} <= task.chosen and None not in (options.iterations, options.epochs):
+        raise UserError("detect: iterations and epochs both say how long; give one of them")
     if iterations is None or (options.epochs is not None and "iterations" not in task.chosen):
         if options.epochs is None:
             raise UserError("detect: give iterations or epochs")
@@ -119,7 +122,7 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     data = TrainingBatches(fit, boxes, order, used.shorter_side, used.longest_side, stream)
     fields = set(Schedule.__dataclass_fields__)
     schedule = Schedule(**used.model_dump(include=fields))
-    training = Training(task, detector, data, schedule, _state_folder(task, fit, used) if task.cached else None)
+    training = Training(task, detector, data, schedule, _state_folder(task, fit, boxes, used) if task.cached else None)
     training.run()
     found = find(task, detector, task.test, used.test_shorter_side, used.longest_side)
     training.forget()
@@ -136,6 +139,7 @@ def run(task: Task, options: DetectOptions) -> Outcome:
         "other_rules": {rule: _metrics(table[known]) for rule, table in tables.items() if rule != used.ap},
         "training_images": len(fit),
         "training_fingerprint": fit.fingerprint,
+        "boxes_fingerprints": {"fit": fingerprint_of_boxes(boxes), "test": fingerprint_of_boxes(truth)},
         "loss": training.curve,
     }
     prepared = {"shorter_side": used.test_shorter_side, "longest_side": used.longest_side}
@@ -160,13 +164,13 @@ def _training_images(fit: Source, options: DetectOptions) -> tuple[Source, bool]
     return fit, False
 
 
-def _state_folder(task: Task, fit: Source, used: DetectOptions) -> Path:
+def _state_folder(task: Task, fit: Source, boxes: Sequence[Boxes], used: DetectOptions) -> Path:
     """Where the state of this training, and of no other, is kept until there is a result."""
     backbone = task.backbone
     made_by = (backbone.content_hash(), repr(backbone.network), str(backbone.mean), str(backbone.std))
     options = json.dumps(used.model_dump(mode="json", exclude={"save_every", "ap", "test_shorter_side"}))
     how = (options, str(task.seed), task.precision, task.device.type, str(task.class_names))
-    return cache_folder() / "detect" / digest(*made_by, *how, fit.fingerprint)
+    return cache_folder() / "detect" / digest(*made_by, *how, fit.fingerprint, fingerprint_of_boxes(boxes))
 
 
 def _metrics(table: Values) -> dict[str, float]:
