@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -130,7 +131,7 @@ def evaluate(given: argparse.Namespace, extra: Fields) -> int:
         if getattr(given, name) is not None:
             options[name] = getattr(given, name)
     console = _console()
-    with _bar(console) as progress:
+    with _bar(_console(stderr=True)) as progress:
         result = run(
             given.protocol,
             named(given.backbone, given.seed),
@@ -350,11 +351,15 @@ def _console(stderr: bool = False) -> Console:
 
 
 class _bar:
-    """Progress of an evaluation or a benchmark: a bar on a terminal, nothing elsewhere."""
+    """Progress of long work: a bar on a terminal, elsewhere a line now and then."""
+
+    PAUSE = 15.0
+    """Seconds between two lines."""
 
     def __init__(self, console: Console) -> None:
         from rich.progress import Progress
 
+        self._console, self._said = console, time.monotonic()
         self._progress = Progress(console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[str, Any] = {}
 
@@ -369,3 +374,7 @@ class _bar:
         if label not in self._tasks:
             self._tasks[label] = self._progress.add_task(label)
         self._progress.update(self._tasks[label], completed=done, total=total)
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._said >= self.PAUSE:
+            self._said = now
+            self._console.print(f"{label}: {done:,} of {total:,}", highlight=False, soft_wrap=True)

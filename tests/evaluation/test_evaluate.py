@@ -162,6 +162,8 @@ def test_evaluations_that_end_together_all_arrive(tmp_path: Path) -> None:
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
     labelled = pictures(tmp_path / "labelled", {"a": 2, "b": 2})
     renamed = pictures(tmp_path / "renamed", {"a": 2, "c": 2})
+    pictures(tmp_path / "halves" / "train", {"a": 2, "b": 2})
+    pictures(tmp_path / "halves" / "test", {"a": 2, "c": 2})
     (tmp_path / "flat").mkdir()
     Image.new("RGB", (9, 9)).save(tmp_path / "flat" / "one.png")
     wrong: list[tuple[str, str, str, dict[str, Any]]] = [
@@ -183,6 +185,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         ("knn", "pixels:8", labelled, {"holdout": 0.01}),
         ("knn", "pixels:8", labelled, {"test_data": f"{renamed}#train"}),
         ("knn", "pixels:8", f"folder:{tmp_path / 'flat'}", {}),
+        ("knn", "pixels:8", f"folder:{tmp_path / 'halves'}", {}),
     ]
     said = [
         "knn",
@@ -193,7 +196,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         "extraction_batch 0",
         "k",
         "default",
-        "'moco'",
+        "there is moco, swav",
         "bf16",
         "between 0 and 1",
         "one of the two",
@@ -203,11 +206,19 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         "larger share",
         "classes",
         "no labels",
+        "no image of its train shows c, which test asks for",
     ]
     for (protocol, backbone, data, options), expected in zip(wrong, said, strict=True):
         with pytest.raises(UserError, match=expected) as caught:
             evaluate(protocol, backbone, data, **{**QUIET, **options})
         assert "\n" not in str(caught.value)
+
+
+def test_weights_that_are_no_numbers_give_no_result() -> None:
+    backbone = load_backbone("random:small-resnet-4-8-8")
+    next(backbone.network.parameters()).data.fill_(float("nan"))
+    with pytest.raises(UserError, match=r"features of 100 % of the images of digits.* are not finite"):
+        evaluate("knn", backbone, "digits", **QUIET)
 
 
 def test_a_test_image_without_label_is_refused() -> None:

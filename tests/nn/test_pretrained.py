@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +183,47 @@ def test_a_key_that_does_not_match_is_named(tmp_path: Path, change: str) -> None
     torch.save(state, tmp_path / "plain.pth")
     with pytest.raises(UserError, match=expected.replace(".", r"\.")):
         load_backbone(tmp_path / "plain.pth")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda state: state.pop("layer3.0.conv1.weight"), "it lacks layer3.0.conv1.weight"),
+        (
+            lambda state: state.update({"layer3.0.convX.weight": state.pop("layer3.0.conv1.weight")}),
+            "it lacks layer3.0.conv1.weight; it has the unknown layer3.0.convX.weight",
+        ),
+        (
+            lambda state: state.update({"conv1.weight": state["conv1.weight"][:, :1]}),
+            "of another shape are conv1.weight",
+        ),
+    ],
+)
+def test_a_convolution_that_does_not_match_is_named(
+    tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], object], said: str
+) -> None:
+    state = {
+        key: value for key, value in torchvision.models.resnet18().state_dict().items() if not key.startswith("fc.")
+    }
+    change(state)
+    torch.save(
+        {"state_dict": {f"module.encoder_q.{key}": value for key, value in state.items()}}, tmp_path / "m.pth.tar"
+    )
+    with pytest.raises(UserError, match=re.escape(f"nearly a resnet18, but {said}")):
+        load_backbone(tmp_path / "m.pth.tar")
+
+
+def test_what_would_run_code_is_named_and_text_is_no_checkpoint(tmp_path: Path) -> None:
+    class Harm:
+        def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+            return os.system, ("false",)
+
+    torch.save({"state_dict": {}, "x": Harm()}, tmp_path / "harm.pth")
+    with pytest.raises(UserError, match=r"would run code \(it names posix\.system\); save its state_dict"):
+        load_backbone(tmp_path / "harm.pth")
+    (tmp_path / "text.pth").write_text("hello world\n" * 20)
+    with pytest.raises(UserError, match="of no format that torch writes"):
+        load_backbone(tmp_path / "text.pth")
 
 
 def test_a_further_batch_norm_set_is_dropped_and_nothing_else(tmp_path: Path) -> None:

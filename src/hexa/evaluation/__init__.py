@@ -249,6 +249,12 @@ def _sources(data: str, test_data: str | None, holdout: float | None, seed: int)
     if fit.class_names and test.class_names and list(fit.class_names) != list(test.class_names):
         differ = sorted(set(fit.class_names) ^ set(test.class_names))[:5]
         raise UserError(f"data '{data}': the classes of train and test differ ({', '.join(differ) or 'their order'})")
+    if fit.labels.ndim == 1 and holdout is None:
+        names = fit.class_names or test.class_names
+        missing = sorted(set(test.labels.tolist()) - set(fit.labels.tolist()))
+        if missing:
+            some = ", ".join(str(names[label] if names else label) for label in missing[:5])
+            raise UserError(f"data '{data}': no image of its {fit.split} shows {some}, which {test.split} asks for")
     columns = 1 + int(max(fit.labels.max(), test.labels.max())) if fit.labels.ndim == 1 else fit.labels.shape[1]
     named = list(fit.class_names or test.class_names or ())
     return fit, test, [*named, *map(str, range(len(named), columns))][:columns]

@@ -63,7 +63,8 @@ def extract(
     The backbone goes to `device`, in eval mode, and stays there. Unreadable images are left out, which the positions
     show and `problems` explains. Extracted in bf16 where `precision` says so, kept in fp32. progress: called with
     (images done, of all). share: (r, n), only every n-th batch from the r-th on.
-    Raises UserError if more than the share `tolerance` of the images, or all, cannot be read.
+    Raises UserError if more than the share `tolerance` of the images, or all, cannot be read, and for features that are
+    not finite.
     """
     device = torch.device(device)
     backbone.eval().to(device).to(memory_format=torch.channels_last)
@@ -83,7 +84,11 @@ def extract(
         return torch.empty(0, backbone.num_features), None, torch.empty(0, dtype=torch.int64)
     if not features:
         raise UserError(f"data '{source.name}#{source.split}': holds no image that can be read")
-    return torch.cat(features), torch.cat(labels) if labels else None, torch.cat(positions)
+    found = torch.cat(features)
+    if not found.isfinite().all():
+        some = 100 * float((~found.isfinite().all(1)).float().mean())
+        raise UserError(f"features of {some:.0f} % of the images of {source!r} are not finite: look at the weights")
+    return found, torch.cat(labels) if labels else None, torch.cat(positions)
 
 
 def extract_share(task: Task, source: Source) -> tuple[Tensor, Tensor]:

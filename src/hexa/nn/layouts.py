@@ -99,12 +99,16 @@ def recognise(state: State, where: str) -> NetworkConfig:
         some = ", ".join(list(state)[:4])
         raise UserError(f"{where}: no ResNet by its key names ({some} …); {remedy}")
     small = stem.shape[-1] == 3
+    given = _convolutions(state).items()
     for name in RESNETS:
         config = NetworkConfig(name=name, small_stem=small)
         with torch.device("meta"):
-            network = backbones.build(config)
-        if _convolutions(network.state_dict()) == _convolutions(state):
+            own = backbones.build(config).state_dict()
+        wanted = _convolutions(own).items()
+        if wanted == given:
             return config
+        if len(wanted ^ given) <= 0.2 * len(wanted):  # a tensor or two are lost or renamed
+            raise UserError(f"{where}: nearly a {name}, but {_misfit(own, state)}")
     depths = [len({key.split(".")[1] for key in state if key.startswith(f"layer{i}.")}) for i in range(1, 5)]
     raise UserError(
         f"{where}: a ResNet of {depths} blocks a stage and {stem.shape[0]} channels in its stem is none of the known "
@@ -148,15 +152,20 @@ def load_strictly(network: nn.Module, state: State, where: str) -> None:
     """
     own = network.state_dict()
     plain = {key: value for key, value in state.items() if not _is_further_branch(key, own)}
-    problems = {
-        "it lacks": [k for k in own if k not in plain and not k.endswith("num_batches_tracked")],
-        "it has the unknown": [k for k in plain if k not in own],
-        "of another shape are": [k for k in own if k in plain and plain[k].shape != own[k].shape],
-    }
-    said = [f"{what} {_listed(keys)}" for what, keys in problems.items() if keys]
-    if said:
-        raise UserError(f"{where}: not the state of this network: {'; '.join(said)}")
+    misfit = _misfit(own, plain)
+    if misfit:
+        raise UserError(f"{where}: not the state of this network: {misfit}")
     network.load_state_dict({key: plain.get(key, value) for key, value in own.items()}, strict=True)
+
+
+def _misfit(own: State, given: State) -> str:
+    """Which keys a state lacks, has too much, or has in another shape than a network's own; empty if it fits."""
+    problems = {
+        "it lacks": [k for k in own if k not in given and not k.endswith("num_batches_tracked")],
+        "it has the unknown": [k for k in given if k not in own],
+        "of another shape are": [k for k in own if k in given and given[k].shape != own[k].shape],
+    }
+    return "; ".join(f"{what} {_listed(keys)}" for what, keys in problems.items() if keys)
 
 
 def _is_further_branch(key: str, own: Mapping[str, Tensor]) -> bool:

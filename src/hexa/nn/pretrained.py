@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -285,14 +286,17 @@ def _tensors_of(path: Path) -> State:
     try:
         data = arrays.read(path) if path.suffix == ".pkl" else torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        reason = " ".join(str(error).split("WeightsUnpickler error:")[-1].split())[:160]
+        # what torch advises, to load it all the same, is not what we would have anybody do
+        named = re.search(r"GLOBAL ([\w.]+)|it names ([\w.]+)", str(error))
+        what = f" (it names {named[1] or named[2]})" if named else ""
         raise UserError(
-            f"{path}: refused: it holds more than tensors and numbers, and reading that would run code ({reason}); "
+            f"{path}: refused: it holds more than tensors and numbers, and reading that would run code{what}; "
             "save its state_dict alone where you trust it"
         ) from None
     except Exception as error:  # torch's reader raises whatever the damaged bytes lead it to
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(f"{path}: not a whole checkpoint ({reason or type(error).__name__})") from None
+        reason = re.split(r"(?<=[.:]) ", " ".join(str(error).split()))[0].rstrip(".:")[:160]
+        said = reason if len(reason) > 10 else "of no format that torch writes"
+        raise UserError(f"{path}: not a whole checkpoint ({said})") from None
     while isinstance(data, Mapping) and (inner := next((k for k in _INSIDE if isinstance(data.get(k), Mapping)), None)):
         data = data[inner]
     state = {str(n): v for n, v in data.items() if isinstance(v, Tensor)} if isinstance(data, Mapping) else {}
