@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
 from hexa.reporting import published
-from hexa.reproduce import collecting, plan
+from hexa.reproduce import collecting, drawing, plan, writing
 from hexa.reproduce.studies import study
 from tests.reproduce.conftest import costs_for, request_for, stored_run
 
@@ -25,7 +27,7 @@ def collected(name: str, data: str = "digits", **changes: object):  # type: igno
 def test_numbers_are_the_mean_and_sample_deviation_over_seeds() -> None:
     chosen, request, _, runs, rows = collected("ablation", epochs=20, seeds=(0, 1, 5))
     assert len(rows) == 12
-    parsed = list(csv.DictReader(io.StringIO(collecting.csv_text(rows))))
+    parsed = list(csv.DictReader(io.StringIO(writing.csv_text(rows))))
     assert len(parsed) == 12 * 2
     for row in parsed:
         arm = next(arm for arm in chosen.arms if arm.name == row["arm"])
@@ -39,7 +41,7 @@ def test_numbers_are_the_mean_and_sample_deviation_over_seeds() -> None:
         assert len(values) == 3
         assert float(row["mean"]) == pytest.approx(np.mean(values), abs=1e-4)
         assert float(row["std"]) == pytest.approx(np.std(values, ddof=1), abs=1e-4)
-    page = collecting.markdown(chosen, request, rows, [])
+    page = writing.markdown(chosen, request, rows, [])
     first = rows[0].scores["k-NN top-1"]
     assert f"{np.mean(first):.1f} ± {np.std(first, ddof=1):.1f}" in page
     assert "the time of 20 epochs of Std" in page
@@ -48,15 +50,15 @@ def test_numbers_are_the_mean_and_sample_deviation_over_seeds() -> None:
 def test_the_best_of_a_comparison_is_marked_in_its_table_alone() -> None:
     *_, rows = collected("ablation", epochs=20)
     for comparison in (collecting.EPOCHS, collecting.TIME):
-        shown = collecting.table_rows(rows, comparison)
+        shown = writing.table_rows(rows, comparison)
         assert [row["arm"] for row in shown] == list(dict.fromkeys(row.arm.name for row in rows))
-    assert {row["epochs"] for row in collecting.table_rows(rows, collecting.EPOCHS)} == {"20"}
+    assert {row["epochs"] for row in writing.table_rows(rows, collecting.EPOCHS)} == {"20"}
 
 
 def test_one_seed_has_no_deviation() -> None:
     chosen, request, _, _, rows = collected("ablation", epochs=2, seeds=(0,))
-    assert {row["std"] for row in csv.DictReader(io.StringIO(collecting.csv_text(rows)))} == {""}
-    assert "±" not in collecting.markdown(chosen, request, rows, [])
+    assert {row["std"] for row in csv.DictReader(io.StringIO(writing.csv_text(rows)))} == {""}
+    assert "±" not in writing.markdown(chosen, request, rows, [])
 
 
 def test_the_published_value_stands_beside_where_there_is_one() -> None:
@@ -89,7 +91,7 @@ def test_notes_tell_rates_at_the_edge_and_rounded_epochs() -> None:
         stored_run(job) for job in plan.final_jobs(chosen, request, plan.best_rates(chosen, request, search), costs)
     ]
     rows = collecting.rows_of(chosen, request, costs, runs)
-    notes = collecting.notes_of(chosen, rows, search, runs)
+    notes = writing.notes_of(chosen, rows, search, runs)
     assert sum("largest rate" in note for note in notes) == 6
     # 4 epochs of one term are 4/3 of three: one epoch, which costs 3/4
     assert any(note.startswith("Std+Adv+Cmx: whole epochs come to 0.75") for note in notes)
@@ -99,3 +101,50 @@ def test_runs_of_other_seeds_are_left_out() -> None:
     chosen, _, costs, runs, _ = collected("ablation", epochs=4, seeds=(0, 1, 2))
     rows = collecting.rows_of(chosen, request_for(epochs=4, seeds=(1,)), costs, runs)
     assert {row.seeds for row in rows} == {(1,)}
+
+
+def diverge(run: dict[str, Any]) -> dict[str, Any]:
+    return run | {"diverged": "step 2: the loss of 'std' is not finite", "results": [], "pretrain_seconds": None}
+
+
+def test_a_diverged_seed_is_named_and_the_others_are_the_mean() -> None:
+    chosen, request, costs, runs, _ = collected("table1", epochs=4, seeds=(0, 1, 2), rates=(0.03,))
+    runs = [diverge(run) if (run["arm"], run["seed"]) == ("ii", 1) and run["epochs"] == 4 else run for run in runs]
+    rows = collecting.rows_of(chosen, request, costs, runs)
+    row = next(row for row in rows if row.arm.key == "ii" and row.comparison == collecting.EPOCHS)
+    assert (row.seeds, row.diverged) == ((0, 2), (1,))
+    values = [
+        run["results"][0]["metrics"]["top1"]
+        for run in runs
+        if (run["arm"], run["epochs"]) == ("ii", 4) and run["results"]
+    ]
+    assert list(row.scores["k-NN top-1"]) == values
+    assert len(values) == 2
+    notes = writing.notes_of(chosen, rows, [], runs)
+    assert any("HEXA-MoCo, 4 epochs: 1 of 3 seeds diverged (1) at rate 0.03" in note for note in notes)
+    page = writing.markdown(chosen, request, rows, notes)
+    assert f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" in page
+    assert "1 of 3" in page
+    parsed = csv.DictReader(io.StringIO(writing.csv_text(rows)))
+    assert {(line["arm"], line["comparison"]): line["diverged"] for line in parsed} == {
+        ("MoCo-v2", "equal epochs"): "0",
+        ("MoCo-v2", "equal time"): "0",
+        ("HEXA-MoCo", "equal epochs"): "1",
+        ("HEXA-MoCo", "equal time"): "0",
+    }
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "attack-grid", "beta-study", "learning-curves"])
+@pytest.mark.parametrize("left", [(), ("i",), ("ii", "adv-1", "beta-0.5-0.5")])
+def test_tables_and_figures_stand_without_the_arms_that_diverged(name: str, left: tuple[str, ...]) -> None:
+    chosen, request, costs, runs, _ = collected(name, epochs=4, seeds=(0,))
+    runs = [run if run["arm"] in left else diverge(run) for run in runs]
+    rows = collecting.rows_of(chosen, request, costs, runs)
+    page = writing.markdown(chosen, request, rows, writing.notes_of(chosen, rows, [], runs))
+    for row in rows:
+        line = next(line for line in page.splitlines() if line.startswith(f"| {row.arm.name} |"))
+        assert ("1 of 1" in line) == (row.arm.key not in left)
+    drawn = drawing.figures(chosen, rows, runs, costs, "digits")
+    assert bool(drawn) == any(row.scores for row in rows)
+    for figure in drawn.values():
+        plt.close(figure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hexa import recipes
 from hexa.config import UserError
 from hexa.reproduce import plan, printing
 from hexa.reproduce.design import PROBE
@@ -127,13 +128,13 @@ def test_images_of_several_classes_are_measured_by_svms() -> None:
 
 def test_a_field_of_a_hard_example_is_for_the_arms_that_have_it() -> None:
     request = request_for(fields={"hard_examples.adversarial.epsilon": "2"})
-    plan.check_fields(ABLATION, request)
+    plan.check(ABLATION, request)
     found = {arm.name: plan.experiment_of(arm, request).hard_examples for arm in ABLATION.arms}
     assert found["Std"] == {}
     assert set(found["Std+Cmx"]) == {"cutmix"}
     assert {hard["adversarial"].epsilon for hard in found.values() if "adversarial" in hard} == {2.0}  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="no arm of ablation has that hard example; there are adversarial, cutmix"):
-        plan.check_fields(ABLATION, request_for(fields={"hard_examples.mixup.weight": "1"}))
+        plan.check(ABLATION, request_for(fields={"hard_examples.mixup.weight": "1"}))
 
 
 def test_a_rate_that_diverges_loses() -> None:
@@ -143,3 +144,28 @@ def test_a_rate_that_diverges_loses() -> None:
         if job["rate"] < 0.06:
             job |= {"diverged": "the loss is not finite", "results": []}
     assert set(plan.best_rates(ABLATION, request, found).values()) == {0.06}
+
+
+FULL = study("table1", scale="full")
+
+
+def test_a_single_rate_is_taken_at_the_full_scale_too() -> None:
+    request = request_for("folder:imagenet", rates=(0.07,))
+    plan.check(FULL, request)
+    rates = plan.best_rates(FULL, request, [])
+    assert {job.rate for job in plan.final_jobs(FULL, request, rates, None)} == {0.07}
+    recipe = plan.best_rates(FULL, request_for("folder:imagenet"), [])
+    assert set(recipe.values()) == {recipes.get(arm.recipe).optimizer.learning_rate for arm in FULL.arms}
+
+
+def test_several_rates_need_a_search() -> None:
+    with pytest.raises(UserError, match="--rates: table1 at the full scale searches for no rate; give a single one"):
+        plan.check(FULL, request_for("folder:imagenet", rates=(0.03, 0.06)))
+    plan.check(ABLATION, request_for(rates=(0.03, 0.06)))
+
+
+def test_published_lengths_are_kept() -> None:
+    with pytest.raises(UserError, match="--epochs: arms of table1 at the full scale have published ones"):
+        plan.check(FULL, request_for("folder:imagenet", epochs=10))
+    plan.check(study("ablation", scale="full"), request_for("folder:imagenet", epochs=10))
+    plan.check(ABLATION, request_for(epochs=10))

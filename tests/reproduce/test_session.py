@@ -165,6 +165,15 @@ def test_the_costs_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert seconds(measured)["std"] == pytest.approx(1 / 100 + 1 / 1000)
 
 
+def test_final_runs_that_diverge_do_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = carry_out(tmp_path / "study", "table2", rates=(1e30,))
+    found = result(out)
+    assert {row["arm"] for row in found["summary"]} == {"MoCo-v2", "HEXA-MoCo"}
+    assert all((row["seeds"], row["diverged"], row["scores"]) == ([], [0], {}) for row in found["summary"])
+    assert "1 of 1 seed diverged (0) at rate 1e+30; --rates gives lower ones" in (out / "table.md").read_text()
+    assert "diverged, step" in capsys.readouterr().err
+
+
 def test_a_search_survives_a_rate_that_diverges(tmp_path: Path) -> None:
     out = carry_out(tmp_path / "study", "table2", rates=(0.03, 1e30))
     found = result(out)

@@ -26,10 +26,13 @@ def mean_std(values: Sequence[float], digits: int = 1) -> str:
     """
     if not values:
         return NOTHING
-    mean = statistics.fmean(values)
-    if len(values) == 1:
-        return f"{mean:.{digits}f}"
-    return f"{mean:.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+    mean, std = mean_and_std(values)
+    return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean, and the sample standard deviation (n − 1) of two or more values; None for a single one."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
 def format_number(value: float, digits: int = 3) -> str:

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 
 from rich.console import Console
 
-from hexa.reproduce.collecting import sentence
 from hexa.reproduce.session import Progress, Session
+from hexa.reproduce.writing import sentence
 from hexa.runtime.signals import Interrupted
 
 

@@ -12,7 +12,7 @@ from hexa.reporting import plots
 from hexa.reporting.figure import short_name
 from hexa.reporting.plots import Bar, Curve
 from hexa.reporting.plots.style import SUFFIXES
-from hexa.reproduce.collecting import EPOCHS, TIME, Row
+from hexa.reproduce.collecting import EPOCHS, TIME, Row, columns_of
 from hexa.reproduce.design import Study
 from hexa.reproduce.plan import Costs, seconds_per_image
 from hexa.reproduce.studies import GRID, GRID_NOTE
@@ -30,10 +30,10 @@ def draw(study: Study, rows: Sequence[Row], runs: Runs, costs: Costs | None, out
 
 def figures(study: Study, rows: Sequence[Row], runs: Runs, costs: Costs | None, data: str) -> dict[str, Figure]:
     """Every figure of a study by its file's name. runs: what its final jobs stored."""
-    columns = list(dict.fromkeys(column for row in rows for column in row.scores))
+    columns = columns_of(rows)  # none if every run diverged, so nothing is drawn
     title = f"{study.name}: {_method(study)} on {short_name(data)}"
     if study.name in ("low-shot-curve", "table2"):
-        return {study.name: _low_shot(rows, columns, title)}
+        return {study.name: _low_shot(rows, columns, title)} if columns else {}
     drawn = {}
     if study.name == "learning-curves":
         drawn = _probe_curves(study, runs, title)
@@ -53,9 +53,10 @@ def figures(study: Study, rows: Sequence[Row], runs: Runs, costs: Costs | None, 
 def _bars(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure:
     groups: dict[str, list[Bar]] = {}
     for comparison in (EPOCHS, TIME):
-        these = [row for row in rows if row.comparison == comparison and column in row.scores]
+        compared = [row for row in rows if row.comparison == comparison]
+        these = [row for row in compared if column in row.scores]
         if these:
-            length = f"{these[0].epochs} epoch{'s' * (these[0].epochs != 1)}"
+            length = f"{compared[0].epochs} epoch{'s' * (compared[0].epochs != 1)}"
             head = f"{length} each" if comparison == EPOCHS else f"the time of {length} of {study.arms[0].name}"
             if comparison == EPOCHS and len({row.epochs for row in these}) > 1:
                 head = "epochs as published"
@@ -63,7 +64,8 @@ def _bars(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure:
                 Bar(row.arm.name, row.scores[column], "" if comparison == EPOCHS else f"{row.epochs} ep.")
                 for row in these
             ]
-    remark = f"Mean ± standard deviation over {_seeds(rows)}, dots are seeds; dashed: {study.arms[0].name}. "
+    first = next(iter(groups.values()))[0].name
+    remark = f"Mean ± standard deviation over {_seeds(rows)}, dots are seeds; dashed: {first}. "
     return plots.bars(groups, y_label=f"{column} (%)", title=title, remark=remark + "The axis does not begin at zero.")
 
 
@@ -75,7 +77,7 @@ def _grid(rows: Sequence[Row], column: str, title: str) -> Figure:
         for step in GRID
         if f"adv-{min(epsilon, step)}" in by_key
     }
-    if not cells:  # the plain arm was stored first
+    if not cells:  # all attacks diverged
         return plots.bars({"": [Bar("Std", by_key["i"])]}, y_label=f"{column} (%)", title=title)
     return plots.attack_grid(
         cells, label=f"{column} (%)", baseline=by_key.get("i", ()), title=title, remark=f"{_epochs(rows)}. {GRID_NOTE}"
@@ -91,6 +93,8 @@ def _beta(rows: Sequence[Row], column: str, title: str) -> Figure:
             found[float(alpha), float(beta)] = row.scores[column]
         else:
             baseline = row.scores[column]
+    if not found:  # all mixing diverged
+        return plots.bars({"": [Bar("Std", baseline)]}, y_label=f"{column} (%)", title=title)
     remark = f"{_epochs(rows)}; mean ± standard deviation over {_seeds(rows)}."
     return plots.beta_study(found, label=f"{column} (%)", baseline=baseline, title=title, remark=remark)
 
@@ -131,7 +135,7 @@ def _probe_curves(study: Study, runs: Runs, title: str) -> dict[str, Figure]:
 
 def _low_shot(rows: Sequence[Row], columns: Sequence[str], title: str) -> Figure:
     groups: dict[str, list[Curve]] = {}
-    for row in rows:
+    for row in (row for row in rows if row.scores):
         shots = {int(column.rpartition("@")[2]): row.scores[column] for column in columns if column in row.scores}
         head = "labelled images of each class, k" + (" (equal time)" if row.comparison == TIME else " (equal epochs)")
         x = sorted(shots)

@@ -106,8 +106,12 @@ def _concerns(path: str, experiment: Experiment) -> bool:
     return group != "hard_examples" or rest.partition(".")[0] in experiment.hard_examples
 
 
-def check_fields(study: Study, request: Request) -> None:
-    """Raise UserError for a field of a hard example that no arm has."""
+def check(study: Study, request: Request) -> None:
+    """Raise UserError for rates that nothing chooses from, epochs that are published, fields that no arm has."""
+    if not study.search and len(request.rates or ()) > 1:
+        raise UserError(f"--rates: {study.name} at the {study.scale} scale searches for no rate; give a single one")
+    if request.epochs is not None and any(arm.epochs for arm in study.arms):
+        raise UserError(f"--epochs: arms of {study.name} at the {study.scale} scale have published ones; leave it out")
     made = [experiment_of(arm, request) for arm in study.arms]
     for path in request.fields:
         if not any(_concerns(path, experiment) for experiment in made):
@@ -148,17 +152,21 @@ def _rates(arm: Arm, request: Request) -> tuple[float, ...]:
 def best_rates(study: Study, request: Request, found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Of each arm the rate with the best held-out score; where there was no search, or not yet, the only or own one.
 
-    found: what search jobs stored. Of equal ones the smallest rate.
+    found: what search jobs stored.
     """
     best = {}
     for arm in study.arms:
         jobs = [job for job in found if job["arm"] == arm.key]
-        rates = _rates(arm, request)
         own = experiment_of(arm, request).optimizer.learning_rate
-        best[arm.key] = rates[0] if study.search and len(rates) == 1 else own
+        best[arm.key] = request.rates[0] if request.rates and len(request.rates) == 1 else own
         if jobs:
-            best[arm.key] = min(jobs, key=lambda job: (-search_score(job), job["rate"]))["rate"]
+            best[arm.key] = best_of(jobs)
     return best
+
+
+def best_of(found: Sequence[Mapping[str, Any]]) -> float:
+    """The rate of an arm's stored search jobs with the best held-out score; of equal ones the smallest."""
+    return float(min(found, key=lambda job: (-search_score(job), job["rate"]))["rate"])
 
 
 def search_score(stored: Mapping[str, Any]) -> float:

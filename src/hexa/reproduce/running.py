@@ -48,9 +48,9 @@ def carry_out(record: dict[str, Any], out: Path, console: Console | None = None)
     try:
         seconds = _pretrain(record, run, console)
     except NonFiniteError as error:
-        if record["phase"] != "search":
-            raise
-        seconds, done["diverged"] = None, str(error)  # a rate that is too large: its score is none
+        # a rate that is too large: this run has no score, the others go on
+        what = f"the loss of '{error.term}' is" if error.term != "weights" else "the weights are"
+        seconds, done["diverged"] = None, f"step {error.step}: {what} not finite; --rates gives lower learning rates"
     results = []
     for measure in record["measures"] if "diverged" not in done else ():
         options = dict(measure["options"]) | ({"holdout": measure["holdout"]} if measure["holdout"] else {})

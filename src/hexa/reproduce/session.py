@@ -14,7 +14,7 @@ from rich.table import Table
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.protocol import protocols
-from hexa.reproduce import collecting, drawing, plan, printing, storage
+from hexa.reproduce import collecting, drawing, plan, printing, storage, writing
 from hexa.reproduce.costs import costs_of
 from hexa.reproduce.design import Study
 from hexa.reproduce.plan import Costs, Job, Request, Target
@@ -104,7 +104,7 @@ class Session:
         request = Request(
             data, targets, _num_images(data, scale), tuple(seeds), epochs, tuple(rates) if rates else None, fields or {}
         )
-        plan.check_fields(chosen, request)
+        plan.check(chosen, request)
         plan.final_jobs(chosen, request, plan.best_rates(chosen, request, []), None)  # every field holds, or it says so
         folder = Path(out) if out is not None else Path("runs") / f"{experiment}-{chosen.method}-{scale}"
         session = cls(chosen, request, folder)
@@ -168,7 +168,9 @@ class Session:
         def said(job: Job, done: dict[str, Any]) -> None:
             nonlocal finished
             finished += 1
-            console.print(f"[{finished}/{total}] {job.name}: {_scores(done)}", markup=False, highlight=False)
+            console.print(
+                f"[{finished}/{total}] {job.name}: {_scores(done)}", markup=False, highlight=False, soft_wrap=True
+            )
 
         try:
             run_jobs(search, self.out, workers=workers, console=console, said=said)
@@ -185,14 +187,14 @@ class Session:
         rows = collecting.rows_of(self.study, self.request, costs, runs)
         if not rows:
             return []
-        notes = collecting.notes_of(self.study, rows, search, runs)
+        notes = writing.notes_of(self.study, rows, search, runs)
         if len(runs) < len(final):
             notes.insert(0, f"Unfinished: {len(runs)} of {len(final)} runs are done.")
-        result = collecting.result(self.study, self.request, rows, costs, search, runs, notes)
+        result = writing.result(self.study, self.request, rows, costs, search, runs, notes)
         written = [
             storage.write(self.out / storage.RESULT, result),
-            storage.write(self.out / "table.md", collecting.markdown(self.study, self.request, rows, notes)),
-            storage.write(self.out / "table.csv", collecting.csv_text(rows)),
+            storage.write(self.out / "table.md", writing.markdown(self.study, self.request, rows, notes)),
+            storage.write(self.out / "table.csv", writing.csv_text(rows)),
         ]
         if figures:
             written += drawing.draw(self.study, rows, runs, costs, self.out, self.request.data)
@@ -228,4 +230,6 @@ def _num_images(data: str, scale: str) -> int:
 
 
 def _scores(done: Mapping[str, Any]) -> str:
+    if done.get("diverged"):
+        return f"diverged, {done['diverged']}"
     return " · ".join(f"{result['title']} {next(iter(result['metrics'].values())):.2f}" for result in done["results"])

@@ -1,0 +1,182 @@
+"""The rows of a study as people and programs read them: a page, a CSV file, JSON, and notes on what to mind."""
+
+from __future__ import annotations
+
+import csv
+import io
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hexa.reporting import published
+from hexa.reporting.tables import Cell, format_duration, markdown_table, mean_and_std
+from hexa.reproduce.collecting import EPOCHS, TIME, Row, columns_of
+from hexa.reproduce.design import Study
+from hexa.reproduce.plan import Costs, Request, best_of, search_score
+
+
+def table_rows(rows: Sequence[Row], comparison: str) -> list[dict[str, Cell]]:
+    """The rows of one comparison for a Markdown table; a mean is of the seeds that did not diverge."""
+    shown = []
+    these = [row for row in rows if row.comparison == comparison]
+    for row in these:
+        cells: dict[str, Cell] = {"arm": row.arm.name, "epochs": str(row.epochs), "learning rate": f"{row.rate:g}"}
+        if row.relative_time is not None:
+            cells["relative time"] = f"{row.relative_time:.2f}"
+        for name in columns_of(these):
+            cells[name] = row.scores.get(name, None if row.seeds else "diverged")
+            if name in row.published:
+                cells[f"{name}, published"] = f"{row.published[name]:.1f}"
+        if any(other.diverged for other in these):
+            cells["diverged"] = f"{len(row.diverged)} of {len(row.diverged) + len(row.seeds)}"
+        if row.minutes:
+            cells["one run took"] = format_duration(60 * statistics.fmean(row.minutes))
+        shown.append(cells)
+    return shown
+
+
+def markdown(study: Study, request: Request, rows: Sequence[Row], notes: Sequence[str]) -> str:
+    """The whole result as a page."""
+    seeds = len({seed for row in rows for seed in (*row.seeds, *row.diverged)})
+    parts = [f"# {study.name}, {study.method}, {study.scale} scale\n\n{sentence(study.question)}\n"]
+    spread = "mean ± standard deviation over the seeds" if seeds > 1 else "one seed, so no spread"
+    parts.append(f"Data: `{request.data}`; {seeds} seed{'s' * (seeds != 1)}, {spread}. Percent.\n")
+    for comparison in (EPOCHS, TIME):
+        table = markdown_table(table_rows(rows, comparison))
+        if table:
+            first = next(row for row in rows if row.comparison == comparison)
+            length = f"{first.epochs} epoch{'s' * (first.epochs != 1)}"
+            head = "By epochs" if len(study.lengths) > 1 else f"At {comparison}"
+            what = f"the time of {length} of {study.arms[0].name}" if comparison == TIME else ""
+            parts.append(f"## {head}{': ' + what if what else ''}\n\n{table}")
+    if any(row.published for row in rows):
+        parts.append("Published: ResNet-50 pre-trained on ImageNet, so beside, not against, a smaller scale.\n")
+    parts += [f"- {note}" for note in notes]
+    return "\n".join(parts) + "\n"
+
+
+def sentence(text: str) -> str:
+    """With a stop at its end."""
+    return text if text.endswith("?") else f"{text}."
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """One line an arm, comparison and column."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        ["arm", "comparison", "epochs", "learning_rate", "metric", "mean", "std", "seeds", "published", "diverged"]
+    )
+    for row in rows:
+        arm = [row.arm.name, row.comparison, row.epochs, f"{row.rate:g}"]
+        for name, values in row.scores.items():
+            mean, std = mean_and_std(values)
+            numbers = [f"{mean:.4f}", "" if std is None else f"{std:.4f}", len(values), row.published.get(name, "")]
+            writer.writerow([*arm, name, *numbers, len(row.diverged)])
+        if not row.scores:
+            writer.writerow([*arm, "", "", "", 0, "", len(row.diverged)])
+    return text.getvalue()
+
+
+def result(
+    study: Study,
+    request: Request,
+    rows: Sequence[Row],
+    costs: Costs | None,
+    search: Sequence[Mapping[str, Any]],
+    runs: Sequence[Mapping[str, Any]],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """Everything, as JSON: the summary first, then every single run."""
+    return {
+        "experiment": study.name,
+        "question": study.question,
+        "method": study.method,
+        "scale": study.scale,
+        "data": request.data,
+        "measured_on": [target.source for target in request.targets],
+        "seeds": list(request.seeds),
+        "fields": dict(request.fields),
+        "machine": {"processor": platform.processor() or platform.machine(), "torch": torch.__version__},
+        "seconds_per_image": costs,
+        "summary": [_summary(row) for row in rows],
+        "notes": list(notes),
+        "search": [{key: job[key] for key in ("arm", "epochs", "rate")} | {"score": search_score(job)}
+                   for job in search],
+        "runs": [_brief(run) for run in runs],
+    }  # fmt: skip
+
+
+def _summary(row: Row) -> dict[str, Any]:
+    scores = {}
+    for name, values in row.scores.items():
+        mean, std = mean_and_std(values)
+        scores[name] = {"mean": mean, "std": std, "values": list(values), "published": row.published.get(name)}
+    return {
+        "arm": row.arm.name,
+        "key": row.arm.key,
+        "recipe": row.arm.recipe,
+        "comparison": row.comparison,
+        "epochs": row.epochs,
+        "learning_rate": row.rate,
+        "relative_time": row.relative_time,
+        "seeds": list(row.seeds),
+        "diverged": list(row.diverged),
+        "minutes": list(row.minutes),
+        "scores": scores,
+    }
+
+
+def _brief(run: Mapping[str, Any]) -> dict[str, Any]:
+    results = [
+        {key: result[key] for key in ("title", "protocol", "metrics", "data", "seed", "notes")}
+        for result in run["results"]
+    ]
+    kept = ("name", "arm", "epochs", "rate", "seed", "pretrain_seconds", "environment")
+    return {key: run[key] for key in kept} | {"diverged": run.get("diverged"), "results": results}
+
+
+def notes_of(
+    study: Study,
+    rows: Sequence[Row],
+    search: Sequence[Mapping[str, Any]],
+    runs: Sequence[Mapping[str, Any]],
+) -> list[str]:
+    """What a reader of the tables should know."""
+    notes = list(study.notes)
+    compared = [published.beside(result) for run in runs for result in run["results"]]
+    notes += sorted({f"{one.title}: {one.caution}." for one in compared if one is not None and one.caution})
+    for row in rows:
+        if row.comparison == TIME and row.relative_time is not None and abs(row.relative_time - 1) > 0.1:
+            notes.append(f"{row.arm.name}: whole epochs come to {row.relative_time:.2f} of the time it should have.")
+    notes += dict.fromkeys(_divergence(row) for row in rows if row.diverged)
+    for arm in study.arms if search else ():
+        jobs = [job for job in search if job["arm"] == arm.key]
+        if jobs:
+            best = best_of(jobs)
+            rates = sorted(job["rate"] for job in jobs)
+            if best in (rates[0], rates[-1]):
+                end = "smallest" if best == rates[0] else "largest"
+                notes.append(f"{arm.name} chose the {end} rate it could have, {best:g}: a better one may lie beyond.")
+    if search:
+        notes.append(
+            f"Each arm has the learning rate that runs of {search[0]['epochs']} epochs found best on held-out training "
+            "images; test images were scored with that one alone."
+        )
+    elif study.scale == "small":
+        notes.append("No learning rate was searched for: all arms have the one given.")
+    if any(row.relative_time is not None for row in rows):
+        notes.append("Relative time: by a benchmark of steps and views on this machine, before the runs.")
+    return notes
+
+
+def _divergence(row: Row) -> str:
+    seeds, count = ", ".join(map(str, row.diverged)), len(row.diverged) + len(row.seeds)
+    return (
+        f"{row.arm.name}, {row.epochs} epoch{'s' * (row.epochs != 1)}: {len(row.diverged)} of {count} "
+        f"seed{'s' * (count != 1)} diverged ({seeds}) at rate {row.rate:g}"
+        f"{', numbers are those of the others' if row.seeds else ''}; --rates gives lower ones."
+    )
