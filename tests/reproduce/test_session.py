@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from hexa.experiment import override
 from hexa.reproduce import plan, reproduce, running, session, storage
 from hexa.reproduce.costs import costs_of, seconds
 from hexa.reproduce.studies import study
+from hexa.runtime.alone import alone
 from hexa.training.benchmark import SCHEMES
 from hexa.training.run import pretrain
 from tests.reproduce.conftest import costs_for, request_for
@@ -33,6 +35,12 @@ def _known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 def carry_out(out: Path, experiment: str = "ablation", **changes: Any) -> Path:
     given: dict[str, Any] = {"seeds": (0,), "epochs": 1, "rates": (0.03,)} | changes
     return reproduce(experiment, "digits", out=out, **given, **TINY)
+
+
+def begun(out: Path, experiment: str = "ablation") -> Path:
+    """The folder of a study that was planned."""
+    session.Session.begin(experiment, "digits", out=out, seeds=(0,), epochs=1, rates=(0.03,), fields=TINY).costs()
+    return out
 
 
 def result(out: Path) -> dict[str, Any]:
@@ -181,6 +189,30 @@ def test_a_search_survives_a_rate_that_diverges(tmp_path: Path) -> None:
     assert {(job["rate"], job["score"] == 0) for job in found["search"]} == {(0.03, False), (1e30, True)}
 
 
+def test_two_commands_do_not_share_a_study(tmp_path: Path) -> None:
+    out = begun(tmp_path / "study", "table2")
+    with storage.at_work(out), pytest.raises(UserError, match=f"process {os.getpid()} on .* works on {out} already"):
+        carry_out(out, "table2")
+    assert not (out / "runs").exists()
+
+
+def test_a_run_that_another_process_trains_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_PATIENCE_SECONDS", 0.0)
+    held = alone(storage.lock_file(begun(tmp_path, "table2"), "i-1ep-lr0.03-seed0"), "")
+    with held, pytest.raises(UserError, match=rf"process {os.getpid()} on .* trains .*i-1ep-lr0.03-seed0 still; wait"):
+        carry_out(tmp_path, "table2")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_another_process_finished_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request, chosen = request_for(seeds=(0,), epochs=1, rates=(0.03,), fields=TINY), study("table2", data="digits")
+    job = plan.final_jobs(chosen, request, dict.fromkeys(("i", "ii"), 0.03), costs_for(chosen))[0]
+    record = job.record() | {"identity": job.identity}
+    storage.write(storage.job_file(tmp_path, job.name), record | {"results": ["found"]})
+    monkeypatch.setattr(running, "pretrain", None)
+    assert running.carry_out(record, tmp_path)["results"] == ["found"]
+
+
 @pytest.mark.slow
 def test_several_workers_find_what_one_finds(tmp_path: Path) -> None:
     one, two = (
@@ -194,19 +226,16 @@ def test_several_workers_find_what_one_finds(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_failed_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "cache"))
-    out = tmp_path / "study"
+    out = begun(tmp_path / "study")
     blocked = out / "runs/i-1ep-lr0.03-seed0"
-    session.Session.begin("ablation", "digits", out=out, seeds=(0,), epochs=1, rates=(0.03,), fields=TINY).costs()
     blocked.mkdir(parents=True)
     (blocked / "something").write_text("else")
     with pytest.raises(UserError, match=r"run i-1ep-lr0.03-seed0 failed: .*not an empty folder"):
         carry_out(out, workers=2)
 
 
-@pytest.mark.slow
-def test_ctrl_c_ends_all_runs_at_once_and_loses_none(tmp_path: Path) -> None:
-    """The real command with two workers; its runs are in sessions of their own, so only their parent hears of it."""
-    out = tmp_path / "study"
+def two_at_work(out: Path) -> tuple[subprocess.Popen[str], list[Path]]:
+    """The real command with two workers, once both train; and their journals."""
     given = {path: json.dumps(value).strip('"') for path, value in TINY.items()}
     session.Session.begin("ablation", "digits", out=out, seeds=(0,), epochs=60, rates=(0.03,), fields=given).costs()
     command = [sys.executable, "-m", "hexa", "reproduce", "ablation", "--data", "digits", "--out", str(out)]
@@ -219,6 +248,13 @@ def test_ctrl_c_ends_all_runs_at_once_and_loses_none(tmp_path: Path) -> None:
     while not all(log.exists() and '"train"' in log.read_text() for log in logs):
         assert process.poll() is None
         select.select([], [], [], 0.1)
+    return process, logs
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_all_runs_at_once_and_loses_none(tmp_path: Path) -> None:
+    """Its runs are in sessions of their own, so only their parent hears of it."""
+    process, logs = two_at_work(tmp_path / "study")
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -226,3 +262,18 @@ def test_ctrl_c_ends_all_runs_at_once_and_loses_none(tmp_path: Path) -> None:
     for log in logs:
         assert '"event": "interrupted"' in log.read_text()
         assert list((log.parent / "checkpoints").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's end on Linux alone")
+def test_runs_save_and_end_when_their_study_is_killed(tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    process, logs = two_at_work(out)
+    process.kill()
+    process.communicate()
+    for log in logs:
+        with alone(storage.lock_file(out, log.parent.name), "lives on", patience=60):  # they let go of their runs
+            assert '"event": "interrupted"' in log.read_text()
+            assert list((log.parent / "checkpoints").iterdir())
+    with storage.at_work(out):
+        pass

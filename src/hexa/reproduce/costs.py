@@ -24,16 +24,18 @@ def costs_of(
 
     The second stays: epochs at equal time follow from it, and a study that goes on must find its runs again.
     """
-    stored: dict[str, Any] = storage.read(out / storage.COSTS) or {}
     needed: dict[str, set[str]] = {}
     for arm in study.arms:
         needed.setdefault(arm.recipe, set()).add(SCHEME_COSTS[arm.scheme])
     fields = {path: value for path, value in request.fields.items() if not path.startswith("hard_examples")}
-    for recipe, schemes in needed.items():
-        if recipe not in stored:
-            experiment = override(recipes.get(recipe), fields)
-            stored[recipe] = benchmark(experiment, _REPEATS, schemes=schemes, progress=progress)
-            storage.write(out / storage.COSTS, stored)
+    stored: dict[str, Any] = storage.read(out / storage.COSTS) or {}
+    if needed.keys() - stored.keys():
+        with storage.at_work(out):  # two that measure at once slow each other down, and one's numbers are lost
+            stored = storage.read(out / storage.COSTS) or {}
+            for recipe in needed.keys() - stored.keys():
+                experiment = override(recipes.get(recipe), fields)
+                stored[recipe] = benchmark(experiment, _REPEATS, schemes=needed[recipe], progress=progress)
+                storage.write(out / storage.COSTS, stored)
     return {recipe: seconds(measured) for recipe, measured in stored.items()}
 
 

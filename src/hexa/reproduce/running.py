@@ -20,11 +20,13 @@ from hexa.config import UserError
 from hexa.evaluation import evaluate
 from hexa.reproduce import storage
 from hexa.reproduce.plan import Job
+from hexa.runtime.alone import alone, end_with
 from hexa.training.losses import NonFiniteError
 from hexa.training.run import BACKBONE, CONFIG, pretrain, resume
 
 Say = Callable[[Job, dict[str, Any]], None]
 _POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 60.0
 
 
 def run_jobs(jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Console, said: Say) -> None:
@@ -42,8 +44,18 @@ def run_jobs(jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Conso
 
 
 def carry_out(record: dict[str, Any], out: Path, console: Console | None = None) -> dict[str, Any]:
-    """Pre-train and evaluate one job (a `Job.record` with its identity) in this process, and store what was found."""
+    """Pre-train and evaluate one job (a `Job.record` with its identity) in this process, and store what was found.
+
+    It has the run to itself. A process that outlived its study saves and ends soon, which is waited for.
+    """
     run = out / "runs" / record["name"]
+    what = f"trains {run} still; wait until it ends, or end it, and give the command again"
+    with alone(storage.lock_file(out, record["name"]), what, patience=_PATIENCE_SECONDS):
+        # found if it was finished meanwhile
+        return storage.stored(out, record["name"], record["identity"]) or _carry_out(record, run, out, console)
+
+
+def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | None) -> dict[str, Any]:
     done = {key: value for key, value in record.items() if key != "measures"}
     try:
         seconds = _pretrain(record, run, console)
@@ -122,6 +134,7 @@ def _several(jobs: Sequence[Job], out: Path, workers: int, said: Say) -> None:
                 del going[job]
                 if process.returncode:
                     raise UserError(f"run {job.name} failed: {_last_line(_log(out, job))}; see {_log(out, job)}")
+                _record(out, job).unlink()
                 done = storage.stored(out, job.name, job.identity)
                 assert done is not None, "a job that ends well has stored its result"
                 said(job, done)
@@ -139,10 +152,14 @@ def _stop(number: int, frame: object) -> None:
 
 
 def _start(job: Job, out: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    path = storage.write(out / "logs" / f"{job.name}.job.json", job.record() | {"identity": job.identity})
-    command = [sys.executable, "-m", "hexa.reproduce.running", str(path), str(out)]
+    path = storage.write(_record(out, job), job.record() | {"identity": job.identity})
+    command = [sys.executable, "-m", "hexa.reproduce.running", str(path), str(out), str(os.getpid())]
     with _log(out, job).open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+
+
+def _record(out: Path, job: Job) -> Path:
+    return out / "logs" / f"{job.name}.job.json"
 
 
 def _log(out: Path, job: Job) -> Path:
@@ -155,10 +172,11 @@ def _last_line(log: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """One job of `_several`, in this process."""
+    """One job of `_several`, in this process, which ends with its parent: a file, the study's folder, the parent."""
     from hexa.runtime.signals import Interrupted
 
-    path, out = map(Path, arguments)
+    path, out = map(Path, arguments[:2])
+    end_with(int(arguments[2]))
     try:
         carry_out(storage.read(path), out)
     except Interrupted as error:
@@ -167,7 +185,6 @@ def main(arguments: Sequence[str]) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    path.unlink(missing_ok=True)
     return 0
 
 

@@ -161,6 +161,11 @@ class Session:
             raise UserError("the published settings need GPUs; --plan prints them, --scale small is for this machine")
         storage.claim(self.out, self._claim)
         costs = self.costs(progress)
+        with storage.at_work(self.out):
+            self._work(costs, workers, console)
+        return self.out
+
+    def _work(self, costs: Costs | None, workers: int, console: Console) -> None:
         search, _ = self.jobs(costs)
         total = len(search) + len(self.jobs(costs)[1])
         finished = len(self._stored([*search, *self.jobs(costs)[1]]))
@@ -178,7 +183,6 @@ class Session:
         finally:
             self.collect(costs, figures=False)
         self.collect(costs)
-        return self.out
 
     def collect(self, costs: Costs | None, *, figures: bool = True) -> list[Path]:
         """Write tables (and figures) of all that is stored; nothing if no run is finished."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from hexa.config import UserError
+from hexa.runtime.alone import alone
 
 STUDY, COSTS, RESULT = "study.json", "costs.json", "result.json"
 
@@ -30,6 +32,16 @@ def write(path: Path, content: str | dict[str, Any]) -> Path:
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
     return path
+
+
+def lock_file(out: Path, name: str = "study") -> Path:
+    """What the process that works on the study, or trains the job of this name, holds."""
+    return out / "locks" / name
+
+
+def at_work(out: Path) -> AbstractContextManager[None]:
+    """Have the study for oneself. Raises UserError if another process works on it."""
+    return alone(lock_file(out), f"works on {out} already; wait until it ends, or give another --out")
 
 
 def check(out: Path, study: dict[str, Any]) -> bool:
