@@ -17,6 +17,7 @@ from hexa.experiment import Experiment
 from hexa.reporting import published
 from hexa.reproduce import plan, studies
 from hexa.reproduce.design import SCHEME_COSTS, SCHEME_NAMES, Study
+from hexa.reproduce.methods import METHODS
 from hexa.training.benchmark import SCHEMES
 from tests.reproduce.conftest import request_for
 
@@ -41,7 +42,7 @@ def experiments_of(study: Study, data: str = "cifar10") -> dict[str, Experiment]
 
 
 @pytest.mark.parametrize(
-    ("method", "scale", "data"), [*itertools.product(studies.METHODS, ("small", "full"), ("digits", "cifar10"))]
+    ("method", "scale", "data"), [*itertools.product(METHODS, ("small", "full"), ("digits", "cifar10"))]
 )
 def test_the_ablation_has_the_six_schemes(method: str, scale: str, data: str) -> None:
     made = experiments_of(studies.study("ablation", method=method, scale=scale, data=data), data)
@@ -69,14 +70,14 @@ def test_costs_are_looked_up_for_the_same_terms() -> None:
 
 
 def test_arms_of_a_small_study_differ_by_their_hard_examples_alone() -> None:
-    for method in studies.METHODS:
+    for method in METHODS:
         made = experiments_of(studies.study("ablation", method=method))
         rest = [experiment.model_dump(exclude={"hard_examples"}) for experiment in made.values()]
         assert all(fields == rest[0] for fields in rest)
         assert rest[0]["objective"]["reduction"] == "mean"
 
 
-@pytest.mark.parametrize("method", studies.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_published_settings_are_the_recipes(method: str) -> None:
     study = studies.study("ablation", method=method, scale="full")
     for arm in study.arms:
@@ -88,7 +89,7 @@ def test_published_settings_are_the_recipes(method: str) -> None:
 
 
 @pytest.mark.parametrize("name", studies.EXPERIMENTS)
-@pytest.mark.parametrize("method", studies.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_every_experiment_can_be_planned(name: str, method: str, scale: str) -> None:
     study = studies.study(name, method=method, scale=scale)
@@ -106,7 +107,7 @@ def test_every_experiment_can_be_planned(name: str, method: str, scale: str) -> 
         assert terms_of(plan.experiment_of(arm, request)) == TERMS[SCHEME_NAMES[arm.scheme]]
 
 
-@pytest.mark.parametrize("method", studies.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_published_rows_are_in_the_published_tables(method: str) -> None:
     tables = {"table1": published.LINEAR, "table2": published.LOW_SHOT, "table3": published.SEMI_SUPERVISED}
     for name, table in tables.items():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hexa.config import UserError
+from hexa.runtime.files import write_whole
 
 Result = dict[str, Any]
 
@@ -67,13 +68,4 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, lambda file: file.write(text.encode()))

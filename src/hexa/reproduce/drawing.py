@@ -14,6 +14,7 @@ from hexa.reporting.plots import Bar, Curve
 from hexa.reporting.plots.style import SUFFIXES
 from hexa.reproduce.collecting import EPOCHS, TIME, Row, columns_of
 from hexa.reproduce.design import Study
+from hexa.reproduce.methods import METHODS
 from hexa.reproduce.plan import Costs, seconds_per_image
 from hexa.reproduce.studies import GRID, GRID_NOTE
 
@@ -31,7 +32,7 @@ def draw(study: Study, rows: Sequence[Row], runs: Runs, costs: Costs | None, out
 def figures(study: Study, rows: Sequence[Row], runs: Runs, costs: Costs | None, data: str) -> dict[str, Figure]:
     """Every figure of a study by its file's name. runs: what its final jobs stored."""
     columns = columns_of(rows)  # none if every run diverged, so nothing is drawn
-    title = f"{study.name}: {_method(study)} on {short_name(data)}"
+    title = f"{study.name}: {METHODS[study.method].title} on {short_name(data)}"
     if study.name in ("low-shot-curve", "table2"):
         return {study.name: _low_shot(rows, columns, title)} if columns else {}
     drawn = {}
@@ -144,10 +145,6 @@ def _low_shot(rows: Sequence[Row], columns: Sequence[str], title: str) -> Figure
         f"Mean ± standard deviation over {_seeds(rows)} of pre-training; each score is a mean over draws of labels."
     )
     return plots.curves(groups, y_label="mean average precision of SVMs (%)", title=title, remark=remark, doubling=True)
-
-
-def _method(study: Study) -> str:
-    return {"moco": "MoCo-v2", "dcluster": "DeepCluster-v2"}[study.method]
 
 
 def _seeds(rows: Sequence[Row]) -> str:

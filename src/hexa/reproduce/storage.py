@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from hexa.config import UserError
 from hexa.runtime.alone import alone
+from hexa.runtime.files import write_whole
 
 STUDY, COSTS, RESULT = "study.json", "costs.json", "result.json"
 
@@ -27,11 +27,7 @@ def read(path: Path) -> Any:
 def write(path: Path, content: str | dict[str, Any]) -> Path:
     """A text, or an object as JSON."""
     text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-    return path
+    return write_whole(path, lambda file: file.write(text.encode()))
 
 
 def lock_file(out: Path, name: str = "study") -> Path:

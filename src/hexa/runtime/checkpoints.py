@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError
+from hexa.runtime.files import write_whole
 
 FORMAT = "hexa-checkpoint-1"
 _NAME = re.compile(r"step-(\d{8,})\.pt")
@@ -32,23 +32,13 @@ def path_of(folder: Path, step: int) -> Path:
 def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2) -> Path:
     """Write the state of a step at once or not at all, then delete all but the newest `keep` up to this step.
 
-    A temporary file in the same folder is written, flushed to the disk and renamed, and the folder is flushed: whenever
-    the machine stops, every file with a checkpoint's name is a complete one. `state` holds tensors, numbers, text,
-    lists and dictionaries of them; a checksum over all of it is stored beside, because a disk may damage what is whole.
+    Whenever the machine stops, every file with a checkpoint's name is a complete one. `state` holds tensors, numbers,
+    text, lists and dictionaries of them; a checksum over all of it is stored beside, because a disk may damage what is
+    whole.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = path_of(folder, step)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     content: State = {"format": FORMAT, "step": step, **state}
-    try:
-        with temporary.open("wb") as file:
-            torch.save({**content, "checksum": checksum(content)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _flush_folder(folder)
+    content["checksum"] = checksum(content)
+    path = write_whole(path_of(folder, step), lambda file: torch.save(content, file))
     older = [found for found in checkpoints(folder) if step_of(found) <= step]
     for found in older[: -keep or None]:
         found.unlink(missing_ok=True)
@@ -121,18 +111,6 @@ def _pieces(value: object) -> Iterator[bytes | memoryview]:
             yield from _pieces(inner)
     else:
         yield repr(value).encode()
-
-
-def _flush_folder(folder: Path) -> None:
-    """A rename is on the disk once its folder is; systems that can't open folders need no such thing."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _first_line(error: Exception) -> str:
