@@ -196,6 +196,21 @@ def test_two_commands_do_not_share_a_study(tmp_path: Path) -> None:
     assert not (out / "runs").exists()
 
 
+def test_a_plan_tells_where_its_costs_are_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "costs_of", costs_of)
+    schemes = {name: {"images_per_second": 1000.0} for name in SCHEMES}
+    machine = {"device": "a fast one", "threads": 3, "time": "2024-05-06T07:08:09+00:00"}
+    measured = {"schemes": schemes, "views_images_per_second": 1e4, "machine": machine}
+    monkeypatch.setattr("hexa.reproduce.costs.benchmark", lambda *_, **__: measured)
+    out = tmp_path / "study"
+    assert cli.main(["reproduce", "table2", "--data", "digits", "--out", str(out), "--rates", "0.03", "--plan"]) == 0
+    said = capsys.readouterr().out
+    where = out / storage.COSTS
+    assert f"a benchmark of 2024-05-06 07:08 on a fast one, 3 threads, kept in {where}; to measure anew, remove" in said
+
+
 def test_a_run_that_another_process_trains_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_PATIENCE_SECONDS", 0.0)
     held = alone(storage.lock_file(begun(tmp_path, "table2"), "i-1ep-lr0.03-seed0"), "")

@@ -132,3 +132,12 @@ def test_mistakes_name_the_nearest() -> None:
         studies.study("ablation", method="dclster")
     with pytest.raises(UserError, match="unknown scale 'medium'"):
         studies.study("ablation", scale="medium")
+
+
+@pytest.mark.parametrize("scale", ["small", "full"])
+@pytest.mark.parametrize("name", studies.EXPERIMENTS)
+def test_a_method_is_one_row_of_data(name: str, scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for method in list(METHODS):
+        monkeypatch.setitem(METHODS, "another", METHODS[method])
+        another = studies.study(name, method="another", scale=scale)
+        assert another == replace(studies.study(name, method=method, scale=scale), method="another")

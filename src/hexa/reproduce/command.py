@@ -46,8 +46,9 @@ def run(
             console.print(line, highlight=False, soft_wrap=True, markup=False)
     else:
         console.print(
-            "time left: of pre-training, one run after another, by a benchmark; evaluations on top", soft_wrap=True
+            "time left: of pre-training, one run after another; evaluations on top", highlight=False, soft_wrap=True
         )
+        console.print(f"it follows from {session.origin()}", highlight=False, markup=False, soft_wrap=True)
     if given.plan:
         return 0
     try:

@@ -39,6 +39,17 @@ def costs_of(
     return {recipe: seconds(measured) for recipe, measured in stored.items()}
 
 
+def origin_of(out: Path) -> str:
+    """When the costs of a study were measured and by what, with the way to new ones."""
+    path = out / storage.COSTS
+    machines = [measured.get("machine", {}) for measured in (storage.read(path) or {}).values()]
+    times = [machine["time"] for machine in machines if "time" in machine]
+    devices = sorted({f"{machine['device']}, {machine['threads']} threads" for machine in machines if machine})
+    when = f" of {max(times)[:16].replace('T', ' ')}" if times else ""
+    by = f" on {' and '.join(devices)}" if devices else ""
+    return f"a benchmark{when}{by}, kept in {path}; to measure anew, remove that file before any run is made"
+
+
 def seconds(measured: dict[str, Any]) -> dict[str, float]:
     """Seconds of one image, its views and its step, by scheme; from what `hexa benchmark` found."""
     views = 1 / measured["views_images_per_second"]

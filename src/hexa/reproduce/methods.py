@@ -25,8 +25,9 @@ class TableRow:
 class Method:
     """One method in all experiments.
 
-    preset: of the linear classifiers, published ones. ablation: the recipe of ablation and study of Beta by the data.
-    small: the table rows by the data, plain ones first; full: at the published settings. full_grid: the recipe there.
+    preset: of its linear classifiers. ablation: the recipe of ablation and study of Beta at the small scale, by data.
+    small: the rows of tables there, by data, the plain one first. full: the rows at the published settings, where
+    full_grid is the attack grid's recipe, and full_ablation what names of the ablation's recipes begin with.
     """
 
     title: str
@@ -35,6 +36,7 @@ class Method:
     small: Mapping[str, tuple[TableRow, ...]]
     full: tuple[TableRow, ...]
     full_grid: str
+    full_ablation: str
 
 
 def _full(recipe: str, scheme: str, name: str, epochs: int, *, plain: bool = False) -> TableRow:
@@ -73,6 +75,7 @@ METHODS = {
             _full("imagenet-hexa-moco-800", "ii", "HEXA-MoCo", 800),
         ),
         full_grid="imagenet-hexa-moco-200",
+        full_ablation="ablate-moco",
     ),
     "dcluster": Method(
         title="DeepCluster-v2",
@@ -102,5 +105,6 @@ METHODS = {
             _full("imagenet-hexa-dcluster-plus-8crop-800", "iv", "HEXA-D+ (8-crop)", 800),
         ),
         full_grid="grid-attack",
+        full_ablation="ablate-dcluster",
     ),
 }

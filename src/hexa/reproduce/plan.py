@@ -219,7 +219,7 @@ def seconds_per_image(arm: Arm, costs: Costs) -> float:
     schemes = costs[arm.recipe]
     scheme = SCHEME_COSTS[arm.scheme]
     if scheme not in schemes:
-        raise UserError(f"{arm.recipe}: its cost with {scheme} was not measured; remove costs.json")
+        raise UserError(f"{arm.recipe}: its cost with {scheme} was not measured; remove the study's costs.json")
     return schemes[scheme]
 
 

@@ -61,8 +61,10 @@ def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | 
         seconds = _pretrain(record, run, console)
     except NonFiniteError as error:
         # a rate that is too large: this run has no score, the others go on
-        what = f"the loss of '{error.term}' is" if error.term != "weights" else "the weights are"
-        seconds, done["diverged"] = None, f"step {error.step}: {what} not finite; --rates gives lower learning rates"
+        remedy = (
+            "--rates gives lower learning rates" if error.step > 1 else "nothing was learned before, look at the data"
+        )
+        seconds, done["diverged"] = None, f"step {error.step}: {error.what} not finite; {remedy}"
     results = []
     for measure in record["measures"] if "diverged" not in done else ():
         options = dict(measure["options"]) | ({"holdout": measure["holdout"]} if measure["holdout"] else {})

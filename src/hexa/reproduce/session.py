@@ -15,7 +15,7 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.protocol import protocols
 from hexa.reproduce import collecting, drawing, plan, printing, storage, writing
-from hexa.reproduce.costs import costs_of
+from hexa.reproduce.costs import costs_of, origin_of
 from hexa.reproduce.design import Study
 from hexa.reproduce.plan import Costs, Job, Request, Target
 from hexa.reproduce.running import run_jobs
@@ -130,6 +130,10 @@ class Session:
             return None
         storage.claim(self.out, self._claim)
         return costs_of(self.study, self.request, self.out, progress=progress)
+
+    def origin(self) -> str:
+        """When and by what the costs were measured."""
+        return origin_of(self.out)
 
     def jobs(self, costs: Costs | None) -> tuple[list[Job], list[Job]]:
         """The search, and what follows from as much of it as is done."""

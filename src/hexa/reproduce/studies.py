@@ -130,13 +130,13 @@ def _full(name: str, method: str) -> Study:
     one_epoch = (Measure("linear top-1, 1 epoch", "linear", {"preset": f"{made.preset}-ablation"}),)
     linear = (Measure("linear top-1", "linear", {"preset": made.preset}),)
     if name == "ablation":
-        arms = [Arm(n, SCHEME_NAMES[n], f"ablate-{method}-{n}", n) for n in SCHEME_NAMES]
+        arms = [Arm(n, SCHEME_NAMES[n], f"{made.full_ablation}-{n}", n) for n in SCHEME_NAMES]
         return Study(**base, question=_ABLATION, arms=tuple(arms), measures=one_epoch)
     if name == "attack-grid":
         arms = _grid(made.full_grid, {"epochs": 40})
         return Study(**base, question=_GRID, arms=tuple(arms), measures=linear, notes=(GRID_NOTE,))
     if name == "beta-study":
-        return Study(**base, question=_BETA, arms=tuple(_betas(f"ablate-{method}-iii", {})), measures=one_epoch)
+        return Study(**base, question=_BETA, arms=tuple(_betas(f"{made.full_ablation}-iii", {})), measures=one_epoch)
     arms = [Arm(row.key, row.name, row.recipe, row.scheme, row.changes, row.epochs, row.published) for row in made.full]
     if name == "learning-curves":
         longest = [arm for arm in arms if arm.epochs == 800]

@@ -24,13 +24,13 @@ class NonFiniteError(ArithmeticError):
 
     def __init__(self, step: int, term: str, learning_rate: float, checkpoint: Path | None) -> None:
         self.step, self.term, self.learning_rate, self.checkpoint = step, term, learning_rate, checkpoint
-        what = "the weights are" if term == "weights" else f"the loss of '{term}' is"
+        self.what = "the weights are" if term == "weights" else f"the loss of '{term}' is"
         kept = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was written yet"
         remedy = "lower optimizer.learning_rate and start anew"
         if step == 1 and term != "weights":
             kept = "nothing was learned before it, so the learning rate is not the cause"
             remedy = "look at the images with hexa visualize, or try --precision fp32, and start anew"
-        super().__init__(f"step {step}: {what} not finite at learning rate {learning_rate:g}; {kept}; {remedy}")
+        super().__init__(f"step {step}: {self.what} not finite at learning rate {learning_rate:g}; {kept}; {remedy}")
 
 
 class LossWindow:
