@@ -32,7 +32,7 @@ def costs_of(
     if needed.keys() - stored.keys():
         with storage.at_work(out):  # two that measure at once slow each other down, and one's numbers are lost
             stored = storage.read(out / storage.COSTS) or {}
-            for recipe in needed.keys() - stored.keys():
+            for recipe in [recipe for recipe in needed if recipe not in stored]:
                 experiment = override(recipes.get(recipe), fields)
                 stored[recipe] = benchmark(experiment, _REPEATS, schemes=needed[recipe], progress=progress)
                 storage.write(out / storage.COSTS, stored)
