@@ -2,8 +2,8 @@
 
     python benchmarks/svm.py --voc voc:PATH/VOCdevkit --result FILE
 
-Features, of an untrained ResNet-50 if nothing else is given, are extracted first and kept, so that the seconds are those
-of 26 costs × 20 classes × 3 folds alone.
+Features, of an untrained ResNet-50 if nothing else is given, are extracted first and kept, so that the seconds are
+those of 26 costs × 20 classes × 3 folds alone.
 """
 
 from __future__ import annotations
