@@ -207,7 +207,7 @@ def test_a_voc_folder_from_the_outside(tmp_path: Path) -> None:
     assert 0 < evaluate("svm", "pixels:8", spec, preset="pcl", **quiet)["metrics"]["mAP"] <= 100
     assert evaluate("low-shot", "pixels:8", spec, shots=[1], draws=2, **quiet)["metrics"]["mAP@1_std"] >= 0
     assert evaluate("svm", "pixels:8", spec, preset="pcl", holdout=0.3, **quiet)["data_facts"]["test"]["images"] == 18
-    with pytest.raises(UserError, match="show several classes, knn needs one each; measure with low-shot, svm"):
+    with pytest.raises(UserError, match="show several classes, knn needs one each; measure with detect, low-shot, svm"):
         evaluate("knn", "pixels:8", spec, **quiet)
     with pytest.raises(UserError, match="above 0"):
         evaluate("svm", "pixels:8", spec, costs=[0], **quiet)
