@@ -35,8 +35,12 @@ def run(
     study = session.study
     head = f"{study.name}, {study.method}, {study.scale} scale: {sentence(study.question)}"
     console.print(head, highlight=False, soft_wrap=True)
-    with bar as progress:
-        costs = session.costs(progress)
+    try:
+        with bar as progress:
+            costs = session.costs(progress)
+    except KeyboardInterrupt:
+        console.print("stopped while measuring: the same command measures anew, and goes on")
+        raise
     console.print(session.table(costs))
     for note in study.notes:
         console.print(note, highlight=False, soft_wrap=True)
