@@ -12,13 +12,14 @@ import torch
 from PIL import Image
 
 from hexa.config import UserError
-from hexa.evaluation import detection_training, evaluate
+from hexa.evaluation import detect, detection_training, evaluate
 from hexa.evaluation.detect import PROTOCOL
 from hexa.evaluation.detection_training import Training
 from hexa.evaluation.protocol import Task
 from hexa.nn.branch_norm import convert
 from hexa.nn.pretrained import load_backbone
 from hexa.reporting import published
+from hexa.runtime.alone import alone
 from hexa.runtime.signals import Interrupted
 
 CLASSES = ("cat", "dog")
@@ -261,6 +262,17 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "VOCdevkit" / "VOC2007" / "Annotations" / "test004.xml").unlink()
     with pytest.raises(UserError, match=r"1 images have no annotation .*test004\.xml"):
         evaluate("detect", NETWORK, data, **TINY)
+
+
+def test_two_equal_commands_do_not_share_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = squares(tmp_path)
+    monkeypatch.setattr(detect, "_state_folder", lambda *given: tmp_path / "state")
+    with (
+        alone(tmp_path / "cache" / "locks" / "state", "is in the way"),
+        pytest.raises(UserError, match="trains this detector already"),
+    ):
+        evaluate("detect", NETWORK, data, **TINY)
+    assert not (tmp_path / "state").exists()
 
 
 def test_it_is_read_beside_the_published_rows() -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -39,6 +40,7 @@ from hexa.evaluation.detection_training import Schedule, Training, find
 from hexa.evaluation.detector import Detector, Layout
 from hexa.evaluation.features import Subset
 from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed
+from hexa.runtime.alone import alone
 from hexa.runtime.random import Stream, global_draws
 
 
@@ -122,10 +124,12 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     data = TrainingBatches(fit, boxes, order, used.shorter_side, used.longest_side, stream)
     fields = set(Schedule.__dataclass_fields__)
     schedule = Schedule(**used.model_dump(include=fields))
-    training = Training(task, detector, data, schedule, _state_folder(task, fit, boxes, used) if task.cached else None)
-    training.run()
-    found = find(task, detector, task.test, used.test_shorter_side, used.longest_side)
-    training.forget()
+    folder = _state_folder(task, fit, boxes, used) if task.cached else None
+    with _one_at_a_time(folder):
+        training = Training(task, detector, data, schedule, folder)
+        training.run()
+        found = find(task, detector, task.test, used.test_shorter_side, used.longest_side)
+        training.forget()
 
     seen = [truth[position] for position in found]
     tables = {rule: 100 * precisions(list(found.values()), seen, task.num_classes, rule) for rule in RULES}
@@ -171,6 +175,15 @@ def _state_folder(task: Task, fit: Source, boxes: Sequence[Boxes], used: DetectO
     options = json.dumps(used.model_dump(mode="json", exclude={"save_every", "ap", "test_shorter_side"}))
     how = (options, str(task.seed), task.precision, task.device.type, str(task.class_names))
     return cache_folder() / "detect" / digest(*made_by, *how, fit.fingerprint, fingerprint_of_boxes(boxes))
+
+
+def _one_at_a_time(folder: Path | None) -> AbstractContextManager[None]:
+    """Two equal commands would save into one folder, and the first to end would take it from the other."""
+    if folder is None:
+        return nullcontext()
+    return alone(
+        cache_folder() / "locks" / folder.name, "trains this detector already; wait for it, or give --cached false"
+    )
 
 
 def _metrics(table: Values) -> dict[str, float]:

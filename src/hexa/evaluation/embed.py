@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow
@@ -17,6 +16,7 @@ from hexa.data import open_source
 from hexa.evaluation.features import extract
 from hexa.nn.pretrained import Backbone, load_backbone
 from hexa.runtime import precision as precisions
+from hexa.runtime.files import write_whole
 
 Array = NDArray[Any]
 
@@ -64,25 +64,19 @@ def embed(
         tolerance=1.0,
     )
     paths = np.array([source.paths[position] for position in positions.tolist()])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        _write(temporary, out.suffix, features.numpy(), None if labels is None else labels.numpy(), paths)
-        os.replace(temporary, out)
-    finally:
-        temporary.unlink(missing_ok=True)
+    known = None if labels is None else labels.numpy()
+    write_whole(out, lambda file: _write(file, out.suffix, features.numpy(), known, paths))
     left_out = tuple(f"{source.paths[position]}: {problems[position]}" for position in sorted(problems))
     return Embedded(out, len(features), features.shape[1], left_out)
 
 
-def _write(path: Path, kind: str, features: Array, labels: Array | None, paths: Array) -> None:
+def _write(file: BinaryIO, kind: str, features: Array, labels: Array | None, paths: Array) -> None:
     if kind == ".npz":
         arrays = {"features": features, "paths": paths} | ({} if labels is None else {"labels": labels})
-        with path.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+        np.savez(file, **arrays)  # type: ignore[arg-type]
         return
     rows = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.reshape(-1)), features.shape[1])
     columns = {"features": rows, "paths": pyarrow.array(paths)}
     if labels is not None:
         columns["labels"] = pyarrow.array(labels)
-    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pickle
 import re
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.nn.external import external
 from hexa.nn.layouts import find_backbone, foreign_state, load_strictly, triple
 from hexa.nn.normalize import Normalize
+from hexa.runtime.files import write_whole
 from hexa.runtime.random import Stream, global_draws
 
 State = dict[str, Tensor]
@@ -87,16 +87,8 @@ def save_backbone(backbone: Backbone, path: Path | str) -> Path:
     """Write a safetensors file with plain key names; its metadata says how to rebuild the network. At once or not."""
     path = Path(path)
     state = {name: value.detach().cpu().contiguous() for name, value in backbone.network.state_dict().items()}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:  # not save_file, whose files only their owner can read
-            file.write(_ordered(safetensors.torch.save(state, metadata_of(backbone))))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    # not save_file, whose files only their owner can read
+    return write_whole(path, lambda file: file.write(_ordered(safetensors.torch.save(state, metadata_of(backbone)))))
 
 
 def _ordered(content: bytes) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hexa.core import STD, Batch, Example, Objective
+from hexa.runtime.files import write_whole
 
 MID_GREY = 128
 _LAYOUT = "hexa-gallery"
@@ -62,14 +62,7 @@ class Gallery:
         image, layout = _draw(self)
         info = PngInfo()
         info.add_text(_LAYOUT, json.dumps(layout))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
-        try:
-            image.save(temporary, format="png", pnginfo=info, optimize=True)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        return path
+        return write_whole(path, lambda file: image.save(file, format="png", pnginfo=info, optimize=True))
 
     @classmethod
     def load(cls, path: Path) -> Gallery:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from hexa.reporting import comparison, counterparts, curves, scores
 from hexa.reporting.runs import Run, is_number, read_run
 from hexa.reporting.tables import format_duration, format_number
 from hexa.runtime import processes
+from hexa.runtime.files import write_whole
 
 if TYPE_CHECKING:
     from hexa.reporting.gallery import Pixels
@@ -42,15 +42,8 @@ def report(runs: Sequence[Path | str], out: Path | str) -> Path:
     if not runs:
         raise UserError("no run to report on; give one or several run folders")
     read = [read_run(run) for run in runs]
-    out = Path(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(f".{out.name}.tmp")
-    try:
-        temporary.write_text(render(read), encoding="utf-8")
-        os.replace(temporary, out)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return out
+    page = render(read).encode()
+    return write_whole(Path(out), lambda file: file.write(page))
 
 
 def render(runs: Sequence[Run]) -> str:

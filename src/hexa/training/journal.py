@@ -20,6 +20,7 @@ from typing import Any, Self
 import torch
 
 from hexa.runtime import peers, processes
+from hexa.runtime.files import write_whole
 from hexa.training.trackers import State, Tracking
 
 METRICS, ENVIRONMENT, TENSORBOARD = "metrics.jsonl", "environment.json", "tensorboard"
@@ -116,9 +117,7 @@ def truncate(path: Path, step: int) -> None:
         last = step - 1 if fields.get("event") == "epoch" else step
         if fields.get("step", step + 1) <= last:
             kept.append(line)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(b"".join(kept))
-    os.replace(temporary, path)
+    write_whole(path, lambda file: file.writelines(kept))
 
 
 def discard(folder: Path) -> None:
@@ -136,9 +135,8 @@ def write_environment(folder: Path, device: torch.device, precision: str, resume
             found = {**first, "launcher": found["launcher"], "resumed": [*first.get("resumed", []), found]}
         except (ValueError, AttributeError, TypeError):
             pass  # a broken file is replaced
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(found, indent=2) + "\n")
-    os.replace(temporary, path)
+    text = json.dumps(found, indent=2) + "\n"
+    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def environment(device: torch.device, precision: str) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
 from hexa.config import UserError
+from hexa.runtime.files import write_whole
 
 INK, MUTED, RULE = "#1b1f24", "#5d6875", "#d5d9de"
 #: Okabe and Ito's, without yellow, which white paper swallows; dark enough to write beside.
@@ -103,12 +103,5 @@ def save(figure: Figure, path: Path | str) -> Path:
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: the name must end in {' or '.join(SUFFIXES)}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with style():
-            figure.savefig(temporary, format=path.suffix[1:], dpi=_DPI, facecolor="white")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    with style():
+        return write_whole(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=_DPI, facecolor="white"))
