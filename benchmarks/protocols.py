@@ -2,8 +2,9 @@
 
     python benchmarks/protocols.py --cifar10 parquet:PATH/cifar10 --voc voc:PATH/VOCdevkit --run RUN --result FILE
 
-RUN is a finished cifar10-small-* run. It is compared with its own network before training, and, on VOC, with
-EfficientNet-Lite0 trained on ImageNet with labels (benchmarks/networks.py). Fine-tuning is shortened to a few epochs.
+RUN is a finished cifar10-small-* run. It is compared with its own network before training, and with EfficientNet-Lite0
+trained on ImageNet with labels (benchmarks/networks.py), at 224 pixels on VOC and at 64 on CIFAR-10. Fine-tuning is
+shortened to a few epochs. Rows that FILE has already are kept, with the commit that made them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ CIFAR: tuple[tuple[str, dict[str, Any]], ...] = (
     ("fine-tune", {"learning_rates": [0.001], "epochs": 3}),
 )
 LITE0 = "python:benchmarks/networks.py:efficientnet_lite0"
+SUPERVISED = "EfficientNet-Lite0, supervised"
 
 
 def main() -> None:
@@ -47,26 +49,25 @@ def main() -> None:
     )
     ours = (("untrained", f"random:{given.run}"), (recipe, given.run))
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    rows: list[dict[str, Any]] = []
-    for data, protocols, backbones in (
-        (given.voc, VOC, (*ours, ("EfficientNet-Lite0, supervised", LITE0))),
-        (given.cifar10, CIFAR, ours),
-    ):
+    rows: list[dict[str, Any]] = json.loads(given.result.read_text())["rows"] if given.result.exists() else []
+    have = {(row["backbone"], row["data"], row["asked"]) for row in rows}
+    for data, protocols, lite0 in ((given.voc, VOC, LITE0), (given.cifar10, CIFAR, f"{LITE0}_small")):
         for protocol, options in protocols:
-            for name, backbone in backbones:
-                begin = time.perf_counter()
-                found = evaluate(protocol, backbone, data, **options)
+            for name, backbone in (*ours, (SUPERVISED, lite0)):
                 row = {
                     "backbone": name,
-                    "protocol": found["protocol"],
                     "data": data.partition(":")[0] + ":" + Path(data).name,
-                    "metrics": found["metrics"],
-                    "notes": found["notes"],
-                    "seconds": round(time.perf_counter() - begin, 1),
+                    "asked": " ".join([protocol, *(f"--{key} {value}" for key, value in options.items())]),
                 }
+                if tuple(row.values()) in have:
+                    continue
+                begin = time.perf_counter()
+                found = evaluate(protocol, backbone, data, **options)
+                row |= {name: found[name] for name in ("protocol", "metrics", "notes")}
+                row |= {"seconds": round(time.perf_counter() - begin, 1), "commit": commit}
                 print(json.dumps(row), flush=True)
                 rows.append(row)
-                result = {"question": __doc__.splitlines()[0], "commit": commit, "rows": rows}
+                result = {"question": __doc__.splitlines()[0], "rows": rows}
                 given.result.write_text(json.dumps(result, indent=1) + "\n")
 
 
