@@ -36,6 +36,11 @@ FAMILIES = {
         "+adv": "cifar10-small-hexa-dcluster",
         "+adv+cmx": "cifar10-small-hexa-dcluster-plus",
     },
+    "simclr": {
+        "plain": "cifar10-small-simclr",
+        "+adv": "cifar10-small-hexa-simclr",
+        "+adv+cmx": "cifar10-small-hexa-simclr-plus",
+    },
 }
 #: When does an attack pay? One change each to the arm +adv, for which `--rates` searches as for all others.
 ATTACKS: dict[str, dict[str, Any]] = {
