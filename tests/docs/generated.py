@@ -18,6 +18,8 @@ from hexa.config import choices
 from hexa.core import HardExampleConfig, MethodConfig
 from hexa.reporting import published
 from hexa.reporting.tables import mean_std
+from hexa.reproduce.collecting import EPOCHS, TIME
+from hexa.reproduce.design import KNN, PROBE
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -25,6 +27,8 @@ BLOCK = re.compile(r"(?P<begin><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end
 
 MOCO = "2026-11-21-moco-cifar10-small-20-epochs.json"
 DCLUSTER = "2026-11-21-dcluster-cifar10-small-20-epochs.json"
+SIMCLR = "2026-11-21-simclr-cifar10-small-3-epochs.json"
+ABLATIONS = {name: f"2026-11-21-ablation-{name}/result.json" for name in ("moco", "dcluster")}
 ATTACKS = "2026-11-21-attacks-cifar10-small-6-epochs.json"
 EVERY = "2026-11-21-every-method-cifar10-small.json"
 PROTOCOLS = "2026-11-21-protocols.json"
@@ -177,6 +181,29 @@ def _change(runs: dict[int, dict[str, float]], base: dict[int, dict[str, float]]
     )
 
 
+def ablation(name: str) -> str:
+    """What `hexa reproduce ablation` stored: every scheme at equal epochs and at equal time."""
+    found = result(name)["summary"]
+    same = {row["key"]: row for row in found if row["comparison"] == EPOCHS}
+    timed = {row["key"]: row for row in found if row["comparison"] == TIME}
+    base = _by_seed(same["i"])
+    rows = []
+    for key, row in same.items():
+        runs, short = _by_seed(row), _by_seed(timed[key])
+        changes = ["" if key == "i" else _change(these, base) for these in (runs, short)]
+        note = "" if key == "i" else f" ({timed[key]['epochs']})"
+        rate = f"{row['learning_rate']:g}"
+        rows.append((f"{key}: {row['arm']}", rate, _pair(runs), changes[0], _pair(short) + note, changes[1]))
+    epochs = same["i"]["epochs"]
+    header = (f"{epochs} epochs each", "change", f"the time of {epochs} plain epochs (epochs)", "change")
+    return table(rows, "scheme", "rate", *header)
+
+
+def _by_seed(row: dict[str, Any]) -> dict[int, dict[str, float]]:
+    knn, probe = (row["scores"][measure.title]["values"] for measure in (KNN, PROBE))
+    return {seed: {"knn": knn[place], "probe": probe[place]} for place, seed in enumerate(row["seeds"])}
+
+
 def every_method() -> str:
     """Each method in a few epochs, plain and with adversarial views, where both were run."""
     found = result(EVERY)["summary"]
@@ -185,18 +212,13 @@ def every_method() -> str:
         hard = found.get(name.replace("cifar10-small-", "cifar10-small-hexa-"))
         if "-hexa-" not in name and hard is not None:
             cells = [_scored(plain), _scored(hard), f"{hard['knn'] - plain['knn']:+.1f}".replace("-", "−")]
-            rows.append((f"`{name}`", str(plain["epochs"]), *cells))
-    return table(rows, "recipe", "epochs", "plain", "+ adversarial", "change")
+            rows.append((f"`{name}`", str(plain["epochs"]), f"{plain['untrained']:.1f}", *cells))
+    return table(rows, "recipe", "epochs", "untrained", "plain", "+ adversarial", "change")
 
 
 def _scored(one: dict[str, Any]) -> str:
     spread = f" ± {one['std']:.1f}" if one["std"] is not None else ""
     return f"{one['knn']:.1f}{spread} ({len(one['seeds'])})"
-
-
-def untrained() -> str:
-    (value,) = {round(one["untrained"], 2) for one in result(EVERY)["summary"].values()}
-    return f"The untrained network has {value:.1f}.\n"
 
 
 def by_protocol() -> str:
@@ -251,9 +273,11 @@ GENERATED: dict[str, Callable[[], str]] = {
     "moco": lambda: arms(MOCO, "MoCo-v2"),
     "moco-in-short": lambda: arms_in_short(MOCO, "MoCo-v2"),
     "dcluster": lambda: arms(DCLUSTER, "DeepCluster-v2"),
+    "ablation-moco": lambda: ablation(ABLATIONS["moco"]),
+    "ablation-dcluster": lambda: ablation(ABLATIONS["dcluster"]),
+    "simclr": lambda: arms(SIMCLR, "SimCLR"),
     "attacks": attacks,
     "every-method": every_method,
-    "untrained": untrained,
     "by-protocol": by_protocol,
     "costs": costs,
     "published-gains": published_gains,

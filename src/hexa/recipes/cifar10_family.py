@@ -124,10 +124,21 @@ def _dino_vit(name: str, hard: Hard, small: bool) -> Experiment:
     options: dict[str, bool | int | float | str] = {"img_size": 32, "patch_size": 4, "dynamic_img_size": True}
     if small:
         options |= {"patch_size": 8, "embed_dim": 96, "depth": 4, "num_heads": 3}
+        options |= {"class_token": False, "global_pool": "avg"}
     network = NetworkConfig(name="vit_tiny_patch16_224", options=options, mean=CIFAR_MEAN, std=CIFAR_STD)
     made = _DINO(name, hard, small)
+    if small:
+        return made.model_copy(update={"network": network, **_SMALL_VIT})
     # no batch-norm in the head either
     return made.model_copy(update={"network": network, "method": made.method.model_copy(update={"head_norm": False})})
+
+
+# In a few epochs a ViT this narrow learns nothing from crops of four patches, collapses to uniform classes once the
+# prototypes learn, and forgets colours before it knows shapes: two large crops, fixed prototypes, mild views.
+_SMALL_VIT: dict[str, Any] = {
+    "method": DINOConfig(hidden=512, num_prototypes=256, head_norm=True, freeze_prototypes_epochs=20, **_SHORT_DINO),
+    "views": _views(scale=(0.4, 1.0), brightness=0.2, contrast=0.2, saturation=0.2, hue=0.05),
+}
 
 
 for _name, _title, _recipe in (
