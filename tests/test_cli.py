@@ -177,6 +177,11 @@ def test_split_leaves_positions_negative_numbers_and_flags_alone() -> None:
     assert given == {"optimizer.momentum": "-1", "training.compile": "true"}
 
 
+def test_a_field_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(UserError, match="--batch_size: is given twice"):
+        fields.split(["--batch-size", "64", "--batch_size", "128"], [])
+
+
 def test_check_names_prefers_the_nearest_of_options_and_fields() -> None:
     known = ["epochs", "method.temperature", "batch_size"]
     fields.check_names(["epochs", "hard_examples.anything.weight"], known, ["--out"])

@@ -111,7 +111,9 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
         "what a backbone holds alike.",
     )
     sub.add_argument("kind", metavar="KIND", help="hard-examples, view-space, confusion, neighbours or clusters")
-    sub.add_argument("target", metavar="RUN", help="a run folder or a recipe; for neighbours and clusters any backbone")
+    sub.add_argument(
+        "target", metavar="RUN", help="a run folder or a recipe; for neighbours and clusters a run or any backbone"
+    )
     sub.add_argument("--data", metavar="SOURCE", help=SOURCES + "; the run's own if not given")
     sub.add_argument("--out", metavar="FILE", required=True, help=".png or .svg")
     sub.add_argument("--seed", metavar="N", type=int, default=0, help="of the images and views; 0 if not given")

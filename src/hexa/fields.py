@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import pydantic
 
-from hexa.config import ConfigError, nearest
+from hexa.config import ConfigError, UserError, nearest
 
 if TYPE_CHECKING:
     from hexa.experiment import Experiment
@@ -30,6 +30,7 @@ def split(arguments: Iterable[str], options: Iterable[str]) -> tuple[list[str], 
     """Part the arguments into those with a declared option and `--any.field VALUE` pairs.
 
     `--any.field=VALUE` is the same; a field that no value follows is "true"; dashes in a field are underscores.
+    Raises UserError for one that is given twice.
     """
     options = set(options)
     ours: list[str] = []
@@ -43,7 +44,10 @@ def split(arguments: Iterable[str], options: Iterable[str]) -> tuple[list[str], 
             continue
         if not equals:
             value = waiting.pop(0) if waiting and not waiting[0].startswith("--") else "true"
-        fields[name[2:].replace("-", "_")] = value
+        field = name[2:].replace("-", "_")
+        if field in fields:
+            raise UserError(f"{name}: is given twice; which one is meant?")
+        fields[field] = value
     return ours, fields
 
 

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -202,6 +203,22 @@ def test_broken_files_are_told(make_run: MakeRun, tmp_path: Path) -> None:
     assert "metrics.jsonl: 1 broken line left out" in page.text
     assert "interrupted at epoch 15" in page.text
     assert charts(page)["loss"] == ["std", "adversarial", "cutmix"]
+
+
+def test_the_run_with_most_to_see_is_open_and_an_interrupted_one_says_how_to_go_on(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    plain, hard = make_run("plain", hard_examples={}), make_run("hard", finished=False)
+    made_up_gallery().save(hard / "gallery.png")
+    some = made_up_gallery()
+    replace(some, columns=some.columns[:2]).save(plain / "gallery.png")
+    page = page_of([plain, hard], tmp_path)
+    opened = [dict(attributes) for attributes in page.all("details") if "open" in attributes]
+    assert len(opened) == 1
+    html = (tmp_path / "out" / "report.html").read_text()
+    assert "hard</summary>" in html[html.index('<details class="fold" open>') :][:200]
+    assert f"Go on with hexa resume {hard}" in page.text
+    assert f"Go on with hexa resume {plain}" not in page.text
 
 
 def test_warnings_are_shown(make_run: MakeRun, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from hexa.reporting import published
 from hexa.reproduce import collecting, drawing, plan, writing
@@ -95,6 +96,31 @@ def test_notes_tell_rates_at_the_edge_and_rounded_epochs() -> None:
     assert sum("largest rate" in note for note in notes) == 6
     # 4 epochs of one term are 4/3 of three: one epoch, which costs 3/4
     assert any(note.startswith("Std+Adv+Cmx: whole epochs come to 0.75") for note in notes)
+
+
+def test_what_missed_the_time_is_not_compared_at_equal_time() -> None:
+    chosen, request, costs, runs, rows = collected("ablation", epochs=4)
+    timed = {row.arm.key: row for row in rows if row.comparison == collecting.TIME}
+    assert {key for key, row in timed.items() if not row.in_time} == {"iv", "v"}
+    best = max((row for row in timed.values() if row.in_time), key=lambda row: np.mean(row.scores["k-NN top-1"]))
+    page = writing.markdown(chosen, request, rows, []).partition("## At equal time")[2]
+    (line,) = (line for line in page.splitlines() if line.startswith(f"| {best.arm.name} |"))
+    assert "**" in line
+    assert not any("**" in line for line in page.splitlines() if line.startswith("| Std+Adv+Cmx |"))
+    (drawn, _) = drawing.figures(chosen, rows, runs, costs, request.data).values()
+    texts = " ".join(text.get_text() for text in drawn.findobj(Text))
+    assert "1 ep., 0.8× the time" in texts
+    assert "2 ep." in texts
+
+
+def test_runs_that_took_another_time_than_the_benchmark_says_are_told() -> None:
+    chosen, request, costs, runs, rows = collected("ablation", epochs=4)
+    minutes = {row.arm.key: row.relative_time for row in rows if row.comparison == collecting.EPOCHS}
+    for run in runs:
+        run["pretrain_seconds"] = 60 * minutes[run["arm"]] * (1.5 if run["arm"] == "ii" else 1.1)
+    found = writing.notes_of(chosen, collecting.rows_of(chosen, request, costs, runs), [], runs)
+    (told,) = (note for note in found if "the benchmark says" in note)
+    assert told.startswith("Std+Adv: its runs took 2.73 of the time of those of Std, where the benchmark says 2.00")
 
 
 def test_runs_of_other_seeds_are_left_out() -> None:

@@ -100,7 +100,8 @@ def test_runs_trained_elsewhere_are_evaluated_only(tmp_path: Path, monkeypatch: 
 def test_another_study_is_not_mixed_in(tmp_path: Path) -> None:
     out = tmp_path / "study"
     storage.write(out / storage.STUDY, {"experiment": "ablation", "method": "dcluster"})
-    with pytest.raises(UserError, match=r"holds another study \(its method"):
+    storage.write(storage.job_file(out, "i-1ep"), {"phase": "final", "seed": 0})
+    with pytest.raises(UserError, match=r"holds another study \(method dcluster there, moco here"):
         carry_out(out)
     other = tmp_path / "other"
     (other / "sub").mkdir(parents=True)
@@ -109,11 +110,38 @@ def test_another_study_is_not_mixed_in(tmp_path: Path) -> None:
     assert not (other / storage.STUDY).exists()
 
 
+def test_a_plan_gives_way_to_another(tmp_path: Path) -> None:
+    out = begun(tmp_path / "study")
+    storage.write(out / storage.COSTS, {"of": "the plan"})
+    changed = session.Session.begin("ablation", "digits", out=out, epochs=2, rates=(0.03,), fields=TINY)
+    changed.costs()
+    assert storage.read(out / storage.STUDY)["epochs"] == 2
+    assert not (out / storage.COSTS).exists()
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file: is a file"):
+        begun(tmp_path / "file")
+
+
+def test_further_seeds_join(tmp_path: Path) -> None:
+    out = carry_out(tmp_path / "study", "table2")
+    first = result(out)
+    joined = result(carry_out(out, "table2", seeds=(1,)))
+    assert (first["seeds"], joined["seeds"]) == ([0], [0, 1])
+    assert [row["seeds"] for row in joined["summary"]] == [[0, 1]] * len(first["summary"])
+    assert [run for run in joined["runs"] if run["seed"] == 0] == first["runs"]
+    with pytest.raises(UserError, match="epochs 1 there, 2 here"):
+        carry_out(out, "table2", epochs=2)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"epochs": 0}, "train for 1 or more"),
         ({"seeds": (1, 1)}, "different numbers"),
+        ({"seeds": (-1,)}, "from 0"),
         ({"rates": (0.0,)}, "above 0"),
         ({"workers": 0}, "at least one run"),
         ({"method": "mocco"}, "did you mean 'moco'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import math
@@ -23,6 +24,7 @@ from hexa.runtime import checkpoints
 from hexa.runtime.peers import Peer
 from hexa.training.losses import NonFiniteError
 from hexa.training.run import pretrain, resume
+from hexa.training.trainer import Trainer
 
 TINY: dict[str, Any] = {
     "batch_size": 64,
@@ -50,6 +52,16 @@ def quiet() -> Console:
 
 def events(folder: Path) -> list[str]:
     return [json.loads(line)["event"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_leaves_nothing_in_memory(tmp_path: Path) -> None:
+    gc.collect()
+    gc.disable()  # a notebook that trains often must not wait for the next full collection
+    try:
+        pretrain(tiny(), tmp_path / "run", console=quiet())
+        assert not [one for one in gc.get_objects() if type(one) is Trainer]
+    finally:
+        gc.enable()
 
 
 def test_a_run_describes_itself(tmp_path: Path) -> None:

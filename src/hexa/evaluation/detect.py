@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copy
 import json
+import signal
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -42,6 +43,7 @@ from hexa.evaluation.features import Subset
 from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed
 from hexa.runtime.alone import alone
 from hexa.runtime.random import Stream, global_draws
+from hexa.runtime.signals import Interrupted
 
 
 class DetectOptions(Config):
@@ -116,7 +118,7 @@ def run(task: Task, options: DetectOptions) -> Outcome:
 
     stream = Stream(task.seed).child("detect")
     layout = Layout(used.kind, task.num_classes, used.anchor_sizes, used.regions, used.test_proposals, used.frozen)
-    name = str(task.backbone.info.get("encoder", "this backbone"))
+    name = task.backbone.network_config.name
     with global_draws(stream.child("new layers")):
         detector = Detector(copy.deepcopy(task.backbone), layout, task.precision, name).to(task.device)
     wide = [one.size[1] > one.size[0] for one in boxes]
@@ -128,7 +130,10 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     with _one_at_a_time(folder):
         training = Training(task, detector, data, schedule, folder)
         training.run()
-        found = find(task, detector, task.test, used.test_shorter_side, used.longest_side)
+        try:
+            found = find(task, detector, task.test, used.test_shorter_side, used.longest_side)
+        except KeyboardInterrupt:
+            raise Interrupted(signal.SIGINT, iterations, None, "the same command" if folder else None) from None
         training.forget()
 
     seen = [truth[position] for position in found]

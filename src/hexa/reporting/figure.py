@@ -42,7 +42,7 @@ def view_space(target: Target, data: str | None, seed: int) -> Figure:
 def confusion(target: Target, data: str | None, seed: int) -> Figure:
     """How many pseudo-labels an attack moves views away from."""
     look = Look.at(target, data)
-    found = plots.confusion(look, num_images=min(look.experiment.batch_size, _BATCH), seed=seed)
+    found = plots.confusion(look, num_images=min(look.experiment.batch_size, 4 * _BATCH), seed=seed)
     return plots.confusion_curves(found, title=_named("pseudo-labels under attack", target, look))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,10 @@ class Picture:
     size: int = 0
     missing: str = ""
 
+    @property
+    def columns(self) -> int:
+        return len(self.titles)
+
 
 def _page(run: Run, name: str, slot: int) -> dict[str, Any]:
     """What the template shows of one run."""
@@ -103,6 +108,7 @@ def _page(run: Run, name: str, slot: int) -> dict[str, Any]:
         "facts": comparison.facts(run),
         "headline": _headline(run),
         "command": comparison.command(run),
+        "resume": shlex.join(["hexa", "resume", str(run.folder)]) if run.state == "interrupted" else "",
         "gallery": _pictures(run, GALLERY, "checkpoints/step-*.pt", _visualize),
         "clusters": _pictures(run, CLUSTERS, "backbone.safetensors", _clusters),
         "warnings": run.warnings,

@@ -12,6 +12,8 @@ from hexa.reproduce.design import Arm, Study
 from hexa.reproduce.plan import Costs, Request, equal_time, lengths_of, relative_time
 
 EPOCHS, TIME = "equal epochs", "equal time"
+#: How far from 1 a relative time may be, and still be called equal.
+TOLERANCE = 0.15
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,11 @@ class Row:
     scores: dict[str, tuple[float, ...]]
     published: dict[str, float]
     diverged: tuple[int, ...] = ()
+
+    @property
+    def in_time(self) -> bool:
+        """Whether it took the time it is compared at, which whole epochs miss if there are few."""
+        return self.comparison != TIME or self.relative_time is None or abs(self.relative_time - 1) <= TOLERANCE
 
 
 def rows_of(study: Study, request: Request, costs: Costs | None, runs: Sequence[Mapping[str, Any]]) -> list[Row]:

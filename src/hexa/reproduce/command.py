@@ -30,6 +30,7 @@ def run(
         epochs=given.epochs,
         rates=given.rates,
         evaluate_on=given.evaluate_on or (),
+        workers=given.workers,
         fields=fields,
     )
     study = session.study
@@ -42,6 +43,9 @@ def run(
         console.print("stopped while measuring: the same command measures anew, and goes on")
         raise
     console.print(session.table(costs))
+    if session.joined:
+        seeds = ", ".join(map(str, session.joined))
+        console.print(f"with seeds {seeds}, of which {session.out} has results already", highlight=False)
     for note in study.notes:
         console.print(note, highlight=False, soft_wrap=True)
     if costs is None:
@@ -56,7 +60,7 @@ def run(
     if given.plan:
         return 0
     try:
-        out = session.carry_out(given.workers, console)
+        out = session.carry_out(console)
     except (Interrupted, KeyboardInterrupt) as stop:
         console.print("stopped; nothing finished is lost: the same command goes on from here")
         if isinstance(stop, Interrupted):

@@ -19,13 +19,15 @@ from hexa.reproduce.plan import Costs, seconds_per_image
 from hexa.reproduce.studies import GRID, GRID_NOTE
 
 Runs = Sequence[Mapping[str, Any]]
+#: Below the study's.
+FOLDER = "figures"
 
 
 def draw(study: Study, rows: Sequence[Row], runs: Runs, costs: Costs | None, out: Path, data: str) -> list[Path]:
-    """Write every figure of a study below `out`/figures, as PNG and as SVG."""
+    """Write every figure of a study into a folder below `out`, as PNG and as SVG."""
     written = []
     for name, figure in figures(study, rows, runs, costs, data).items():
-        written += [plots.save(figure, out / "figures" / f"{name}{suffix}") for suffix in SUFFIXES]
+        written += [plots.save(figure, out / FOLDER / f"{name}{suffix}") for suffix in SUFFIXES]
     return written
 
 
@@ -62,12 +64,16 @@ def _bars(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure:
             if comparison == EPOCHS and len({row.epochs for row in these}) > 1:
                 head = "epochs as published"
             groups[head] = [
-                Bar(row.arm.name, row.scores[column], "" if comparison == EPOCHS else f"{row.epochs} ep.")
-                for row in these
+                Bar(row.arm.name, row.scores[column], "" if comparison == EPOCHS else _length(row)) for row in these
             ]
     first = next(iter(groups.values()))[0].name
     remark = f"Mean ± standard deviation over {_seeds(rows)}, dots are seeds; dashed: {first}. "
     return plots.bars(groups, y_label=f"{column} (%)", title=title, remark=remark + "The axis does not begin at zero.")
+
+
+def _length(row: Row) -> str:
+    """The epochs of equal time, and how far from equal they are where that matters."""
+    return f"{row.epochs} ep." if row.in_time else f"{row.epochs} ep., {row.relative_time:.1f}× the time"
 
 
 def _grid(rows: Sequence[Row], column: str, title: str) -> Figure:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +58,24 @@ def reproduce(
         epochs=epochs,
         rates=rates,
         evaluate_on=evaluate_on,
+        workers=workers,
         fields=fields,
     )
-    return session.carry_out(workers, console or Console(stderr=True))
+    return session.carry_out(console or Console(stderr=True))
 
 
 @dataclass(frozen=True)
 class Session:
-    """A study, what was asked for, and the folder it lives in."""
+    """A study, what was asked for, and the folder it lives in.
+
+    workers: runs at once. joined: seeds that were not asked for now, but have results in the folder.
+    """
 
     study: Study
     request: Request
     out: Path
+    workers: int = 1
+    joined: tuple[int, ...] = ()
 
     @classmethod
     def begin(
@@ -83,14 +90,17 @@ class Session:
         epochs: int | None = None,
         rates: Sequence[float] | None = None,
         evaluate_on: Sequence[str] = (),
+        workers: int = 1,
         fields: Mapping[str, Any] | None = None,
     ) -> Session:
         """Everything checked, nothing written. Raises UserError for whatever can't be carried out."""
         chosen = study(experiment, method=method, scale=scale, data=data)
         if epochs is not None and epochs < 1:
             raise UserError(f"epochs {epochs}: train for 1 or more")
-        if not seeds or len(set(seeds)) < len(seeds):
-            raise UserError("seeds: give one or more different numbers, such as 0 1 2")
+        if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+            raise UserError("seeds: give one or more different numbers from 0, such as 0 1 2")
+        if workers < 1:
+            raise UserError(f"workers {workers}: at least one run at a time is needed")
         if any(not rate > 0 for rate in rates or ()):
             raise UserError("rates: every learning rate must be above 0")
         taken = {"data", "seed", "epochs", "optimizer.learning_rate"} & set(fields or {})
@@ -107,18 +117,22 @@ class Session:
         plan.check(chosen, request)
         plan.final_jobs(chosen, request, plan.best_rates(chosen, request, []), None)  # every field holds, or it says so
         folder = Path(out) if out is not None else Path("runs") / f"{experiment}-{chosen.method}-{scale}"
-        session = cls(chosen, request, folder)
-        storage.check(folder, session._claim)
-        return session
+        session = cls(chosen, request, folder, workers)
+        if not storage.check(folder, session._claim):
+            return session
+        there = [seed for seed in storage.seeds_of(folder) if seed not in seeds]
+        return replace(session, request=replace(request, seeds=(*there, *request.seeds)), joined=tuple(there))
 
     @property
     def _claim(self) -> dict[str, Any]:
+        """What all runs of a folder have in common; seeds and learning rates may be added."""
         return {
             "experiment": self.study.name,
             "method": self.study.method,
             "scale": self.study.scale,
             "data": self.request.data,
             "measured_on": [target.source for target in self.request.targets],
+            "epochs": self.request.epochs,
             "fields": dict(self.request.fields),
         }
 
@@ -157,19 +171,17 @@ class Session:
 
     # -- the work ---------------------------------------------------------------------------------------------------
 
-    def carry_out(self, workers: int, console: Console, progress: Progress | None = None) -> Path:
+    def carry_out(self, console: Console, progress: Progress | None = None) -> Path:
         """Search, train, evaluate, collect; whatever is done already is not done again. Returns the folder."""
-        if workers < 1:
-            raise UserError(f"workers {workers}: at least one run at a time is needed")
         if self.study.scale == "full" and not torch.cuda.is_available():
             raise UserError("the published settings need GPUs; --plan prints them, --scale small is for this machine")
         storage.claim(self.out, self._claim)
         costs = self.costs(progress)
         with storage.at_work(self.out):
-            self._work(costs, workers, console)
+            self._work(costs, console)
         return self.out
 
-    def _work(self, costs: Costs | None, workers: int, console: Console) -> None:
+    def _work(self, costs: Costs | None, console: Console) -> None:
         search, _ = self.jobs(costs)
         total = len(search) + len(self.jobs(costs)[1])
         finished = len(self._stored([*search, *self.jobs(costs)[1]]))
@@ -182,14 +194,17 @@ class Session:
             )
 
         try:
-            run_jobs(search, self.out, workers=workers, console=console, said=said)
-            run_jobs(self.jobs(costs)[1], self.out, workers=workers, console=console, said=said)
+            run_jobs(search, self.out, workers=self.workers, console=console, said=said)
+            run_jobs(self.jobs(costs)[1], self.out, workers=self.workers, console=console, said=said)
         finally:
             self.collect(costs, figures=False)
         self.collect(costs)
 
     def collect(self, costs: Costs | None, *, figures: bool = True) -> list[Path]:
-        """Write tables (and figures) of all that is stored; nothing if no run is finished."""
+        """Write tables (and figures) of all that is stored; nothing if no run is finished.
+
+        figures: False takes those away that were drawn of fewer runs.
+        """
         jobs, final = self.jobs(costs)
         search, runs = self._stored(jobs), self._stored(final)
         rows = collecting.rows_of(self.study, self.request, costs, runs)
@@ -206,6 +221,8 @@ class Session:
         ]
         if figures:
             written += drawing.draw(self.study, rows, runs, costs, self.out, self.request.data)
+        elif len(runs) < len(final):
+            shutil.rmtree(self.out / drawing.FOLDER, ignore_errors=True)
         return written
 
 

@@ -41,29 +41,52 @@ def at_work(out: Path) -> AbstractContextManager[None]:
 
 
 def check(out: Path, study: dict[str, Any]) -> bool:
-    """Whether `out` is this study's already. Raises UserError if it is another's or holds something else."""
+    """Whether `out` is this study's already. Raises UserError if it is another's or holds something else.
+
+    A study that was planned only, and has no run yet, gives way to another.
+    """
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out}: is a file; give a folder")
     known = read(out / STUDY)
     if known is None:
         # runs may be there first, where others trained them
-        if out.exists() and (not out.is_dir() or {path.name for path in out.iterdir()} - {"runs"}):
+        if out.exists() and {path.name for path in out.iterdir()} - {"runs"}:
             raise UserError(f"{out}: holds something else than a study; give another --out")
         return False
     wanted = json.loads(json.dumps(study))
-    if known != wanted:
-        differ = ", ".join(key for key in wanted if known.get(key) != wanted[key])
-        raise UserError(f"{out}: holds another study (its {differ} differs); give another --out")
-    return True
+    if known == wanted:
+        return True
+    if not any((out / name).is_dir() and any((out / name).iterdir()) for name in ("jobs", "runs")):
+        return False
+    there, asked = _flat(known), _flat(wanted)
+    differ = [
+        f"{name} {there.get(name, 'not set')} there, {asked.get(name, 'not set')} here"
+        for name in {**there, **asked}
+        if there.get(name) != asked.get(name)
+    ]
+    raise UserError(f"{out}: holds another study ({'; '.join(differ)}); give another --out")
+
+
+def _flat(study: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in study.items() if key != "fields"} | study.get("fields", {})
 
 
 def claim(out: Path, study: dict[str, Any]) -> None:
     """Say whose folder this is, which `check` must allow."""
     if not check(out, study):
+        (out / COSTS).unlink(missing_ok=True)  # of a study that gave way
         write(out / STUDY, study)
 
 
 def job_file(out: Path, name: str) -> Path:
     """Where a finished job is stored."""
     return out / "jobs" / f"{name}.json"
+
+
+def seeds_of(out: Path) -> list[int]:
+    """The seeds that finished runs of the comparison were made with."""
+    jobs = [read(path) for path in (out / "jobs").glob("*.json")]
+    return sorted({job["seed"] for job in jobs if job.get("phase") == "final"})
 
 
 def stored(out: Path, name: str, identity: str) -> dict[str, Any] | None:

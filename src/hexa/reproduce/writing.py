@@ -12,10 +12,13 @@ from typing import Any
 import torch
 
 from hexa.reporting import published
-from hexa.reporting.tables import Cell, format_duration, markdown_table, mean_and_std
+from hexa.reporting.tables import Cell, format_duration, markdown_table, mean_and_std, mean_std
 from hexa.reproduce.collecting import EPOCHS, TIME, Row, columns_of
 from hexa.reproduce.design import Study
 from hexa.reproduce.plan import Costs, Request, best_of, search_score
+
+#: By how much the runs' times may differ from the benchmark's before a note says so.
+MISTIMED = 0.25
 
 
 def table_rows(rows: Sequence[Row], comparison: str) -> list[dict[str, Cell]]:
@@ -27,7 +30,11 @@ def table_rows(rows: Sequence[Row], comparison: str) -> list[dict[str, Cell]]:
         if row.relative_time is not None:
             cells["relative time"] = f"{row.relative_time:.2f}"
         for name in columns_of(these):
-            cells[name] = row.scores.get(name, None if row.seeds else "diverged")
+            scores = row.scores.get(name)
+            # as text it is not compared: the best of a column is in bold
+            cells[name] = mean_std(scores) if scores and not row.in_time else scores
+            if not row.seeds:
+                cells[name] = "diverged"
             if name in row.published:
                 cells[f"{name}, published"] = f"{row.published[name]:.1f}"
         if any(other.diverged for other in these):
@@ -150,8 +157,12 @@ def notes_of(
     compared = [published.beside(result) for run in runs for result in run["results"]]
     notes += sorted({f"{one.title}: {one.caution}." for one in compared if one is not None and one.caution})
     for row in rows:
-        if row.comparison == TIME and row.relative_time is not None and abs(row.relative_time - 1) > 0.1:
-            notes.append(f"{row.arm.name}: whole epochs come to {row.relative_time:.2f} of the time it should have.")
+        if not row.in_time:
+            notes.append(
+                f"{row.arm.name}: whole epochs come to {row.relative_time:.2f} of the time it should have, so it is "
+                "out of the comparison at equal time; more --epochs come closer."
+            )
+    notes += _mistimed(rows)
     notes += dict.fromkeys(_divergence(row) for row in rows if row.diverged)
     for arm in study.arms if search else ():
         jobs = [job for job in search if job["arm"] == arm.key]
@@ -170,6 +181,21 @@ def notes_of(
         notes.append("No learning rate was searched for: all arms have the one given.")
     if any(row.relative_time is not None for row in rows):
         notes.append("Relative time: by a benchmark of steps and views on this machine, before the runs.")
+    return notes
+
+
+def _mistimed(rows: Sequence[Row]) -> list[str]:
+    """Arms whose runs took another share of the plain ones' time than the benchmark says."""
+    same = [row for row in rows if row.comparison == EPOCHS and row.minutes and row.relative_time]
+    notes = []
+    for row in same[1:]:
+        took = statistics.median(row.minutes) / statistics.median(same[0].minutes)
+        said = (row.relative_time or 1) / (same[0].relative_time or 1)
+        if abs(took / said - 1) > MISTIMED:
+            notes.append(
+                f"{row.arm.name}: its runs took {took:.2f} of the time of those of {same[0].arm.name}, where the "
+                f"benchmark says {said:.2f}: other work on the machine disturbed one of them."
+            )
     return notes
 
 

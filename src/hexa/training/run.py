@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from pathlib import Path
@@ -125,6 +126,8 @@ def _carry_out(experiment: Experiment, folder: Path, console: Console | None, re
             raise UserError(f"training.compile: torch can't compile on this machine ({reason}); {remedy}") from None
         raise
     finally:
+        # a trainer and its hooks refer to each other: without this, images and weights would outlive their run
+        gc.collect()
         processes.shutdown(failed)
 
 

@@ -16,6 +16,9 @@ from hexa.reporting.plots.style import COLOURS, MARKERS, MUTED, heading, note, p
 from hexa.reporting.visualize import Look
 from hexa.runtime.random import Stream
 
+#: Recognised views of which one lost is a step of 5 % in the figure.
+_FEW = 20
+
 
 @dataclass(frozen=True)
 class Confusion:
@@ -126,6 +129,8 @@ def confusion_curves(found: Confusion, *, title: str = "", remark: str = "") -> 
         right.set_ylabel("mean loss of the views")
         left.legend(title="radius (grey levels)", loc="best")
         heading(figure, title)
-        about = f"{found.num_views} views, of which {found.recognised:.0f} % are recognised clean."
+        count = round(found.num_views * found.recognised / 100)
+        few = ": too few to tell much" if count < _FEW else ""
+        about = f"{count} of {found.num_views} views are recognised clean{few}."
         note(figure, f"{about} {remark}".strip())
     return figure
