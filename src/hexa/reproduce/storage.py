@@ -68,7 +68,7 @@ def check(out: Path, study: dict[str, Any]) -> bool:
 
 
 def _flat(study: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in study.items() if key != "fields"} | study.get("fields", {})
+    return {key: value for key, value in study.items() if key != "fields"} | dict(study.get("fields", {}))
 
 
 def claim(out: Path, study: dict[str, Any]) -> None:
