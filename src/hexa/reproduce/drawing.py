@@ -68,12 +68,14 @@ def _bars(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure:
             ]
     first = next(iter(groups.values()))[0].name
     remark = f"Mean ± standard deviation over {_seeds(rows)}, dots are seeds; dashed: {first}. "
+    if not all(row.in_time for row in rows):
+        remark += "×: of the time it is compared at. "
     return plots.bars(groups, y_label=f"{column} (%)", title=title, remark=remark + "The axis does not begin at zero.")
 
 
 def _length(row: Row) -> str:
     """The epochs of equal time, and how far from equal they are where that matters."""
-    return f"{row.epochs} ep." if row.in_time else f"{row.epochs} ep., {row.relative_time:.1f}× the time"
+    return f"{row.epochs} ep." if row.in_time else f"{row.epochs} ep., {row.relative_time:.1f}×"
 
 
 def _grid(rows: Sequence[Row], column: str, title: str) -> Figure:

@@ -55,7 +55,7 @@ def markdown(study: Study, request: Request, rows: Sequence[Row], notes: Sequenc
         table = markdown_table(table_rows(rows, comparison))
         if table:
             first = next(row for row in rows if row.comparison == comparison)
-            length = f"{first.epochs} epoch{'s' * (first.epochs != 1)}"
+            length = _epochs(first.epochs)
             head = "By epochs" if len(study.lengths) > 1 else f"At {comparison}"
             what = f"the time of {length} of {study.arms[0].name}" if comparison == TIME else ""
             parts.append(f"## {head}{': ' + what if what else ''}\n\n{table}")
@@ -164,24 +164,33 @@ def notes_of(
             )
     notes += _mistimed(rows)
     notes += dict.fromkeys(_divergence(row) for row in rows if row.diverged)
-    for arm in study.arms if search else ():
-        jobs = [job for job in search if job["arm"] == arm.key]
-        if jobs:
-            best = best_of(jobs)
-            rates = sorted(job["rate"] for job in jobs)
-            if best in (rates[0], rates[-1]):
-                end = "smallest" if best == rates[0] else "largest"
-                notes.append(f"{arm.name} chose the {end} rate it could have, {best:g}: a better one may lie beyond.")
+    notes += _at_the_edge(study, search)
     if search:
         notes.append(
-            f"Each arm has the learning rate that runs of {search[0]['epochs']} epochs found best on held-out training "
-            "images; test images were scored with that one alone."
+            f"Each arm has the learning rate that runs of {_epochs(search[0]['epochs'])} found best on held-out "
+            "training images; test images were scored with that one alone."
         )
     elif study.scale == "small":
         notes.append("No learning rate was searched for: all arms have the one given.")
     if any(row.relative_time is not None for row in rows):
         notes.append("Relative time: by a benchmark of steps and views on this machine, before the runs.")
     return notes
+
+
+def _at_the_edge(study: Study, search: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Arms whose best learning rate was the smallest or the largest that was tried."""
+    found: dict[str, list[str]] = {}
+    for arm in study.arms:
+        jobs = [job for job in search if job["arm"] == arm.key]
+        rates = sorted(job["rate"] for job in jobs)
+        best = best_of(jobs) if jobs else None
+        if best in (*rates[:1], *rates[-1:]):
+            found.setdefault(f"the {'smallest' if best == rates[0] else 'largest'} rate, {best:g}", []).append(arm.name)
+    return [f"{', '.join(arms)} chose {edge}: a better one may lie beyond." for edge, arms in found.items()]
+
+
+def _epochs(count: int) -> str:
+    return f"{count} epoch{'s' * (count != 1)}"
 
 
 def _mistimed(rows: Sequence[Row]) -> list[str]:
@@ -202,7 +211,7 @@ def _mistimed(rows: Sequence[Row]) -> list[str]:
 def _divergence(row: Row) -> str:
     seeds, count = ", ".join(map(str, row.diverged)), len(row.diverged) + len(row.seeds)
     return (
-        f"{row.arm.name}, {row.epochs} epoch{'s' * (row.epochs != 1)}: {len(row.diverged)} of {count} "
+        f"{row.arm.name}, {_epochs(row.epochs)}: {len(row.diverged)} of {count} "
         f"seed{'s' * (count != 1)} diverged ({seeds}) at rate {row.rate:g}"
         f"{', numbers are those of the others' if row.seeds else ''}; --rates gives lower ones."
     )
