@@ -146,7 +146,10 @@ def load_backbone(spec: str | Path | Backbone, seed: int = 0) -> Backbone:
         file, _, network = text.rpartition("#")
         path = Path(file)
     if not path.is_file():
-        raise UserError(f"{text}: no such run, file or network; give a run folder, a file, timm:NAME or random:NAME")
+        raise UserError(
+            f"{text}: no such run, file or network (a recipe is none before it trains); give a run folder, a "
+            "file, timm:NAME or random:NAME"
+        )
     if path.suffix == ".safetensors":
         return _of_safetensors(path, network).eval()
     state = _tensors_of(path)

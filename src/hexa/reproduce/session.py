@@ -257,4 +257,8 @@ def _num_images(data: str, scale: str) -> int:
 def _scores(done: Mapping[str, Any]) -> str:
     if done.get("diverged"):
         return f"diverged, {done['diverged']}"
-    return " · ".join(f"{result['title']} {next(iter(result['metrics'].values())):.2f}" for result in done["results"])
+    shown = []
+    for result in done["results"]:
+        metric, value = next(iter(result["metrics"].items()))
+        shown.append(f"{result['title']}{'' if metric == 'top1' else f' {metric}'} {value:.2f}")
+    return " · ".join(shown)

@@ -237,6 +237,7 @@ def test_mistakes_of_the_command_are_one_line(tmp_path: Path, capsys: pytest.Cap
     for words, message in (
         (["view-spaces", "digits-hexa-moco", "--out", out], "did you mean 'view-space'"),
         (["view-space", "digits-hexa-mocco", "--out", out], "neither a run folder nor a recipe"),
+        (["view-space", "runs/mistyped", "--out", out], "there is no such run folder"),
         (["neighbours", "random:digits-moco-v2", "--out", out], "--data SOURCE"),
         (["clusters", "nowhere.safetensors", "--data", "digits", "--out", out], "nowhere.safetensors"),
         (["view-space", "digits-hexa-moco", "--out", out + ".gif"], ".png or .svg"),
