@@ -125,8 +125,9 @@ def main() -> None:
             "epochs": these[0]["epochs"],
             "untrained": before[these[0]["method"]],
         }
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    result = {"question": __doc__.splitlines()[0], "commit": commit, "summary": summary}
+    for row in rows:
+        row["commit"] = json.loads((given.out / row["name"] / "environment.json").read_text())["commit"]
+    result = {"question": __doc__.splitlines()[0], "summary": summary}
     text = json.dumps({**result, "runs": rows}, indent=1)
     if given.result:
         given.result.write_text(text + "\n")

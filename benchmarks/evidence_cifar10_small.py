@@ -39,7 +39,6 @@ FAMILIES = {
     "simclr": {
         "plain": "cifar10-small-simclr",
         "+adv": "cifar10-small-hexa-simclr",
-        "+adv+cmx": "cifar10-small-hexa-simclr-plus",
     },
 }
 #: When does an attack pay? One change each to the arm +adv, for which `--rates` searches as for all others.

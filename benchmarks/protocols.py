@@ -4,7 +4,7 @@
 
 RUN is a finished cifar10-small-* run. It is compared with its own network before training, and with EfficientNet-Lite0
 trained on ImageNet with labels (benchmarks/networks.py), at 224 pixels on VOC and at 64 on CIFAR-10. Fine-tuning is
-shortened to a few epochs. Rows that FILE has already are kept, with the commit that made them.
+shortened to a few epochs. Rows that FILE has already are kept, with the commit that made them; so a FILE is of one RUN.
 """
 
 from __future__ import annotations

@@ -35,18 +35,20 @@ def split(arguments: Iterable[str], options: Iterable[str]) -> tuple[list[str], 
     options = set(options)
     ours: list[str] = []
     fields: dict[str, str] = {}
-    waiting = list(arguments)
+    waiting, seen = list(arguments), set()
     while waiting:
         argument = waiting.pop(0)
         name, equals, value = argument.partition("=")
+        field = name[2:].replace("-", "_")
+        if name.startswith("--") and field:
+            if field in seen:
+                raise UserError(f"{name}: is given twice; which one is meant?")
+            seen.add(field)
         if not name.startswith("--") or name == "--" or name in options:
             ours.append(argument)
             continue
         if not equals:
             value = waiting.pop(0) if waiting and not waiting[0].startswith("--") else "true"
-        field = name[2:].replace("-", "_")
-        if field in fields:
-            raise UserError(f"{name}: is given twice; which one is meant?")
         fields[field] = value
     return ours, fields
 

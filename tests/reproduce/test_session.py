@@ -113,10 +113,21 @@ def test_another_study_is_not_mixed_in(tmp_path: Path) -> None:
 def test_a_plan_gives_way_to_another(tmp_path: Path) -> None:
     out = begun(tmp_path / "study")
     storage.write(out / storage.COSTS, {"of": "the plan"})
-    changed = session.Session.begin("ablation", "digits", out=out, epochs=2, rates=(0.03,), fields=TINY)
-    changed.costs()
+    given: dict[str, Any] = {"out": out, "epochs": 2, "rates": (0.03,)}
+    session.Session.begin("ablation", "digits", fields=TINY, **given).costs()
     assert storage.read(out / storage.STUDY)["epochs"] == 2
+    assert (out / storage.COSTS).exists()  # epochs don't change what an image costs
+    wider = session.Session.begin("ablation", "digits", fields=TINY | {"network.widths": "[8, 16]"}, **given)
+    with (
+        storage.at_work(out),
+        pytest.raises(UserError, match="already; wait"),
+    ):
+        wider.costs()
+    assert (out / storage.COSTS).exists()
+    wider.costs()
     assert not (out / storage.COSTS).exists()
+    spelled = session.Session.begin("ablation", "digits", fields=TINY | {"network.widths": [8, 16]}, **given)
+    assert spelled._claim == wider._claim == storage.read(out / storage.STUDY)
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:

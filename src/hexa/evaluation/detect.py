@@ -129,8 +129,8 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     folder = _state_folder(task, fit, boxes, used) if task.cached else None
     with _one_at_a_time(folder):
         training = Training(task, detector, data, schedule, folder)
-        training.run()
         try:
+            training.run()
             found = find(task, detector, task.test, used.test_shorter_side, used.longest_side)
         except KeyboardInterrupt:
             raise Interrupted(signal.SIGINT, iterations, None, "the same command" if folder else None) from None

@@ -136,7 +136,7 @@ def _dino_vit(name: str, hard: Hard, small: bool) -> Experiment:
 # In a few epochs a ViT this narrow learns nothing from crops of four patches, collapses to uniform classes once the
 # prototypes learn, and forgets colours before it knows shapes: two large crops, fixed prototypes, mild views.
 _SMALL_VIT: dict[str, Any] = {
-    "method": DINOConfig(hidden=512, num_prototypes=256, head_norm=True, freeze_prototypes_epochs=20, **_SHORT_DINO),
+    "method": DINOConfig(hidden=512, num_prototypes=256, head_norm=True, freeze_prototypes_epochs=1000, **_SHORT_DINO),
     "views": _views(scale=(0.4, 1.0), brightness=0.2, contrast=0.2, saturation=0.2, hue=0.05),
 }
 

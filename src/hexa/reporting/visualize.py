@@ -127,7 +127,7 @@ def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | 
         raise UserError(f"{target}: not a run folder (config.yaml is missing); give a run or a recipe's name")
     from hexa import plugins
 
-    if len(folder.parts) > 1 and not plugins.is_plugin(target):
+    if len(folder.parts) > 1 and not plugins.is_plugin(target) and folder.suffix != ".py":
         raise UserError(f"{target}: there is no such run folder")
     try:
         return plugins.experiment_of(target), None

@@ -144,7 +144,7 @@ def _probe_curves(study: Study, runs: Runs, title: str) -> dict[str, Figure]:
 
 def _low_shot(rows: Sequence[Row], columns: Sequence[str], title: str) -> Figure:
     groups: dict[str, list[Curve]] = {}
-    for row in (row for row in rows if row.scores):
+    for row in (row for row in rows if row.scores and row.in_time):
         shots = {int(column.rpartition("@")[2]): row.scores[column] for column in columns if column in row.scores}
         head = "labelled images of each class, k" + (" (equal time)" if row.comparison == TIME else " (equal epochs)")
         x = sorted(shots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -125,16 +127,22 @@ class Session:
 
     @property
     def _claim(self) -> dict[str, Any]:
-        """What all runs of a folder have in common; seeds and learning rates may be added."""
-        return {
+        """What all runs of a folder have in common, as JSON; seeds may be added."""
+        given = self.request
+        fields = {
+            name: yaml.safe_load(value) if isinstance(value, str) else value for name, value in given.fields.items()
+        }
+        claim = {
             "experiment": self.study.name,
             "method": self.study.method,
             "scale": self.study.scale,
-            "data": self.request.data,
-            "measured_on": [target.source for target in self.request.targets],
-            "epochs": self.request.epochs,
-            "fields": dict(self.request.fields),
+            "data": given.data,
+            "measured_on": [target.source for target in given.targets],
+            "epochs": given.epochs,
+            "rates": given.rates,
+            "fields": fields,
         }
+        return dict(json.loads(json.dumps(claim)))
 
     # -- the plan ---------------------------------------------------------------------------------------------------
 

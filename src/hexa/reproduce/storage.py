@@ -53,14 +53,13 @@ def check(out: Path, study: dict[str, Any]) -> bool:
         if out.exists() and {path.name for path in out.iterdir()} - {"runs"}:
             raise UserError(f"{out}: holds something else than a study; give another --out")
         return False
-    wanted = json.loads(json.dumps(study))
-    if known == wanted:
+    if known == study:
         return True
     if not any((out / name).is_dir() and any((out / name).iterdir()) for name in ("jobs", "runs")):
         return False
-    there, asked = _flat(known), _flat(wanted)
+    there, asked = _flat(known), _flat(study)
     differ = [
-        f"{name} {there.get(name, 'not set')} there, {asked.get(name, 'not set')} here"
+        f"{name} {_shown(there.get(name))} there, {_shown(asked.get(name))} here"
         for name in {**there, **asked}
         if there.get(name) != asked.get(name)
     ]
@@ -71,11 +70,23 @@ def _flat(study: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in study.items() if key != "fields"} | dict(study.get("fields", {}))
 
 
+def _shown(value: object) -> str:
+    return "not set" if value is None else json.dumps(value) if isinstance(value, list) else str(value)
+
+
 def claim(out: Path, study: dict[str, Any]) -> None:
     """Say whose folder this is, which `check` must allow."""
-    if not check(out, study):
-        (out / COSTS).unlink(missing_ok=True)  # of a study that gave way
+    if check(out, study):
+        return
+    before = read(out / STUDY)
+    if before is None:
         write(out / STUDY, study)
+        return
+    with at_work(out):  # nobody measures or trains here
+        if not check(out, study):
+            if any(before.get(name) != study.get(name) for name in ("experiment", "method", "data", "fields")):
+                (out / COSTS).unlink(missing_ok=True)
+            write(out / STUDY, study)
 
 
 def job_file(out: Path, name: str) -> Path:
