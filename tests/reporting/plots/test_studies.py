@@ -109,6 +109,9 @@ def test_figures_are_written_as_png_and_as_svg_with_text(tmp_path: Path) -> None
     figure = plots.bars({"": [Bar("Std", [50.0])]}, y_label="top-1 (%)", title="a title")
     assert plots.save(figure, tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert "top-1 (%)</text>" in plots.save(figure, tmp_path / "sub/a.svg").read_text()
+    for suffix in ("svg", "png"):  # no dates, no random names
+        again = [plots.save(figure, tmp_path / f"{name}.{suffix}").read_bytes() for name in "bc"]
+        assert again[0] == again[1]
     with pytest.raises(UserError, match=r"must end in .png or .svg"):
         plots.save(figure, tmp_path / "a.jpg")
     assert not (tmp_path / "a.jpg").exists()

@@ -99,9 +99,15 @@ def limits(values: Sequence[float], errors: Sequence[float] = ()) -> tuple[float
 
 
 def save(figure: Figure, path: Path | str) -> Path:
-    """Write a figure as PNG or SVG, by the name's ending, at once or not at all. Raises UserError for another."""
+    """Write a figure as PNG or SVG, by the name's ending, at once or not at all. Raises UserError for another.
+
+    Equal figures are equal files.
+    """
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: the name must end in {' or '.join(SUFFIXES)}")
-    with style():
-        return write_whole(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=_DPI, facecolor="white"))
+    options = {"format": path.suffix[1:], "dpi": _DPI, "facecolor": "white"}
+    if path.suffix == ".svg":
+        options["metadata"] = {"Date": None}
+    with style(), matplotlib.rc_context({"svg.hashsalt": "hexa"}):
+        return write_whole(path, lambda file: figure.savefig(file, **options))
