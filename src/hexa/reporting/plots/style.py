@@ -106,7 +106,7 @@ def save(figure: Figure, path: Path | str) -> Path:
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: the name must end in {' or '.join(SUFFIXES)}")
-    options = {"format": path.suffix[1:], "dpi": _DPI, "facecolor": "white"}
+    options: dict[str, Any] = {"format": path.suffix[1:], "dpi": _DPI, "facecolor": "white"}
     if path.suffix == ".svg":
         options["metadata"] = {"Date": None}
     with style(), matplotlib.rc_context({"svg.hashsalt": "hexa"}):
