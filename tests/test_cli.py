@@ -177,11 +177,9 @@ def test_split_leaves_positions_negative_numbers_and_flags_alone() -> None:
     assert given == {"optimizer.momentum": "-1", "training.compile": "true"}
 
 
-def test_a_field_that_is_given_twice_is_refused() -> None:
-    with pytest.raises(UserError, match="--batch_size: is given twice"):
-        fields.split(["--batch-size", "64", "--batch_size", "128"], [])
-    with pytest.raises(UserError, match="--test_data: is given twice"):
-        fields.split(["--test-data", "a", "--test_data", "b"], ["--test-data"])
+def test_of_a_field_given_twice_the_last_counts() -> None:
+    _, given = fields.split(["--batch-size", "64", "--batch_size", "128"], [])
+    assert given == {"batch_size": "128"}
 
 
 def test_check_names_prefers_the_nearest_of_options_and_fields() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import pydantic
 
-from hexa.config import ConfigError, UserError, nearest
+from hexa.config import ConfigError, nearest
 
 if TYPE_CHECKING:
     from hexa.experiment import Experiment
@@ -30,26 +30,21 @@ def split(arguments: Iterable[str], options: Iterable[str]) -> tuple[list[str], 
     """Part the arguments into those with a declared option and `--any.field VALUE` pairs.
 
     `--any.field=VALUE` is the same; a field that no value follows is "true"; dashes in a field are underscores.
-    Raises UserError for one that is given twice.
+    Of a field that is given twice the last counts, as of options.
     """
     options = set(options)
     ours: list[str] = []
     fields: dict[str, str] = {}
-    waiting, seen = list(arguments), set()
+    waiting = list(arguments)
     while waiting:
         argument = waiting.pop(0)
         name, equals, value = argument.partition("=")
-        field = name[2:].replace("-", "_")
-        if name.startswith("--") and field:
-            if field in seen:
-                raise UserError(f"{name}: is given twice; which one is meant?")
-            seen.add(field)
         if not name.startswith("--") or name == "--" or name in options:
             ours.append(argument)
             continue
         if not equals:
             value = waiting.pop(0) if waiting and not waiting[0].startswith("--") else "true"
-        fields[field] = value
+        fields[name[2:].replace("-", "_")] = value
     return ours, fields
 
 
