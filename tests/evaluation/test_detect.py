@@ -123,6 +123,18 @@ def test_a_stopped_one_goes_on_bit_for_bit(
     assert not list((tmp_path / "cache" / "detect").iterdir()), "nothing is left once there is a result"
 
 
+@pytest.mark.parametrize(("label", "saved"), [("detecting", True), ("training the detector", False)])
+def test_ctrl_c_says_that_the_state_is_kept_only_where_it_is(tmp_path: Path, label: str, saved: bool) -> None:
+    def stop(said: str, done: int, total: int) -> None:
+        if (said, done) == (label, 2):
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted if saved else KeyboardInterrupt) as caught:
+        evaluate("detect", NETWORK, squares(tmp_path), progress=stop, **TINY)
+    assert str(caught.value).endswith("at step 6, which is saved; go on with: the same command") == saved
+    assert bool(list((tmp_path / "cache" / "detect").glob("*/step-*6.pt"))) == saved
+
+
 def test_killed_at_any_time_it_goes_on_from_the_last_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, seen = squares(tmp_path), weights_of(monkeypatch)
     evaluate("detect", NETWORK, data, **TINY)

@@ -103,6 +103,8 @@ def test_another_study_is_not_mixed_in(tmp_path: Path) -> None:
     storage.write(storage.job_file(out, "i-1ep"), {"phase": "final", "seed": 0})
     with pytest.raises(UserError, match=r"holds another study \(method dcluster there, moco here"):
         carry_out(out)
+    # what is not named is not set
+    assert storage.check(out, {"experiment": "ablation", "method": "dcluster", "epochs": None, "fields": {}})
     other = tmp_path / "other"
     (other / "sub").mkdir(parents=True)
     with pytest.raises(UserError, match="something else than a study"):

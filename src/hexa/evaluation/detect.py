@@ -133,6 +133,8 @@ def run(task: Task, options: DetectOptions) -> Outcome:
             training.run()
             found = find(task, detector, task.test, used.test_shorter_side, used.longest_side)
         except KeyboardInterrupt:
+            if training.iteration < iterations:  # in a hurry, and not saved
+                raise
             raise Interrupted(signal.SIGINT, iterations, None, "the same command" if folder else None) from None
         training.forget()
 

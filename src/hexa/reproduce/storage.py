@@ -53,16 +53,16 @@ def check(out: Path, study: dict[str, Any]) -> bool:
         if out.exists() and {path.name for path in out.iterdir()} - {"runs"}:
             raise UserError(f"{out}: holds something else than a study; give another --out")
         return False
-    if known == study:
-        return True
-    if not any((out / name).is_dir() and any((out / name).iterdir()) for name in ("jobs", "runs")):
-        return False
     there, asked = _flat(known), _flat(study)
     differ = [
         f"{name} {_shown(there.get(name))} there, {_shown(asked.get(name))} here"
         for name in {**there, **asked}
         if there.get(name) != asked.get(name)
     ]
+    if not differ:
+        return True
+    if not any((out / name).is_dir() and any((out / name).iterdir()) for name in ("jobs", "runs")):
+        return False
     raise UserError(f"{out}: holds another study ({'; '.join(differ)}); give another --out")
 
 
