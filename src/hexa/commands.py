@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -125,13 +124,14 @@ def evaluate(given: argparse.Namespace, extra: Fields) -> int:
     from hexa import named
     from hexa.evaluation import evaluate as run
     from hexa.reporting import published, tables
+    from hexa.runtime.progress import Bar
 
     options = {name: yaml.safe_load(value) for name, value in extra.items()}
     for name in ("preset", "test_data", "holdout", "device"):
         if getattr(given, name) is not None:
             options[name] = getattr(given, name)
     console = _console()
-    with _bar(_console(stderr=True)) as progress:
+    with Bar(_console(stderr=True)) as progress:
         result = run(
             given.protocol,
             named(given.backbone, given.seed),
@@ -247,11 +247,12 @@ def benchmark(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa benchmark`"""
     given.config = None
     experiment = _experiment(given, extra)
+    from hexa.runtime.progress import Bar
     from hexa.training.benchmark import benchmark as run
     from hexa.training.benchmark import table
 
     console = _console(stderr=True)
-    with _bar(console) as progress:
+    with Bar(console) as progress:
         measured = run(experiment, repeats=given.repeats, progress=progress)
     if given.json:
         print(json.dumps(measured, indent=2))
@@ -263,9 +264,10 @@ def benchmark(given: argparse.Namespace, extra: Fields) -> int:
 def reproduce(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa reproduce`"""
     from hexa.reproduce.command import run
+    from hexa.runtime.progress import Bar
 
     console = _console()
-    return run(given, extra, console, _bar(console))
+    return run(given, extra, console, Bar(console))
 
 
 def doctor(given: argparse.Namespace, extra: Fields) -> int:
@@ -348,33 +350,3 @@ def _console(stderr: bool = False) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, quiet=os.environ.get("RANK", "0") != "0")
-
-
-class _bar:
-    """Progress of long work: a bar on a terminal, elsewhere a line now and then."""
-
-    PAUSE = 15.0
-    """Seconds between two lines."""
-
-    def __init__(self, console: Console) -> None:
-        from rich.progress import Progress
-
-        self._console, self._said = console, time.monotonic()
-        self._progress = Progress(console=console, transient=True, disable=not console.is_terminal)
-        self._tasks: dict[str, Any] = {}
-
-    def __enter__(self) -> _bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
-
-    def __call__(self, label: str, done: int, total: int) -> None:
-        if label not in self._tasks:
-            self._tasks[label] = self._progress.add_task(label)
-        self._progress.update(self._tasks[label], completed=done, total=total)
-        now = time.monotonic()
-        if not self._console.is_terminal and now - self._said >= self.PAUSE:
-            self._said = now
-            self._console.print(f"{label}: {done:,} of {total:,}", highlight=False, soft_wrap=True)

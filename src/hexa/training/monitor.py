@@ -11,8 +11,8 @@ from torch import Tensor
 
 from hexa.config import Config
 
-#: Below this the embedding hardly varies: 1 is a batch spread evenly over the sphere, 0 a single point. A short MoCo run
-#: on the digits passes 0.04, its directions many, with a k-NN of 90 %.
+#: Below this the embedding hardly varies: 1 is a batch spread evenly over the sphere, 0 a single point. A short MoCo
+#: run on the digits passes 0.04, its directions many, with a k-NN of 90 %.
 LOW_FEATURE_STD = 0.02
 #: An effective rank below this share of the embedding's width, or below 2, is a collapse to few directions.
 LOW_RANK_SHARE = 0.03

@@ -21,6 +21,7 @@ from hexa.nn.branch_norm import plain_state_dict
 from hexa.reporting import scores
 from hexa.reporting.runs import flatten, read_run
 from hexa.runtime import checkpoints, peers, processes
+from hexa.runtime.progress import Reporter
 from hexa.runtime.random import Stream
 from hexa.training import optimizers, trackers
 from hexa.training.assembly import (
@@ -35,7 +36,6 @@ from hexa.training.assembly import (
 from hexa.training.journal import ENVIRONMENT, METRICS, Journal, discard, write_environment
 from hexa.training.monitor import Watch
 from hexa.training.neighbours import KnnMonitor
-from hexa.training.progress import Reporter
 from hexa.training.trackers import Tracking
 from hexa.training.trainer import Plan, Trainer
 

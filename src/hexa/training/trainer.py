@@ -13,6 +13,7 @@ from torch import Tensor
 from hexa.config import UserError
 from hexa.core import Batch, Objective, Passes
 from hexa.runtime import checkpoints, processes
+from hexa.runtime.progress import Reporter
 from hexa.runtime.signals import Interrupted, Interrupts
 from hexa.training.clock import Clock
 from hexa.training.config import TrainingConfig
@@ -20,7 +21,6 @@ from hexa.training.journal import Journal
 from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finite
 from hexa.training.monitor import Watch
 from hexa.training.optimizers import OptimizerConfig, clip_each_gradient
-from hexa.training.progress import Reporter
 from hexa.training.schedules import ScheduleConfig, learning_rate_share
 
 

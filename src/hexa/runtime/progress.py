@@ -9,8 +9,45 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-#: Seconds between two plain lines.
+#: Seconds between two plain lines of a run.
 _PAUSE = 5.0
+
+
+class Bar:
+    """Progress of long work of several kinds, such as an evaluation: a bar for each, or a line now and then."""
+
+    PAUSE = 15.0
+    """Seconds between two lines."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._said = console, time.monotonic()
+        self._progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+        self._tasks: dict[str, TaskID] = {}
+        self._begun: dict[str, tuple[int, float]] = {}
+        self._done: dict[str, int] = {}
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, label: str, done: int, total: int) -> None:
+        """So much of the work with this label is done."""
+        now = time.monotonic()
+        if label not in self._tasks:
+            self._tasks[label] = self._progress.add_task(label)
+        if done < self._done.get(label, done + 1):  # new, or again from the start
+            self._begun[label] = done, now
+        self._done[label] = done
+        self._progress.update(self._tasks[label], completed=done, total=total)
+        if self._console.is_terminal or now - self._said < self.PAUSE:
+            return
+        self._said = now
+        first, begin = self._begun[label]
+        left = f" · {_duration((now - begin) / (done - first) * (total - done))} left" if done > first else ""
+        self._console.print(f"{label}: {done:,} of {total:,}{left}", highlight=False, soft_wrap=True)
 
 
 class Reporter:

@@ -1,0 +1,34 @@
+"""Progress where there is no terminal: a line now and then, with the time left."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from hexa.runtime import progress
+
+
+def test_lines_come_now_and_then_and_tell_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    written = io.StringIO()
+    with progress.Bar(Console(file=written, width=200)) as bar:
+        for label, resumed in (("training", 500), ("detecting", 0), ("detecting", 0)):  # the last once more
+            for done in range(resumed + 1, resumed + 21):
+                clock[0] += 3
+                bar(label, done, resumed + 100)
+    lines = written.getvalue().splitlines()
+    assert len(lines) == 12  # of 180 seconds, every 15
+    assert lines[0] == "training: 505 of 600 · 4:45 left"  # 95 at 3 seconds each
+    assert lines[4] == "detecting: 5 of 100 · 4:45 left"
+    assert lines[8] == "detecting: 5 of 100 · 4:45 left"
+
+
+def test_of_a_first_step_nothing_is_known() -> None:
+    written = io.StringIO()
+    bar = progress.Bar(Console(file=written, width=200))
+    bar.PAUSE = 0.0
+    bar("detecting", 1, 10)
+    assert written.getvalue() == "detecting: 1 of 10\n"
