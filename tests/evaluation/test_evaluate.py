@@ -19,6 +19,7 @@ from hexa.evaluation import evaluate, results
 from hexa.evaluation.features import Subset, extract
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.runtime import precision as precisions
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
@@ -41,6 +42,21 @@ def test_knn_of_pixels_is_that_of_scikit_learn() -> None:
     oracle = KNeighborsClassifier(1, metric="cosine").fit(arrays[0], train.labels)
     found = evaluate("knn", "pixels:8", "digits", k=1, **QUIET)
     assert found["metrics"]["top1"] == pytest.approx(100 * oracle.score(arrays[1], test.labels), abs=0.23)
+
+
+def test_what_trains_a_depthwise_network_on_a_cpu_does_so_in_fp32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precisions, "has_native_bf16", lambda device: True)
+    backbone = random_backbone(NetworkConfig(name="mobilenetv3_small_050"), 32)
+    data = pictures(tmp_path / "pictures", {"a": 4, "b": 4})
+    for protocol, options, precision in (
+        ("knn", {}, "bf16"),
+        ("semi-supervised", {"percent": 100, "epochs": 1}, "fp32"),
+        ("fine-tune", {"epochs": 1, "learning_rates": [0.001]}, "fp32"),
+    ):
+        found = evaluate(protocol, backbone, data, holdout=0.5, device="cpu", cached=False, num_workers=0, **options)
+        assert found["precision"] == precision
 
 
 def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:

@@ -301,6 +301,15 @@ def test_random_weights_follow_the_seed_and_leave_the_generator_alone() -> None:
     assert load_backbone("random:resnet18").num_features == 512
 
 
+@pytest.mark.parametrize("name", ["mobilenetv3_small_050", "ghostnet_050", "test_vit", "test_resnet"])
+def test_the_width_of_features_is_that_of_what_comes_out(name: str) -> None:
+    """Some networks of timm have a layer after the pooling."""
+    backbone = load_backbone(f"random:{name}")
+    size = backbone.image_size
+    with torch.no_grad():
+        assert backbone(torch.zeros(1, 3, size, size)).shape == (1, backbone.num_features)
+
+
 def test_random_takes_the_network_of_a_run(tmp_path: Path) -> None:
     found = load_backbone(f"random:{run_folder(tmp_path / 'run')}")
     assert (found.network_config, found.image_size) == (SMALL, 16)

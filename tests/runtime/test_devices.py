@@ -1,12 +1,14 @@
-"""Processes and devices that the environment announces and that are not there: one line, no traceback."""
+"""Devices and what they compute in; processes and devices that are announced and not there: one line, no traceback."""
 
 from __future__ import annotations
 
 import pytest
+import timm
 import torch
+from torch import nn
 
 from hexa.config import UserError
-from hexa.runtime import processes
+from hexa.runtime import precision, processes
 from hexa.runtime.precision import pick_device
 
 
@@ -26,3 +28,16 @@ def test_a_number_of_processes_without_torchrun_is_refused(monkeypatch: pytest.M
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(UserError, match="environment variable RANK expected, but not set; start with torchrun"):
         processes.initialize(torch.device("cpu"))
+
+
+def test_depthwise_networks_learn_in_fp32_on_a_cpu_and_are_used_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "has_native_bf16", lambda device: True)
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    with torch.device("meta"):
+        depthwise = timm.create_model("tf_efficientnet_lite0")
+        grouped, one_channel = timm.create_model("resnext50_32x4d"), nn.Conv2d(1, 8, 3)
+    assert precision.resolve("auto", cpu, depthwise) == "fp32"
+    assert precision.resolve("bf16", cpu, depthwise) == "bf16"  # as asked
+    for device, network in ((gpu, depthwise), (cpu, None), (cpu, grouped), (cpu, one_channel)):
+        assert precision.resolve("auto", device, network) == "bf16"
+    assert precision.resolve("fp32", gpu) == "fp32"

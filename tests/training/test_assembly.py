@@ -7,6 +7,7 @@ import pytest
 from hexa import recipes
 from hexa.config import ConfigError
 from hexa.experiment import override
+from hexa.runtime import precision as precisions
 from hexa.training.assembly import Machine, build_method, setting_of
 
 
@@ -41,6 +42,13 @@ def test_weights_depend_on_the_seed_alone() -> None:
         states.append(build_method(chosen, setting_of(chosen, 1347), Machine.of(chosen)).state_dict())
     assert all(value.equal(states[1][name]) for name, value in states[0].items())
     assert not states[0]["query.backbone.conv1.weight"].equal(states[2]["query.backbone.conv1.weight"])
+
+
+def test_depthwise_networks_learn_in_fp32_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precisions, "has_native_bf16", lambda device: True)
+    experiment = override(recipes.get("digits-moco-v2"), {"training.device": "cpu"})
+    assert Machine.of(experiment).precision == "bf16"
+    assert Machine.of(override(experiment, {"network": {"name": "mobilenetv3_small_050"}})).precision == "fp32"
 
 
 def test_sizes_that_do_not_fit() -> None:

@@ -75,7 +75,7 @@ def evaluate(
 
 def _measure(
     protocol: str,
-    make_task: Callable[[], Task],
+    make_task: Callable[..., Task],
     backbone: str | Path | Backbone,
     data: str,
     preset: str | None,
@@ -98,7 +98,7 @@ def _measure(
     collected = _collected(backbone)
     if collected is not None:
         results.read(collected)  # a file that can't be added to is found before the work
-    task = make_task()
+    task = make_task(learns=chosen.learns)
     loaded, fit, test, class_names = task.backbone, task.fit, task.test, task.class_names
     if chosen.labels == "one" and fit.classes is None:
         several = ", ".join(name for name, other in known.items() if other.labels == "any")
@@ -162,6 +162,7 @@ def _task(
     precision: str,
     num_workers: int | None,
     extraction_batch: int,
+    learns: bool = False,
     **rest: Any,
 ) -> Task:
     """What `evaluate` was asked for, loaded. Raises UserError."""
@@ -181,7 +182,7 @@ def _task(
         class_names=class_names,
         transform=EvaluationTransform(loaded.image_size),
         device=where,
-        precision=precisions.resolve(precision, where),  # type: ignore[arg-type]
+        precision=precisions.resolve(precision, where, loaded if learns else None),  # type: ignore[arg-type]
         num_workers=num_workers,
         extraction_batch=extraction_batch,
         seed=seed,

@@ -243,4 +243,5 @@ PROTOCOL = Protocol(
     },
     identity=_identity,
     labels="any",
+    learns=True,
 )

@@ -59,4 +59,4 @@ def _identity(preset: str, options: FineTuneOptions) -> str:
     return f"{preset}-{options.epochs}ep-lr{rates}{batch}"
 
 
-PROTOCOL = Protocol(run=run, presets={"cifar": FineTuneOptions()}, identity=_identity)
+PROTOCOL = Protocol(run=run, presets={"cifar": FineTuneOptions()}, identity=_identity, learns=True)

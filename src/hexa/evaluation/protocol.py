@@ -92,6 +92,8 @@ class Protocol:
     """(preset, options) -> the protocol id that a result carries, without the protocol's name."""
     labels: Literal["one", "any"] = "one"
     """What it can learn from: one class an image, [N], or any number of them too, [N, C]."""
+    learns: bool = False
+    """Whether the network itself is trained."""
 
     def options(
         self, preset: str | None, changes: Mapping[str, Any], common: Sequence[str] = ()

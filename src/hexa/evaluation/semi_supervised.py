@@ -102,4 +102,5 @@ PROTOCOL = Protocol(
     run=run,
     presets={"hexa": SemiSupervisedOptions(), "swav": SemiSupervisedOptions(rates_of="swav", weight_decay=0.0)},
     identity=_identity,
+    learns=True,
 )

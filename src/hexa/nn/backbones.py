@@ -103,7 +103,9 @@ def use_small_stem(network: nn.Module, name: str = "this network") -> nn.Module:
 
 def num_features(network: nn.Module) -> int:
     """The width of the features of a backbone."""
-    width = getattr(network, "num_features", None)
+    # timm's head_hidden_size is what comes out; its num_features is the width of the maps, before a layer that
+    # MobileNetV3, GhostNet or VGG have after the pooling
+    width = getattr(network, "head_hidden_size", getattr(network, "num_features", None))
     if not isinstance(width, int):
         training = network.training
         with torch.no_grad():

@@ -34,7 +34,9 @@ class Machine:
     def of(cls, experiment: Experiment) -> Machine:
         """What the experiment asks for, on this machine. Raises UserError for a device that isn't there."""
         device = precisions.pick_device(experiment.training.device)
-        return cls(device, precisions.resolve(experiment.training.precision, device))
+        with torch.device("meta"):
+            network = backbones.build(experiment.network)
+        return cls(device, precisions.resolve(experiment.training.precision, device, network))
 
     def autocast(self) -> AbstractContextManager[object]:
         """The context in which forward passes run."""
