@@ -3,8 +3,9 @@
     python benchmarks/protocols.py --cifar10 parquet:PATH/cifar10 --voc voc:PATH/VOCdevkit --run RUN --result FILE
 
 RUN is a finished cifar10-small-* run. It is compared with its own network before training, and with EfficientNet-Lite0
-trained on ImageNet with labels (benchmarks/networks.py), at 224 pixels on VOC and at 64 on CIFAR-10. Fine-tuning is
-shortened to a few epochs. Rows that FILE has already are kept, with the commit that made them; so a FILE is of one RUN.
+trained on ImageNet with labels (benchmarks/networks.py), at 224 pixels on VOC and at 64 on CIFAR-10: by the package it
+comes from, and by timm's network with its weights. Fine-tuning is shortened to an epoch. Rows that FILE has already are
+kept, with the commit that made them; so a FILE is of one RUN.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import subprocess
 import time
 from pathlib import Path
 from typing import Any
+
+import networks
 
 VOC: tuple[tuple[str, dict[str, Any]], ...] = (
     ("svm", {"preset": "goyal"}),
@@ -29,10 +32,10 @@ CIFAR: tuple[tuple[str, dict[str, Any]], ...] = (
     ("linear", {"preset": "swav-ablation"}),
     ("semi-supervised", {"preset": "hexa", "percent": 10, "epochs": 5}),
     ("semi-supervised", {"preset": "hexa", "percent": 1, "epochs": 20}),
-    ("fine-tune", {"learning_rates": [0.001], "epochs": 3}),
+    ("fine-tune", {"learning_rates": [0.001], "epochs": 1}),
 )
-LITE0 = "python:benchmarks/networks.py:efficientnet_lite0"
-SUPERVISED = "EfficientNet-Lite0, supervised"
+SUPERVISED, TIMM = "EfficientNet-Lite0, supervised", "the same by timm"
+PYTHON = "python:benchmarks/networks.py:efficientnet_lite0"
 
 
 def main() -> None:
@@ -51,9 +54,11 @@ def main() -> None:
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     rows: list[dict[str, Any]] = json.loads(given.result.read_text())["rows"] if given.result.exists() else []
     have = {(row["backbone"], row["data"], row["asked"]) for row in rows}
-    for data, protocols, lite0 in ((given.voc, VOC, LITE0), (given.cifar10, CIFAR, f"{LITE0}_small")):
+    at_224 = ((SUPERVISED, PYTHON), (TIMM, networks.weights()))
+    at_64 = ((SUPERVISED, f"{PYTHON}_small"), (TIMM, f"{PYTHON}_timm_small"))
+    for data, protocols, others in ((given.voc, VOC, at_224), (given.cifar10, CIFAR, at_64)):
         for protocol, options in protocols:
-            for name, backbone in (*ours, (SUPERVISED, lite0)):
+            for name, backbone in (*ours, *others):
                 row = {
                     "backbone": name,
                     "data": data.partition(":")[0] + ":" + Path(data).name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from hexa.evaluation.augmented import AugmentedImages
 from hexa.evaluation.fine_tune import FineTuneOptions
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.semi_supervised import SemiSupervisedOptions
-from hexa.evaluation.tuning import Plan, best_and_last, tune
+from hexa.evaluation.tuning import Plan, best_and_last, slow_statistics, tune
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime.random import Stream
@@ -52,6 +53,22 @@ def task(fit: ArraySource | None = None) -> Task:
         num_workers=0,
         extraction_batch=16,
         seed=0,
+    )
+
+
+def test_slow_statistics_are_told() -> None:
+    network = random_backbone(SMALL, 8)
+    assert slow_statistics(network, 1) == []  # 0.1, as usual
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = 0.01
+    (note,) = slow_statistics(network, 95)
+    assert "after 95 steps 38 % of those before remain" in note  # 0.99^95 = 0.385
+    assert slow_statistics(network, 300) == []
+    slow = replace(task(), backbone=network)
+    assert (
+        note.replace("95", "4").replace("38 %", "96 %")
+        in semi_supervised.run(slow, SemiSupervisedOptions(percent=100, epochs=2, batch_size=25)).notes
     )
 
 

@@ -55,6 +55,7 @@ def tune(
     start = [group["lr"] for group in optimizer.param_groups]
     images_of = AugmentedImages(task, fit, plan.batch_size, stream.child("views"), smallest=2)
     total = plan.epochs * images_of.steps
+    images_of.notes.extend(slow_statistics(backbone, total))
     curve: Curve = []
     try:
         for epoch in range(plan.epochs):
@@ -73,6 +74,22 @@ def tune(
     finally:
         images_of.close()
     return curve, images_of.notes
+
+
+def slow_statistics(network: nn.Module, steps: int) -> list[str]:
+    """A note on batch-norms whose running statistics hardly follow in so few steps, as networks from TensorFlow have.
+
+    Of those before, a share (1 − momentum)^steps remains.
+    """
+    norms = (module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm))
+    slowest = min((norm.momentum for norm in norms if norm.momentum is not None), default=1.0)
+    remains = (1 - slowest) ** steps
+    if slowest >= 0.1 or remains < 0.05:
+        return []
+    return [
+        f"batch-norm statistics move by {100 * slowest:.2g} % a step: after {steps} steps {100 * remains:.0f} % of "
+        "those before remain, and scores may be far too low; train longer, or with a momentum of 0.1"
+    ]
 
 
 def _optimizer(backbone: nn.Module, head: nn.Module, plan: Plan) -> torch.optim.Optimizer:
