@@ -70,12 +70,13 @@ def main() -> None:
                     "precision": found["precision"],
                     "seed": found["seed"],
                     "cpu_seconds": round(time.process_time() - begin, 1),
+                    "commit": commit,
                 }
             )
             print(json.dumps(rows[-1]), flush=True)
             parts = {part: {**about, "source": "voc:VOCdevkit"} for part, about in found["data_facts"].items()}
             facts = {"data": parts, "versions": found["versions"]}
-            written = {"question": __doc__.splitlines()[0], "commit": commit, **facts, "rows": rows}
+            written = {"question": __doc__.splitlines()[0], **facts, "rows": rows}
             given.result.write_text(json.dumps(written, indent=1) + "\n")
 
 
