@@ -31,7 +31,7 @@ CIFAR: tuple[tuple[str, dict[str, Any]], ...] = (
     ("linear", {"preset": "cifar"}),
     ("linear", {"preset": "swav-ablation"}),
     ("semi-supervised", {"preset": "hexa", "percent": 10, "epochs": 5}),
-    ("semi-supervised", {"preset": "hexa", "percent": 1, "epochs": 20}),
+    ("semi-supervised", {"preset": "hexa", "percent": 1, "epochs": 20, "score_every": 5}),
     ("fine-tune", {"learning_rates": [0.001], "epochs": 1}),
 )
 SUPERVISED, TIMM = "EfficientNet-Lite0, supervised", "the same by timm"
@@ -57,8 +57,8 @@ def main() -> None:
     at_224 = ((SUPERVISED, PYTHON), (TIMM, networks.weights()))
     at_64 = ((SUPERVISED, f"{PYTHON}_small"), (TIMM, f"{PYTHON}_timm_small"))
     for data, protocols, others in ((given.voc, VOC, at_224), (given.cifar10, CIFAR, at_64)):
-        for protocol, options in protocols:
-            for name, backbone in (*ours, *others):
+        for name, backbone in (*ours, *others):
+            for protocol, options in protocols:
                 row = {
                     "backbone": name,
                     "data": data.partition(":")[0] + ":" + Path(data).name,
