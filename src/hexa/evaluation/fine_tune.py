@@ -55,8 +55,9 @@ def _plan(options: FineTuneOptions, rate: float) -> Plan:
 
 def _identity(preset: str, options: FineTuneOptions) -> str:
     rates = ",".join(f"{rate:g}" for rate in options.learning_rates)
-    batch = "" if options.batch_size == 256 else f"-batch_size={options.batch_size}"
-    return f"{preset}-{options.epochs}ep-lr{rates}{batch}"
+    published, used = PROTOCOL.presets[preset].model_dump(), options.model_dump()
+    others = (name for name in ("batch_size", "selection", "score_every") if used[name] != published[name])
+    return f"{preset}-{options.epochs}ep-lr{rates}" + "".join(f"-{name}={used[name]}" for name in others)
 
 
 PROTOCOL = Protocol(run=run, presets={"cifar": FineTuneOptions()}, identity=_identity, learns=True)

@@ -88,7 +88,7 @@ def _identity(preset: str, options: SemiSupervisedOptions) -> str:
     part = f"{options.percent:g}%" if options.list_file is None else Path(options.list_file).stem
     published = PROTOCOL.presets[preset]
     assert isinstance(published, SemiSupervisedOptions)
-    others = {"rates_of", "batch_size", "weight_decay"}
+    others = {"rates_of", "batch_size", "weight_decay", "score_every"}
     changed = "".join(
         f"-{name}={value}"
         for name, value in options.model_dump(include=others).items()
