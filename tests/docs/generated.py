@@ -32,6 +32,7 @@ ABLATIONS = {name: f"2026-11-21-ablation-{name}/result.json" for name in ("moco"
 ATTACKS = "2026-11-21-attacks-cifar10-small-6-epochs.json"
 EVERY = "2026-11-21-every-method-cifar10-small.json"
 PROTOCOLS = "2026-11-21-protocols.json"
+DETECTION = "2026-11-21-detect-voc07-subset.json"
 COSTS = {
     "MoCo-v2, ResNet-18": "2026-11-21-schemes-cifar10-resnet18.json",
     "MoCo-v2, narrow": "2026-11-21-schemes-cifar10-small.json",
@@ -224,7 +225,7 @@ def _scored(one: dict[str, Any]) -> str:
 
 
 def by_protocol() -> str:
-    """Three backbones by every protocol: the first metric of each."""
+    """Backbones by every protocol: the first metric of each."""
     found: dict[tuple[str, str, str], dict[str, str]] = {}
     for row in result(PROTOCOLS)["rows"]:
         metric, value = next(iter(row["metrics"].items()))
@@ -233,6 +234,21 @@ def by_protocol() -> str:
     names = list(dict.fromkeys(row["backbone"] for row in result(PROTOCOLS)["rows"]))
     rows = [(f"`{p}`", data, m, *(values.get(name, "–") for name in names)) for (p, data, m), values in found.items()]
     return table(rows, "protocol", "data", "metric", *names)
+
+
+def by_detection() -> str:
+    """EfficientNet-Lite0 with two kinds of weights by both presets of `detect`."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in result(DETECTION)["rows"]:
+        preset, steps = (re.search(pattern, row["command"]) for pattern in (r"--preset (\w+)", r"--iterations (\d+)"))
+        assert preset is not None
+        assert steps is not None
+        scores = " / ".join(f"{row['metrics'][metric]:.1f}" for metric in ("AP", "AP50"))
+        found.setdefault((f"`{preset[1]}`", steps[1]), {})[row["backbone"].removeprefix("EfficientNet-Lite0, ")] = (
+            scores
+        )
+    rows = [(*key, scores["random"], scores["supervised"]) for key, scores in found.items()]
+    return table(rows, "preset", "steps of 4 images", "random", "supervised")
 
 
 def costs() -> str:
@@ -281,6 +297,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "attacks": attacks,
     "every-method": every_method,
     "by-protocol": by_protocol,
+    "by-detection": by_detection,
     "costs": costs,
     "published-gains": published_gains,
 }
