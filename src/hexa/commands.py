@@ -146,8 +146,10 @@ def evaluate(given: argparse.Namespace, extra: Fields) -> int:
     compared = published.beside(result)
     if compared is not None:
         console.print(tables.beside(compared, str(result["backbone"])))
+        for line in filter(None, (f"published: {compared.title}", compared.caution)):
+            console.print(line, highlight=False, soft_wrap=True)
     for note in result.get("notes", ()):
-        console.print(f"note: {note}", highlight=False)
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
     if out is not None:
         console.print(f"written to {out}", highlight=False)
     return 0

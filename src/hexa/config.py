@@ -9,6 +9,7 @@ import difflib
 import importlib
 import pkgutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any, ClassVar, TypeVar
@@ -44,6 +45,11 @@ def _problems(detail: Any) -> Iterator[tuple[str, str]]:
     given = detail.get("input")
     shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool) and not cause else ""
     yield path, message[:1].lower() + message[1:] + shown
+
+
+def reason(error: BaseException, most: int = 160) -> str:
+    """What an error says, in one line of at most so many characters."""
+    return textwrap.shorten(str(error), most, placeholder=" …")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -192,6 +192,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         ("knn", "pixels:8", "digits", {"k": 0}),
         ("knn", "pixels:8", "digits", {"preset": "swav"}),
         ("linear", "pixels:8", "digits", {"preset": "mocco"}),
+        ("knn", "pixels:8", "digits", {"cached": "maybe"}),
         ("knn", "pixels:8", "digits", {"precision": "fp16"}),
         ("knn", "pixels:8", "digits", {"holdout": 1.5}),
         ("knn", "pixels:8", "digits", {"holdout": 0.1, "test_data": "digits"}),
@@ -213,6 +214,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         "k",
         "default",
         "there is moco, swav",
+        "cached 'maybe' is neither true nor false",
         "bf16",
         "between 0 and 1",
         "one of the two",
@@ -220,7 +222,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         "learns from",
         "--test-data|--holdout",
         "larger share",
-        "classes",
+        r"only in folder:.*#train \(4 images\): b; only in folder:.*renamed#train .*: c",
         "no labels",
         "no image of its train shows c, which test asks for",
     ]
@@ -228,6 +230,15 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=expected) as caught:
             evaluate(protocol, backbone, data, **{**QUIET, **options})
         assert "\n" not in str(caught.value)
+
+
+def test_images_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    data = pictures(tmp_path / "some", {"a": 120, "b": 120})
+    (tmp_path / "some" / "a" / "7.png").write_bytes(b"no picture")
+    found = evaluate("knn", "pixels:8", data, holdout=0.5, **QUIET)
+    (note,) = (note for note in found["notes"] if "read" in note)
+    assert note.endswith("images could not be read: a/7.png")
+    assert note.split("images")[0] in ("1 of 120 training ", "1 of 120 test ")
 
 
 def test_weights_that_are_no_numbers_give_no_result() -> None:

@@ -23,7 +23,7 @@ from hexa.evaluation.augmented import AugmentedImages
 from hexa.evaluation.fine_tune import FineTuneOptions
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.semi_supervised import SemiSupervisedOptions
-from hexa.evaluation.tuning import Plan, best_and_last, slow_statistics, tune
+from hexa.evaluation.tuning import Plan, Tuned, best_and_last, slow_statistics, tune
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime.random import Stream
@@ -99,7 +99,7 @@ def test_every_image_is_seen_once_an_epoch_the_last_few_too(smallest: int) -> No
 def test_tuning_is_a_loop_with_torchs_schedule(plan: Plan, schedule: tuple[float, list[int]]) -> None:
     given = task()
     before = {name: value.clone() for name, value in given.backbone.state_dict().items()}
-    curve, _ = tune(given, given.fit, given.test, plan, Stream(3), "")
+    curve = tune(given, given.fit, given.test, plan, Stream(3), "").curve
     assert all(torch.equal(value, before[name]) for name, value in given.backbone.state_dict().items())
 
     backbone, head = random_backbone(SMALL, 8).to(memory_format=torch.channels_last), new_classifier(8, 3, Stream(3))
@@ -143,7 +143,7 @@ def test_fine_tuning_chooses_its_rate_on_training_images(monkeypatch: pytest.Mon
     def fake(task: Task, fit: Any, test: Any, plan: Plan, *_: object, **__: object) -> Any:
         scored.append((test.name, plan.trunk_rate))
         assert len(fit) + len(test) == 50 or test is task.test
-        return [{"epoch": 1, "top1": 90.0 if plan.trunk_rate == 0.01 else 10.0}], []
+        return Tuned([{"epoch": 1, "top1": 90.0 if plan.trunk_rate == 0.01 else 10.0}], [], 50)
 
     monkeypatch.setattr(fine_tune, "tune", fake)
     found = fine_tune.run(task(), FineTuneOptions(learning_rates=(0.001, 0.01, 0.1)))
@@ -183,7 +183,7 @@ def test_rates_are_those_of_the_share_of_labels(
 
     def fake(task: Task, fit: Any, test: Any, plan: Plan, *_: object, **__: object) -> Any:
         plans.append((len(fit), plan))
-        return [{"epoch": 1, "top1": 1.0}], []
+        return Tuned([{"epoch": 1, "top1": 1.0}], [], 256)
 
     monkeypatch.setattr(semi_supervised, "tune", fake)
     published = semi_supervised.PROTOCOL.presets[preset]
@@ -194,7 +194,7 @@ def test_rates_are_those_of_the_share_of_labels(
     assert (plan.trunk_rate, plan.head_rate) == rates
     assert plan.weight_decay == (5e-4 if preset == "hexa" else 0)
     assert [plan.share_of_rate(epoch) for epoch in (11, 12, 15, 16)] == pytest.approx([1, 0.2, 0.2, 0.04])
-    assert found.effective == {"trunk_rate": rates[0], "head_rate": rates[1]}
+    assert found.effective == {"trunk_rate": rates[0], "head_rate": rates[1], "batch_size": 256}
 
 
 def test_every_class_keeps_its_share() -> None:
@@ -232,6 +232,15 @@ def test_the_published_lists_have_their_sizes() -> None:
     assert rows[0] == 12_810
 
 
+def test_a_share_and_a_batch_that_cannot_be_are_told() -> None:
+    found = semi_supervised.run(task(), SemiSupervisedOptions(percent=1, epochs=1))
+    assert "3 of 50 images are 6.0 % of them, not 1: whole images of every class, and at least one" in found.notes
+    assert found.effective["batch_size"] == 3
+    assert not any("%" in note for note in semi_supervised.run(task(), SemiSupervisedOptions(percent=50)).notes)
+    tuned = fine_tune.run(task(), FineTuneOptions(epochs=1, learning_rates=(0.001,)))
+    assert tuned.effective == {"batch_size": 50}
+
+
 def test_from_the_outside_on_digits(tmp_path: Path) -> None:
     save_backbone(random_backbone(SMALL, 8), tmp_path / "b.safetensors")
     spec = str(tmp_path / "b.safetensors")
@@ -239,6 +248,10 @@ def test_from_the_outside_on_digits(tmp_path: Path) -> None:
     more = evaluate("semi-supervised", spec, "digits", percent=100, epochs=4, batch_size=32, **QUIET)
     assert few["protocol"] == "semi-supervised/hexa-10%-4ep-lr0.01,0.1-batch_size=32"
     assert few["details"]["labelled_images"] == pytest.approx(135, abs=3)
+    assert few["deviations"] == {"epochs": [20, 4], "batch_size": [256, 32]}
+    all_in_one = evaluate("semi-supervised", spec, "digits", percent=10, epochs=1, **QUIET)
+    assert all_in_one["protocol"] == "semi-supervised/hexa-10%-1ep-lr0.01,0.1-batch_size=136"
+    assert all_in_one["deviations"] == {"epochs": [20, 1], "batch_size": [256, 136]}
     assert more["metrics"]["top1"] > few["metrics"]["top1"] + 5
     tuned = evaluate("fine-tune", spec, "digits", epochs=8, learning_rates=0.03, batch_size=32, **QUIET)
     assert tuned["protocol"] == "fine-tune/cifar-8ep-lr0.03-batch_size=32"

@@ -39,6 +39,15 @@ def bare(): return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
 def pair(): return Pair()
 def wrong(): return 3
 def fails(): return nn.Linear(7, 2)
+def raises(): raise OSError("weights are\\nsomewhere else")
+def asks(path): return Maps()
+def declares(name, value):
+    network = Maps()
+    setattr(network, name, value)
+    return network
+def one_mean(): return declares("mean", 0.5)
+def two_stds(): return declares("std", (0.5, 0.5))
+def big(): return declares("image_size", "big")
 """
 
 
@@ -85,6 +94,11 @@ def test_it_is_evaluated_as_any_other(file: Path) -> None:
         ("python:FILE:pair", r"gave tuple for images \(2, 3, 224, 224\); features \[B, D\]"),
         ("python:FILE:fails", r"fails on images \(2, 3, 224, 224\): RuntimeError"),
         ("python:FILE.none.py:f", "no such file"),
+        ("python:FILE:raises", r"raises\(\) raised OSError: weights are somewhere else"),
+        ("python:FILE:asks", r"asks\(\) raised TypeError: .* missing 1 required positional argument: 'path'"),
+        ("python:FILE:one_mean", "mean and std must be three numbers each"),
+        ("python:FILE:two_stds", "mean and std must be three numbers each"),
+        ("python:FILE:big", "and image_size one .*'big'"),
     ],
 )
 def test_mistakes_are_one_line(file: Path, spec: str, said: str) -> None:

@@ -47,8 +47,11 @@ def test_the_tables_of_the_reference(section: str) -> None:
     assert {len(row.values) for row in table.rows} == {len(table.columns)}
 
 
-def result(protocol: str, metrics: dict[str, float], known_as: str | None, images: int) -> dict[str, Any]:
-    return {"protocol": protocol, "metrics": metrics, "data_facts": {"test": {"known_as": known_as, "images": images}}}
+def result(
+    protocol: str, metrics: dict[str, float], known_as: str | None, images: int, fit: int = 5011
+) -> dict[str, Any]:
+    facts = {"fit": {"images": fit}, "test": {"known_as": known_as, "images": images}}
+    return {"protocol": protocol, "metrics": metrics, "data_facts": facts}
 
 
 def test_a_result_stands_beside_what_was_published_for_it() -> None:
@@ -60,7 +63,12 @@ def test_a_result_stands_beside_what_was_published_for_it() -> None:
     found = published.beside(result("low-shot/pcl", {"mAP@1": 1.0, "mAP@4": 2.0}, "VOC07", 900))
     assert found is not None
     assert (found.columns, found.own) == (("mAP@4",), (2.0,))
-    assert found.caution == "published on 4,952 test images, here 900: not comparable"
+    assert found.caution == "published with 4,952 test images, here 900: not comparable"
+    found = published.beside(result("svm/pcl", {"mAP": 1.0}, "VOC07", 900, fit=800))
+    assert found is not None
+    assert found.caution == (
+        "published with 5,011 training images, here 800; 4,952 test images, here 900: not comparable"
+    )
     found = published.beside(result("linear/moco", {"top1": 60.0, "top5": 80.0}, "CIFAR-100", 10_000))
     assert found is not None
     assert (found.columns, found.own) == (("CIFAR-100",), (60.0,))

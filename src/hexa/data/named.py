@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hexa.config import UserError
+from hexa.config import UserError, reason
 from hexa.data.source import ArraySource, Source, choose_split
 
 
@@ -57,9 +57,8 @@ def torchvision_set(dataset: str, splits: dict[str, dict[str, Any]]) -> Callable
 
 def not_there(spec: str, dataset: str, root: Path, error: Exception) -> UserError:
     """What to say where a data set is neither on the disk nor to be had."""
-    reason = " ".join(str(error).split())[:200]
     return UserError(
-        f"data '{spec}': {dataset} is not in {root} and cannot be downloaded ({reason}); "
+        f"data '{spec}': {dataset} is not in {root} and cannot be downloaded ({reason(error, 200)}); "
         f"put it there, or name the folder that has it as {spec.partition(':')[0]}:ROOT"
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from hexa.data import Source
     from hexa.evaluation.protocol import Progress, Task
@@ -112,6 +112,12 @@ def _measure(
         )
         outcome.notes.append(f"no better than guessing ({guessing:.1f} %): {remedy}")
     used = settings.model_copy(update=outcome.effective)
+    published = chosen.presets[name].model_dump(mode="json")
+    deviations |= {
+        option: [published[option], value]
+        for option, value in outcome.effective.items()
+        if published[option] not in (None, value)  # none is as published for the data at hand
+    }
     identity = chosen.identity(name, used) + (f"-holdout{holdout:g}" if holdout else "")
     facts = describe(loaded)
     result = {
@@ -134,7 +140,7 @@ def _measure(
             for part, source in (("fit", fit), ("test", test))
         },
         "transform": outcome.transform
-        or {"size": task.transform.size, "shorter_side": "256/224", "interpolation": "bilinear, antialiased"},
+        or {"size": task.transform.size, "shorter_side": "256/224 of size", "interpolation": "bilinear, antialiased"},
         "options": used.model_dump(mode="json"),
         "deviations": deviations,
         "details": outcome.details,
@@ -171,7 +177,7 @@ def _task(
     from hexa.nn.pretrained import load_backbone
     from hexa.runtime import precision as precisions
 
-    _check_common(holdout, precision, num_workers, extraction_batch)
+    _check_common(holdout, precision, num_workers, extraction_batch, rest.get("cached"))
     loaded = load_backbone(backbone, seed)
     where = precisions.pick_device(device)
     fit, test, class_names = _sources(data, test_data, holdout, seed)
@@ -196,7 +202,9 @@ def _collected(backbone: str | Path | Backbone) -> Path | None:
     return run / "results.json" if run is not None and (run / "config.yaml").is_file() else None
 
 
-def _check_common(holdout: object, precision: object, num_workers: object, extraction_batch: object) -> None:
+def _check_common(
+    holdout: object, precision: object, num_workers: object, extraction_batch: object, cached: object
+) -> None:
     """Options of all protocols may come from a command line as any type."""
     from hexa.config import UserError
 
@@ -208,6 +216,14 @@ def _check_common(holdout: object, precision: object, num_workers: object, extra
         raise UserError(f"num_workers {num_workers} is no number of processes; give 0 or more, or leave it out")
     if not (isinstance(extraction_batch, int) and extraction_batch > 0):
         raise UserError(f"extraction_batch {extraction_batch} is no number of images; give 1 or more")
+    if not isinstance(cached, bool):
+        raise UserError(f"cached '{cached}' is neither true nor false")
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first five of several names."""
+    ordered = sorted(names)
+    return ", ".join(ordered[:5]) + (" …" if ordered[5:] else "")
 
 
 def _sources(data: str, test_data: str | None, holdout: float | None, seed: int) -> tuple[Source, Source, list[str]]:
@@ -220,7 +236,9 @@ def _sources(data: str, test_data: str | None, holdout: float | None, seed: int)
 
     fit = open_source(data, None if "#" in data else "train")
     if fit.labels is None:
-        raise UserError(f"data '{data}' has no labels, which an evaluation needs; give class folders or a label column")
+        raise UserError(
+            f"data '{data}' has no labels, which an evaluation needs; give two or more class folders, or a label column"
+        )
     if holdout is not None:
         if test_data is not None:
             raise UserError("holdout scores training images, test_data others; give one of the two")
@@ -248,8 +266,12 @@ def _sources(data: str, test_data: str | None, holdout: float | None, seed: int)
     if (fit.fingerprint, len(fit)) == (test.fingerprint, len(test)):
         raise UserError(f"{fit!r} would be scored on the images it learns from; name other test images")
     if fit.class_names and test.class_names and list(fit.class_names) != list(test.class_names):
-        differ = sorted(set(fit.class_names) ^ set(test.class_names))[:5]
-        raise UserError(f"data '{data}': the classes of train and test differ ({', '.join(differ) or 'their order'})")
+        sides = (
+            (fit, set(fit.class_names) - set(test.class_names)),
+            (test, set(test.class_names) - set(fit.class_names)),
+        )
+        told = "; ".join(f"only in {source!r}: {_some(names)}" for source, names in sides if names)
+        raise UserError(f"data '{data}': the classes of train and test differ ({told or 'in their order'})")
     if fit.labels.ndim == 1 and holdout is None:
         names = fit.class_names or test.class_names
         missing = sorted(set(test.labels.tolist()) - set(fit.labels.tolist()))

@@ -165,7 +165,10 @@ def extract_part(task: Task, source: Source) -> tuple[Tensor, Tensor]:
         task.backbone.eval().to(task.device).to(memory_format=torch.channels_last)
         features, positions = found
     if len(features) < len(source):
-        task.notes.append(f"{len(source) - len(features)} of {len(source)} images of {source!r} could not be read")
+        lost = sorted(set(range(len(source))) - set(positions.tolist()))
+        names = ", ".join(source.paths[place] for place in lost[:3]) + (" …" if lost[3:] else "")
+        which = "training" if source is task.fit else "test"
+        task.notes.append(f"{len(lost)} of {len(source):,} {which} images could not be read: {names}")
     return features, torch.from_numpy(source.labels)[positions]
 
 

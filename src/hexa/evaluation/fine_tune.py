@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pydantic
 
 from hexa.config import Config
@@ -41,12 +43,16 @@ def run(task: Task, options: FineTuneOptions) -> Outcome:
         kept, out = Subset(task.fit, (~held).nonzero()[0]), Subset(task.fit, held.nonzero()[0])
         for rate in rates:
             label = f"choosing the rate: {rate:g}"
-            curve, _ = tune(task, kept, out, _plan(options, rate), stream, label, score_every=options.epochs)
-            held_out[rate] = curve[-1]["top1"]
+            tried = tune(task, kept, out, _plan(options, rate), stream, label, score_every=options.epochs)
+            held_out[rate] = tried.curve[-1]["top1"]
     chosen = max(rates, key=lambda rate: held_out.get(rate, 0.0))
-    curve, notes = tune(task, task.fit, task.test, _plan(options, chosen), stream, "fine-tuning", options.score_every)
-    details = {"learning_rate": chosen, "held_out": {str(rate): top1 for rate, top1 in held_out.items()}}
-    return Outcome(best_and_last(curve), {**details, "curve": curve}, notes)
+    found = tune(task, task.fit, task.test, _plan(options, chosen), stream, "fine-tuning", options.score_every)
+    details: dict[str, Any] = {
+        "learning_rate": chosen,
+        "held_out": {str(rate): top1 for rate, top1 in held_out.items()},
+    }
+    details["curve"] = found.curve
+    return Outcome(best_and_last(found.curve), details, found.notes, {"batch_size": found.batch_size})
 
 
 def _plan(options: FineTuneOptions, rate: float) -> Plan:

@@ -93,9 +93,8 @@ def train(task: Task, options: LinearOptions) -> Outcome:
     best, final = max(curve, key=lambda point: point["top1"]), curve[-1]
     metrics = {name: value for name, value in best.items() if name != "epoch"}
     metrics |= {f"{name}_last": value for name, value in final.items() if name != "epoch"}
-    used = images_of.batch_size
-    effective = {} if used == options.batch_size else {"batch_size": used}
-    return Outcome(metrics, {"best_epoch": best["epoch"], "curve": curve}, images_of.notes, effective)
+    details = {"best_epoch": best["epoch"], "curve": curve}
+    return Outcome(metrics, details, images_of.notes, {"batch_size": images_of.batch_size})
 
 
 def _check_frozen(backbone: Backbone, before: Mapping[str, Tensor]) -> None:

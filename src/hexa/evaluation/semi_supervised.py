@@ -65,9 +65,16 @@ def run(task: Task, options: SemiSupervisedOptions) -> Outcome:
     trunk, head = next(rates for most, *rates in RATES[options.rates_of] if share <= most + 1e-9)
     trunk, head = options.trunk_rate or trunk, options.head_rate or head
     plan = Plan(options.epochs, options.batch_size, "sgd", trunk, head, 0.2, (0.6, 0.8), options.weight_decay)
-    curve, notes = tune(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)
-    details = {"labelled_images": len(fit), "fingerprint": fit.fingerprint, "curve": curve}
-    return Outcome(best_and_last(curve), details, notes, {"trunk_rate": trunk, "head_rate": head})
+    found = tune(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)
+    notes = list(found.notes)
+    if options.list_file is None and abs(share - options.percent) > 0.1 * options.percent:
+        notes.append(
+            f"{len(fit)} of {len(task.fit)} images are {share:.1f} % of them, not {options.percent:g}: whole images of "
+            "every class, and at least one"
+        )
+    details = {"labelled_images": len(fit), "fingerprint": fit.fingerprint, "curve": found.curve}
+    used = {"trunk_rate": trunk, "head_rate": head, "batch_size": found.batch_size}
+    return Outcome(best_and_last(found.curve), details, notes, used)
 
 
 def rows_of(source: Source, file: Path) -> Labels:

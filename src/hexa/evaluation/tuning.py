@@ -40,14 +40,22 @@ class Plan:
         return float(self.factor ** sum(epoch >= round(share * self.epochs) for share in self.decay_at))
 
 
-def tune(
-    task: Task, fit: Source, test: Source, plan: Plan, stream: Stream, label: str, score_every: int = 1
-) -> tuple[Curve, list[str]]:
+@dataclass(frozen=True)
+class Tuned:
+    """What training did."""
+
+    curve: Curve
+    """[{"epoch", "top1", "top5"}, …], the last epoch at its end."""
+    notes: list[str]
+    batch_size: int
+    """As asked for, or all images if there are fewer."""
+
+
+def tune(task: Task, fit: Source, test: Source, plan: Plan, stream: Stream, label: str, score_every: int = 1) -> Tuned:
     """Train a copy of the task's backbone and a linear classifier on `fit`; accuracy on `test` while it learns.
 
     Everything learns, batch-norms are in training mode, cross-entropy; SGD has momentum 0.9. Images come in random
-    crops and flips, test images as evaluation sees them. Returns [{"epoch", "top1", "top5"}, …] with the last epoch at
-    its end, and notes.
+    crops and flips, test images as evaluation sees them.
     """
     backbone = copy.deepcopy(task.backbone).to(task.device).to(memory_format=torch.channels_last)
     head = new_classifier(backbone.num_features, task.num_classes, stream).to(task.device)
@@ -73,7 +81,7 @@ def tune(
                 curve.append({"epoch": epoch + 1, **_score(task, backbone, head, test)})
     finally:
         images_of.close()
-    return curve, images_of.notes
+    return Tuned(curve, images_of.notes, images_of.batch_size)
 
 
 def slow_statistics(network: nn.Module, steps: int) -> list[str]:

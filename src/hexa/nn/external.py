@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hexa.config import UserError, nearest
+from hexa.config import UserError, nearest, reason
 from hexa.nn.layouts import triple
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD
 
@@ -26,9 +26,14 @@ class External(nn.Module):
     def __init__(self, network: nn.Module, spec: str) -> None:
         super().__init__()
         self.network = network
-        self.mean = triple(getattr(network, "mean", IMAGENET_MEAN))
-        self.std = triple(getattr(network, "std", IMAGENET_STD))
-        self.image_size = int(getattr(network, "image_size", 224))
+        try:
+            self.mean = triple(getattr(network, "mean", IMAGENET_MEAN))
+            self.std = triple(getattr(network, "std", IMAGENET_STD))
+            self.image_size = int(getattr(network, "image_size", 224))
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"{spec}: mean and std must be three numbers each, and image_size one ({reason(error)})"
+            ) from None
         self.num_features = self._width(spec)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -42,9 +47,8 @@ class External(nn.Module):
         try:
             found: Any = self.network.eval()(images)
         except Exception as error:
-            reason = " ".join(str(error).split())[:200]
             raise UserError(
-                f"{spec}: fails on images {tuple(images.shape)}: {type(error).__name__}: {reason}"
+                f"{spec}: fails on images {tuple(images.shape)}: {type(error).__name__}: {reason(error, 200)}"
             ) from error
         if not (isinstance(found, Tensor) and found.ndim in (2, 4) and len(found) == 2):
             what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -66,7 +70,12 @@ def external(spec: str) -> External:
     if not callable(make):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UserError(f"{spec}: {home} has no function '{name}'; {nearest(name, known)}")
-    network = make()
+    try:
+        network = make()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{spec}: {name}() raised {type(error).__name__}: {reason(error, 200)}") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"{spec}: {name}() returned {type(network).__name__}, not a torch.nn.Module")
     return External(network, spec)

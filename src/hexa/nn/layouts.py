@@ -163,7 +163,11 @@ def _misfit(own: State, given: State) -> str:
     problems = {
         "it lacks": [k for k in own if k not in given and not k.endswith("num_batches_tracked")],
         "it has the unknown": [k for k in given if k not in own],
-        "of another shape are": [k for k in own if k in given and given[k].shape != own[k].shape],
+        "of another shape are": [
+            f"{k} ({list(given[k].shape)}, not {list(own[k].shape)})"
+            for k in own
+            if k in given and given[k].shape != own[k].shape
+        ],
     }
     return "; ".join(f"{what} {_listed(keys)}" for what, keys in problems.items() if keys)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hexa.config import UserError, import_extra
+from hexa.config import UserError, import_extra, reason
 from hexa.nn.pretrained import Backbone, metadata_of
 
 #: What is larger does not fit into one file, which protobuf allows 2 GiB.
@@ -47,8 +47,8 @@ def write(backbone: Backbone, path: Path) -> int:
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
-        reason = " ".join(str(error.__cause__ or error).split())[:200]
-        raise UserError(f"--to onnx: torch can't export {backbone.network_config.name} ({reason})") from None
+        said = reason(error.__cause__ or error, 200)
+        raise UserError(f"--to onnx: torch can't export {backbone.network_config.name} ({said})") from None
     assert program is not None
     program.model.metadata_props.update(
         metadata_of(backbone)

@@ -17,7 +17,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from hexa.config import UserError, nearest
+from hexa.config import UserError, nearest, reason
 from hexa.nn import arrays, backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.external import external
@@ -30,6 +30,8 @@ State = dict[str, Tensor]
 WEIGHTS = "backbone.safetensors"
 #: Where in a checkpoint the tensors lie, at any depth; the longest way is VISSL's.
 _INSIDE = ("state_dict", "classy_state_dict", "base_model", "model", "trunk", "method", "state")
+#: What torch's files begin with: a zip archive, or, from before torch 1.6, a pickle.
+_CHECKPOINTS = (b"PK", b"\x80")
 
 
 class Backbone(nn.Module):
@@ -198,9 +200,8 @@ def _timm(name: str) -> Backbone:
     try:
         network = timm.create_model(name, pretrained=True, num_classes=0)
     except Exception as error:
-        reason = " ".join(str(error).split())[:160]
         raise UserError(
-            f"timm:{name}: its weights are neither stored here nor could be fetched ({reason}); "
+            f"timm:{name}: its weights are neither stored here nor could be fetched ({reason(error)}); "
             f"give a file of them, FILE#{name.split('.')[0]}, or random:{name.split('.')[0]} for the bare network"
         ) from None
     given = timm.data.resolve_model_data_config(network)
@@ -251,8 +252,7 @@ def _config_of(folder: Path) -> tuple[NetworkConfig, int, str]:
         fields = yaml.safe_load(path.read_text())
         return NetworkConfig.model_validate(fields["network"]), int(fields["views"]["size"]), str(fields["recipe"])
     except (yaml.YAMLError, OSError, ValueError, TypeError, KeyError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(f"{path}: not the config.yaml of a run ({reason})") from None
+        raise UserError(f"{path}: not the config.yaml of a run ({reason(error)})") from None
 
 
 def _of_safetensors(path: Path, name: str | None = None) -> Backbone:
@@ -269,8 +269,7 @@ def _of_safetensors(path: Path, name: str | None = None) -> Backbone:
         mean, std = triple(json.loads(metadata["mean"])), triple(json.loads(metadata["std"]))
         size, info = int(metadata["image_size"]), dict(json.loads(metadata["info"]))
     except (KeyError, ValueError, TypeError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(f"{path}: its metadata does not say how to build the network ({reason})") from None
+        raise UserError(f"{path}: its metadata does not say how to build the network ({reason(error)})") from None
     network = nn.Flatten() if config.name == "pixels" else backbones.build(config)
     load_strictly(network, state, str(path))
     return Backbone(network, mean, std, size, config, info)
@@ -278,6 +277,12 @@ def _of_safetensors(path: Path, name: str | None = None) -> Backbone:
 
 def _tensors_of(path: Path) -> State:
     """All tensors of a checkpoint, by dotted name. Reads tensors only: a file that wants to run code is refused."""
+    with path.open("rb") as file:
+        begin = file.read(40)
+    if path.suffix != ".pkl" and not begin.startswith(
+        _CHECKPOINTS
+    ):  # the page of an error, a pointer to where the file lies …
+        raise UserError(f"{path}: not a checkpoint: it begins with {begin!r}")
     try:
         data = arrays.read(path) if path.suffix == ".pkl" else torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -286,11 +291,11 @@ def _tensors_of(path: Path) -> State:
         what = f" (it names {named[1] or named[2]})" if named else ""
         raise UserError(
             f"{path}: refused: it holds more than tensors and numbers, and reading that would run code{what}; "
-            "save its state_dict alone where you trust it"
+            "if you trust it, save its state_dict alone (see docs/faq.md)"
         ) from None
     except Exception as error:  # torch's reader raises whatever the damaged bytes lead it to
-        reason = re.split(r"(?<=[.:]) ", " ".join(str(error).split()))[0].rstrip(".:")[:160]
-        said = reason if len(reason) > 10 else "of no format that torch writes"
+        first = re.split(r"(?<=[.:]) ", reason(error))[0].rstrip(".:")
+        said = first if len(first) > 10 else "of no format that torch writes"
         raise UserError(f"{path}: not a whole checkpoint ({said})") from None
     while isinstance(data, Mapping) and (inner := next((k for k in _INSIDE if isinstance(data.get(k), Mapping)), None)):
         data = data[inner]

@@ -231,8 +231,13 @@ _TABLES = {
 }
 #: Protocols that were published on one data set alone.
 _ONLY = {"low-shot": "VOC07", "semi-supervised": "ImageNet", "detect": "VOC07"}
-#: Images that published numbers were scored on.
-_TEST_IMAGES = {"ImageNet": 50_000, "VOC07": 4952, "CIFAR-10": 10_000, "CIFAR-100": 10_000}
+#: Images that published numbers were learned from and scored on.
+_IMAGES = {
+    "ImageNet": (1_281_167, 50_000),
+    "VOC07": (5_011, 4_952),
+    "CIFAR-10": (50_000, 10_000),
+    "CIFAR-100": (50_000, 10_000),
+}
 
 
 def beside(result: Mapping[str, Any]) -> Comparison | None:
@@ -255,8 +260,14 @@ def beside(result: Mapping[str, Any]) -> Comparison | None:
     places = [table.columns.index(column) for column in columns]
     rows = [Row(row.method, row.epochs, tuple(row.values[place] for place in places)) for row in table.rows]
     kept = tuple(row for row in rows if any(value is not None for value in row.values))
-    published, here = _TEST_IMAGES[data], test["images"]
-    caution = "" if here == published else f"published on {published:,} test images, here {here:,}: not comparable"
+    used = result["data_facts"]["fit"]["images"], test["images"]
+    parts = [
+        f"{there:,} {part} images, here {here:,}"
+        for part, there, here in zip(("training", "test"), _IMAGES[data], used, strict=True)
+        # of detection's training images those of VOC2012 are a part, or not
+        if here != there and not (name == "detect" and part == "training")
+    ]
+    caution = f"published with {'; '.join(parts)}: not comparable" if parts else ""
     if name == "detect":
         # VOC2012 may be asked for and not be there
         other = result["deviations"] or result["preset"] != "moco" or not result["options"]["with_2012"]

@@ -155,8 +155,7 @@ def beside(compared: Comparison, name: str) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    caution = f"\n{compared.caution}" if compared.caution else ""
-    table = Table(caption=f"published: {compared.title}{caution}", caption_justify="left", box=None)
+    table = Table(box=None)
     for number, head in enumerate(("", "epochs", *compared.columns)):
         table.add_column(head, justify="right" if number else "left")
     table.add_row(escape(name), "", *(_percent(value) for value in compared.own), style="bold")
