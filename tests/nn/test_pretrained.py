@@ -219,10 +219,10 @@ def test_what_would_run_code_is_named_and_text_is_no_checkpoint(tmp_path: Path) 
             return os.system, ("false",)
 
     torch.save({"state_dict": {}, "x": Harm()}, tmp_path / "harm.pth")
-    with pytest.raises(UserError, match=r"would run code \(it names posix\.system\); if you trust it, save its state_dict"):
+    with pytest.raises(UserError, match=r"would run code \(it names posix\.system\); if you trust it, save its"):
         load_backbone(tmp_path / "harm.pth")
     (tmp_path / "text.pth").write_text("hello world\n" * 20)
-    with pytest.raises(UserError, match="of no format that torch writes"):
+    with pytest.raises(UserError, match="not a checkpoint: it begins with b'hello world"):
         load_backbone(tmp_path / "text.pth")
 
 
@@ -246,12 +246,6 @@ def test_a_broken_file_is_one_line(tmp_path: Path, content: bytes, name: str) ->
     with pytest.raises(UserError, match="x") as caught:
         load_backbone(tmp_path / name)
     assert "\n" not in str(caught.value)
-
-
-def test_what_is_no_checkpoint_is_told_by_how_it_begins(tmp_path: Path) -> None:
-    (tmp_path / "x.pth").write_text("<!doctype html><title>404</title>")
-    with pytest.raises(UserError, match="not a checkpoint: it begins with b'<!doctype html>"):
-        load_backbone(tmp_path / "x.pth")
 
 
 def test_half_a_checkpoint_is_one_line(tmp_path: Path) -> None:
