@@ -74,7 +74,8 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
         f"measure a backbone on labelled images: {PROTOCOLS}",
         "Measure a backbone on labelled images by a published protocol. Options of the protocol are given as they are "
         "named there, such as --k 20 for knn; a mistyped one is answered with the nearest. "
-        "`hexa evaluate PROTOCOL --help` lists them.",
+        "`hexa evaluate PROTOCOL --help` lists them. All take --precision auto|fp32|bf16, --cached false, "
+        "--num_workers N and --extraction_batch N, too.",
     )
     sub.add_argument("protocol", metavar="PROTOCOL", help=PROTOCOLS)
     sub.add_argument("backbone", metavar="BACKBONE", help=BACKBONES)
