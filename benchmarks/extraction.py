@@ -43,8 +43,8 @@ SMALL = NetworkConfig(name="small-resnet", widths=(16, 32, 64, 128))
 #: (source, network, size, images)
 CASES = {
     "cifar10, resnet18 with the small stem, 32": ("cifar10", NetworkConfig(name="resnet18", small_stem=True), 32, 512),
-    "cifar10, resnet18, 32": ("cifar10", NetworkConfig(name="resnet18"), 32, 4096),
-    "cifar10, small-resnet 16-32-64-128, 32": ("cifar10", SMALL, 32, 4096),
+    "cifar10, resnet18, 32": ("cifar10", NetworkConfig(name="resnet18"), 32, 8192),
+    "cifar10, small-resnet 16-32-64-128, 32": ("cifar10", SMALL, 32, 8192),
     "voc07, resnet18, 224": ("voc07", NetworkConfig(name="resnet18"), 224, 128),
 }
 BATCH = 64
