@@ -1,10 +1,11 @@
 """Does a better backbone detect better? EfficientNet-Lite0 trained on ImageNet, and random; shortened for a CPU.
 
-    python benchmarks/detection.py --voc voc:PATH/VOCdevkit --result FILE
+    python benchmarks/detection.py --voc voc:PATH/VOCdevkit --run RUN --result FILE
 
 The same network with the same new layers, images and order, by both presets of `hexa evaluate detect`, on small images
 and for few steps: five to ten minutes of one core a row, so figures are low and only the difference between rows tells.
-Rows that the result file has already are kept, and an interrupted one goes on where it stopped.
+Rows that the result file has already are kept, and an interrupted one goes on where it stopped. RUN, if given, is a
+finished cifar10-small-* run, measured beside its own network before training.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ SHORTENED: dict[str, dict[str, Any]] = {
     "moco": {**SMALL, "iterations": 100, "learning_rate": 0.01, "regions": 32, "precise_bn": 20},
 }
 BACKBONES = {
-    "supervised": "python:benchmarks/networks.py:efficientnet_lite0",
-    "random": "random:efficientnet_lite0",
+    "EfficientNet-Lite0, supervised": "python:benchmarks/networks.py:efficientnet_lite0",
+    "EfficientNet-Lite0, random": "random:efficientnet_lite0",
 }
+OURS = {"small-resnet, pre-trained": "RUN", "small-resnet, random": "random:RUN"}
 
 
 def main() -> None:
@@ -44,7 +46,7 @@ def main() -> None:
     parser.add_argument("--voc", required=True)
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--presets", nargs="*", default=list(SHORTENED))
-    parser.add_argument("--backbones", nargs="*", default=list(BACKBONES))
+    parser.add_argument("--run")
     given = parser.parse_args()
     from hexa.evaluation import evaluate
 
@@ -52,15 +54,15 @@ def main() -> None:
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     rows: list[dict[str, Any]] = json.loads(given.result.read_text())["rows"] if given.result.exists() else []
     for preset in given.presets:
-        for name in given.backbones:
-            backbone = BACKBONES[name]
+        for name, backbone in (BACKBONES | (OURS if given.run else {})).items():
             if _command(backbone, preset) in [row["command"] for row in rows]:
                 continue
             begin = time.process_time()
-            found = evaluate("detect", backbone, given.voc, preset=preset, num_workers=0, **SHORTENED[preset])
+            spec = backbone.replace("RUN", given.run or "")
+            found = evaluate("detect", spec, given.voc, preset=preset, num_workers=0, **SHORTENED[preset])
             rows.append(
                 {
-                    "backbone": f"EfficientNet-Lite0, {name}",
+                    "backbone": name,
                     "command": _command(backbone, preset),
                     "protocol": found["protocol"],
                     "metrics": found["metrics"],
