@@ -237,18 +237,17 @@ def by_protocol() -> str:
 
 
 def by_detection() -> str:
-    """EfficientNet-Lite0 with two kinds of weights by both presets of `detect`."""
-    found: dict[tuple[str, ...], dict[str, str]] = {}
+    """Networks with random and with trained weights by both presets of `detect`."""
+    found: dict[tuple[str, ...], dict[bool, str]] = {}
     for row in result(DETECTION)["rows"]:
         preset, steps = (re.search(pattern, row["command"]) for pattern in (r"--preset (\w+)", r"--iterations (\d+)"))
         assert preset is not None
         assert steps is not None
+        network, weights = row["backbone"].split(", ")
         scores = " / ".join(f"{row['metrics'][metric]:.1f}" for metric in ("AP", "AP50"))
-        found.setdefault((f"`{preset[1]}`", steps[1]), {})[row["backbone"].removeprefix("EfficientNet-Lite0, ")] = (
-            scores
-        )
-    rows = [(*key, scores["random"], scores["supervised"]) for key, scores in found.items()]
-    return table(rows, "preset", "steps of 4 images", "random", "supervised")
+        found.setdefault((f"`{preset[1]}`", steps[1], network), {})[weights == "random"] = scores
+    rows = [(*key, scores[True], scores[False]) for key, scores in found.items()]
+    return table(rows, "preset", "steps of 4 images", "network", "random", "trained")
 
 
 def costs() -> str:
