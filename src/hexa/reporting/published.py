@@ -260,12 +260,12 @@ def beside(result: Mapping[str, Any]) -> Comparison | None:
     places = [table.columns.index(column) for column in columns]
     rows = [Row(row.method, row.epochs, tuple(row.values[place] for place in places)) for row in table.rows]
     kept = tuple(row for row in rows if any(value is not None for value in row.values))
-    used = result["data_facts"]["fit"]["images"], test["images"]
+    used = result["data_facts"].get("fit", {}).get("images"), test["images"]
     parts = [
         f"{there:,} {part} images, here {here:,}"
         for part, there, here in zip(("training", "test"), _IMAGES[data], used, strict=True)
         # of detection's training images those of VOC2012 are a part, or not
-        if here != there and not (name == "detect" and part == "training")
+        if here not in (None, there) and not (name == "detect" and part == "training")
     ]
     caution = f"published with {'; '.join(parts)}: not comparable" if parts else ""
     if name == "detect":
