@@ -244,7 +244,7 @@ def by_detection() -> str:
         assert preset is not None
         assert steps is not None
         network, weights = row["backbone"].split(", ")
-        scores = " / ".join(f"{row['metrics'][metric]:.1f}" for metric in ("AP", "AP50"))
+        scores = " / ".join(f"{row['metrics'][metric]:.2f}" for metric in ("AP", "AP50"))
         found.setdefault((f"`{preset[1]}`", steps[1], network), {})[weights == "random"] = scores
     rows = [(*key, scores[True], scores[False]) for key, scores in found.items()]
     return table(rows, "preset", "steps of 4 images", "network", "random", "trained")
