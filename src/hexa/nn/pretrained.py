@@ -277,11 +277,13 @@ def _of_safetensors(path: Path, name: str | None = None) -> Backbone:
 
 def _tensors_of(path: Path) -> State:
     """All tensors of a checkpoint, by dotted name. Reads tensors only: a file that wants to run code is refused."""
-    with path.open("rb") as file:
-        begin = file.read(40)
-    if path.suffix != ".pkl" and not begin.startswith(
-        _CHECKPOINTS
-    ):  # the page of an error, a pointer to where the file lies …
+    try:
+        with path.open("rb") as file:
+            begin = file.read(40)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({reason(error)})") from None
+    # the page of an error, a pointer to where the file lies …
+    if path.suffix != ".pkl" and not begin.startswith(_CHECKPOINTS):
         raise UserError(f"{path}: not a checkpoint: it begins with {begin!r}")
     try:
         data = arrays.read(path) if path.suffix == ".pkl" else torch.load(path, map_location="cpu", weights_only=True)
