@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import pickle
 import resource
@@ -133,6 +134,7 @@ def forked(work: Callable[[], Any], seconds: float = 30) -> Forked:
 
 def _answer(work: Callable[[], Any], writing: int, seconds: float) -> None:
     """In the child: do the work, answer, and end without any of the parent's clean-up."""
+    faulthandler.disable()  # pytest's would print a page for every death
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
