@@ -2,6 +2,7 @@
 # make test   runs the tests
 # make lint   checks style and types, and that the documentation builds without a broken link
 # make docs   builds the documentation into build/site
+# make dist   builds the sdist, and from it the wheel, into dist/
 # make setup  only installs: a virtual environment in .venv, uv inside it, then this package with the versions of constraints.txt
 #
 # Needs Python 3.11 or newer. Another interpreter than python3:  make PYTHON=python3.12 demo
@@ -12,7 +13,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$name; break; }; done)
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
-.PHONY: demo setup setup-dev setup-docs test lint docs format constraints clean
+.PHONY: demo setup setup-dev setup-docs test lint docs dist format constraints clean
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -31,6 +32,10 @@ docs: setup-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo 'build/site/index.html'
 
+# The versions of build tools are those of constraints.txt.
+dist: $(BIN)/uv
+	$(BIN)/uv build --quiet --clear --build-constraints constraints.txt --out-dir dist
+
 format: setup-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -47,6 +52,7 @@ WARM := import importlib, pkgutil, hexa; \
 		"matplotlib.pyplot", "timm", "torch.utils.tensorboard"]]
 
 $(VENV)/.setup: pyproject.toml constraints.txt $(BIN)/uv
+	@$(BIN)/uv pip uninstall --quiet --python $(BIN)/python hexa # what this package was called before
 	$(INSTALL) --editable .
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -W ignore -c '$(WARM)'
 	@touch $@

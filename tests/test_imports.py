@@ -69,7 +69,9 @@ def imported(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
             module = node.module or ""
-            names = [f"{module}.{alias.name}" for alias in node.names] if module == "hexa" else [module]
+            # the version is a constant, anyone's
+            asked = [alias.name for alias in node.names if alias.name != "__version__"]
+            names = [f"{module}.{name}" for name in asked] if module == "hexa" else [module]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:

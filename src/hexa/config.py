@@ -11,7 +11,6 @@ import pkgutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
-from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
 import pydantic
@@ -59,16 +58,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if match:
         return f"did you mean '{match[0]}'?"
     return f"known: {', '.join(known[:20]) or 'none'}" + (f" … ({len(known)} in all)" if len(known) > 20 else "")
-
-
-def import_extra(module: str, extra: str, what: str) -> ModuleType:
-    """A module of a package that only `what` needs. Raises UserError that says how to install it."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
-            raise
-        raise UserError(f"{what} needs the package {error.name}; pip install 'hexa[{extra}]'") from None
 
 
 class Config(pydantic.BaseModel):

@@ -76,7 +76,7 @@ def test_a_graph_with_other_features_is_not_left(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("package", ["onnxscript", "onnxruntime"])
 def test_without_the_packages_it_says_so_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=rf"--to onnx needs the package {package}; pip install 'hexa\[onnx\]'"):
+    with pytest.raises(UserError, match=rf"--to onnx needs the package {package}; install it: .*\[onnx\]"):
         export("random:resnet18", "onnx", tmp_path / "out.onnx")
 
 

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from torch import Tensor
 
-from hexa.config import UserError, import_extra, nearest
+from hexa.config import UserError, nearest
 from hexa.data import decode as decoding
 from hexa.data.parquet import LABEL_COLUMNS
 from hexa.data.source import Source, by_split, choose_split, digest
+from hexa.runtime.packages import import_extra
 
 #: Rows looked at together when names, sizes and labels are read; where rows were picked, their images are copied.
 _ROWS = 1000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -13,6 +12,7 @@ from typing import Any
 
 from hexa.config import UserError
 from hexa.runtime.files import write_whole
+from hexa.runtime.packages import version
 
 Result = dict[str, Any]
 
@@ -20,8 +20,7 @@ Result = dict[str, Any]
 def versions() -> dict[str, str]:
     """The software that made a number."""
     packages = ("hexa", "torch", "torchvision", "timm", "scikit-learn", "numpy")
-    found = {name: importlib.metadata.version(name) for name in packages}
-    return {"python": platform.python_version(), **found}
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
 def write(result: Result, path: Path) -> None:

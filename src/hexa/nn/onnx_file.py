@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hexa.config import UserError, import_extra, reason
+from hexa.config import UserError, reason
 from hexa.nn.pretrained import Backbone, metadata_of
+from hexa.runtime.packages import import_extra
 
 #: What is larger does not fit into one file, which protobuf allows 2 GiB.
 _LARGEST = 2**31 - 2**24

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import io
 import os
 import platform
@@ -14,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from hexa.runtime.packages import install, version
 
 REQUIRED = (
     *("torch", "torchvision", "timm", "numpy", "pillow", "pydantic", "pyyaml", "rich", "safetensors"),
@@ -66,11 +67,10 @@ def _packages() -> Iterator[Finding]:
     for name in ("hexa", *REQUIRED):
         try:
             importlib.import_module(_MODULES.get(name, name))
-            versions.append(f"{name} {importlib.metadata.version(name)}")
+            versions.append(f"{name} {version(name)}")
         except Exception as error:
-            broken.append(
-                Finding(name, "failure", _line(error), f"install it again: pip install --force-reinstall {name}")
-            )
+            remedy = f"install it again: {install('--force-reinstall', name)}"
+            broken.append(Finding(name, "failure", _line(error), remedy))
     yield Finding("packages", "ok" if versions else "failure", ", ".join(versions))
     yield from broken
 

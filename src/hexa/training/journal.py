@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import torch
 
-from hexa.runtime import peers, processes
+from hexa.runtime import packages, peers, processes
 from hexa.runtime.files import write_whole
 from hexa.training.trackers import State, Tracking
 
@@ -185,7 +185,7 @@ def now() -> str:
 
 def _version(package: str) -> str | None:
     try:
-        return metadata.version(package)
+        return packages.version(package)
     except metadata.PackageNotFoundError:
         return None
 

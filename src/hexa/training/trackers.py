@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from hexa.config import ConfigError
+from hexa.runtime.packages import install_extra
 
 Name = Literal["wandb", "mlflow"]
 State = Literal["finished", "interrupted", "failed"]
@@ -50,7 +51,7 @@ class Tracker(Protocol):
 def check(name: Name | None) -> None:
     """Raise ConfigError if the package of a tracker isn't installed: before anything else is done."""
     if name is not None and importlib.util.find_spec(name) is None:
-        message = f"{name} is not installed; pip install 'hexa[{name}]', or take another tracker, or none"
+        message = f"{name} is not installed; install it ({install_extra(name)}), or take another tracker, or none"
         raise ConfigError([("training.tracker", message)])
 
 

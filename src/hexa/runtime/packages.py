@@ -1,0 +1,79 @@
+"""Versions of packages, and the commands that install what is missing into the environment hexa runs in.
+
+On package indexes the name `hexa` belongs to another project. What is printed installs from the checkout if hexa runs
+from one, and elsewhere the packages of an extra by their own names: a wheel may be gone since, or come from no index.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import sys
+from importlib import metadata, util
+from pathlib import Path
+from types import ModuleType
+
+from hexa.config import UserError
+
+#: What pyproject.toml calls the distribution.
+DISTRIBUTION = "hexa-ssl"
+_SOURCES = Path(__file__).resolve().parents[2]
+
+
+def version(package: str) -> str:
+    """The version of a distribution; of `hexa`, that of the code that runs. Raises PackageNotFoundError."""
+    if package == "hexa":
+        from hexa import __version__
+
+        return __version__
+    return metadata.version(package)
+
+
+def import_extra(module: str, extra: str, what: str) -> ModuleType:
+    """A module of a package that only `what` needs. Raises UserError that says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+            raise
+        raise UserError(f"{what} needs the package {error.name}; install it: {install_extra(extra)}") from None
+
+
+def install_extra(extra: str) -> str:
+    """The command that installs the packages of an extra."""
+    root = _SOURCES.parent
+    if _SOURCES.name == "src" and (root / "pyproject.toml").is_file():
+        return install("-e", f"{'.' if Path.cwd() == root else root}[{extra}]")
+    return install(*_requirements(extra))
+
+
+def install(*arguments: str) -> str:
+    """The command that installs into this environment, by the tool that installed hexa there (`make setup`: uv)."""
+    python = Path(sys.executable)
+    if Path.cwd() in python.parents[1:]:
+        python = python.relative_to(Path.cwd())
+    if _installer() != "uv":
+        command = [str(python), "-m", "pip", "install"]
+    elif util.find_spec("uv"):
+        command = [str(python), "-m", "uv", "pip", "install"]
+    else:  # an environment that a uv outside it made
+        command = ["uv", "pip", "install", "--python", str(python)]
+    return shlex.join([*command, *arguments])
+
+
+def _installer() -> str:
+    try:
+        return (metadata.distribution(DISTRIBUTION).read_text("INSTALLER") or "").strip()
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _requirements(extra: str) -> list[str]:
+    """What the installed distribution asks for an extra, `onnx>=1.17` …."""
+    try:
+        lines = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        lines = []
+    wanted = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
+    return [line.partition(";")[0].strip() for line in lines if wanted.search(line)] or [f"{DISTRIBUTION}[{extra}]"]
