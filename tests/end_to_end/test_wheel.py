@@ -1,0 +1,115 @@
+"""What `make dist` builds is complete, and works where nothing else of this checkout is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hexa
+from tests.docs.generated import ROOT
+
+UV = Path(sys.prefix) / "bin" / "uv"
+pytestmark = pytest.mark.skipif(not UV.exists(), reason="uv is not in this environment (make setup puts it there)")
+#: What a build could take from this folder; enough of it to show what stays out.
+PARTS = ("Makefile", "pyproject.toml", "constraints.txt", "MANIFEST.in", "README.md", "LICENSE", "src", "tests")
+LEFT = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*_cache")
+STEM = f"hexa_ssl-{hexa.__version__}"
+
+
+def run(*command: object, folder: Path, status: int = 0) -> str:
+    """Run a command without what this process was told about paths, and return what it said.
+
+    Skips where no package index answers and its packages are not here either.
+    """
+    foreign = {"PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "VIRTUAL_ENV", "MAKEFLAGS"}
+    environment = {name: value for name, value in os.environ.items() if name not in foreign}
+    done = subprocess.run(
+        [*map(str, command)],
+        cwd=folder,
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    if done.returncode and "Failed to fetch" in done.stderr:
+        pytest.skip("what the build or the installation needs is not here, and the package index doesn't answer")
+    assert done.returncode == status, done.stderr
+    return done.stderr if status else done.stdout
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this folder in which `make dist` has run."""
+    copy = tmp_path_factory.mktemp("dist") / "checkout"
+    for name in PARTS:
+        (copy / name).parent.mkdir(exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, ignore=LEFT)
+        else:
+            shutil.copy2(ROOT / name, copy / name)
+    run("make", "dist", f"VENV={sys.prefix}", folder=copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def environment(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The bin folder of an environment that holds the wheel and what it asks for."""
+    place = tmp_path_factory.mktemp("environment")
+    run(UV, "venv", "--quiet", "--python", sys.executable, place / "venv", folder=place)
+    install = (UV, "pip", "install", "--quiet", "--python", place / "venv/bin/python")
+    wheel = checkout / f"dist/{STEM}-py3-none-any.whl"
+    run(*install, "--constraint", ROOT / "constraints.txt", wheel, folder=place)
+    yield place / "venv/bin"
+    shutil.rmtree(place)
+
+
+def members(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(checkout: Path) -> None:
+    found = members(checkout / f"dist/{STEM}-py3-none-any.whl")
+    sources = checkout / "src"
+    package = {
+        str(path.relative_to(sources)): path.read_bytes() for path in (sources / "hexa").rglob("*") if path.is_file()
+    }
+    assert {"hexa/py.typed", "hexa/reporting/templates/report.html"} <= set(package)
+    assert {name: content for name, content in found.items() if ".dist-info/" not in name} == package
+    assert b"hexa = hexa.cli:main" in found[f"{STEM}.dist-info/entry_points.txt"]
+    assert f"{STEM}.dist-info/licenses/LICENSE" in found
+
+
+def test_the_sdist_holds_what_the_wheel_is_built_from(checkout: Path, tmp_path: Path) -> None:
+    """`make dist` builds the wheel from the sdist: the one that the checkout gives is the same."""
+    with tarfile.open(checkout / f"dist/{STEM}.tar.gz") as archive:
+        tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
+    assert tops == {"LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "src"}
+    constraints = ("--build-constraints", "constraints.txt")
+    run(UV, "build", "--quiet", "--wheel", *constraints, "--out-dir", tmp_path, folder=checkout)
+    (direct,) = tmp_path.glob("*.whl")
+    assert members(direct) == members(checkout / "dist" / direct.name)
+
+
+def test_the_wheel_works_in_an_environment_of_its_own(environment: Path, tmp_path: Path) -> None:
+    def command(*arguments: str, status: int = 0) -> str:
+        return run(environment / "hexa", *arguments, folder=tmp_path, status=status)
+
+    where = run(environment / "python", "-c", "import hexa; print(hexa.__file__)", folder=tmp_path)
+    assert Path(where.strip()).is_relative_to(environment.parent)
+    assert command("--version") == f"hexa {hexa.__version__}\n"
+    assert "digits-hexa-moco" in command("recipes")
+    command("pretrain", "digits-hexa-moco", "--epochs", "1", "--network.widths", "[8,16]", "--out", "run")
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert "knn" in command("evaluate", "knn", "run", "--data", "digits")
+    refusal = command("export", "run", "--to", "onnx", "--out", "run.onnx", status=2)
+    assert f"{environment}/python 'onnx>=1.17' 'onnxscript" in refusal
