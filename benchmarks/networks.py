@@ -10,9 +10,13 @@ from torch import Tensor, nn
 
 
 class EfficientNetLite0(nn.Module):
-    """EfficientNet-Lite0 trained on ImageNet with labels: normalised images -> maps [B, 1280, H / 32, W / 32]."""
+    """EfficientNet-Lite0 trained on ImageNet with labels: normalised images -> maps [B, 1280, H / 32, W / 32].
 
-    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    Images come as TensorFlow's networks want them, which the package does not say; timm's tf_efficientnet_lite0 does.
+    """
+
+    mean, std = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+    image_crop, image_interpolation = 0.875, "bicubic"
 
     def __init__(self, image_size: int) -> None:
         super().__init__()
@@ -57,4 +61,5 @@ def efficientnet_lite0_timm_small() -> nn.Module:
     found = load_backbone(weights())
     network = found.network
     network.mean, network.std, network.image_size = found.mean, found.std, 64
+    network.image_crop, network.image_interpolation = found.crop, found.interpolation
     return network

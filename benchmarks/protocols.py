@@ -1,11 +1,12 @@
 """Does a better backbone score better in every protocol? One backbone of each kind, on VOC07's subset and CIFAR-10.
 
-    python benchmarks/protocols.py --cifar10 parquet:PATH/cifar10 --voc voc:PATH/VOCdevkit --run RUN --result FILE
+    python benchmarks/protocols.py --cifar10 parquet:PATH/cifar10 --voc voc:PATH/VOCdevkit [--run RUN] --result FILE
 
-RUN is a finished cifar10-small-* run. It is compared with its own network before training, and with EfficientNet-Lite0
-trained on ImageNet with labels (benchmarks/networks.py), at 224 pixels on VOC and at 64 on CIFAR-10: by the package it
-comes from, and by timm's network with its weights. Fine-tuning is shortened to an epoch. Rows that FILE has already are
-kept, with the commit that made them; so a FILE is of one RUN.
+RUN is a finished cifar10-small-* run; without it, its rows in FILE stay as they are. It is compared with its own
+network before training, and with EfficientNet-Lite0 trained on ImageNet with labels (benchmarks/networks.py), at 224
+pixels on VOC and at 64 on CIFAR-10: by the package it comes from, and by timm's network with its weights. Fine-tuning
+is shortened to an epoch. Rows that FILE has already are kept, with the commit that made them; so a FILE is of one RUN.
+The seed is 0.
 """
 
 from __future__ import annotations
@@ -44,23 +45,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cifar10", required=True)
     parser.add_argument("--voc", required=True)
-    parser.add_argument("--run", required=True)
+    parser.add_argument("--run")
     parser.add_argument("--result", type=Path, required=True)
     given = parser.parse_args()
     from hexa.evaluation import evaluate
 
-    recipe = next(
-        line.split(": ")[1] for line in Path(given.run, "config.yaml").read_text().splitlines() if line[:7] == "recipe:"
-    )
-    ours = (("untrained", f"random:{given.run}"), (recipe, given.run))
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    rows: list[dict[str, Any]] = json.loads(given.result.read_text())["rows"] if given.result.exists() else []
+    stored = json.loads(given.result.read_text()) if given.result.exists() else {}
+    rows: list[dict[str, Any]] = stored.get("rows", [])
     have = {(row["backbone"], row["data"], row["asked"]) for row in rows}
     at_224 = ((SUPERVISED, PYTHON), (TIMM, networks.weights()))
     at_64 = ((SUPERVISED, f"{PYTHON}_small"), (TIMM, f"{PYTHON}_timm_small"))
+    ours = ours_of(given.run) if given.run else ()
     for data, protocols, others in ((given.voc, VOC, at_224), (given.cifar10, CIFAR, at_64)):
-        for name, backbone in (*ours, *others):
-            for protocol, options in protocols:
+        for protocol, options in protocols:
+            for name, backbone in (*ours, *others):
                 row = {
                     "backbone": name,
                     "data": data.partition(":")[0] + ":" + Path(data).name,
@@ -69,13 +68,30 @@ def main() -> None:
                 if tuple(row.values()) in have:
                     continue
                 begin = time.perf_counter()
-                found = evaluate(protocol, backbone, data, **options)
-                row |= {name: found[name] for name in ("protocol", "metrics", "notes")}
-                row |= {"seconds": round(time.perf_counter() - begin, 1), "commit": commit}
+                found = evaluate(protocol, backbone, data, seed=0, **options)
+                row |= {name: found[name] for name in ("protocol", "metrics", "notes", "transform")}
+                row |= {"preparation": found["backbone_facts"]["preparation"], "precision": found["precision"]}
+                row |= {"seconds": round(time.perf_counter() - begin, 1), "seed": 0, "commit": commit}
+                row["command"] = command(protocol, backbone, row["data"], options)
                 print(json.dumps(row), flush=True)
                 rows.append(row)
-                result = {"question": __doc__.splitlines()[0], "rows": rows}
+                result = {"question": __doc__.splitlines()[0], **stored, "rows": rows}
                 given.result.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def ours_of(run: str) -> tuple[tuple[str, str], ...]:
+    """A run and its untrained network."""
+    config = Path(run, "config.yaml").read_text().splitlines()
+    recipe = next(line.split(": ")[1] for line in config if line[:7] == "recipe:")
+    return (("untrained", f"random:{run}"), (recipe, run))
+
+
+def command(protocol: str, backbone: str, data: str, options: dict[str, Any]) -> str:
+    """What a user would type, without the folders of this machine."""
+    kind, colon, path = backbone.rpartition(":") if backbone.startswith("random:") else ("", "", backbone)
+    file = path if path.startswith("python:") else kind + colon + Path(path).name
+    values = (f"--{n} {','.join(map(str, v)) if isinstance(v, list) else v}" for n, v in options.items())
+    return " ".join(["hexa evaluate", protocol, file, "--data", data, *values])
 
 
 if __name__ == "__main__":

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Unpack
 
     from hexa.experiment import Experiment
+    from hexa.nn.preparation import Given
     from hexa.nn.pretrained import Backbone
 
 __version__ = "0.1.0"
@@ -43,17 +45,18 @@ def pretrain(
     return train(override(experiment, changes), run_folder(experiment, out))
 
 
-def load_backbone(spec: str | Path) -> Backbone:
+def load_backbone(spec: str | Path, **given: Unpack[Given]) -> Backbone:
     """The pre-trained network of a run folder, a file, or a name: images [B, 3, S, S] in [0, 1] -> features [B, D].
 
     `spec` is a run folder, a safetensors or checkpoint file, "timm:NAME", or "random:NAME" for a recipe or a network
     with untrained weights. Pixels are normalised inside. The state_dict is that of `.network`, the plain torch network,
-    and loads into timm's or torchvision's.
+    and loads into timm's or torchvision's. given: mean, std, size, crop or interpolation of the images, instead of what
+    the backbone comes with.
     Raises ValueError.
     """
     from hexa.nn.pretrained import load_backbone as load
 
-    return load(named(spec))
+    return load(named(spec), **given)
 
 
 def evaluate(protocol: str, backbone: str | Path | Backbone, data: str, **options: Any) -> dict[str, Any]:
@@ -67,13 +70,16 @@ def evaluate(protocol: str, backbone: str | Path | Backbone, data: str, **option
     return run(protocol, named(backbone, int(options.get("seed", 0))), data, **options)
 
 
-def embed(backbone: str | Path | Backbone, data: str, out: str | Path) -> Path:
-    """Write the features of every image to `out`, .npz or .parquet: features [N, D] float32, labels [N], paths [N]."""
+def embed(backbone: str | Path | Backbone, data: str, out: str | Path, **given: Unpack[Given]) -> Path:
+    """Write the features of every image to `out`, .npz or .parquet: features [N, D] float32, labels [N], paths [N].
+
+    given: as for `load_backbone`.
+    """
     from pathlib import Path as AnyPath
 
     from hexa.evaluation.embed import embed as run
 
-    run(named(backbone), data, AnyPath(out))
+    run(named(backbone), data, AnyPath(out), **given)
     return AnyPath(out)
 
 

@@ -91,10 +91,13 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     )
     sub.add_argument("--seed", metavar="N", type=int, default=0, help="of what the protocol draws; 0 if not given")
 
+    _preparation(sub)
+
     sub = command("embed", "write the features of every image, for search, clustering, plots")
     sub.add_argument("backbone", metavar="BACKBONE", help=BACKBONES)
     sub.add_argument("--data", metavar="SOURCE", required=True, help=SOURCES)
     sub.add_argument("--out", metavar="FILE", required=True, help=".npz or .parquet with features, labels, paths")
+    _preparation(sub)
 
     sub = command("visualize", "a picture: clean | perturbation | adversarial | cut-mixed, side by side")
     sub.add_argument("target", metavar="RUN|RECIPE", help="a run folder, or a recipe with fresh weights")
@@ -123,6 +126,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub.add_argument("run", metavar="RUN", help="a run folder, or any other backbone: " + BACKBONES)
     sub.add_argument("--to", metavar="FORMAT", required=True, help="torchvision, timm, safetensors, onnx or detectron2")
     sub.add_argument("--out", metavar="PATH", required=True)
+    _preparation(sub)
 
     sub = command(
         "reproduce",
@@ -177,6 +181,16 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub.add_argument("--out", metavar="FOLDER", default="runs/demo", help="runs/demo if not given")
     sub.add_argument("--epochs", metavar="N", type=int, help="of the recipes if not given")
     return parser, parsers
+
+
+def _preparation(sub: Parser) -> None:
+    """Options of commands that feed images to a backbone."""
+    own = "; what the backbone comes with if not given"
+    sub.add_argument("--mean", metavar="R,G,B", help="of each channel, pixels in [0, 1]" + own)
+    sub.add_argument("--std", metavar="R,G,B", help="of each channel" + own)
+    sub.add_argument("--size", metavar="N", help="side of the images in pixels" + own)
+    sub.add_argument("--crop", metavar="SHARE", help="of the shorter side, what the centre crop takes" + own)
+    sub.add_argument("--interpolation", metavar="NAME", help="bilinear or bicubic" + own)
 
 
 #: Commands that take fields or options of their own beyond those declared above.

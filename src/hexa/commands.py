@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hexa.experiment import Experiment
+    from hexa.nn.preparation import Given
 
 Fields = Mapping[str, str]
 
@@ -139,6 +140,7 @@ def evaluate(given: argparse.Namespace, extra: Fields) -> int:
             seed=given.seed,
             out=out,
             progress=progress,
+            **_prepared(given),
             **options,
         )
     figures = " · ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items())
@@ -161,8 +163,10 @@ def embed(given: argparse.Namespace, extra: Fields) -> int:
     from hexa import named
     from hexa.evaluation.embed import embed as run
 
-    made = run(named(given.backbone), given.data, out)
+    made = run(named(given.backbone), given.data, out, **_prepared(given))
     console = _console()
+    if made.preparation is not None:
+        console.print(f"note: {made.preparation}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"{made.num_images} × {made.num_features} features written to {out}", highlight=False)
     for problem in made.left_out[:20]:
         console.print(f"left out: {problem}", markup=False, highlight=False, soft_wrap=True)
@@ -223,7 +227,7 @@ def export(given: argparse.Namespace, extra: Fields) -> int:
     from hexa.nn.export import export as run
 
     out = Path(given.out)
-    checked = run(given.run, given.to, out)
+    checked = run(given.run, given.to, out, **_prepared(given))
     console = _console()
     console.print(f"written to {out}, loaded back and compared", highlight=False)
     for name, value in checked.items():
@@ -328,6 +332,17 @@ _SHORT = {
     "precision": "training.precision",
     "compile": "training.compile",
 }
+
+
+def _prepared(given: argparse.Namespace) -> Given:
+    """How a user wants images prepared, as typed."""
+    return {
+        "mean": given.mean,
+        "std": given.std,
+        "size": given.size,
+        "crop": given.crop,
+        "interpolation": given.interpolation,
+    }
 
 
 def _writable(path: str, *suffixes: str) -> Path:

@@ -194,34 +194,44 @@ class EvaluationTransform:
     """The one view of an image that evaluation sees (REFERENCE §7.1, §10.15).
 
     Takes uint8 [..., 3, H, W] to uint8 [..., 3, S, S]. Squares no larger than S are taken whole, as they are if they
-    have S pixels (CIFAR at 32, STL-10 at 96) and else enlarged. Of others the shorter side is resized to 256/224 · S
-    and the centre S × S is cut. Bilinear, antialiased.
+    have S pixels (CIFAR at 32, STL-10 at 96) and else enlarged. Of others the shorter side is resized to S / crop and
+    the centre S × S is cut: 256 and 224 as published. Bilinear or bicubic, antialiased.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, crop: float = 224 / 256, interpolation: str = "bilinear") -> None:
+        self.size, self.crop, self.interpolation = size, crop, interpolation
+
+    @property
+    def short(self) -> int:
+        """Pixels of the shorter side before the cut."""
+        return round(self.size / self.crop)
+
+    def takes_whole(self, height: int, width: int) -> bool:
+        """Whether nothing is cut from images of this size."""
+        return height == width <= self.size
 
     def __call__(self, images: Tensor) -> Tensor:
         single = images.ndim == 3
         batch = images[None] if single else images
         height, width = batch.shape[2:]
-        if height == width <= self.size:
-            out = _resize(batch, self.size, self.size)
+        if self.takes_whole(height, width):
+            out = _resize(batch, self.size, self.size, self.interpolation)
         else:
-            short = round(self.size * 256 / 224)
+            short = self.short
             resized_h = short if height <= width else int(short * height / width)
             resized_w = short if width <= height else int(short * width / height)
             top, left = round((resized_h - self.size) / 2), round((resized_w - self.size) / 2)
-            out = _resize(batch, resized_h, resized_w)[:, :, top : top + self.size, left : left + self.size]
+            resized = _resize(batch, resized_h, resized_w, self.interpolation)
+            out = resized[:, :, top : top + self.size, left : left + self.size]
         return out[0] if single else out
 
 
-def _resize(images: Tensor, height: int, width: int) -> Tensor:
+def _resize(images: Tensor, height: int, width: int, interpolation: str) -> Tensor:
     if images.shape[2:] == (height, width):
         return images
     if images.device.type == "cpu":  # on bytes four times as fast, and nearer to PIL, which published codes resize with
-        return functional.interpolate(images, (height, width), mode="bilinear", antialias=True)
-    floats = functional.interpolate(images.float(), (height, width), mode="bilinear", antialias=True)
+        return functional.interpolate(images, (height, width), mode=interpolation, antialias=True)
+    floats = functional.interpolate(images.float(), (height, width), mode=interpolation, antialias=True)
     return floats.round_().clamp_(0, 255).to(torch.uint8)
 
 

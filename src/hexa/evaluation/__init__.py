@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 
     from hexa.data import Source
     from hexa.evaluation.protocol import Progress, Task
+    from hexa.nn.preparation import Given
     from hexa.nn.pretrained import Backbone
 
 #: Options of every protocol, beside its own.
 COMMON = (
     *("preset", "test_data", "holdout", "seed", "out"),
+    *("mean", "std", "size", "crop", "interpolation"),
     *("device", "precision", "num_workers", "extraction_batch", "cached"),
 )
 
@@ -31,6 +33,11 @@ def evaluate(
     holdout: float | None = None,
     seed: int = 0,
     out: Path | str | None = None,
+    mean: object = None,
+    std: object = None,
+    size: object = None,
+    crop: object = None,
+    interpolation: object = None,
     device: str = "auto",
     precision: str = "auto",
     num_workers: int | None = None,
@@ -44,6 +51,8 @@ def evaluate(
     Fits on the split `train` of `data` and scores its split `test` (or `test_data`). holdout: score this share of the
     training images instead, drawn class by class from the seed, and fit on the rest: for searches that must not touch
     the test split; the protocol id says so. options: fields of the protocol, deviations from the preset are recorded.
+    mean, std, size, crop, interpolation: of the images, instead of what the backbone comes with (`Preparation`); they
+    count as deviations, and the protocol id names them.
     cached: features that another evaluation extracted serve again (HEXA_CACHE/features, at most HEXA_CACHE_GB).
     out: a JSON file. A run folder collects the result in results.json too. Raises UserError.
 
@@ -56,6 +65,7 @@ def evaluate(
     make_task = partial(
         _task,
         backbone=backbone,
+        given={"mean": mean, "std": std, "size": size, "crop": crop, "interpolation": interpolation},
         data=data,
         test_data=test_data,
         holdout=holdout,
@@ -86,8 +96,9 @@ def _measure(
     """`evaluate` in one process."""
     from hexa.config import UserError, nearest
     from hexa.data.known import known_as
-    from hexa.evaluation import results
+    from hexa.evaluation import results, transforms
     from hexa.evaluation.protocol import protocols
+    from hexa.nn.preparation import shown
     from hexa.nn.pretrained import describe
 
     known = protocols()
@@ -103,6 +114,9 @@ def _measure(
     if chosen.labels == "one" and fit.classes is None:
         several = ", ".join(name for name, other in known.items() if other.labels == "any")
         raise UserError(f"images of '{data}' show several classes, {protocol} needs one each; measure with {several}")
+    resized = loaded.deviations.keys() & {"size", "crop", "interpolation"}
+    if resized and chosen.resizes:
+        raise UserError(f"{protocol} resizes images by options of its own; leave out {', '.join(sorted(resized))}")
     begin = time.perf_counter()
     outcome = chosen.run(task, settings)
     guessing = 100 / len(class_names)
@@ -118,8 +132,10 @@ def _measure(
         for option, value in outcome.effective.items()
         if published[option] not in (None, value)  # none is as published for the data at hand
     }
+    deviations |= loaded.deviations
     identity = chosen.identity(name, used) + (f"-holdout{holdout:g}" if holdout else "")
-    facts = describe(loaded)
+    identity += "".join(f"-{name}{shown(value)}" for name, (_, value) in loaded.deviations.items())
+    facts, said = describe(loaded), loaded.preparation.said()
     result = {
         "protocol": f"{protocol}/{identity}",
         "preset": name,
@@ -139,12 +155,11 @@ def _measure(
             }
             for part, source in (("fit", fit), ("test", test))
         },
-        "transform": outcome.transform
-        or {"size": task.transform.size, "shorter_side": "256/224 of size", "interpolation": "bilinear, antialiased"},
+        "transform": outcome.transform or transforms.describe(task.transform, fit, test),
         "options": used.model_dump(mode="json"),
         "deviations": deviations,
         "details": outcome.details,
-        "notes": [*task.notes, *outcome.notes],
+        "notes": [*([said] if said else []), *task.notes, *outcome.notes],
         "seed": task.seed,
         "precision": task.precision,
         "versions": results.versions(),
@@ -160,6 +175,7 @@ def _measure(
 def _task(
     *,
     backbone: str | Path | Backbone,
+    given: Given,
     data: str,
     test_data: str | None,
     holdout: float | None,
@@ -172,13 +188,13 @@ def _task(
     **rest: Any,
 ) -> Task:
     """What `evaluate` was asked for, loaded. Raises UserError."""
-    from hexa.data.views import EvaluationTransform
     from hexa.evaluation.protocol import Task
+    from hexa.evaluation.transforms import transform_of
     from hexa.nn.pretrained import load_backbone
     from hexa.runtime import precision as precisions
 
     _check_common(holdout, precision, num_workers, extraction_batch, rest.get("cached"))
-    loaded = load_backbone(backbone, seed)
+    loaded = load_backbone(backbone, seed, **given)
     where = precisions.pick_device(device)
     fit, test, class_names = _sources(data, test_data, holdout, seed)
     return Task(
@@ -186,7 +202,7 @@ def _task(
         fit=fit,
         test=test,
         class_names=class_names,
-        transform=EvaluationTransform(loaded.image_size),
+        transform=transform_of(loaded),
         device=where,
         precision=precisions.resolve(precision, where, loaded if learns else None),  # type: ignore[arg-type]
         num_workers=num_workers,

@@ -244,4 +244,5 @@ PROTOCOL = Protocol(
     identity=_identity,
     labels="any",
     learns=True,
+    resizes=True,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Unpack
 
 import numpy as np
 import pyarrow
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.features import extract
+from hexa.nn.preparation import Given
 from hexa.nn.pretrained import Backbone, load_backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime.files import write_whole
@@ -23,12 +24,16 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Embedded:
-    """What was written: N features of so many numbers, and which images could not be read, a line each."""
+    """What was written: N features of so many numbers, and which images could not be read, a line each.
+
+    preparation: a sentence on how images were prepared, unless the backbone's own file says it.
+    """
 
     path: Path
     num_images: int
     num_features: int
     left_out: tuple[str, ...] = ()
+    preparation: str | None = None
 
 
 def embed(
@@ -40,16 +45,18 @@ def embed(
     precision: precisions.Precision = "auto",
     batch_size: int = 256,
     num_workers: int | None = None,
+    **given: Unpack[Given],
 ) -> Embedded:
     """Write features [N, D] float32, labels [N] where there are any, and paths [N] of all readable images.
 
     out: .npz (arrays `features`, `labels`, `paths`) or .parquet (a list column and two more). At once or not at all.
-    Without #split in `data`, the split train. Images that cannot be read are left out. Raises UserError.
+    Without #split in `data`, the split train. Images that cannot be read are left out.
+    given: mean, std, size, crop or interpolation instead of the backbone's own. Raises UserError.
     """
     out = Path(out)
     if out.suffix not in (".npz", ".parquet"):
         raise UserError(f"{out}: features are written as .npz or .parquet; end the name so")
-    loaded = load_backbone(backbone)
+    loaded = load_backbone(backbone, **given)
     source = open_source(data)
     where = precisions.pick_device(device)
     problems: dict[int, str] = {}
@@ -67,7 +74,7 @@ def embed(
     known = None if labels is None else labels.numpy()
     write_whole(out, lambda file: _write(file, out.suffix, features.numpy(), known, paths))
     left_out = tuple(f"{source.paths[position]}: {problems[position]}" for position in sorted(problems))
-    return Embedded(out, len(features), features.shape[1], left_out)
+    return Embedded(out, len(features), features.shape[1], left_out, loaded.preparation.said())
 
 
 def _write(file: BinaryIO, kind: str, features: Array, labels: Array | None, paths: Array) -> None:

@@ -18,6 +18,7 @@ from hexa.data.store import check_problems
 from hexa.data.views import EvaluationTransform
 from hexa.evaluation import cache
 from hexa.evaluation.protocol import Task
+from hexa.evaluation.transforms import transform_of
 from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
@@ -68,7 +69,7 @@ def extract(
     """
     device = torch.device(device)
     backbone.eval().to(device).to(memory_format=torch.channels_last)
-    transform = transform or EvaluationTransform(backbone.image_size)
+    transform = transform or transform_of(backbone)
     resolved = precisions.resolve(precision, device)
     features, labels, positions = [], [], []
     for images, wanted, index in evaluation_batches(

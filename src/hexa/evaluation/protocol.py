@@ -94,6 +94,8 @@ class Protocol:
     """What it can learn from: one class an image, [N], or any number of them too, [N, C]."""
     learns: bool = False
     """Whether the network itself is trained."""
+    resizes: bool = False
+    """Whether it brings images to their size itself, and not by the task's transform."""
 
     def options(
         self, preset: str | None, changes: Mapping[str, Any], common: Sequence[str] = ()

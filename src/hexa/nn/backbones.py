@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import cast
 
+import pydantic
 import timm
 import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from hexa.config import Config, UserError, nearest
-from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD
+from hexa.config import Config, UserError, nearest, reason
+from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Triple, mean_of, std_of
 
 
 class NetworkConfig(Config):
@@ -26,10 +27,13 @@ class NetworkConfig(Config):
     """small-resnet only: 2 halves the resolution at once, for speed."""
     options: dict[str, bool | int | float | str] = {}
     """What timm is to build otherwise, such as img_size: 32 and patch_size: 4 of a ViT for small images."""
-    mean: tuple[float, float, float] = IMAGENET_MEAN
+    mean: Triple = IMAGENET_MEAN
     """Mean of each channel over the data, pixels in [0, 1]."""
-    std: tuple[float, float, float] = IMAGENET_STD
+    std: Triple = IMAGENET_STD
     """Standard deviation of each channel."""
+
+    _mean = pydantic.field_validator("mean")(mean_of)
+    _std = pydantic.field_validator("std")(std_of)
 
 
 class SmallResNet(nn.Module):
@@ -107,8 +111,19 @@ def num_features(network: nn.Module) -> int:
     # MobileNetV3, GhostNet or VGG have after the pooling
     width = getattr(network, "head_hidden_size", getattr(network, "num_features", None))
     if not isinstance(width, int):
-        training = network.training
-        with torch.no_grad():
-            width = network.eval()(torch.zeros(2, 3, 64, 64)).shape[1]
-        network.train(training)
+        return num_features_at(network, 64)
     return width
+
+
+@torch.no_grad()
+def num_features_at(network: nn.Module, size: int) -> int:
+    """The width of the features of blank images of this size. Raises UserError if the network can't take them."""
+    training = network.training
+    where = next((value.device for value in network.parameters()), torch.device("cpu"))
+    try:
+        found = network.eval()(torch.zeros(2, 3, size, size, device=where))
+    except (RuntimeError, AssertionError, ValueError, TypeError) as error:
+        raise UserError(f"size {size}: the network can't take images of it ({reason(error)})") from None
+    finally:
+        network.train(training)
+    return int(found.shape[1])

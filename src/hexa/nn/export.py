@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import safetensors.torch
 import torch
@@ -18,6 +18,7 @@ from hexa.config import UserError, nearest
 from hexa.nn import arrays, backbones, onnx_file
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.key_names import of_detectron2, to_detectron2
+from hexa.nn.preparation import Given
 from hexa.nn.pretrained import Backbone, load_backbone, save_backbone
 from hexa.runtime.random import Stream
 
@@ -27,7 +28,7 @@ TOLERANCE = 1e-5
 ONNX_TOLERANCE = 1e-4
 
 
-def export(run: str | Path | Backbone, to: str, out: Path | str) -> dict[str, Any]:
+def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack[Given]) -> dict[str, Any]:
     """Write the backbone for `to`, load the file strictly into the plain network, and compare features.
 
     timm: the state of timm.create_model(NAME, num_classes=0) · torchvision: of torchvision.models.NAME with fc =
@@ -36,6 +37,7 @@ def export(run: str | Path | Backbone, to: str, out: Path | str) -> dict[str, An
     onnxruntime. A file named .safetensors also says in its metadata how to rebuild the network
     and how to normalise; any other name gives torch's own format, for plain networks only. A network with the
     small-image stem is compared in the plain one with that stem in place of its own; small-resnet in our own class.
+    given: mean, std, size, crop or interpolation instead of the backbone's own, for files that say how to feed it.
     Raises UserError; a file that was there before stays as it was, and nothing new is left behind.
 
     Returns what was checked: target, network (how to build it), tensors, largest_difference of features, bytes, and
@@ -53,7 +55,7 @@ def export(run: str | Path | Backbone, to: str, out: Path | str) -> dict[str, An
             raise UserError(f"--to {to}, {out.name}: a file for {target}, and no other, ends in {suffix}")
     if to == "onnx":
         onnx_file.check_packages()
-    backbone = load_backbone(run)
+    backbone = load_backbone(run, **given)
     config = backbone.network_config
     if config.name == "pixels" or (config.name == "python" and to != "onnx"):
         raise UserError(f"{run}: not a network that hexa can build; export a run or a file of weights")

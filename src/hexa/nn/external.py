@@ -13,27 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from hexa.config import UserError, nearest, reason
-from hexa.nn.layouts import triple
-from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD
+from hexa.nn.preparation import ASSUMED, DECLARED, Preparation, assumed
+
+#: Attributes by which a network says how to feed it, where they have another name than the field.
+_ATTRIBUTES = {"size": "image_size", "crop": "image_crop", "interpolation": "image_interpolation"}
 
 
 class External(nn.Module):
     """Somebody's network as a backbone: normalised images -> features [B, D]; maps [B, D, H, W] are averaged.
 
-    mean, std, image_size: what the network declares by attributes of these names, else ImageNet's and 224.
+    preparation: what the network declares by attributes mean, std, image_size, image_crop and image_interpolation; what
+    it does not declare is assumed, ImageNet's mean and std and 224.
     """
 
     def __init__(self, network: nn.Module, spec: str) -> None:
         super().__init__()
         self.network = network
-        try:
-            self.mean = triple(getattr(network, "mean", IMAGENET_MEAN))
-            self.std = triple(getattr(network, "std", IMAGENET_STD))
-            self.image_size = int(getattr(network, "image_size", 224))
-        except (TypeError, ValueError) as error:
-            raise UserError(
-                f"{spec}: mean and std must be three numbers each, and image_size one ({reason(error)})"
-            ) from None
+        self.preparation = _declared(network, spec)
         self.num_features = self._width(spec)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -43,7 +39,7 @@ class External(nn.Module):
     @torch.no_grad()
     def _width(self, spec: str) -> int:
         """The width of the features of two blank images. Raises UserError if that is not what comes out."""
-        images = torch.zeros(2, 3, self.image_size, self.image_size)
+        images = torch.zeros(2, 3, self.preparation.size, self.preparation.size)
         try:
             found: Any = self.network.eval()(images)
         except Exception as error:
@@ -56,6 +52,18 @@ class External(nn.Module):
                 f"{spec}: gave {what} for images {tuple(images.shape)}; features [B, D] or maps [B, D, H, W]"
             )
         return int(found.shape[1])
+
+
+def _declared(network: nn.Module, spec: str) -> Preparation:
+    """How the network says that images are prepared for it."""
+    values = assumed().values()
+    found = {name: getattr(network, _ATTRIBUTES.get(name, name), None) for name in values}
+    declared = {name: value for name, value in found.items() if value is not None}
+    origins = {name: DECLARED if name in declared else ASSUMED for name in values}
+    try:
+        return Preparation(**(values | declared), origins=origins)
+    except UserError as error:
+        raise UserError(f"{spec}: declares what can't be: {error}") from None
 
 
 def external(spec: str) -> External:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from dataclasses import replace
+from typing import NamedTuple
 
 import timm
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from hexa.config import UserError, nearest
 from hexa.nn import backbones, key_names
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.normalize import IMAGENET_STD
+from hexa.nn.preparation import Preparation, assumed, of_timm, published
 
 State = Mapping[str, Tensor]
 
@@ -23,7 +24,9 @@ PREFIXES = (
 )
 #: The head of SwAV's and DeepCluster-v2's code, which normalises with another deviation of red (D22).
 _SWAV_HEAD = "module.projection_head."
-_SWAV_STD = (0.228, 0.224, 0.225)
+_SWAV = published("SwAV and DeepCluster-v2", std=(0.228, 0.224, 0.225))
+#: Codes whose files are known by their prefix, and with them how they prepare images.
+_PUBLISHED = {"module.encoder_q.": published("MoCo and PCL"), "module.encoder.": published("SimSiam")}
 #: A classifier or projection head beside the backbone; its tensors are dropped.
 HEADS = ("fc.", "head.", "classifier.", "projection_head.", "prototypes.")
 #: Momentum twins of the encoder that is meant, by words of their names: they hold the same keys.
@@ -46,33 +49,52 @@ RESNETS = (
 EFFICIENTNETS = tuple(f"tf_efficientnet_lite{number}" for number in range(5))
 
 
-def foreign_state(state: State, where: str, name: str | None = None) -> tuple[NetworkConfig, dict[str, Tensor], str]:
-    """The network a state dict in somebody's layout belongs to, its backbone's tensors, and the prefix they had.
+class Foreign(NamedTuple):
+    """What a state dict in somebody's layout is: its network, how to feed it, its tensors, and the prefix they had."""
+
+    config: NetworkConfig
+    preparation: Preparation
+    state: dict[str, Tensor]
+    prefix: str
+
+
+def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
+    """The backbone in a state dict of somebody's layout.
 
     MoCo, PCL (`module.encoder_q.*`), SimSiam (`module.encoder.*`), SwAV and DeepCluster-v2 (`module.*`, prototypes),
     solo-learn (`backbone.*`), lightly (`backbone.0.*`), VISSL, Detectron2, EfficientNet-Lite, torchvision and timm are
-    recognised by their key names. name: the timm network, where the names alone don't tell it. Raises UserError if no
-    known network has these tensors.
+    recognised by their key names. name: the timm network, or one of its weights NAME.TAG, where the names alone don't
+    tell it. Images are prepared as published with MoCo, PCL, SimSiam, SwAV and DeepCluster-v2; by timm's configuration
+    of a named network and of EfficientNets; else as is assumed. Raises UserError if no known network has these tensors.
     """
     if key_names.is_efficientnet(state):
         return _efficientnet(state, where, name)
-    std = _SWAV_STD if any(key.startswith(_SWAV_HEAD) for key in state) else IMAGENET_STD
+    swav = any(key.startswith(_SWAV_HEAD) for key in state)
     state = key_names.plain(state)
     prefix = next((p for p in PREFIXES if f"{p}conv1.weight" in state), None)
     if prefix is None:
         prefix = next(p for p in PREFIXES if any(key.startswith(p) for key in state))
     kept = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
     kept = {key: value for key, value in kept.items() if not key.startswith(HEADS)}
-    if name is not None:
-        if name not in timm.list_models():
-            raise UserError(f"{where}#{name}: timm has no such network; {nearest(name, timm.list_models())}")
-        stem = kept.get("conv1.weight")
-        small = stem is not None and stem.shape[-1] == 3 and name in RESNETS
-        return NetworkConfig(name=name, small_stem=small, std=std), kept, prefix
-    return recognise(kept, where).model_copy(update={"std": std}), kept, prefix
+    stem = kept.get("conv1.weight")
+    small = stem is not None and stem.shape[-1] == 3
+    config = recognise(kept, where) if name is None else _named(name, small, where)
+    preparation = _SWAV if swav else _PUBLISHED.get(prefix)
+    preparation = preparation or (assumed() if name is None else of_timm(name))
+    if config.small_stem:  # nothing published is of images this small
+        preparation = replace(assumed(32), std=preparation.std)
+    return Foreign(config, preparation, kept, prefix)
 
 
-def _efficientnet(state: State, where: str, name: str | None) -> tuple[NetworkConfig, dict[str, Tensor], str]:
+def _named(name: str, small: bool, where: str) -> NetworkConfig:
+    """The timm network that a user named."""
+    plain = name.partition(".")[0]
+    if plain not in timm.list_models() or (plain != name and name not in timm.list_pretrained()):
+        raise UserError(f"{where}#{name}: timm has no such network; {nearest(name, timm.list_models())}")
+    return NetworkConfig(name=plain, small_stem=small and plain in RESNETS)
+
+
+def _efficientnet(state: State, where: str, name: str | None) -> Foreign:
     """As `foreign_state`, of a state with efficientnet_pytorch's names."""
     if name not in (None, *EFFICIENTNETS):
         raise UserError(f"{where}#{name}: an EfficientNet with these names is one of {', '.join(EFFICIENTNETS)}")
@@ -83,7 +105,7 @@ def _efficientnet(state: State, where: str, name: str | None) -> tuple[NetworkCo
         blocks = dict.fromkeys(".".join(key.split(".")[:3]) for key in own if key.startswith("blocks."))
         kept = key_names.of_efficientnet(state, list(blocks))
         if name is not None or _convolutions(kept) == _convolutions(own):
-            return config, kept, ""
+            return Foreign(config, of_timm(candidate), kept, "")
     raise UserError(f"{where}: an EfficientNet that is none of the known ({', '.join(EFFICIENTNETS)})")
 
 
@@ -184,10 +206,3 @@ def _is_further_branch(key: str, own: Mapping[str, Tensor]) -> bool:
 def _listed(keys: Sequence[str], most: int = 8) -> str:
     more = f" … ({len(keys)} in all)" if len(keys) > most else ""
     return ", ".join(keys[:most]) + more
-
-
-def triple(values: Sequence[float]) -> tuple[float, float, float]:
-    """Three numbers, one a channel."""
-    if len(values) != 3:
-        raise UserError(f"{list(values)} are not the three numbers, one a channel, that images need")
-    return cast(tuple[float, float, float], tuple(float(value) for value in values))

@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from textwrap import shorten
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from hexa.config import UserError
+
+Triple = tuple[float, float, float]
+
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+
+
+def mean_of(values: object) -> Triple:
+    """Three finite numbers, one a channel. Raises UserError."""
+    return _triple("mean", values, -math.inf)
+
+
+def std_of(values: object) -> Triple:
+    """Three finite numbers above 0, one a channel. Raises UserError."""
+    return _triple("std", values, 0)
+
+
+def _triple(name: str, values: object, above: float) -> Triple:
+    try:
+        numbers = [math.nan if isinstance(value, str | bool) else float(value) for value in cast(Any, values)]
+    except (TypeError, ValueError, OverflowError):
+        numbers = []
+    if len(numbers) != 3 or not all(above < number < math.inf for number in numbers):
+        kind = "three numbers" + (" above 0" if above == 0 else "")
+        raise UserError(f"{name} must be {kind}, one a channel, got {shorten(repr(values), 80, placeholder=' …')}")
+    return cast(Triple, tuple(numbers))
 
 
 class Normalize(nn.Module):

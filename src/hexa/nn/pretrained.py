@@ -8,7 +8,7 @@ import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import safetensors
 import safetensors.torch
@@ -21,8 +21,9 @@ from hexa.config import UserError, nearest, reason
 from hexa.nn import arrays, backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.external import external
-from hexa.nn.layouts import find_backbone, foreign_state, load_strictly, triple
+from hexa.nn.layouts import find_backbone, foreign_state, load_strictly
 from hexa.nn.normalize import Normalize
+from hexa.nn.preparation import CROP, Given, Preparation, of_timm
 from hexa.runtime.files import write_whole
 from hexa.runtime.random import Stream, global_draws
 
@@ -39,7 +40,8 @@ class Backbone(nn.Module):
 
     forward: images in [0, 1], [B, 3, S, S] -> features [B, num_features]; it normalises inside. `network` is the plain
     torchvision or timm network with the main batch-norms, of normalised images.
-    mean, std: of each channel. image_size: pixels it was trained at. info: recipe, encoder, branch, step …
+    mean, std: of each channel. image_size: pixels it was trained at. crop, interpolation: of the images it is evaluated
+    on, and origins: where these five come from (`Preparation`). info: recipe, encoder, branch, step …
     Its state_dict is that of `network`, under the plain key names, and loads into the plain network.
     """
 
@@ -51,11 +53,16 @@ class Backbone(nn.Module):
         image_size: int,
         network_config: NetworkConfig,
         info: Mapping[str, Any] | None = None,
+        crop: float = CROP,
+        interpolation: str = "bilinear",
+        origins: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         self.network = network
         self.normalize = Normalize(mean, std)
         self.mean, self.std, self.image_size = mean, std, image_size
+        self.crop, self.interpolation, self.origins = crop, interpolation, dict(origins or {})
+        self.deviations: dict[str, list[Any]] = {}
         self.network_config = network_config
         self.info: dict[str, Any] = dict(info or {})
         self.num_features = 3 * image_size**2 if network_config.name == "pixels" else backbones.num_features(network)
@@ -65,6 +72,33 @@ class Backbone(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.network(self.normalize(images))
         return features
+
+    @classmethod
+    def of(
+        cls, network: nn.Module, preparation: Preparation, config: NetworkConfig, info: Mapping[str, Any]
+    ) -> Backbone:
+        """The backbone that this network is if images are prepared so."""
+        given = preparation
+        config = config.model_copy(update={"mean": given.mean, "std": given.std})
+        how = (given.crop, given.interpolation, given.origins)
+        return cls(network, given.mean, given.std, given.size, config, info, *how)
+
+    @property
+    def preparation(self) -> Preparation:
+        """How images are prepared for it."""
+        return Preparation(self.mean, self.std, self.image_size, self.crop, self.interpolation, self.origins)
+
+    def prepared(self, **given: Unpack[Given]) -> Backbone:
+        """The same network, its images prepared as a user says; `deviations` holds {name: [before, after]}.
+
+        Raises UserError for values that can't be, and for a size that the network can't take.
+        """
+        preparation, deviations = self.preparation.changed(given)
+        made = Backbone.of(self.network, preparation, self.network_config, self.info)
+        made.deviations = self.deviations | deviations
+        if "size" in deviations and self.network_config.name != "pixels":
+            made.num_features = backbones.num_features_at(made.network, made.image_size)
+        return made.train(self.training)
 
     def content_hash(self) -> str:
         """SHA-256 over names and values of the network's state, the first 16 hexadecimal digits."""
@@ -115,11 +149,14 @@ def metadata_of(backbone: Backbone) -> dict[str, str]:
         "mean": json.dumps(backbone.mean),
         "std": json.dumps(backbone.std),
         "image_size": str(backbone.image_size),
+        "crop": json.dumps(backbone.crop),
+        "interpolation": backbone.interpolation,
+        "origins": json.dumps(backbone.preparation.origins),
         "info": json.dumps(backbone.info),
     }
 
 
-def load_backbone(spec: str | Path | Backbone, seed: int = 0) -> Backbone:
+def load_backbone(spec: str | Path | Backbone, seed: int = 0, **given: Unpack[Given]) -> Backbone:
     """The backbone that `spec` names, in eval mode.
 
     A run folder (its backbone.safetensors, or its newest good checkpoint while it trains) · a .safetensors file · a
@@ -127,22 +164,26 @@ def load_backbone(spec: str | Path | Backbone, seed: int = 0) -> Backbone:
     don't tell) · timm:NAME · random:NAME, the network of a run folder, of timm, or small-resnet-W-W-W, with weights
     drawn from `seed` · pixels:SIZE · python:MODULE:CALLABLE, a function that returns a network (`external.External`).
     Only tensors are read from files, never code: but `python:` runs the code it names. Raises UserError in one line.
+
+    given: mean, std, size, crop or interpolation of the images instead of the backbone's own (`Preparation`).
     """
-    if isinstance(spec, Backbone):
-        return spec
-    text = str(spec)
+    found = spec if isinstance(spec, Backbone) else _loaded(str(spec), seed).eval()
+    return found if all(value is None for value in given.values()) else found.prepared(**given)
+
+
+def _loaded(text: str, seed: int) -> Backbone:
     kind, _, name = text.partition(":")
     if kind == "random":
-        return _random(name, seed).eval()
+        return _random(name, seed)
     if kind == "pixels":
         return _pixels(name)
     if kind == "timm":
-        return _timm(name).eval()
+        return _timm(name)
     if kind == "python":
-        return _external(text).eval()
+        return _external(text)
     path = Path(text)
     if path.is_dir():
-        return _of_run(path).eval()
+        return _of_run(path)
     network = None
     if not path.exists() and "#" in path.name:
         file, _, network = text.rpartition("#")
@@ -153,12 +194,12 @@ def load_backbone(spec: str | Path | Backbone, seed: int = 0) -> Backbone:
             "file, timm:NAME or random:NAME"
         )
     if path.suffix == ".safetensors":
-        return _of_safetensors(path, network).eval()
+        return _of_safetensors(path, network)
     state = _tensors_of(path)
     run = path.absolute().parent.parent
     if path.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file():
-        return _of_checkpoint(path, state, run).eval()
-    return _of_state(state, str(path), network).eval()
+        return _of_checkpoint(path, state, run)
+    return _of_state(state, str(path), network)
 
 
 # -- by name ----------------------------------------------------------------------------------------------------------
@@ -171,8 +212,8 @@ def _random(name: str, seed: int) -> Backbone:
         config, size, _ = _config_of(Path(name))
     elif name.startswith("small-resnet-") and all(width.isdigit() for width in name.split("-")[2:]):
         config, size = NetworkConfig(name="small-resnet", widths=tuple(map(int, name.split("-")[2:]))), 32
-    elif name in timm.list_models():
-        config = NetworkConfig(name=name)
+    elif name in timm.list_models():  # fed as timm:NAME is, to be compared with it
+        return Backbone.of(_drawn(NetworkConfig(name=name), seed), of_timm(name), NetworkConfig(name=name), _from(seed))
     else:
         remedy = nearest(name, timm.list_models())
         raise UserError(f"random:{name}: neither a run folder, a timm network nor small-resnet-16-32-64; {remedy}")
@@ -181,9 +222,16 @@ def _random(name: str, seed: int) -> Backbone:
 
 def random_backbone(config: NetworkConfig, image_size: int, seed: int = 0) -> Backbone:
     """The network of `config` as it is before training, weights drawn from the seed."""
+    return Backbone(_drawn(config, seed), config.mean, config.std, image_size, config, _from(seed))
+
+
+def _drawn(config: NetworkConfig, seed: int) -> nn.Module:
     with global_draws(Stream(seed).child("random backbone")):
-        network = backbones.build(config)
-    return Backbone(network.eval(), config.mean, config.std, image_size, config, {"encoder": "random", "seed": seed})
+        return backbones.build(config).eval()
+
+
+def _from(seed: int) -> dict[str, Any]:
+    return {"encoder": "random", "seed": seed}
 
 
 def _pixels(size: str) -> Backbone:
@@ -204,16 +252,13 @@ def _timm(name: str) -> Backbone:
             f"timm:{name}: its weights are neither stored here nor could be fetched ({reason(error)}); "
             f"give a file of them, FILE#{name.split('.')[0]}, or random:{name.split('.')[0]} for the bare network"
         ) from None
-    given = timm.data.resolve_model_data_config(network)
-    mean, std = triple(given["mean"]), triple(given["std"])
-    config = NetworkConfig(name=name.split(".")[0], mean=mean, std=std)
-    return Backbone(network, mean, std, int(given["input_size"][-1]), config, {"encoder": f"timm:{name}"})
+    config = NetworkConfig(name=name.split(".")[0])
+    return Backbone.of(network, of_timm(name), config, {"encoder": f"timm:{name}"})
 
 
 def _external(spec: str) -> Backbone:
     network = external(spec)
-    config = NetworkConfig(name="python", mean=network.mean, std=network.std)
-    return Backbone(network, network.mean, network.std, network.image_size, config, {"encoder": spec})
+    return Backbone.of(network, network.preparation, NetworkConfig(name="python"), {"encoder": spec})
 
 
 # -- of files ---------------------------------------------------------------------------------------------------------
@@ -266,13 +311,20 @@ def _of_safetensors(path: Path, name: str | None = None) -> Backbone:
         return _of_state(state, str(path), name)
     try:
         config = NetworkConfig.model_validate_json(metadata["network"])
-        mean, std = triple(json.loads(metadata["mean"])), triple(json.loads(metadata["std"]))
-        size, info = int(metadata["image_size"]), dict(json.loads(metadata["info"]))
+        preparation = Preparation(
+            json.loads(metadata["mean"]),
+            json.loads(metadata["std"]),
+            int(metadata["image_size"]),
+            json.loads(metadata.get("crop", str(CROP))),
+            metadata.get("interpolation", "bilinear"),
+            dict(json.loads(metadata.get("origins", "{}"))),
+        )
+        info = dict(json.loads(metadata["info"]))
     except (KeyError, ValueError, TypeError) as error:
         raise UserError(f"{path}: its metadata does not say how to build the network ({reason(error)})") from None
     network = nn.Flatten() if config.name == "pixels" else backbones.build(config)
     load_strictly(network, state, str(path))
-    return Backbone(network, mean, std, size, config, info)
+    return Backbone.of(network, preparation, config, info)
 
 
 def _tensors_of(path: Path) -> State:
@@ -309,19 +361,20 @@ def _tensors_of(path: Path) -> State:
 
 def _of_state(state: State, where: str, name: str | None = None) -> Backbone:
     """The backbone of a state dict in somebody's layout."""
-    config, kept, prefix = foreign_state(state, where, name)
+    config, preparation, kept, prefix = foreign_state(state, where, name)
     network = backbones.build(config)
     load_strictly(network, kept, where)
-    size = 32 if config.small_stem else 224
-    return Backbone(network, config.mean, config.std, size, config, {"encoder": prefix.rstrip(".") or "state dict"})
+    return Backbone.of(network, preparation, config, {"encoder": prefix.rstrip(".") or "state dict"})
 
 
 def describe(backbone: Backbone) -> dict[str, Any]:
-    """What a result says of its backbone: hash, network, encoder, branch, step."""
+    """What a result says of its backbone: hash, network, encoder, branch, step; how images are prepared for it."""
+    preparation = backbone.preparation
     return {
         "hash": backbone.content_hash(),
         "network": backbone.network_config.name,
         "num_features": backbone.num_features,
         "image_size": backbone.image_size,
+        "preparation": {**preparation.values(), "from": dict(preparation.origins)},
         **{"encoder": "encoder", "branch": "main", **backbone.info},
     }
