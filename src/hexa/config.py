@@ -27,6 +27,9 @@ class ConfigError(UserError):
         self.problems = list(problems)
         super().__init__("; ".join(f"{path}: {message}" if path else message for path, message in self.problems))
 
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[tuple[str, str]]]]:
+        return type(self), (self.problems,)  # what pickle would pass is the message
+
     @classmethod
     def of(cls, error: pydantic.ValidationError) -> ConfigError:
         """pydantic's report in our words, with the paths of nested choices joined on."""
