@@ -33,6 +33,7 @@ ATTACKS = "2026-11-21-attacks-cifar10-small-6-epochs.json"
 EVERY = "2026-11-21-every-method-cifar10-small.json"
 PROTOCOLS = "2026-11-21-protocols.json"
 DETECTION = "2026-11-21-detect-voc07-subset.json"
+TORTURE = "2026-11-22-torture.json"
 COSTS = {
     "MoCo-v2, ResNet-18": "2026-11-21-schemes-cifar10-resnet18.json",
     "MoCo-v2, narrow": "2026-11-21-schemes-cifar10-small.json",
@@ -266,6 +267,17 @@ def costs() -> str:
     return table(rows, "terms", *found)
 
 
+def survived() -> str:
+    """What tests/torture counted: hostile inputs and faults by group."""
+    found = result(TORTURE)
+    parts = [f"Counted on {found['date']}, commit `{found['commit'][:7]}`:\n"]
+    for kind, *header in (("input", "hostile input", "tried", "survived"), ("fault", "fault", "tried", "nothing lost")):
+        counts = [(one["group"], one["tried"], one["survived"]) for one in found["groups"] if one["kind"] == kind]
+        counts.append(("**all**", sum(count[1] for count in counts), sum(count[2] for count in counts)))
+        parts.append(table([(name, f"{tried:,}", f"{kept:,}") for name, tried, kept in counts], *header))
+    return "\n".join(parts)
+
+
 def published_gains() -> str:
     """What the paper reports: linear classification on ImageNet, with hard examples beside without."""
     top1 = {(row.method, row.epochs): row.values[0] for row in published.LINEAR.rows}
@@ -298,6 +310,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "by-protocol": by_protocol,
     "by-detection": by_detection,
     "costs": costs,
+    "survived": survived,
     "published-gains": published_gains,
 }
 
