@@ -18,9 +18,11 @@ import yaml
 from torch import nn
 
 from hexa.config import UserError
+from hexa.nn import timm_weights
 from hexa.nn.backbones import NetworkConfig, SmallResNet, build, use_small_stem
 from hexa.nn.branch_norm import convert
-from hexa.nn.pretrained import Backbone, load_backbone, metadata_of, random_backbone, save_backbone
+from hexa.nn.metadata import metadata_of
+from hexa.nn.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.4, 0.5), std=(0.2, 0.25, 0.3))
 
@@ -356,6 +358,7 @@ def test_timm_weights_that_cannot_be_fetched_are_one_line(monkeypatch: pytest.Mo
         raise OSError("no route\nto host")
 
     monkeypatch.setattr(timm, "create_model", unreachable)
+    monkeypatch.setattr(timm_weights, "_answers", lambda address: True)
     with pytest.raises(
         UserError, match=r"timm:resnet18: its weights .*\(no route to host\).*random:resnet18"
     ) as caught:

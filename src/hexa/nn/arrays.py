@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections import OrderedDict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ import numpy as np
 import torch
 
 #: What numpy's own pickles call, whatever its version calls the module.
-_NUMPY = {
-    "_reconstruct": np.empty(1).__reduce__()[0],
-    "_frombuffer": np.empty(1).__reduce_ex__(5)[0],
-    "scalar": np.float64(0).__reduce__()[0],
-    "ndarray": np.ndarray,
-    "dtype": np.dtype,
-}
+_FROM_BUFFER = np.empty(1).__reduce_ex__(5)[0]
+_SCALAR = np.float64(0).__reduce__()[0]
+
+
+def _empty(*asked_for: Any) -> np.ndarray[Any, Any]:
+    """numpy's pickles begin with an array of no elements; the class itself, or another shape, would take any memory."""
+    return np.empty(0, np.uint8)
 
 
 def _bytes(text: str, encoding: str) -> bytes:
@@ -28,7 +29,10 @@ def _bytes(text: str, encoding: str) -> bytes:
     return text.encode("latin-1")
 
 
-class _Arrays(pickle.Unpickler):
+_NUMPY = {"_reconstruct": _empty, "ndarray": _empty, "_frombuffer": _FROM_BUFFER, "scalar": _SCALAR, "dtype": np.dtype}
+
+
+class _Arrays(pickle._Unpickler):  # the one in C makes room for as many objects as a file says it has
     """Knows arrays, numbers, texts, lists and dictionaries; whatever else a file asks for is refused."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -42,13 +46,16 @@ class _Arrays(pickle.Unpickler):
 
 
 def read(path: Path) -> Any:
-    """What the pickle holds, arrays of numbers as tensors. Raises pickle.UnpicklingError for anything that is code."""
-    return _tensors(_Arrays(io.BytesIO(path.read_bytes())).load())
+    """What the pickle holds. Raises pickle.UnpicklingError for anything that is code."""
+    return _Arrays(io.BytesIO(path.read_bytes())).load()
 
 
-def _tensors(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _tensors(one) for key, one in value.items()}
+def tensors(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The same with tensors in the place of arrays of numbers."""
+    return {name: _tensor(value) for name, value in values.items()}
+
+
+def _tensor(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
         return torch.from_numpy(value.copy())
     return value

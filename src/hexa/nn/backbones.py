@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import cast
+import inspect
+import re
+from typing import Annotated, cast
 
 import pydantic
 import timm
@@ -13,20 +15,24 @@ from torchvision.models.resnet import BasicBlock
 from hexa.config import Config, UserError, nearest, reason
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Triple, mean_of, std_of
 
+#: What a network may be made of: more would fill the memory, or take minutes to outline.
+_WIDEST, _DEEPEST = 4096, 512
+
 
 class NetworkConfig(Config):
     """The network that is trained, and the statistics its input is normalised with."""
 
-    name: str = "resnet50"
+    name: str = pydantic.Field(default="resnet50", max_length=100)
     """A timm model, or small-resnet for a network of `widths`."""
     small_stem: bool = False
     """For images of about 32 pixels: a 3×3 stem of stride 1 and no max-pool (REFERENCE §2.6). ResNets only."""
-    widths: tuple[int, ...] = ()
+    widths: tuple[Annotated[int, pydantic.Field(ge=1, le=_WIDEST)], ...] = pydantic.Field(default=(), max_length=8)
     """small-resnet only: channels of each stage, one basic block each."""
-    stem_stride: int = 1
+    stem_stride: int = pydantic.Field(default=1, ge=1, le=4)
     """small-resnet only: 2 halves the resolution at once, for speed."""
     options: dict[str, bool | int | float | str] = {}
-    """What timm is to build otherwise, such as img_size: 32 and patch_size: 4 of a ViT for small images."""
+    """What timm is to build otherwise, such as img_size: 32 and patch_size: 4 of a ViT for small images: parameters of
+    the network's own class."""
     mean: Triple = IMAGENET_MEAN
     """Mean of each channel over the data, pixels in [0, 1]."""
     std: Triple = IMAGENET_STD
@@ -83,14 +89,48 @@ def build(config: NetworkConfig) -> nn.Module:
 
 
 def plain_timm(config: NetworkConfig) -> nn.Module:
-    """timm's network of this name, with its options and stem, without classifier."""
+    """timm's network of this name, with its options and stem, without classifier.
+
+    Options come from files of strangers too. timm would also take names of files and addresses to load from: only
+    parameters of the network's own class get there. Raises UserError.
+    """
+    if config.options:
+        _check_options(config)
     try:
         network = cast(nn.Module, timm.create_model(config.name, num_classes=0, **config.options))
-    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+    except Exception as error:
         if not config.options:
             raise
-        raise UserError(f"network.options: {config.name} can't be built so ({' '.join(str(error).split())})") from None
+        raise UserError(f"network.options: {config.name} can't be built so ({reason(error)})") from None
     return use_small_stem(network, config.name) if config.small_stem else network
+
+
+def outline(config: NetworkConfig) -> nn.Module:
+    """The network with shapes and no memory, so that a file's tensors are compared before anything large is made."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        return build(config)
+
+
+#: Parameters of timm's classes that hexa sets itself, or that are no numbers.
+_SET = {"self", "num_classes", "in_chans", "device", "dtype", "cfg", "block", "block_args", "layers"}
+#: What the builders of timm's EfficientNets read beside.
+_FURTHER = {"bn_momentum", "bn_eps"}
+
+
+def _check_options(config: NetworkConfig) -> None:
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        plain = timm.create_model(config.name, num_classes=0)
+    parameters = inspect.signature(type(plain).__init__).parameters.values()
+    named = (one.name for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL))
+    known = ({*named} | _FURTHER) - _SET
+    for name, value in config.options.items():
+        if name not in known:
+            raise UserError(f"network.options: {name[:40]!r} is not an option of {config.name}; {nearest(name, known)}")
+        if isinstance(value, str) and not re.fullmatch(r"\w{1,40}", value):
+            raise UserError(f"network.options: {name} can't be {value[:40]!r}: a name or a number is needed")
+        most = _DEEPEST if name == "depth" else _WIDEST
+        if isinstance(value, int | float) and not abs(value) <= most:
+            raise UserError(f"network.options: {name} must be at most {most}, got {value}")
 
 
 def use_small_stem(network: nn.Module, name: str = "this network") -> nn.Module:

@@ -172,7 +172,7 @@ def _write(backbone: Backbone, path: Path) -> None:
 def _read(path: Path) -> dict[str, Tensor]:
     """The file as others read it: torch.load or safetensors' own load_file, no code of ours (but names for .pkl)."""
     if path.suffix == ".pkl":
-        return {of_detectron2(name): value for name, value in arrays.read(path)["model"].items()}
+        return {of_detectron2(name): value for name, value in arrays.tensors(arrays.read(path)["model"]).items()}
     if path.suffix == ".safetensors":
         return safetensors.torch.load_file(path)
     return cast(dict[str, Tensor], torch.load(path, weights_only=True))

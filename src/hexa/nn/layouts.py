@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -77,7 +77,7 @@ def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
     kept = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
     kept = {key: value for key, value in kept.items() if not key.startswith(HEADS)}
     stem = kept.get("conv1.weight")
-    small = stem is not None and stem.shape[-1] == 3
+    small = stem is not None and stem.shape[2:] == (3, 3)
     config = recognise(kept, where) if name is None else _named(name, small, where)
     preparation = _SWAV if swav else _PUBLISHED.get(prefix)
     preparation = preparation or (assumed() if name is None else of_timm(name))
@@ -100,8 +100,7 @@ def _efficientnet(state: State, where: str, name: str | None) -> Foreign:
         raise UserError(f"{where}#{name}: an EfficientNet with these names is one of {', '.join(EFFICIENTNETS)}")
     for candidate in EFFICIENTNETS if name is None else [name]:
         config = NetworkConfig(name=candidate)
-        with torch.device("meta"):
-            own = backbones.build(config).state_dict()
+        own = backbones.outline(config).state_dict()
         blocks = dict.fromkeys(".".join(key.split(".")[:3]) for key in own if key.startswith("blocks."))
         kept = key_names.of_efficientnet(state, list(blocks))
         if name is not None or _convolutions(kept) == _convolutions(own):
@@ -117,15 +116,14 @@ def recognise(state: State, where: str) -> NetworkConfig:
     """The ResNet whose convolutions have these names and shapes."""
     remedy = f"if timm has this network, name it: {where}#NETWORK"
     stem = state.get("conv1.weight")
-    if stem is None:
+    if stem is None or stem.ndim != 4:
         some = ", ".join(list(state)[:4])
         raise UserError(f"{where}: no ResNet by its key names ({some} …); {remedy}")
-    small = stem.shape[-1] == 3
+    small = stem.shape[2:] == (3, 3)
     given = _convolutions(state).items()
     for name in RESNETS:
         config = NetworkConfig(name=name, small_stem=small)
-        with torch.device("meta"):
-            own = backbones.build(config).state_dict()
+        own = backbones.outline(config).state_dict()
         wanted = _convolutions(own).items()
         if wanted == given:
             return config
@@ -166,18 +164,29 @@ def owner(path: str) -> str:
     return parts[-2] if len(parts) > 1 else "encoder"
 
 
-def load_strictly(network: nn.Module, state: State, where: str) -> None:
-    """Load a backbone's state; every key must match, and all that don't are listed in the UserError.
+def filled(config: NetworkConfig, state: State, where: str, check: Callable[[State], None]) -> nn.Module:
+    """The network with a backbone's state; every key must match, and all that don't are listed in the UserError.
 
     What may differ: a further batch-norm set (`bn1.aux.weight` beside `bn1.weight`) is dropped, and the counter
-    `num_batches_tracked`, which old files lack, stays 0.
+    `num_batches_tracked`, which old files lack, stays 0. check: raises for tensors that can't be used.
     """
-    own = network.state_dict()
+    outline = nn.Flatten() if config.name == "pixels" else backbones.outline(config)
+    own = outline.state_dict()
     plain = {key: value for key, value in state.items() if not _is_further_branch(key, own)}
     misfit = _misfit(own, plain)
     if misfit:
         raise UserError(f"{where}: not the state of this network: {misfit}")
-    network.load_state_dict({key: plain.get(key, value) for key, value in own.items()}, strict=True)
+    check(plain)
+    learnt = {name for name, _ in outline.named_parameters()}
+    for key, value in plain.items():
+        if own[key].is_floating_point() and not value.is_floating_point():
+            raise UserError(f"{where}: {key} holds {str(value.dtype).removeprefix('torch.')}, not real numbers")
+        # buffers of masks may be infinite
+        if (key in learnt or key.endswith(("running_mean", "running_var"))) and not value.isfinite().all():
+            raise UserError(f"{where}: {key} holds values that are not finite; take an earlier file")
+    network = nn.Flatten() if config.name == "pixels" else backbones.build(config)
+    network.load_state_dict(network.state_dict() | plain, strict=True)
+    return network
 
 
 def _misfit(own: State, given: State) -> str:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError, reason
-from hexa.nn.pretrained import Backbone, metadata_of
+from hexa.nn.metadata import metadata_of
+from hexa.nn.pretrained import Backbone
 from hexa.runtime.packages import import_extra
 
 #: What is larger does not fit into one file, which protobuf allows 2 GiB.
@@ -29,7 +30,7 @@ def write(backbone: Backbone, path: Path) -> int:
 
     Input `images`: float32 [batch, 3, S, S], RGB with pixels in [0, 1], S = image_size, any batch; normalisation is a
     part of the graph. Output `features`: float32 [batch, num_features]. The metadata say so, and what
-    `pretrained.metadata_of` says. Raises UserError if torch can't export this network.
+    `metadata.metadata_of` says. Raises UserError if torch can't export this network.
     """
     size = backbone.image_size
     if sum(value.nbytes for value in backbone.state_dict().values()) > _LARGEST:

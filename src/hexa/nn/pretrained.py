@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
-import safetensors
+import pydantic
 import safetensors.torch
 import timm
 import torch
 import yaml
 from torch import Tensor, nn
 
-from hexa.config import UserError, nearest, reason
-from hexa.nn import arrays, backbones
+from hexa.config import ConfigError, UserError, nearest, reason
+from hexa.nn import backbones, timm_weights, weight_files
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.external import external
-from hexa.nn.layouts import find_backbone, foreign_state, load_strictly
+from hexa.nn.layouts import filled, find_backbone, foreign_state
+from hexa.nn.metadata import metadata_of, of_metadata
 from hexa.nn.normalize import Normalize
 from hexa.nn.preparation import CROP, Given, Preparation, of_timm
+from hexa.nn.weight_files import Unreadable, Weights
 from hexa.runtime.files import write_whole
 from hexa.runtime.random import Stream, global_draws
 
-State = dict[str, Tensor]
 WEIGHTS = "backbone.safetensors"
-#: Where in a checkpoint the tensors lie, at any depth; the longest way is VISSL's.
-_INSIDE = ("state_dict", "classy_state_dict", "base_model", "model", "trunk", "method", "state")
-#: What torch's files begin with: a zip archive, or, from before torch 1.6, a pickle.
-_CHECKPOINTS = (b"PK", b"\x80")
 
 
 class Backbone(nn.Module):
@@ -102,11 +97,16 @@ class Backbone(nn.Module):
 
     def content_hash(self) -> str:
         """SHA-256 over names and values of the network's state, the first 16 hexadecimal digits."""
-        digest = hashlib.sha256()
-        for name, value in sorted(self.network.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return content_hash(self.network.state_dict())
+
+
+def content_hash(state: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names and values of a state, the first 16 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _plain_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
@@ -139,21 +139,6 @@ def _ordered(content: bytes) -> bytes:
     written = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     written += b" " * (-len(written) % 8)
     return len(written).to_bytes(8, "little") + written + content[end:]
-
-
-def metadata_of(backbone: Backbone) -> dict[str, str]:
-    """What a safetensors file says of its network: how to rebuild it, and how to feed it."""
-    return {
-        "format": "hexa backbone 1",
-        "network": backbone.network_config.model_dump_json(),
-        "mean": json.dumps(backbone.mean),
-        "std": json.dumps(backbone.std),
-        "image_size": str(backbone.image_size),
-        "crop": json.dumps(backbone.crop),
-        "interpolation": backbone.interpolation,
-        "origins": json.dumps(backbone.preparation.origins),
-        "info": json.dumps(backbone.info),
-    }
 
 
 def load_backbone(spec: str | Path | Backbone, seed: int = 0, **given: Unpack[Given]) -> Backbone:
@@ -195,11 +180,11 @@ def _loaded(text: str, seed: int) -> Backbone:
         )
     if path.suffix == ".safetensors":
         return _of_safetensors(path, network)
-    state = _tensors_of(path)
+    weights = weight_files.read(path)
     run = path.absolute().parent.parent
     if path.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file():
-        return _of_checkpoint(path, state, run)
-    return _of_state(state, str(path), network)
+        return _of_checkpoint(weights, path, run)
+    return _of_state(weights, network)
 
 
 # -- by name ----------------------------------------------------------------------------------------------------------
@@ -207,13 +192,15 @@ def _loaded(text: str, seed: int) -> Backbone:
 
 def _random(name: str, seed: int) -> Backbone:
     """The network of a run, of timm, or small-resnet-W-W-W, with weights drawn from the seed."""
-    size = 224
     if (Path(name) / "config.yaml").is_file():
         config, size, _ = _config_of(Path(name))
-    elif name.startswith("small-resnet-") and all(width.isdigit() for width in name.split("-")[2:]):
-        config, size = NetworkConfig(name="small-resnet", widths=tuple(map(int, name.split("-")[2:]))), 32
+    elif name.startswith("small-resnet-") and all(width.isdecimal() for width in name.split("-")[2:]):
+        try:
+            config, size = NetworkConfig(name="small-resnet", widths=tuple(map(int, name.split("-")[2:]))), 32
+        except pydantic.ValidationError as error:
+            raise ConfigError.of(error) from None
     elif name in timm.list_models():  # fed as timm:NAME is, to be compared with it
-        return Backbone.of(_drawn(NetworkConfig(name=name), seed), of_timm(name), NetworkConfig(name=name), _from(seed))
+        return _drawn(NetworkConfig(name=name), of_timm(name), seed)
     else:
         remedy = nearest(name, timm.list_models())
         raise UserError(f"random:{name}: neither a run folder, a timm network nor small-resnet-16-32-64; {remedy}")
@@ -222,16 +209,13 @@ def _random(name: str, seed: int) -> Backbone:
 
 def random_backbone(config: NetworkConfig, image_size: int, seed: int = 0) -> Backbone:
     """The network of `config` as it is before training, weights drawn from the seed."""
-    return Backbone(_drawn(config, seed), config.mean, config.std, image_size, config, _from(seed))
+    return _drawn(config, Preparation(config.mean, config.std, image_size), seed)
 
 
-def _drawn(config: NetworkConfig, seed: int) -> nn.Module:
+def _drawn(config: NetworkConfig, preparation: Preparation, seed: int) -> Backbone:
     with global_draws(Stream(seed).child("random backbone")):
-        return backbones.build(config).eval()
-
-
-def _from(seed: int) -> dict[str, Any]:
-    return {"encoder": "random", "seed": seed}
+        network = backbones.build(config)
+    return Backbone.of(network.eval(), preparation, config, {"encoder": "random", "seed": seed})
 
 
 def _pixels(size: str) -> Backbone:
@@ -243,16 +227,8 @@ def _pixels(size: str) -> Backbone:
 
 
 def _timm(name: str) -> Backbone:
-    if name not in timm.list_models() and name not in timm.list_pretrained():
-        raise UserError(f"timm:{name}: timm has no such model; {nearest(name, timm.list_models()).split(':')[0]}")
-    try:
-        network = timm.create_model(name, pretrained=True, num_classes=0)
-    except Exception as error:
-        raise UserError(
-            f"timm:{name}: its weights are neither stored here nor could be fetched ({reason(error)}); "
-            f"give a file of them, FILE#{name.split('.')[0]}, or random:{name.split('.')[0]} for the bare network"
-        ) from None
-    config = NetworkConfig(name=name.split(".")[0])
+    network = timm_weights.load(name)
+    config = NetworkConfig(name=name.partition(".")[0])
     return Backbone.of(network, of_timm(name), config, {"encoder": f"timm:{name}"})
 
 
@@ -271,23 +247,21 @@ def _of_run(folder: Path) -> Backbone:
         raise UserError(f"{folder}: neither {WEIGHTS} nor config.yaml is in it; give the folder of a run")
     for path in sorted((folder / "checkpoints").glob("step-*.pt"), reverse=True):
         try:
-            state = _tensors_of(path)
-        except UserError:
+            return _of_checkpoint(weight_files.read(path), path, folder)
+        except Unreadable:
             continue  # cut short or damaged: the one before it is kept for this
-        return _of_checkpoint(path, state, folder)
     raise UserError(f"{folder}: the run has no good checkpoint yet; go on with `hexa resume {folder}`")
 
 
-def _of_checkpoint(path: Path, state: State, folder: Path) -> Backbone:
+def _of_checkpoint(weights: Weights, path: Path, folder: Path) -> Backbone:
     """The backbone inside the state of a method; the run's config.yaml knows the network."""
     config, size, recipe = _config_of(folder)
-    network = backbones.build(config)
-    found, encoder = find_backbone(state, network, str(path))
-    load_strictly(network, found, str(path))
+    found, encoder = find_backbone(weights.state, backbones.outline(config), str(path))
+    network = filled(config, found, str(path), weights.check)
     step = path.stem.removeprefix("step-")
     info: dict[str, Any] = {"recipe": recipe, "encoder": encoder, "branch": "main", "checkpoint": path.name}
-    info |= {"step": int(step)} if step.isdigit() else {}
-    return Backbone(network, config.mean, config.std, size, config, info)
+    info |= {"step": int(step)} if step.isdecimal() else {}
+    return Backbone.of(network, Preparation(config.mean, config.std, size), config, info)
 
 
 def _config_of(folder: Path) -> tuple[NetworkConfig, int, str]:
@@ -296,74 +270,26 @@ def _config_of(folder: Path) -> tuple[NetworkConfig, int, str]:
     try:
         fields = yaml.safe_load(path.read_text())
         return NetworkConfig.model_validate(fields["network"]), int(fields["views"]["size"]), str(fields["recipe"])
-    except (yaml.YAMLError, OSError, ValueError, TypeError, KeyError) as error:
+    except (yaml.YAMLError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(f"{path}: not the config.yaml of a run ({reason(error)})") from None
 
 
 def _of_safetensors(path: Path, name: str | None = None) -> Backbone:
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (it is no mapping)
-    except (safetensors.SafetensorError, OSError) as error:
-        raise UserError(f"{path}: not a whole safetensors file ({error})") from None
-    if "network" not in metadata:
-        return _of_state(state, str(path), name)
-    try:
-        config = NetworkConfig.model_validate_json(metadata["network"])
-        preparation = Preparation(
-            json.loads(metadata["mean"]),
-            json.loads(metadata["std"]),
-            int(metadata["image_size"]),
-            json.loads(metadata.get("crop", str(CROP))),
-            metadata.get("interpolation", "bilinear"),
-            dict(json.loads(metadata.get("origins", "{}"))),
-        )
-        info = dict(json.loads(metadata["info"]))
-    except (KeyError, ValueError, TypeError) as error:
-        raise UserError(f"{path}: its metadata does not say how to build the network ({reason(error)})") from None
-    network = nn.Flatten() if config.name == "pixels" else backbones.build(config)
-    load_strictly(network, state, str(path))
-    return Backbone.of(network, preparation, config, info)
+    weights = weight_files.read(path)
+    if "network" not in weights.metadata:
+        return _of_state(weights, name)
+    config, preparation, info = of_metadata(weights.metadata, str(path))
+    if weights.metadata.get("content", content_hash(weights.state)) != content_hash(weights.state):
+        raise Unreadable(f"{path}: damaged: its tensors do not match the sum that it keeps of them")
+    return Backbone.of(filled(config, weights.state, str(path), weights.check), preparation, config, info)
 
 
-def _tensors_of(path: Path) -> State:
-    """All tensors of a checkpoint, by dotted name. Reads tensors only: a file that wants to run code is refused."""
-    try:
-        with path.open("rb") as file:
-            begin = file.read(40)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({reason(error)})") from None
-    # the page of an error, a pointer to where the file lies …
-    if path.suffix != ".pkl" and not begin.startswith(_CHECKPOINTS):
-        raise UserError(f"{path}: not a checkpoint: it begins with {begin!r}")
-    try:
-        data = arrays.read(path) if path.suffix == ".pkl" else torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        # what torch advises, to load it all the same, is not what we would have anybody do
-        named = re.search(r"GLOBAL ([\w.]+)|it names ([\w.]+)", str(error))
-        what = f" (it names {named[1] or named[2]})" if named else ""
-        raise UserError(
-            f"{path}: refused: it holds more than tensors and numbers, and reading that would run code{what}; "
-            "if you trust it, save its state_dict alone (see docs/faq.md)"
-        ) from None
-    except Exception as error:  # torch's reader raises whatever the damaged bytes lead it to
-        first = re.split(r"(?<=[.:]) ", reason(error))[0].rstrip(".:")
-        said = first if len(first) > 10 else "of no format that torch writes"
-        raise UserError(f"{path}: not a whole checkpoint ({said})") from None
-    while isinstance(data, Mapping) and (inner := next((k for k in _INSIDE if isinstance(data.get(k), Mapping)), None)):
-        data = data[inner]
-    state = {str(n): v for n, v in data.items() if isinstance(v, Tensor)} if isinstance(data, Mapping) else {}
-    if not state:
-        raise UserError(f"{path}: holds no tensors by name; give a checkpoint with a state_dict")
-    return state
-
-
-def _of_state(state: State, where: str, name: str | None = None) -> Backbone:
+def _of_state(weights: Weights, name: str | None = None) -> Backbone:
     """The backbone of a state dict in somebody's layout."""
-    config, preparation, kept, prefix = foreign_state(state, where, name)
-    network = backbones.build(config)
-    load_strictly(network, kept, where)
+    if not weights.state:
+        raise Unreadable(f"{weights.where}: holds no tensors")
+    config, preparation, kept, prefix = foreign_state(weights.state, weights.where, name)
+    network = filled(config, kept, weights.where, weights.check)
     return Backbone.of(network, preparation, config, {"encoder": prefix.rstrip(".") or "state dict"})
 
 
@@ -371,10 +297,10 @@ def describe(backbone: Backbone) -> dict[str, Any]:
     """What a result says of its backbone: hash, network, encoder, branch, step; how images are prepared for it."""
     preparation = backbone.preparation
     return {
+        **{"encoder": "encoder", "branch": "main", **backbone.info},  # a file's words do not hide what was found
         "hash": backbone.content_hash(),
         "network": backbone.network_config.name,
         "num_features": backbone.num_features,
         "image_size": backbone.image_size,
         "preparation": {**preparation.values(), "from": dict(preparation.origins)},
-        **{"encoder": "encoder", "branch": "main", **backbone.info},
     }

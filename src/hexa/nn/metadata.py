@@ -1,0 +1,64 @@
+"""What a safetensors file of ours says of its network: how to rebuild it, and how to feed it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hexa.config import UserError, reason
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.preparation import CROP, NAMES, Preparation
+
+if TYPE_CHECKING:
+    from hexa.nn.pretrained import Backbone
+
+#: Characters of a text that is taken from a file into results.
+_LONGEST = 300
+
+
+def metadata_of(backbone: Backbone) -> dict[str, str]:
+    """The metadata of a backbone's file. content: a sum of its tensors, by which damage is noticed."""
+    return {
+        "format": "hexa backbone 1",
+        "network": backbone.network_config.model_dump_json(),
+        "mean": json.dumps(backbone.mean),
+        "std": json.dumps(backbone.std),
+        "image_size": str(backbone.image_size),
+        "crop": json.dumps(backbone.crop),
+        "interpolation": backbone.interpolation,
+        "origins": json.dumps(backbone.preparation.origins),
+        "info": json.dumps(backbone.info),
+        "content": backbone.content_hash(),
+    }
+
+
+def of_metadata(metadata: Mapping[str, str], where: str) -> tuple[NetworkConfig, Preparation, dict[str, Any]]:
+    """Network, preparation and info that a file's metadata tell; older files lack some. Raises UserError."""
+    try:
+        return (
+            NetworkConfig.model_validate_json(metadata["network"]),
+            Preparation(
+                json.loads(metadata["mean"]),
+                json.loads(metadata["std"]),
+                int(metadata["image_size"]),
+                json.loads(metadata.get("crop", str(CROP))),
+                metadata.get("interpolation", "bilinear"),
+                {name: str(origin) for name, origin in _plain(metadata.get("origins", "{}")).items() if name in NAMES},
+            ),
+            _plain(metadata["info"]),
+        )
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        said = f"it lacks {error}" if isinstance(error, KeyError) else reason(error)
+        raise UserError(f"{where}: its metadata does not say how to build the network ({said})") from None
+
+
+def _plain(text: str) -> dict[str, Any]:
+    """The short texts and finite numbers of a JSON object: what results and tables can show."""
+    return {
+        name: value
+        for name, value in dict(json.loads(text)).items()
+        if (isinstance(value, str) and len(value) <= _LONGEST and value.isprintable())
+        or (isinstance(value, int | float) and math.isfinite(value))
+    }
