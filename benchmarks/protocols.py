@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,6 @@ def main() -> None:
         line.split(": ")[1] for line in Path(given.run, "config.yaml").read_text().splitlines() if line[:7] == "recipe:"
     )
     ours = (("untrained", f"random:{given.run}"), (recipe, given.run))
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     rows: list[dict[str, Any]] = json.loads(given.result.read_text())["rows"] if given.result.exists() else []
     have = {(row["backbone"], row["data"], row["asked"]) for row in rows}
     at_224 = ((SUPERVISED, PYTHON), (TIMM, networks.weights()))
@@ -71,7 +69,7 @@ def main() -> None:
                 begin = time.perf_counter()
                 found = evaluate(protocol, backbone, data, **options)
                 row |= {name: found[name] for name in ("protocol", "metrics", "notes")}
-                row |= {"seconds": round(time.perf_counter() - begin, 1), "commit": commit}
+                row |= {"seconds": round(time.perf_counter() - begin, 1), "commit": found["commit"]}
                 print(json.dumps(row), flush=True)
                 rows.append(row)
                 result = {"question": __doc__.splitlines()[0], "rows": rows}
