@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,6 @@ def main() -> None:
     from hexa.evaluation import evaluate
 
     torch.set_num_threads(1)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     rows: list[dict[str, Any]] = json.loads(given.result.read_text())["rows"] if given.result.exists() else []
     for preset in given.presets:
         for name, backbone in (BACKBONES | (OURS if given.run else {})).items():
@@ -72,7 +70,7 @@ def main() -> None:
                     "precision": found["precision"],
                     "seed": found["seed"],
                     "cpu_seconds": round(time.process_time() - begin, 1),
-                    "commit": commit,
+                    "commit": found["commit"],
                 }
             )
             print(json.dumps(rows[-1]), flush=True)

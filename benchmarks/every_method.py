@@ -49,14 +49,20 @@ def carry_out(job: dict[str, Any], given: argparse.Namespace) -> None:
     import hexa.recipes
     from hexa.evaluation import evaluate
     from hexa.experiment import override
-    from hexa.training.run import pretrain
+    from hexa.reporting.runs import read_run
+    from hexa.training.run import pretrain, resume
 
     torch.set_num_threads(1)
     changes = {**QUIET, "data": given.data, "epochs": job["epochs"], "seed": job["seed"]}
     experiment = override(hexa.recipes.get(job["recipe"]), changes)
-    begin = time.perf_counter()
-    run = pretrain(experiment, given.out / job["name"])
-    job["pretrain_seconds"] = time.perf_counter() - begin
+    run = given.out / job["name"]
+    if (run / "config.yaml").exists():
+        resume(run)
+    else:
+        pretrain(experiment, run)
+    made = read_run(run)  # by its journal's clock, which goes on where a run does
+    job |= {"pretrain_seconds": made.seconds, "interruptions": made.interruptions}
+    job["commits"] = [one.get("commit") for one in (made.environment, *made.resumptions)]
     found = evaluate("knn", str(run), given.data, seed=job["seed"])
     job["knn"], job["protocol"] = found["metrics"]["top1"], found["protocol"]
     (given.out / f"{job['name']}.json").write_text(json.dumps(job))
@@ -125,8 +131,6 @@ def main() -> None:
             "epochs": these[0]["epochs"],
             "untrained": before[these[0]["method"]],
         }
-    for row in rows:
-        row["commit"] = json.loads((given.out / row["name"] / "environment.json").read_text())["commit"]
     result = {"question": __doc__.splitlines()[0], "summary": summary}
     text = json.dumps({**result, "runs": rows}, indent=1)
     if given.result:

@@ -5,7 +5,8 @@
 Every arm first looks for its own learning rate, by the same short search on a held-out tenth of the *training*
 images; test images are scored once, at the end. Then every arm trains with every seed: for all epochs, and for as many
 as cost the time of the plain arm (its relative cost comes from `hexa benchmark`). Every job is stored when it is done,
-so the script goes on where it stopped. The result file names recipe, commit, seeds, machine and every single score.
+so the script goes on where it stopped. The result file names recipes, seeds, machine and every single run: its score,
+the commit that made it, its time, and how often it was interrupted, which makes its time a sum over sessions.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def carry_out(job: dict[str, Any], given: argparse.Namespace) -> None:
     import hexa.recipes
     from hexa.evaluation import evaluate
     from hexa.experiment import override
+    from hexa.reporting.runs import read_run
     from hexa.training.run import pretrain, resume
 
     torch.set_num_threads(1)
@@ -88,12 +90,13 @@ def carry_out(job: dict[str, Any], given: argparse.Namespace) -> None:
         changes |= {f"hard_examples.adversarial.{name}": value for name, value in ATTACKS.get(job["arm"], {}).items()}
     experiment = override(hexa.recipes.get(FAMILIES[given.family][job["arm"]]), changes)
     run = out / job["name"]
-    begin = time.perf_counter()
     if (run / "config.yaml").exists():
         resume(run)
     else:
         pretrain(experiment, run)
-    job["pretrain_seconds"] = time.perf_counter() - begin
+    made = read_run(run)  # by its journal's clock, which goes on where a run does
+    job |= {"pretrain_seconds": made.seconds, "interruptions": made.interruptions}
+    job["commits"] = [one.get("commit") for one in (made.environment, *made.resumptions)]
     options: dict[str, Any] = {"holdout": 0.1} if job["phase"] == "search" else {}
     for protocol in ("knn", "probe"):
         if job["phase"] == "search" and protocol == "probe":
@@ -194,7 +197,6 @@ def main() -> None:
         for epochs in dict.fromkeys([given.epochs, shorter.get(arm, given.epochs)])
     ]  # fmt: skip
     final = run_all(jobs, given)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     import torch
 
     result = {
@@ -205,8 +207,8 @@ def main() -> None:
         ),
         "recipes": FAMILIES[given.family],
         "rates": rates, "seeds": given.seeds, "epochs": given.epochs, "epochs_at_equal_time": shorter,
-        "commit": commit, "machine": {"processor": platform.processor() or platform.machine(), "threads_per_run": 1,
-                                      "torch": torch.__version__},
+        "machine": {"processor": platform.processor() or platform.machine(), "threads_per_run": 1,
+                    "torch": torch.__version__},
         "summary": summary(final), "search": search, "runs": final,
     }  # fmt: skip
     text = json.dumps(result, indent=1)

@@ -37,7 +37,7 @@ from hexa.data.views import EvaluationTransform
 from hexa.evaluation.features import Subset, extract
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import Backbone, random_backbone
-from hexa.training.journal import commit
+from hexa.runtime.checkout import commit
 
 SMALL = NetworkConfig(name="small-resnet", widths=(16, 32, 64, 128))
 #: (source, network, size, images)
@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("--result", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    code = commit()
     sources = {
         "cifar10": open_source(f"parquet:{given.data / 'cifar10'}", "test"),
         "voc07": open_source(f"voc:{given.data / 'voc2007' / 'VOCdevkit'}", "test"),
@@ -112,7 +113,7 @@ def main() -> None:
     report = {
         "script": "extraction.py",
         "date": date.today().isoformat(),
-        "commit": commit(),
+        "commit": code,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, one thread and {given.workers} workers used",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "batch": BATCH,

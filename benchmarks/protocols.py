@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,6 @@ def main() -> None:
     given = parser.parse_args()
     from hexa.evaluation import evaluate
 
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     stored = json.loads(given.result.read_text()) if given.result.exists() else {}
     rows: list[dict[str, Any]] = stored.get("rows", [])
     have = {(row["backbone"], row["data"], row["asked"]) for row in rows}
@@ -71,7 +69,7 @@ def main() -> None:
                 found = evaluate(protocol, backbone, data, seed=0, **options)
                 row |= {name: found[name] for name in ("protocol", "metrics", "notes", "transform")}
                 row |= {"preparation": found["backbone_facts"]["preparation"], "precision": found["precision"]}
-                row |= {"seconds": round(time.perf_counter() - begin, 1), "seed": 0, "commit": commit}
+                row |= {"seconds": round(time.perf_counter() - begin, 1), "seed": 0, "commit": found["commit"]}
                 row["command"] = command(protocol, backbone, row["data"], options)
                 print(json.dumps(row), flush=True)
                 rows.append(row)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import time
 from pathlib import Path
 
@@ -28,10 +27,9 @@ def main() -> None:
     begin, before = time.perf_counter(), os.times()
     found = evaluate("svm", given.backbone, given.voc, preset="goyal")
     seconds, after = time.perf_counter() - begin, os.times()
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     result = {
         "question": __doc__.splitlines()[0],
-        "commit": commit,
+        "commit": found["commit"],
         "backbone": given.backbone,
         "protocol": found["protocol"],
         "images": [part["images"] for part in found["data_facts"].values()],

@@ -25,7 +25,7 @@ ALLOWED = {
     "methods": {"config", "runtime", "core", "nn", "ops"},
     "hard_examples": {"config", "runtime", "core", "nn", "ops"},
     "evaluation": {"config", "runtime", "data", "nn", "ops"},
-    "experiment": {"config", "core", "data", "nn", "training"},
+    "experiment": {"config", "runtime", "core", "data", "nn", "training"},
     "training": {"config", "runtime", "core", "data", "nn", "experiment", "evaluation", "reporting", "methods"},
     "reporting": {
         "config",

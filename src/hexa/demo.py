@@ -16,6 +16,8 @@ from hexa.evaluation import evaluate
 from hexa.experiment import Experiment, override
 from hexa.experiment import load as load_experiment
 from hexa.reporting.report import report
+from hexa.runtime.alone import alone
+from hexa.training.folder import LOCK, is_ours, mine
 from hexa.training.run import pretrain, resume
 
 ARMS = {"MoCo-v2": "digits-moco-v2", "HEXA-MoCo": "digits-hexa-moco"}
@@ -37,9 +39,14 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
     """Pre-train both, evaluate all four, print the table, write `out`/report.html. Returns the rows of the table.
 
     A run of the same experiment that is there already is gone on with, so that a second demo ends at once; one of
-    another experiment is replaced. Raises UserError for a folder in the way that holds something else.
+    another experiment is replaced. Raises UserError for a folder in the way that holds something else, and if another
+    demo is under way there.
     """
-    console = console or Console()
+    with alone(out / LOCK, f"runs the demo in {out} already; wait until it ends, or give another --out"):
+        return _demo(out, epochs, console or Console())
+
+
+def _demo(out: Path, epochs: int | None, console: Console) -> list[Row]:
     folders = {name: out / recipe for name, recipe in ARMS.items()}
     experiments = {name: _experiment(recipe, epochs) for name, recipe in ARMS.items()}
     for name, folder in folders.items():
@@ -73,7 +80,8 @@ def _clear(folder: Path, experiment: Experiment) -> None:
     if not folder.exists():
         return
     if not config.is_file():
-        raise UserError(f"{folder}: holds something else than a run; choose another --out")
+        is_ours(folder)  # says what is wrong with it, unless it is as good as empty
+        return
     try:
         if load_experiment(config) == experiment:
             return
@@ -82,7 +90,8 @@ def _clear(folder: Path, experiment: Experiment) -> None:
     stored = yaml.safe_load(config.read_text())
     if not isinstance(stored, dict) or stored.get("recipe") != experiment.recipe:
         raise UserError(f"{folder}: holds a run of another recipe; choose another --out")
-    shutil.rmtree(folder)
+    with mine(folder):  # nobody trains it
+        shutil.rmtree(folder)
 
 
 def _row(name: str, backbone: str) -> Row:

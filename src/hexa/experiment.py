@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from hexa.config import Config, ConfigError, UserError, choices, choose, nearest
 from hexa.core import HardExampleConfig, MethodConfig, ObjectiveConfig
 from hexa.data.views import ViewsConfig
 from hexa.nn.backbones import NetworkConfig
+from hexa.runtime.files import write_whole
 from hexa.training.config import TrainingConfig
 from hexa.training.monitor import MonitorConfig
 from hexa.training.optimizers import OptimizerConfig
@@ -158,6 +158,4 @@ def load(path: Path | str) -> Experiment:
 def dump(experiment: Experiment, path: Path) -> None:
     """Write the complete experiment as YAML, at once or not at all."""
     text = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    write_whole(path, lambda file: file.write(text.encode()))

@@ -49,7 +49,7 @@ def trainer(folder: Path, loader: ToyLoader) -> Trainer:
     made = Trainer(objective, optimizer, loader, plan, torch.device("cpu"), folder=folder)
     if processes.is_main():
         folder.mkdir()
-        made.journal = Journal(folder, tensorboard=False)
+        made.journal = Journal(folder)
     return made
 
 

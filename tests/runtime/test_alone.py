@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,17 @@ from hexa.runtime.alone import alone
 with alone(Path(sys.argv[1]), "works"):
     print("held", flush=True)
     sys.stdin.read()
+"""
+FORK = """
+import os, sys
+from pathlib import Path
+from hexa.runtime.alone import alone
+with alone(Path(sys.argv[1]), "works"):
+    child = os.fork()
+    if child:
+        print(child, flush=True)
+    sys.stdin.read()
+    os._exit(0)
 """
 CHILD = """
 import signal, sys
@@ -48,6 +62,81 @@ def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
         assert lock.read_text().startswith(f"{os.getpid()} on ")
     with alone(lock, "works"):
         pass
+
+
+def test_nothing_is_left_behind_but_what_others_put_there(tmp_path: Path) -> None:
+    with alone(tmp_path / "new" / "deep" / "lock", "works"):
+        assert (tmp_path / "new" / "deep" / "lock").exists()
+    assert list(tmp_path.iterdir()) == []
+    with alone(tmp_path / "new" / "deep" / "lock", "works"):
+        (tmp_path / "new" / "file").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["new", "file"]
+    (tmp_path / "empty").mkdir()
+    with alone(tmp_path / "empty" / "lock", "works"):
+        pass
+    assert (tmp_path / "empty").is_dir()  # it was there before
+    with alone(tmp_path / "new" / "lock", "works"):
+        shutil.rmtree(tmp_path / "new")
+
+
+def test_threads_of_one_process_keep_each_other_out(tmp_path: Path) -> None:
+    inside, most, done = 0, 0, []
+
+    def work() -> None:
+        nonlocal inside, most
+        with alone(tmp_path / "new" / "lock", "works", patience=60):
+            inside += 1
+            most = max(most, inside)
+            inside -= 1
+        done.append(True)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(done), most) == (8, 1)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_children_that_outlive_the_holder_do_not_hold_it(tmp_path: Path) -> None:
+    """As those that decode images do when the training is killed."""
+    lock = tmp_path / "lock"
+    holder = subprocess.Popen([sys.executable, "-c", FORK, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    child = int(holder.stdout.readline())
+    holder.kill()
+    holder.wait()
+    os.kill(child, 0)  # it lives
+    with alone(lock, "works"):
+        assert lock.read_text().startswith(f"{os.getpid()} on ")
+    assert holder.stdin is not None
+    holder.stdin.close()  # which ends it
+    holder.stdout.close()
+
+
+def test_a_disk_without_locks_is_said_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuses)
+    said: list[str] = []
+    with alone(tmp_path / "new" / "lock", "works", say=said.append), alone(tmp_path / "new" / "lock", "works"):
+        assert list((tmp_path / "new").iterdir()) == []
+    assert len(said) == 1
+    assert "no file locks" in said[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
+    """Whoever hands over a run folder must not choose a file to be overwritten."""
+    (tmp_path / "precious").write_text("content")
+    for target in (tmp_path / "precious", tmp_path / "missing" / "deep"):
+        (tmp_path / "lock").symlink_to(target)
+        with pytest.raises(OSError, match="lock"), alone(tmp_path / "lock", "works"):
+            pass
+        (tmp_path / "lock").unlink()
+    assert (tmp_path / "precious").read_text() == "content"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's end on Linux alone")

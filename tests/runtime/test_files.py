@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from hexa.evaluation import results
 from hexa.reproduce import storage
-from hexa.runtime.files import write_whole
+from hexa.runtime.files import describe, sweep, write_whole
 
 
 def test_a_failed_write_leaves_the_file_as_it_was(tmp_path: Path) -> None:
@@ -19,6 +21,42 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path: Path) -> None:
         write_whole(path, lambda file: file.write(b"x" * (1 // 0)))
     assert path.read_bytes() == b"before"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    def full(file: BinaryIO) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def foreign(file: BinaryIO) -> None:
+        """As torch does: an error of its own after that of the system."""
+        try:
+            full(file)
+        finally:
+            raise RuntimeError("unexpected pos 768 vs 662")
+
+    for write in (full, foreign):
+        with pytest.raises(OSError, match="No space") as caught:
+            write_whole(tmp_path / "file", write)
+        assert caught.value.filename == str(tmp_path / "file")
+        assert describe(caught.value) == f"{tmp_path / 'file'}: the disk is full; make room"
+    try:
+        raise OSError(errno.ENOSPC, "not of the writing")
+    except OSError:
+        with pytest.raises(ZeroDivisionError):
+            write_whole(tmp_path / "file", lambda file: file.write(b"x" * (1 // 0)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_killed_processes_left_is_swept_away(tmp_path: Path) -> None:
+    left = [".one.json.123.tmp", ".two[1].pt.4.tmp", ".two[1].pt.55.tmp"]
+    kept = ["one.json", ".one.json.tmp", ".one.json.12a.tmp", "one.json.123.tmp", ".one.json.123.tmp.bak"]
+    for name in left + kept:
+        (tmp_path / name).touch()
+    sweep(tmp_path, "two[1].pt", "absent")
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, left[0]}
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(kept)
+    sweep(tmp_path / "absent")
 
 
 @pytest.mark.parametrize("kind", ["study", "result"])

@@ -98,7 +98,7 @@ def trainer(
     )
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        made.journal = Journal(folder, 0 if state is None else state["step"], tensorboard=False)
+        made.journal = Journal(folder, 0 if state is None else state["step"])
     if state is not None:
         with torch.no_grad():  # whatever the fresh weights are, they must not matter
             for p in model.parameters():

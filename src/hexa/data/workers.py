@@ -39,6 +39,10 @@ def choose_workers(asked: int | None, device: torch.device) -> int:
     return max(1, min(_MOST_WORKERS, cores // 2 if device.type == "cpu" else cores - 1))
 
 
+class WorkerEnded(UserError):
+    """A worker process was killed, or died of what it read."""
+
+
 @dataclass
 class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
     """What is to be cut for part `p` of step `n`: a function of the stream alone, so any worker can do it."""
@@ -160,10 +164,14 @@ class Items(Iterator[Any]):
         # Ctrl-C goes to every process of the terminal, and a scheduler's SIGTERM to every process of the job. Workers
         # inherit the blocked signals and so see neither: this process finishes its step, saves, and ends them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        handler = signal.getsignal(signal.SIGCHLD)
         try:
             self._items = iter(loader)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            if signal.getsignal(signal.SIGCHLD) is not handler:
+                # torch's raises wherever this process happens to be; that a worker ended is noticed when it is awaited
+                signal.signal(signal.SIGCHLD, handler)
         self.close = weakref.finalize(self, _end_workers, self._items)  # also when the interpreter exits
 
     def __next__(self) -> Any:
@@ -173,7 +181,7 @@ class Items(Iterator[Any]):
             if "DataLoader worker" not in str(error):
                 raise
             reason = " ".join(str(error).split())
-            raise UserError(
+            raise WorkerEnded(
                 f"a process that decodes images ended ({reason}); "
                 "take fewer of them (num_workers) or give this machine more (shared) memory"
             ) from None

@@ -100,7 +100,9 @@ def _measure(
     from hexa.evaluation.protocol import protocols
     from hexa.nn.preparation import shown
     from hexa.nn.pretrained import describe
+    from hexa.runtime.checkout import commit
 
+    made_by = commit()
     known = protocols()
     if protocol not in known:
         raise UserError(f"unknown protocol '{protocol}'; {nearest(protocol, known)}")
@@ -163,6 +165,7 @@ def _measure(
         "seed": task.seed,
         "precision": task.precision,
         "versions": results.versions(),
+        "commit": made_by,
         "seconds": time.perf_counter() - begin,
     }
     if out is not None:

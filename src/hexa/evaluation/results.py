@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hexa.config import UserError
-from hexa.runtime.files import write_whole
+from hexa.runtime.alone import alone
+from hexa.runtime.files import sweep, write_whole
 from hexa.runtime.packages import version
 
 Result = dict[str, Any]
@@ -31,9 +30,10 @@ def write(result: Result, path: Path) -> None:
 def append(result: Result, path: Path) -> None:
     """Add a result to the list in `path`. Raises UserError if the file holds something else.
 
-    Evaluations of one run may end at the same moment: they take turns.
+    Evaluations of one run may end at the same moment, also while it is training: they take turns.
     """
-    with _alone(path.parent):
+    with alone(path.with_name(f".{path.name}.lock"), "writes there", patience=math.inf):
+        sweep(path.parent, path.name)
         _replace(path, json.dumps([*read(path), result], indent=2, ensure_ascii=False) + "\n")
 
 
@@ -48,22 +48,6 @@ def read(path: Path) -> list[Result]:
     if not isinstance(stored, list):
         raise UserError(f"{path}: holds no list of results; move it away and evaluate again")
     return stored
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Only one process at a time gets in, by a lock on the folder itself, so that no lock file is left behind."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks there
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -140,7 +140,8 @@ def _headline(run: Run) -> list[tuple[str, str, str]]:
             label = scores.protocol(result)
             shown.append((label, f"{value:.1f} %", " · ".join(filter(None, [metric, scores.data(result)]))))
     if run.seconds is not None:
-        shown.append(("Training time", format_duration(run.seconds), comparison.device(run)))
+        sessions = f", in {run.interruptions + 1} sessions" if run.interruptions else ""
+        shown.append(("Training time", format_duration(run.seconds), comparison.device(run) + sessions))
     rates = sorted(line["images_per_second"] for line in run.train if is_number(line.get("images_per_second")))
     if rates:
         waits = [line["data_wait"] for line in run.train if is_number(line.get("data_wait"))]

@@ -71,6 +71,20 @@ class Run:
         seconds = [line["seconds"] for line in self.train + self.monitor if is_number(line.get("seconds"))]
         return max(seconds) if seconds else None
 
+    @property
+    def interruptions(self) -> int:
+        """How often its training was stopped and gone on with: `seconds` is then a sum over several sessions."""
+        last = max((line["step"] for line in self.train), default=0)
+        steps = [entry.get("step", 1) for entry in self.resumptions]
+        # one that went on from its beginning was not interrupted, one at its end trained nothing
+        return sum(is_number(step) and 0 < step < last for step in steps)
+
+    @property
+    def resumptions(self) -> list[Record]:
+        """The environments in which it was gone on with, each with the step that it went on from."""
+        found = self.environment.get("resumed")
+        return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
 
 def read_run(folder: Path | str) -> Run:
     """The run in `folder`. Missing and broken files become `problems`; raises UserError if there is no run at all.

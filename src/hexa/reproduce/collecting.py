@@ -20,7 +20,9 @@ TOLERANCE = 0.15
 class Row:
     """One arm at one length. scores: {column: a value for each of `seeds`}; published: {column: percent}.
 
-    diverged: the seeds whose loss stopped being finite; they have no scores.
+    minutes: of the runs that trained in one go. interrupted: of those that were stopped and gone on with; sums over
+    their sessions, each with its start, which nobody should take for measured. diverged: the seeds whose loss stopped
+    being finite; they have no scores.
     """
 
     arm: Arm
@@ -33,6 +35,7 @@ class Row:
     scores: dict[str, tuple[float, ...]]
     published: dict[str, float]
     diverged: tuple[int, ...] = ()
+    interrupted: tuple[float, ...] = ()
 
     @property
     def in_time(self) -> bool:
@@ -67,11 +70,16 @@ def _row(
             for metric in _metrics(study, result):
                 scores.setdefault(column(study, result, metric), []).append(result["metrics"][metric])
             beside |= _published(study, arm, epochs, result)
-    minutes = tuple(run["pretrain_seconds"] / 60 for run in runs if run["pretrain_seconds"] is not None)
+    timed = [run for run in runs if run["pretrain_seconds"] is not None]
+    minutes, interrupted = (
+        tuple(run["pretrain_seconds"] / 60 for run in timed if bool(run.get("interruptions")) == stopped)
+        for stopped in (False, True)
+    )
     diverged = tuple(run["seed"] for run in runs if run.get("diverged"))
     seeds = tuple(run["seed"] for run in runs if not run.get("diverged"))
     values = {name: tuple(found) for name, found in scores.items()}
-    return Row(arm, comparison, epochs, runs[0]["rate"], time, seeds, minutes, values, beside, diverged)
+    rate = runs[0]["rate"]
+    return Row(arm, comparison, epochs, rate, time, seeds, minutes, values, beside, diverged, interrupted)
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -18,6 +17,7 @@ from rich.console import Console
 from hexa import experiment as experiments
 from hexa.config import UserError
 from hexa.evaluation import evaluate
+from hexa.reporting.runs import read_run
 from hexa.reproduce import storage
 from hexa.reproduce.plan import Job
 from hexa.runtime.alone import alone, end_with
@@ -58,13 +58,13 @@ def carry_out(record: dict[str, Any], out: Path, console: Console | None = None)
 def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | None) -> dict[str, Any]:
     done = {key: value for key, value in record.items() if key != "measures"}
     try:
-        seconds = _pretrain(record, run, console)
+        _pretrain(record, run, console)
     except NonFiniteError as error:
         # a rate that is too large: this run has no score, the others go on
         remedy = (
             "--rates gives lower learning rates" if error.step > 1 else "nothing was learned before, look at the data"
         )
-        seconds, done["diverged"] = None, f"step {error.step}: {error.what} not finite; {remedy}"
+        done["diverged"] = f"step {error.step}: {error.what} not finite; {remedy}"
     results = []
     for measure in record["measures"] if "diverged" not in done else ():
         options = dict(measure["options"]) | ({"holdout": measure["holdout"]} if measure["holdout"] else {})
@@ -77,15 +77,15 @@ def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | 
             **options,
         )
         results.append({"title": measure["title"], **found})
-    done |= {"results": results, "pretrain_seconds": seconds, "environment": _environment(run)}
+    done |= {"results": results, **_training_of(run, "diverged" in done)}
     storage.write(storage.job_file(out, record["name"]), done)
     if record["phase"] == "search":
         shutil.rmtree(run, ignore_errors=True)  # its score is all that is needed of it
     return done
 
 
-def _pretrain(record: dict[str, Any], run: Path, console: Console | None) -> float | None:
-    """Begin, go on with, or find finished the run of a job; its training time by the journal's clock."""
+def _pretrain(record: dict[str, Any], run: Path, console: Console | None) -> None:
+    """Begin, go on with, or find finished the run of a job."""
     experiment = experiments.validate(record["experiment"])
     if (run / CONFIG).is_file():
         if _without_training(experiments.load(run / CONFIG)) != _without_training(experiment):
@@ -94,26 +94,22 @@ def _pretrain(record: dict[str, Any], run: Path, console: Console | None) -> flo
             resume(run, console=console)  # from its beginning, if it had not got as far as a checkpoint
     else:
         pretrain(experiment, run, console=console)
-    return _seconds(run)
 
 
 def _without_training(experiment: experiments.Experiment) -> dict[str, Any]:
     return experiment.model_dump(mode="json", exclude={"training", "monitor"})
 
 
-def _seconds(run: Path) -> float | None:
-    """The training time by the journal's own clock, which counts all sittings."""
-    try:
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    except (OSError, ValueError):
-        return None
-    return max((line["seconds"] for line in lines if "seconds" in line), default=None)
-
-
-def _environment(run: Path) -> dict[str, Any]:
-    found = storage.read(run / "environment.json") or {}
+def _training_of(run: Path, diverged: bool) -> dict[str, Any]:
+    """How a run was made: where, by which code, for how long by the journal's clock, and whether in one go."""
+    found = read_run(run)
     kept = ("time", "device", "precision", "threads", "processes", "versions", "commit")
-    return {key: found.get(key) for key in kept}
+    later = [{key: one.get(key) for key in ("time", "step", "device", "commit")} for one in found.resumptions]
+    return {
+        "pretrain_seconds": None if diverged else found.seconds,
+        "interruptions": found.interruptions,
+        "environment": {key: found.environment.get(key) for key in kept} | ({"resumed": later} if later else {}),
+    }
 
 
 # -- several at once ------------------------------------------------------------------------------------------------

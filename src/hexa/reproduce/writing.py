@@ -39,8 +39,9 @@ def table_rows(rows: Sequence[Row], comparison: str) -> list[dict[str, Cell]]:
                 cells[f"{name}, published"] = f"{row.published[name]:.1f}"
         if any(other.diverged for other in these):
             cells["diverged"] = f"{len(row.diverged)} of {len(row.diverged) + len(row.seeds)}"
-        if row.minutes:
-            cells["one run took"] = format_duration(60 * statistics.fmean(row.minutes))
+        if row.minutes or row.interrupted:
+            took = format_duration(60 * statistics.fmean(row.minutes or row.interrupted))
+            cells["one run took"] = took if row.minutes else f"{took} *"
         shown.append(cells)
     return shown
 
@@ -137,6 +138,7 @@ def _summary(row: Row) -> dict[str, Any]:
         "seeds": list(row.seeds),
         "diverged": list(row.diverged),
         "minutes": list(row.minutes),
+        "minutes_of_interrupted_runs": list(row.interrupted),
         "scores": scores,
     }
 
@@ -144,10 +146,12 @@ def _summary(row: Row) -> dict[str, Any]:
 def _brief(run: Mapping[str, Any]) -> dict[str, Any]:
     results = [
         {key: result[key] for key in ("title", "protocol", "metrics", "data", "seed", "notes")}
+        | {"commit": result.get("commit")}
         for result in run["results"]
     ]
     kept = ("name", "arm", "epochs", "rate", "seed", "pretrain_seconds", "environment")
-    return {key: run[key] for key in kept} | {"diverged": run.get("diverged"), "results": results}
+    rest = {"interruptions": run.get("interruptions"), "diverged": run.get("diverged"), "results": results}
+    return {key: run[key] for key in kept} | rest
 
 
 def notes_of(
@@ -167,6 +171,7 @@ def notes_of(
                 "out of the comparison at equal time; more --epochs come closer."
             )
     notes += _mistimed(rows)
+    notes += dict.fromkeys(_interrupted(row) for row in rows if row.interrupted)
     notes += dict.fromkeys(_divergence(row) for row in rows if row.diverged)
     notes += _at_the_edge(study, search)
     if search:
@@ -212,6 +217,15 @@ def _mistimed(rows: Sequence[Row]) -> list[str]:
         for name, took, said in others
         if abs((took / plain_took) / (said / plain_said) - 1) > MISTIMED
     ]
+
+
+def _interrupted(row: Row) -> str:
+    count, of = len(row.interrupted), len(row.interrupted) + len(row.minutes)
+    which = f"{row.arm.name}, {_epochs(row.epochs)}: {count} of {of} run{'s' * (of != 1)}"
+    were = f"{which} {'was' if count == 1 else 'were'} interrupted and gone on with"
+    if row.minutes:
+        return f"{were}; the time is of the others."
+    return f"{were}; the time (*) is a sum over sessions, not a measurement."
 
 
 def _divergence(row: Row) -> str:

@@ -34,8 +34,9 @@ def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2) -> Pa
 
     Whenever the machine stops, every file with a checkpoint's name is a complete one. `state` holds tensors, numbers,
     text, lists and dictionaries of them; a checksum over all of it is stored beside, because a disk may damage what is
-    whole.
+    whole. The run's folder must be there: one that was removed does not come back. Raises OSError.
     """
+    folder.mkdir(exist_ok=True)
     content: State = {"format": FORMAT, "step": step, **state}
     content["checksum"] = checksum(content)
     path = write_whole(path_of(folder, step), lambda file: torch.save(content, file))

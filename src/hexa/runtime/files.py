@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+#: What the system says of a disk that takes no more, and what to do.
+_FULL = {
+    errno.ENOSPC: "the disk is full; make room",
+    errno.EDQUOT: "the disk quota is used up; make room",
+    errno.EFBIG: "the limit on the size of files is reached; raise it (ulimit -f)",
+}
+
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> Path:
-    """Have `write` fill a temporary file in the same folder, flush it to the disk, rename it, and flush the folder."""
+    """Have `write` fill a temporary file in the same folder, flush it to the disk, rename it, and flush the folder.
+
+    Raises OSError, whose filename is `path`, if that fails; what was there before stays.
+    """
+    before = sys.exception()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -18,10 +33,43 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> Path:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except Exception as error:
+        found = _of_the_system(error, before)
+        if found is None:
+            raise
+        raise OSError(found.errno, found.strerror, str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
     _flush_folder(path.parent)
     return path
+
+
+def sweep(folder: Path, *names: str) -> None:
+    """Remove what killed processes left of `write_whole` in a folder: of all files, or of those with these names.
+
+    Only for whoever alone writes them.
+    """
+    wanted = "|".join(map(re.escape, names)) if names else ".*"
+    left = re.compile(rf"\.({wanted})\.\d+\.tmp", re.DOTALL)
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if left.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def describe(error: OSError) -> str:
+    """The file and what the system says of it, in one line, with what to do if its disk is full."""
+    what = _FULL.get(error.errno or 0) or error.strerror or str(error) or type(error).__name__
+    return f"{error.filename}: {what}" if error.filename is not None else what
+
+
+def _of_the_system(error: BaseException | None, before: BaseException | None) -> OSError | None:
+    """The error of the system behind an error, since `before`: torch and others raise one of theirs after it."""
+    while error is not before and error is not None:
+        if isinstance(error, OSError) and error.errno is not None:
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _flush_folder(folder: Path) -> None:

@@ -63,6 +63,7 @@ def benchmark(
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; measure at least once")
     machine = Machine.of(experiment)
+    about = environment(machine.device, machine.precision)
     with kernels(experiment.training.deterministic):
         bench = _Bench(experiment, machine, schemes)
         work = bench.work()
@@ -79,12 +80,13 @@ def benchmark(
                 if progress is not None:
                     progress("measuring", repeat * len(work) + number + 1, repeats * len(work))
     medians = {name: statistics.median(values) for name, values in seconds.items()}
-    return _result(experiment, machine, list(bench.schemes), medians, peaks, repeats)
+    return _result(experiment, machine, about, list(bench.schemes), medians, peaks, repeats)
 
 
 def _result(
     experiment: Experiment,
     machine: Machine,
+    about: dict[str, object],
     schemes: list[str],
     seconds: dict[str, float],
     peaks: dict[str, int],
@@ -97,7 +99,6 @@ def _result(
             "peak_memory_bytes": peaks[name],
         }
 
-    about = environment(machine.device, machine.precision)
     kept = ("device", "device_type", "platform", "threads", "cores", "versions", "commit", "time")
     return {
         "machine": {

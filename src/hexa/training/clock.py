@@ -1,4 +1,4 @@
-"""Time spent training: not saving, not monitoring, not between two sittings."""
+"""Time spent training: not saving, not monitoring, not between two sessions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Lap:
 
 
 class Clock:
-    """Time spent training, pauses for monitors and checkpoints taken out, over all sittings of a run."""
+    """Time spent training, pauses for monitors and checkpoints taken out, over all sessions of a run."""
 
     def __init__(self, loader: Waits) -> None:
         self._loader = loader
@@ -33,14 +33,14 @@ class Clock:
         self._lap_waited = loader.wait_seconds
 
     def start(self, before: float) -> None:
-        """Start, `before` seconds having passed in earlier sittings."""
+        """Start, `before` seconds having passed in earlier sessions."""
         self._before = before
         self._begin = self._lap_begin = time.perf_counter()
         self._lap_waited = self._loader.wait_seconds
 
     @property
     def total(self) -> float:
-        """Seconds of training in all sittings."""
+        """Seconds of training in all sessions."""
         return self._before + time.perf_counter() - self._begin
 
     def lap(self) -> Lap:

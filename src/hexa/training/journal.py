@@ -1,16 +1,16 @@
-"""What a run writes down while it goes: metrics.jsonl, TensorBoard events, a tracker, and environment.json."""
+"""What a run writes down while it goes: metrics.jsonl, which trackers mirror, and environment.json."""
 
 from __future__ import annotations
 
 import datetime
+import errno
 import json
 import math
 import os
 import platform
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, Self
 import torch
 
 from hexa.runtime import packages, peers, processes
+from hexa.runtime.checkout import commit
 from hexa.runtime.files import write_whole
 from hexa.training.trackers import State, Tracking
 
@@ -31,26 +32,24 @@ _PACKAGES = ("hexa", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-
 
 
 class Journal:
-    """Appends events to metrics.jsonl, one JSON object a line, and mirrors their numbers to TensorBoard and a tracker.
+    """Appends events to metrics.jsonl, one JSON object a line, and mirrors their numbers to trackers.
 
     A journal without folder writes nothing: that of every process but the main one. Opened at a step, as a resumed run
-    does, it first drops the lines after that step, and a last line that was cut short, so that no step appears twice.
-    The tracker also hears how the sitting ended, and `results`, the final numbers, which whoever has them sets.
+    does, it first drops the lines after that step, and a last line that was cut short, so that no step appears twice;
+    those of the step itself are `there`. Trackers also hear how the session ended, and `results`, the final numbers,
+    which whoever has them sets. Raises OSError for a line that can't be written.
     """
 
-    def __init__(
-        self, folder: Path | None, step: int = 0, tensorboard: bool = True, tracking: Tracking | None = None
-    ) -> None:
+    def __init__(self, folder: Path | None, step: int = 0, trackers: Sequence[Tracking] = ()) -> None:
         self.folder = folder
         self.results: Mapping[str, object] = {}
-        self._tracking = tracking
+        self.there: list[dict[str, Any]] = []
+        self._trackers = trackers
         self._state: State = "failed"
-        self._step = step
-        self._tensorboard = tensorboard and folder is not None
-        self._events: Any = None
         if folder is not None:
-            truncate(folder / METRICS, step)
-            self._file = (folder / METRICS).open("a", encoding="utf-8")
+            self.there = [line for line in truncate(folder / METRICS, step) if line["step"] == step]
+            # unbuffered: a line that the disk refuses must not be tried again when the file is closed
+            self._file = (folder / METRICS).open("ab", buffering=0)
 
     def write(self, event: str, step: int, **values: object) -> None:
         """Append one event. Numbers that JSON can't hold become null. `time` is added to events without metrics."""
@@ -59,36 +58,32 @@ class Journal:
         line: dict[str, object] = {"event": event, "step": step, **values}
         if event not in METRIC_EVENTS:
             line["time"] = now()
-        self._file.write(json.dumps({key: _plain(value) for key, value in line.items()}) + "\n")
-        self._file.flush()
+        self._append(json.dumps({key: _plain(value) for key, value in line.items()}) + "\n")
         self._state = _STATES.get(event, self._state)
         if event in METRIC_EVENTS:
             named = {f"monitor/{name}" if event == "monitor" else name: value for name, value in values.items()}
-            self._to_tensorboard(step, named)
-            if self._tracking is not None:
-                self._tracking.log(named, step)
+            for tracker in self._trackers:
+                tracker.log(named, step)
 
-    def _to_tensorboard(self, step: int, values: Mapping[str, object]) -> None:
-        if not self._tensorboard:
-            return
+    def _append(self, line: str) -> None:
         assert self.folder is not None
-        if self._events is None:
-            # imported at the first line, not before the first step: it takes a second
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._events = SummaryWriter(str(self.folder / TENSORBOARD), purge_step=self._step + 1)
-        for name, value in values.items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                self._events.add_scalar(name, value, step)
+        try:
+            if os.fstat(self._file.fileno()).st_nlink == 0:
+                raise OSError(errno.ENOENT, "was removed while the run was going on")
+            rest = line.encode()
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.folder / METRICS)) from error
 
     def close(self) -> None:
-        """Flush and close the files, the tracker first: it may have something to complain of."""
-        if self._tracking is not None:
-            self._tracking.finish(self._state, self.results)
-        if self.folder is not None:
-            self._file.close()
-        if self._events is not None:
-            self._events.close()
+        """Close the file, trackers first: they may have something to complain of."""
+        try:
+            for tracker in self._trackers:
+                tracker.finish(self._state, self.results)
+        finally:
+            if self.folder is not None:
+                self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -99,25 +94,26 @@ class Journal:
         self.close()
 
 
-def truncate(path: Path, step: int) -> None:
-    """Drop the lines of a journal that lie after `step` or are no JSON objects, at once or not at all.
+def truncate(path: Path, step: int) -> list[dict[str, Any]]:
+    """Drop the lines of a journal that lie after `step` or are damaged, at once or not at all; return the others.
 
     What a method did before the first step of an epoch is dropped at `step` too: a run that goes on does it again.
     """
     if not path.exists():
-        return
-    kept = []
+        return []
+    kept, parsed = [], []
     for line in path.read_bytes().splitlines(keepends=True):
         try:
             fields = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if not isinstance(fields, dict) or not line.endswith(b"\n"):
+        if not isinstance(fields, dict) or not isinstance(fields.get("step"), int) or not line.endswith(b"\n"):
             continue
-        last = step - 1 if fields.get("event") == "epoch" else step
-        if fields.get("step", step + 1) <= last:
+        if fields["step"] <= (step - 1 if fields.get("event") == "epoch" else step):
             kept.append(line)
+            parsed.append(fields)
     write_whole(path, lambda file: file.writelines(kept))
+    return parsed
 
 
 def discard(folder: Path) -> None:
@@ -126,10 +122,14 @@ def discard(folder: Path) -> None:
     shutil.rmtree(folder / TENSORBOARD, ignore_errors=True)
 
 
-def write_environment(folder: Path, device: torch.device, precision: str, resumed: bool = False) -> None:
-    """environment.json: what a result depends on beside the configuration; of each later sitting in its `resumed`."""
+def write_environment(folder: Path, device: torch.device, precision: str, resumed: int | None = None) -> None:
+    """environment.json: what a result depends on beside the configuration.
+
+    resumed: the step after which a later session goes on; it gets an entry of its own in the file's `resumed`.
+    """
     path, found = folder / ENVIRONMENT, environment(device, precision)
-    if resumed and path.is_file():
+    if resumed is not None and path.is_file():
+        found["step"] = resumed
         try:
             first = json.loads(path.read_text())
             found = {**first, "launcher": found["launcher"], "resumed": [*first.get("resumed", []), found]}
@@ -159,23 +159,6 @@ def environment(device: torch.device, precision: str) -> dict[str, object]:
         "launcher": peers.launcher(),
         "process": asdict(peers.Peer.here(processes.rank())),
     }
-
-
-def commit() -> str | None:
-    """The commit of the checkout that the package lies in, with -dirty if files differ; None outside a checkout."""
-    here = Path(__file__).resolve().parent
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(here), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-
-    try:
-        # a package installed into some other project's checkout is not under that project's version
-        if not git("ls-files", "--", Path(__file__).name):
-            return None
-        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def now() -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from hexa.config import UserError
 from hexa.core import Method
 from hexa.data import Source, open_source
 from hexa.data.loaders import evaluation_batches
+from hexa.data.store import describe_problems
 from hexa.data.views import evaluation_transform
 from hexa.experiment import Experiment
 from hexa.runtime.random import Stream
@@ -22,7 +26,8 @@ class KnnMonitor:
     """Top-1 accuracy in percent of a k-NN vote, main batch-norms, no augmentation.
 
     Labelled images of the training split vote on the test split; where the source has none, on others of their own
-    split. At most `max_images` of each, the same in every call and every sitting; they are decoded at the first call.
+    split. At most `max_images` of each, the same in every call and every session; they are decoded at the first call.
+    Those that can't be read are left out, however many they are, and `say` is told so.
     """
 
     def __init__(self, experiment: Experiment, source: Source, method: Method, machine: Machine) -> None:
@@ -32,6 +37,7 @@ class KnnMonitor:
         self.mean = torch.tensor(experiment.network.mean, device=machine.device).view(1, 3, 1, 1)
         self.std = torch.tensor(experiment.network.std, device=machine.device).view(1, 3, 1, 1)
         self.stream = Stream(experiment.seed).child("knn monitor")
+        self.say: Callable[[str], object] = lambda message: None
         self._images: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
     @classmethod
@@ -81,10 +87,18 @@ class KnnMonitor:
 
     def _read(self, source: Source) -> tuple[Tensor, Tensor]:
         images, labels = [], []
-        for batch, batch_labels, _ in evaluation_batches(source, evaluation_transform(self.size), _BATCH):
+        problems: dict[int, str] = {}
+        transform = evaluation_transform(self.size)
+        for batch, batch_labels, _ in evaluation_batches(source, transform, _BATCH, problems=problems, tolerance=1.0):
             assert batch_labels is not None
             images.append((batch * 255).round().to(torch.uint8))
             labels.append(batch_labels)
+        if problems:
+            which = f"{len(problems)} of {len(source)} images of {source.name}#{source.split}"
+            first = describe_problems(source, problems, 1)[0]
+            self.say(f"the k-NN monitor leaves out {which}, which can't be read: {first}{' …' * (len(problems) > 1)}")
+        if not images:
+            raise UserError("there is no image left to ask, or to vote")
         return torch.cat(images), torch.cat(labels)
 
     def _features(self, images: Tensor) -> Tensor:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
-import os
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -12,6 +11,7 @@ from rich.console import Console
 
 from hexa import experiment as experiments
 from hexa.config import ConfigError, UserError
+from hexa.core import Method
 from hexa.data import Source, open_source
 from hexa.data.loaders import PretrainLoader
 from hexa.data.views import Views
@@ -20,7 +20,7 @@ from hexa.nn import backbones
 from hexa.nn.branch_norm import plain_state_dict
 from hexa.reporting import scores
 from hexa.reporting.runs import flatten, read_run
-from hexa.runtime import checkpoints, peers, processes
+from hexa.runtime import checkpoints, processes
 from hexa.runtime.progress import Reporter
 from hexa.runtime.random import Stream
 from hexa.training import optimizers, trackers
@@ -33,13 +33,16 @@ from hexa.training.assembly import (
     kernels,
     setting_of,
 )
-from hexa.training.journal import ENVIRONMENT, METRICS, Journal, discard, write_environment
+from hexa.training.events import TensorBoard
+from hexa.training.folder import BACKBONE, CHECKPOINTS, CONFIG, REPORT, is_ours, mine, stopping_well, way_on
+from hexa.training.journal import TENSORBOARD, Journal, discard, write_environment
 from hexa.training.monitor import Watch
 from hexa.training.neighbours import KnnMonitor
-from hexa.training.trackers import Tracking
-from hexa.training.trainer import Plan, Trainer
+from hexa.training.plan import Plan
+from hexa.training.trackers import Tracker, Tracking
+from hexa.training.trainer import Trainer
 
-CONFIG, BACKBONE, REPORT, CHECKPOINTS = "config.yaml", "backbone.safetensors", "report.html", "checkpoints"
+__all__ = ["BACKBONE", "CONFIG", "pretrain", "resume"]
 
 
 def pretrain(experiment: Experiment, out: Path | str | None = None, *, console: Console | None = None) -> Path:
@@ -51,9 +54,9 @@ def pretrain(experiment: Experiment, out: Path | str | None = None, *, console: 
     Raises UserError; Interrupted after a signal, the run being saved; NonFiniteError; ProcessEnded.
     """
     folder = Path(out) if out is not None else Path("runs") / experiment.recipe.rpartition(":")[2]
-    # asked before the processes have found each other, so that nothing has to be undone
-    resumed = os.environ.get("RANK", "0") == "0" and _is_ours(folder)
-    return _carry_out(experiment, folder, console, resumed)
+    notes: list[str] = []
+    with mine(folder, notes.append) as is_main:
+        return _carry_out(experiment, folder, console, is_main and is_ours(folder), notes)
 
 
 def resume(run: Path | str, *, console: Console | None = None) -> Path:
@@ -65,47 +68,12 @@ def resume(run: Path | str, *, console: Console | None = None) -> Path:
     folder = Path(run)
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder}: no run to resume ({CONFIG} is missing); give the folder that hexa pretrain wrote")
-    return _carry_out(experiments.load(folder / CONFIG), folder, console, resumed=True)
+    notes: list[str] = []
+    with mine(folder, notes.append):
+        return _carry_out(experiments.load(folder / CONFIG), folder, console, True, notes)
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether the run in `folder` is one that this torchrun began. Raises UserError if it is anything else of worth."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())) or _is_stillborn(folder):
-        return False
-    if peers.restarts() and _noted(folder, "launcher") == peers.launcher():
-        return (folder / CONFIG).is_file()
-    if (folder / CONFIG).is_file():
-        raise UserError(f"{folder} holds a run; go on with 'hexa resume {folder}', or give another --out")
-    raise UserError(f"{folder} is not an empty folder; give another --out")
-
-
-def _is_stillborn(folder: Path) -> bool:
-    """Whether a run in `folder` ended with nothing to go on from: it may start anew.
-
-    Its loss stopped being finite before the first checkpoint; or it was of this machine and ended before it logged a
-    step (unreadable images …), but not if its process still goes, or that can't be known.
-    """
-    if not (folder / CONFIG).is_file() or (folder / BACKBONE).exists() or (folder / CHECKPOINTS).exists():
-        return False
-    journal = folder / METRICS
-    written = journal.read_text(errors="replace") if journal.exists() else ""
-    if '"event": "non-finite"' in written:
-        return True
-    process = _noted(folder, "process")
-    if not isinstance(process, dict) or not peers.Peer(**process).is_over():
-        return False
-    return '"event": "train"' not in written
-
-
-def _noted(folder: Path, name: str) -> object:
-    """What the run in `folder` noted of its environment; None if it didn't."""
-    try:
-        return json.loads((folder / ENVIRONMENT).read_text())[name]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _carry_out(experiment: Experiment, folder: Path, console: Console | None, resumed: bool) -> Path:
+def _carry_out(experiment: Experiment, folder: Path, console: Console | None, resumed: bool, notes: list[str]) -> Path:
     machine = Machine.of(experiment)
     processes.initialize(machine.device)
     failed = True
@@ -114,11 +82,11 @@ def _carry_out(experiment: Experiment, folder: Path, console: Console | None, re
         resumed = processes.any_of(resumed, machine.device)
         # the random numbers of whoever called are left as they were
         with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
-            _run(experiment, folder, console if processes.is_main() else None, machine, resumed)
+            _run(experiment, folder, console if processes.is_main() else None, machine, resumed, notes)
         failed = False
         return folder
     except processes.ProcessEnded as error:
-        raise error.with_remedy(_way_on(folder)) from error.__cause__
+        raise error.with_remedy(way_on(folder)) from error.__cause__
     except Exception as error:
         if experiment.training.compile and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             reason = str(error).strip().splitlines()[0][:200]
@@ -131,16 +99,9 @@ def _carry_out(experiment: Experiment, folder: Path, console: Console | None, re
         processes.shutdown(failed)
 
 
-def _way_on(folder: Path) -> str:
-    """What becomes of a run that lost a process."""
-    found = checkpoints.checkpoints(folder / CHECKPOINTS)
-    last = f"its last checkpoint is {found[-1]}" if found else "it has no checkpoint yet"
-    if peers.restarts_left() > 0:
-        return f"the run stops; {last}; torchrun starts it again"
-    return f"the run stops; {last}; go on with: hexa resume {folder}"
-
-
-def _run(experiment: Experiment, folder: Path, console: Console | None, machine: Machine, resumed: bool) -> None:
+def _run(
+    experiment: Experiment, folder: Path, console: Console | None, machine: Machine, resumed: bool, notes: list[str]
+) -> None:
     trackers.check(experiment.training.tracker)
     source = open_source(experiment.data, None if "#" in experiment.data else "train")
     setting = setting_of(experiment, len(source))
@@ -152,8 +113,19 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
     if console is not None:
         for note in [*method.notes(), *branch_notes(method, setting)]:
             console.print(note, markup=False, highlight=False, soft_wrap=True)
-    objective = build_objective(experiment, method, machine)
     loader = _loader(experiment, source, machine)
+    trainer = _trainer(experiment, source, method, loader, machine, folder)
+    warnings = [*notes, *(_go_on(trainer, folder) if resumed else ())]
+    if processes.any_of(trainer.step != processes.of_main(trainer.step, machine.device), machine.device):
+        message = "the processes don't see the same checkpoints; use a folder on a disk that all machines share"
+        raise UserError(f"{folder}: {message}")
+    with stopping_well(folder), closing(loader):
+        _train(experiment, trainer, folder, console, machine.precision, resumed, warnings)
+
+
+def _trainer(
+    experiment: Experiment, source: Source, method: Method, loader: PretrainLoader, machine: Machine, folder: Path
+) -> Trainer:
     plan = Plan(
         epochs=experiment.epochs,
         batch_size=experiment.batch_size,
@@ -166,7 +138,7 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
     )
     knn = KnnMonitor.of(experiment, source, method, machine)
     trainer = Trainer(
-        objective,
+        build_objective(experiment, method, machine),
         optimizers.build(method.parameters(), experiment.optimizer, experiment.batch_size, method.unscheduled()),
         loader,
         plan,
@@ -175,24 +147,39 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
         monitor=knn,
         watch=Watch(method.chance_loss, knn.num_classes if knn is not None else None),
     )
+    if knn is not None:
+        knn.say = lambda message: trainer.warn([message])
+    return trainer
+
+
+def _go_on(trainer: Trainer, folder: Path) -> list[str]:
+    """Load the newest intact checkpoint, if there is any checkpoint; returns warnings. Raises UserError."""
     warnings: list[str] = []
-    found = checkpoints.newest_good(folder / CHECKPOINTS, warnings.append) if resumed else None
-    if resumed and found is None and checkpoints.checkpoints(folder / CHECKPOINTS):
+    found = checkpoints.newest_good(folder / CHECKPOINTS, warnings.append)
+    if found is None and checkpoints.checkpoints(folder / CHECKPOINTS):
         raise UserError(f"{'; '.join(warnings)}; no checkpoint of {folder} is intact, start a new run")
-    step = found[1]["step"] if found is not None else 0
-    if processes.any_of(step != processes.of_main(step, machine.device), machine.device):
-        message = "the processes don't see the same checkpoints; use a folder on a disk that all machines share"
-        raise UserError(f"{folder}: {message}")
-    if found is not None:
-        warnings += trainer.load(found[1])
-    if processes.is_main():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_environment(folder, machine.device, machine.precision, resumed)  # first: it says whose folder this is
+    return warnings + (trainer.load(found[1]) if found is not None else [])
+
+
+def _train(
+    experiment: Experiment,
+    trainer: Trainer,
+    folder: Path,
+    console: Console | None,
+    precision: str,
+    resumed: bool,
+    warnings: list[str],
+) -> None:
+    """From wherever the trainer stands to the end; all that is written to the folder."""
+    step, is_main = trainer.step, processes.is_main()
+    if is_main:
+        # first: it says whose folder this is
+        write_environment(folder, trainer.device, precision, step if resumed else None)
         if not resumed:
             discard(folder)
             experiments.dump(experiment, folder / CONFIG)
-    tracking = _tracking(experiment, folder, trainer, resumed, warnings)
-    with Journal(folder if processes.is_main() else None, step, experiment.training.tensorboard, tracking) as journal:
+    trackings = _trackings(experiment, folder, trainer, resumed, warnings)
+    with Journal(folder if is_main else None, step, trackings) as journal:
         trainer.reporter = Reporter(console, trainer.total_steps, step)
         trainer.journal = journal
         try:
@@ -203,33 +190,36 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
             trainer.run()
         finally:
             trainer.reporter.close()
-            loader.close()
-        if processes.is_main():
+        if is_main:
             _finish(experiment, trainer, folder)
-            journal.results = scores.flat(read_run(folder))
+            with trainer.looking("collecting the results for the tracker"):
+                journal.results = scores.flat(read_run(folder))
             journal.write("end", trainer.step)
-    processes.barrier()
-    if processes.is_main():
-        _write_report(experiment, folder, trainer)
+            if experiment.training.report:
+                with trainer.looking(f"writing {REPORT}"):
+                    _write_report(folder)
     processes.barrier()
 
 
-def _tracking(
+def _trackings(
     experiment: Experiment, folder: Path, trainer: Trainer, resumed: bool, warnings: list[str]
-) -> Tracking | None:
-    """The tracker of the main process. One that can't begin stops a new run, and is a warning for one that goes on."""
-    name, tracking, problem = experiment.training.tracker, None, None
-    if name is not None and processes.is_main():
+) -> list[Tracking]:
+    """The trackers of the main process. One that can't begin stops a new run, and is a warning for one that goes on."""
+    found: list[Tracker] = []
+    name, problem = experiment.training.tracker, None
+    if processes.is_main():
+        if experiment.training.tensorboard:
+            found.append(TensorBoard(folder / TENSORBOARD, trainer.step))
         try:
-            fields = flatten(experiment.model_dump(mode="json"))
-            tracking = Tracking(trackers.start(name, folder, fields, resumed), lambda message: trainer.warn([message]))
+            if name is not None:
+                found.append(trackers.start(name, folder, flatten(experiment.model_dump(mode="json")), resumed))
         except ConfigError as error:
             problem = error
     if processes.any_of(problem is not None, trainer.device) and not resumed:
         raise problem or ConfigError([("training.tracker", "it can't begin")])  # the main process says why
     if problem is not None:
         warnings.append(f"{problem}; the run goes on without it")
-    return tracking
+    return [Tracking(tracker, lambda message: trainer.warn([message])) for tracker in found]
 
 
 def _loader(experiment: Experiment, source: Source, machine: Machine) -> PretrainLoader:
@@ -284,13 +274,7 @@ def _finish(experiment: Experiment, trainer: Trainer, folder: Path) -> None:
     save_backbone(backbone, folder / BACKBONE)
 
 
-def _write_report(experiment: Experiment, folder: Path, trainer: Trainer) -> None:
-    """report.html. A run is complete without it, so that a report that fails says so and no more."""
-    if not experiment.training.report:
-        return
+def _write_report(folder: Path) -> None:
     from hexa.reporting.report import report
 
-    try:
-        report([folder], folder / REPORT)
-    except Exception as error:
-        trainer.reporter.say(f"warning: no report was written ({type(error).__name__}: {error})")
+    report([folder], folder / REPORT)

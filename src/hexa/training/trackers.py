@@ -44,7 +44,7 @@ class Tracker(Protocol):
         ...
 
     def finish(self, state: State, results: Mapping[str, float]) -> None:
-        """The end of this sitting, with the final results if it is that of the run."""
+        """The end of this session, with the final results if it is that of the run."""
         ...
 
 

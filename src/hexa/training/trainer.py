@@ -2,53 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from hexa.config import UserError
-from hexa.core import Batch, Objective, Passes
+from hexa.config import UserError, reason
+from hexa.core import Batch, Objective
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.progress import Reporter
 from hexa.runtime.signals import Interrupted, Interrupts
 from hexa.training.clock import Clock
-from hexa.training.config import TrainingConfig
 from hexa.training.journal import Journal
 from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finite
 from hexa.training.monitor import Watch
-from hexa.training.optimizers import OptimizerConfig, clip_each_gradient
-from hexa.training.schedules import ScheduleConfig, learning_rate_share
+from hexa.training.optimizers import clip_each_gradient
+from hexa.training.plan import Loader, Plan, Prepared
+from hexa.training.schedules import learning_rate_share
 
-
-class Loader(Protocol):
-    """Batches of views by epoch, from any step of it."""
-
-    @property
-    def steps_per_epoch(self) -> int: ...
-    @property
-    def wait_seconds(self) -> float: ...
-    @property
-    def problems(self) -> list[str]: ...
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]: ...
-    def passes(self, epoch: int) -> Passes: ...
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The numbers that a trainer works by. learning_rate is the scaled one; batch_size is global."""
-
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    schedule: ScheduleConfig
-    training: TrainingConfig
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    fingerprint: str = ""
-    monitor_every: int = 0
+__all__ = ["Loader", "Plan", "Trainer"]
 
 
 @dataclass
@@ -78,6 +54,7 @@ class Trainer:
         self._interrupts = Interrupts(lambda message: self.reporter.say(message))
         self._saved_step = -1
         self._problems: set[str] = set()
+        self._failures: set[str] = set()
         self._clock = Clock(self.loader)
 
     @property
@@ -95,6 +72,7 @@ class Trainer:
         method = self.objective.method
         with self._interrupts:
             self._clock.start(self.seconds)
+            self._monitor_if_due(self.journal.there)
             while self.step < self.total_steps:
                 epoch, start = divmod(self.step, self.steps_per_epoch)
                 method.train()
@@ -122,7 +100,7 @@ class Trainer:
             return self._prepared(batch)
 
         with self.objective.score.autocast():
-            facts = method.start_epoch(epoch, _Prepared(self.loader.passes(epoch), prepared))
+            facts = method.start_epoch(epoch, Prepared(self.loader.passes(epoch), prepared))
         method.train()
         if facts:
             self.journal.write("epoch", self.step, epoch=epoch, seconds=self._clock.total, **facts)
@@ -176,18 +154,15 @@ class Trainer:
         return step % self.plan.training.log_every == 0 or step == self.total_steps
 
     def _after_step(self) -> None:
-        """Whatever is due after a step: monitor, checkpoint, and stopping when asked to."""
+        """Whatever is due after a step: a checkpoint first, the monitor, and stopping when asked to."""
         training, at_end = self.plan.training, self.step == self.total_steps
         epoch, rest = divmod(self.step, self.steps_per_epoch)
         self.reporter.step(self.step)
-        every = self.plan.monitor_every
-        if rest == 0 and self.monitor is not None and every and (epoch % every == 0 or at_end):
-            with self._clock.paused():
-                self._run_monitor()
         steps = training.checkpoint_every_steps
         due = rest == 0 and (epoch % training.checkpoint_every == 0 or at_end)
         if due or (steps and self.step % steps == 0):
             self.save()
+        self._monitor_if_due()
         # a collective answer is asked for now and then on a GPU, where it makes the host wait
         asks = processes.world_size() == 1 or self.device.type == "cpu" or self.step % 10 == 0
         stop = self._interrupts.agreed(self.device) if asks and not at_end else None
@@ -222,19 +197,53 @@ class Trainer:
         if self.watch is not None:
             self.warn(self.watch.train(line, seen.directions))
 
-    def _run_monitor(self) -> None:
-        assert self.monitor is not None
-        method = self.objective.method
-        if processes.is_main():
-            found = self.monitor()
-            method.train()
-            line = {"epoch": self.step / self.steps_per_epoch, "seconds": self._clock.total, **found}
-            self.journal.write("monitor", self.step, **line)
-            scores = " · ".join(f"{name} {value:.2f} %" for name, value in found.items())
-            self.reporter.say(f"epoch {line['epoch']:g}: {scores}")
-            if self.watch is not None and "knn" in found:
-                self.warn(self.watch.knn(found["knn"]))
-        processes.barrier()
+    def _monitor_if_due(self, there: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Run the monitor at its epochs and at the end; its time does not count as training.
+
+        A run that goes on from a step that is monitored begins with it: it may have been stopped after it had saved.
+        there: what the journal has of this step; of a monitor that is among it only the watch is told again.
+        """
+        epoch, rest = divmod(self.step, self.steps_per_epoch)
+        every, at_end = self.plan.monitor_every, self.step == self.total_steps
+        if self.monitor is None or not self.step or rest or not every or (epoch % every and not at_end):
+            return
+        with self._clock.paused():
+            if processes.is_main():
+                known = next((line for line in there if line["event"] == "monitor"), None)
+                if known is None:
+                    self._run_monitor(self.monitor)
+                else:
+                    self._judged(known)
+            processes.barrier()
+
+    def _run_monitor(self, monitor: Callable[[], dict[str, float]]) -> None:
+        found: dict[str, float] = {}
+        with self.looking("the k-NN monitor"):
+            found = monitor()
+        self.objective.method.train()
+        if not found:
+            return
+        self.warn(self._judged(found))  # first: where there is a line of the monitor, there are its warnings
+        line = {"epoch": self.step / self.steps_per_epoch, "seconds": self._clock.total, **found}
+        self.journal.write("monitor", self.step, **line)
+        scores = " · ".join(f"{name} {value:.2f} %" for name, value in found.items())
+        self.reporter.say(f"epoch {line['epoch']:g}: {scores}")
+
+    def _judged(self, found: Mapping[str, Any]) -> list[str]:
+        """What the watch has to say of a line of the monitor."""
+        percent = found.get("knn")
+        return [] if self.watch is None or percent is None else self.watch.knn(percent)
+
+    @contextmanager
+    def looking(self, what: str) -> Iterator[None]:
+        """Around what is only for looking: its failure is a warning, once for each reason, and no more."""
+        try:
+            yield
+        except Exception as error:
+            message = f"{what} failed ({type(error).__name__}: {reason(error)}); the run is not affected"
+            if message not in self._failures:
+                self._failures.add(message)
+                self.warn([message])
 
     def warn(self, messages: Iterable[str]) -> None:
         """Write warnings down and show them."""
@@ -318,17 +327,3 @@ class Trainer:
         before, now = state["world_size"], processes.world_size()
         what = "what follows is equal up to rounding and what each draws for its own images (who is mixed with whom …)"
         return [f"{before} processes before, {now} now: {what}"]
-
-
-class _Prepared:
-    """Passes over the data whose batches are prepared as those of a step are."""
-
-    def __init__(self, passes: Passes, prepare: Callable[[Batch], Batch]) -> None:
-        self.labels, self.stream = passes.labels, passes.stream
-        self._passes, self._prepare = passes, prepare
-
-    def views(self) -> Iterator[Batch]:
-        return map(self._prepare, self._passes.views())
-
-    def images(self) -> Iterator[Batch]:
-        return map(self._prepare, self._passes.images())
