@@ -176,13 +176,15 @@ def _run(experiment: Experiment, folder: Path, console: Console | None, machine:
         watch=Watch(method.chance_loss, knn.num_classes if knn is not None else None),
     )
     warnings: list[str] = []
-    found = checkpoints.newest_good(folder / CHECKPOINTS, warnings.append) if resumed else None
+    found = None
+    if resumed:
+        found = checkpoints.newest_good_of_all(folder / CHECKPOINTS, warnings.append, machine.device)
     if resumed and found is None and checkpoints.checkpoints(folder / CHECKPOINTS):
-        raise UserError(f"{'; '.join(warnings)}; no checkpoint of {folder} is intact, start a new run")
+        said = "; ".join(
+            [*warnings, f"no checkpoint of {folder} is intact, start a new run"]
+        )  # only the main one warns
+        raise UserError(said)
     step = found[1]["step"] if found is not None else 0
-    if processes.any_of(step != processes.of_main(step, machine.device), machine.device):
-        message = "the processes don't see the same checkpoints; use a folder on a disk that all machines share"
-        raise UserError(f"{folder}: {message}")
     if found is not None:
         warnings += trainer.load(found[1])
     if processes.is_main():
