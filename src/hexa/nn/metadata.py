@@ -54,6 +54,20 @@ def of_metadata(metadata: Mapping[str, str], where: str) -> tuple[NetworkConfig,
         raise UserError(f"{where}: its metadata does not say how to build the network ({said})") from None
 
 
+def ordered(content: bytes) -> bytes:
+    """A safetensors file whose metadata stand in order, so that equal backbones give equal files.
+
+    safetensors writes them in another order each time. A file begins with the length of its header, eight bytes, and
+    the header, JSON padded by spaces to a multiple of eight; places of tensors count from its end.
+    """
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    written = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    written += b" " * (-len(written) % 8)
+    return len(written).to_bytes(8, "little") + written + content[end:]
+
+
 def _plain(text: str) -> dict[str, Any]:
     """The short texts and finite numbers of a JSON object: what results and tables can show."""
     return {

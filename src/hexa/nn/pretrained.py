@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
@@ -20,7 +19,7 @@ from hexa.nn import backbones, timm_weights, weight_files
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.external import external
 from hexa.nn.layouts import filled, find_backbone, foreign_state
-from hexa.nn.metadata import metadata_of, of_metadata
+from hexa.nn.metadata import metadata_of, of_metadata, ordered
 from hexa.nn.normalize import Normalize
 from hexa.nn.preparation import CROP, Given, Preparation, of_timm
 from hexa.nn.weight_files import Unreadable, Weights
@@ -124,21 +123,7 @@ def save_backbone(backbone: Backbone, path: Path | str) -> Path:
     path = Path(path)
     state = {name: value.detach().cpu().contiguous() for name, value in backbone.network.state_dict().items()}
     # not save_file, whose files only their owner can read
-    return write_whole(path, lambda file: file.write(_ordered(safetensors.torch.save(state, metadata_of(backbone)))))
-
-
-def _ordered(content: bytes) -> bytes:
-    """A safetensors file whose metadata stand in order, so that equal backbones give equal files.
-
-    safetensors writes them in another order each time. A file begins with the length of its header, eight bytes, and
-    the header, JSON padded by spaces to a multiple of eight; places of tensors count from its end.
-    """
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    written = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    written += b" " * (-len(written) % 8)
-    return len(written).to_bytes(8, "little") + written + content[end:]
+    return write_whole(path, lambda file: file.write(ordered(safetensors.torch.save(state, metadata_of(backbone)))))
 
 
 def load_backbone(spec: str | Path | Backbone, seed: int = 0, **given: Unpack[Given]) -> Backbone:

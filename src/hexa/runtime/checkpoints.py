@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError
+from hexa.runtime import processes
 from hexa.runtime.files import write_whole
 
 FORMAT = "hexa-checkpoint-1"
@@ -48,18 +51,49 @@ def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2) -> Pa
 
 def load(path: Path, device: torch.device | str = "cpu") -> State:
     """Read a checkpoint, weights only: nothing in the file is executed. Raises BadCheckpoint with the reason."""
+    return _compared(path, *_opened(path, device))
+
+
+def _opened(path: Path, device: torch.device | str, mapped: bool = False) -> tuple[State, object]:
+    """What a file holds, uncompared, and its checksum. mapped: the tensors are read from the disk as they are used."""
     try:
-        content = torch.load(path, map_location=device, weights_only=True)
+        content = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
     except OSError as error:
         raise BadCheckpoint(f"{path}: {error.strerror or error}") from None
     except Exception as error:  # torch's reader raises whatever the damaged bytes lead it to
         raise BadCheckpoint(f"{path}: truncated, damaged or foreign ({_first_line(error)})") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BadCheckpoint(f"{path}: not a checkpoint of hexa (format {FORMAT})")
-    stored = content.pop("checksum", None)
-    if stored != checksum(content):
+    return content, content.pop("checksum", None)
+
+
+def _compared(path: Path, content: State, stored: object) -> State:
+    """The content, if it is the one that the checksum was made of. Raises BadCheckpoint."""
+    try:
+        same = _is_plausible(content, path.stat().st_size) and stored == checksum(content)
+    except (RuntimeError, TypeError, OSError):  # tensors of a kind, or nested to a depth, that we never write
+        same = False
+    if not same:
         raise BadCheckpoint(f"{path}: damaged (its content does not match its checksum)")
     return content
+
+
+def _is_plausible(content: State, size: int) -> bool:
+    """Whether a file of so many bytes can have been written of this. One made by hand may hold itself, or an element
+    that claims to be a billion: walking through either would never end.
+    """
+    waiting: list[Any] = [content]
+    entries = total = 0
+    while waiting and entries <= size and total <= 8 * size:
+        value = waiting.pop()
+        entries += 1
+        if isinstance(value, Tensor):
+            total += value.nbytes
+        elif isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list | tuple):
+            waiting += value
+    return not waiting and total <= 8 * size
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -80,9 +114,36 @@ def newest_good(
     folder: Path, warn: Callable[[str], None], device: torch.device | str = "cpu"
 ) -> tuple[Path, State] | None:
     """The newest checkpoint that is intact, passing over bad ones and saying so; None if there is no good one."""
+    found = _newest_good(folder, warn, device)
+    return None if found is None else found[:2]
+
+
+def newest_good_of_all(folder: Path, warn: Callable[[str], None], device: torch.device) -> tuple[Path, State] | None:
+    """`newest_good` for all processes of a run, which call it together and exchange through `device`.
+
+    The main one reads and compares everything. The others map the file it found, so that they read no more of it than
+    what they take: of a bank of features their own rows. Tensors lie on the CPU, and as long as one is kept, so is the
+    file. Raises UserError if they don't see the same file.
+    """
+    found = _newest_good(folder, warn, "cpu", mapped=True) if processes.is_main() else None
+    step = processes.of_main(-1 if found is None else step_of(found[0]), device)
+    if step >= 0 and not processes.is_main():
+        with contextlib.suppress(BadCheckpoint):
+            path = path_of(folder, step)
+            found = (path, *_opened(path, "cpu", mapped=True))
+    seen = zlib.crc32(repr((bool(checkpoints(folder)), found and found[2])).encode())
+    if processes.any_of(seen != processes.of_main(seen, device), device):
+        raise UserError(f"{folder}: the processes don't see the same checkpoints; use a disk that all machines share")
+    return None if found is None else found[:2]
+
+
+def _newest_good(
+    folder: Path, warn: Callable[[str], None], device: torch.device | str, mapped: bool = False
+) -> tuple[Path, State, object] | None:
     for path in reversed(checkpoints(folder)):
         try:
-            return path, load(path, device)
+            content, stored = _opened(path, device, mapped)
+            return path, _compared(path, content, stored), stored
         except BadCheckpoint as error:
             warn(f"{error}; trying the checkpoint before it")
     return None

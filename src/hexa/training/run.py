@@ -116,9 +116,6 @@ def _run(
     loader = _loader(experiment, source, machine)
     trainer = _trainer(experiment, source, method, loader, machine, folder)
     warnings = [*notes, *(_go_on(trainer, folder) if resumed else ())]
-    if processes.any_of(trainer.step != processes.of_main(trainer.step, machine.device), machine.device):
-        message = "the processes don't see the same checkpoints; use a folder on a disk that all machines share"
-        raise UserError(f"{folder}: {message}")
     with stopping_well(folder), closing(loader):
         _train(experiment, trainer, folder, console, machine.precision, resumed, warnings)
 
@@ -155,9 +152,10 @@ def _trainer(
 def _go_on(trainer: Trainer, folder: Path) -> list[str]:
     """Load the newest intact checkpoint, if there is any checkpoint; returns warnings. Raises UserError."""
     warnings: list[str] = []
-    found = checkpoints.newest_good(folder / CHECKPOINTS, warnings.append)
+    found = checkpoints.newest_good_of_all(folder / CHECKPOINTS, warnings.append, trainer.device)
     if found is None and checkpoints.checkpoints(folder / CHECKPOINTS):
-        raise UserError(f"{'; '.join(warnings)}; no checkpoint of {folder} is intact, start a new run")
+        # only the main process warns
+        raise UserError("; ".join([*warnings, f"no checkpoint of {folder} is intact, start a new run"]))
     return warnings + (trainer.load(found[1]) if found is not None else [])
 
 

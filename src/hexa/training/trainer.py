@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -316,7 +317,8 @@ class Trainer:
                     "experiment; restore it, or start a new run with 'hexa pretrain'"
                 )
         self.objective.method.restore(state["method"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        # a copy: it would keep tensors that may be mapped from the file
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.step, self.seconds = state["step"], state["seconds"]
         self._saved_step = self.step
         self._window.state = state["window"]
