@@ -160,9 +160,9 @@ def test_it_can_be_evaluated_and_decoded_by_workers(tmp_path: Path) -> None:
         ("hf:{}/set,image=label", r"the column 'label' holds no images; those that do: picture"),
         ("hf:{}/set,label=picture", r"the column 'picture' holds no class for each image"),
         ("hf:{}/words", r"no column of type Image; there are: text"),
-        ("hf:{}/script", "not to be had"),
-        ("hf:{}/nothing", "not to be had"),
-        ("hf:nobody/nothing", "not to be had.*hf:NAME:CONFIG names one of several configs, hf:PATH a folder"),
+        ("hf:{}/script", "cannot be read"),
+        ("hf:{}/nothing", "cannot be read"),
+        ("hf:nobody/nothing", "cannot be read.*hf:NAME:CONFIG names one of several configs, hf:PATH a folder"),
         ("hf:{}/set#val", "no split 'val'; there is: train"),
     ],
 )

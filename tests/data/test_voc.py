@@ -70,13 +70,13 @@ def test_damage_is_one_line(tmp_path: Path, damage: str) -> None:
         said = "1 images of the list are not in"
     elif damage == "words":
         (lists / "cat_trainval.txt").write_text("a b c\n")
-        said = "cat_trainval.txt is no list"
+        said = "cat_trainval.txt is not a list"
     elif damage == "other list":
         (lists / "dog_trainval.txt").write_text("x 1\n")
         said = "list different images"
     else:
         (lists / "cat_trainval.txt").write_text("trainval0 2\ntrainval1 1\ntrainval2 1\n")
-        said = "labels other than 1, 0 and -1"
+        said = "cat_trainval.txt is not a list"
     with pytest.raises(UserError, match=said) as caught:
         open_source(spec)
     assert "\n" not in str(caught.value)

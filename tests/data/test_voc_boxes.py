@@ -65,14 +65,14 @@ def test_of_a_part_of_the_images_and_of_another_year(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("<annotation>", "no annotation of VOC"),
+        ("<annotation>", "not an annotation of VOC"),
         (ANNOTATION.replace("dog", "wolf"), "wolf"),
         (ANNOTATION.replace("<xmax>12<", "<xmax>500<"), "reaches out of the image"),
         (ANNOTATION.replace("<xmax>12<", "<xmax>inf<"), "reaches out of the image"),
         (ANNOTATION.replace("<xmin>1</xmin><ymin>2<", "<xmin>-40</xmin><ymin>2<"), "reaches out of the image"),
-        (ANNOTATION.replace("<xmin>3</xmin>", ""), "no annotation of VOC"),
+        (ANNOTATION.replace("<xmin>3</xmin>", ""), "not an annotation of VOC"),
         (ANNOTATION.replace("<xmin>3</xmin>", "<xmin>4</xmin>"), "ends before it begins"),
-        (ANNOTATION.replace("<width>12</width>", ""), "no annotation of VOC"),
+        (ANNOTATION.replace("<width>12</width>", ""), "not an annotation of VOC"),
     ],
 )
 def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, said: str) -> None:

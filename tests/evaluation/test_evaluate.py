@@ -20,6 +20,7 @@ from hexa.evaluation.features import Subset, extract
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime import precision as precisions
+from tests.data.test_sources import write_parquet
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
@@ -239,16 +240,11 @@ def test_weights_that_are_no_numbers_give_no_result() -> None:
         evaluate("knn", backbone, "digits", **QUIET)
 
 
-def test_a_test_image_without_label_is_refused() -> None:
-    source = open_source("digits", "test")
-    assert source.labels is not None
-    source.labels[3] = -1
-    from hexa.evaluation import _sources
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hexa.data.open_source", lambda spec, split: open_source(spec, split) if split else source)
-        with pytest.raises(UserError, match="without a label"):
-            _sources("digits", "digits#test", None, 0)
+def test_a_test_image_without_label_is_refused(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "train.parquet", [1, 2, 3], [0, 1, 2])
+    write_parquet(tmp_path / "test.parquet", [4, 5, 6], [0, -1, 2])
+    with pytest.raises(UserError, match=r"test \(3 images\): 1 have no label, or a negative one"):
+        evaluate("knn", "pixels:6", f"parquet:{tmp_path}", **QUIET)
 
 
 def test_a_backbone_that_was_loaded_can_be_given() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import stat
 import struct
 import warnings
 from collections.abc import Iterator
@@ -21,6 +23,9 @@ except ImportError:
     decode_image = None
 
 EXTENSIONS = frozenset((".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".jp2"))
+
+#: A file larger than this is not an image that anybody trains on; photographs are a thousand times smaller.
+MOST_BYTES = 1 << 30
 
 
 @contextmanager
@@ -52,12 +57,18 @@ class DecodeError(Exception):
     """An image that cannot be read; the message is one line."""
 
 
-def read(path: Path) -> bytes:
-    """The bytes of a file. Raises DecodeError if there are none to be had."""
+def read(path: str | Path, first: int = -1) -> bytes:
+    """The bytes of a file, or its `first` ones. Raises DecodeError for whatever cannot be read to its end."""
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DecodeError(error.strerror or str(error)) from None
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
+            raise DecodeError("not a regular file")
+        if status.st_size > MOST_BYTES:
+            raise DecodeError(f"{status.st_size:,} bytes, more than {MOST_BYTES:,} are not read for one image")
+        with open(path, "rb") as file:
+            return file.read(first)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise DecodeError(getattr(error, "strerror", None) or str(error)) from None
 
 
 def decode(data: bytes) -> Tensor:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
 
 from hexa.config import UserError
 from hexa.data import decode as decoding
-from hexa.data.source import SPLIT_NAMES, Source, by_split, choose_split, digest
+from hexa.data.source import SPLIT_NAMES, Source, by_split, choose_split, location
 
 
 class FolderSource(Source):
@@ -22,7 +23,7 @@ class FolderSource(Source):
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
-        root = Path(argument).expanduser()
+        root = location(argument)
         if not argument or not root.is_dir():
             what = "is a file, not a folder" if root.is_file() else "no such folder"
             raise UserError(f"data '{spec}': {what}{f': {root}' if argument else ''}; write folder:PATH")
@@ -33,26 +34,29 @@ class FolderSource(Source):
         self._splits = list(folders)
         self.split = choose_split(spec, split, folders)
         self.root = folders[self.split]
+        self._prefix = f"{self.root}{os.sep}"
         self.paths = sorted(_image_files(self.root))
         if not self.paths:
             known = ", ".join(sorted(decoding.EXTENSIONS))
             raise UserError(f"data '{spec}': no images below {self.root}; known are {known}")
-        looked_at = self.paths[:: max(1, len(self.paths) // 10_000)]
-        self.fingerprint = digest(*self.paths, *(str((self.root / path).stat().st_size) for path in looked_at))
+        self._identify()
         tops = [path.split("/", 1)[0] if "/" in path else None for path in self.paths]
         classes = {top for top in tops if top is not None}
         if None not in tops and len(classes) > 1:
             if are_splits:
                 classes.update(name for folder in folders.values() for name in _folders(folder))
-            self.class_names = sorted(classes)
-            number = {name: label for label, name in enumerate(self.class_names)}
-            self.labels = np.array([number[top] for top in tops if top is not None], dtype=np.int64)
+            names = sorted(classes)
+            number = {name: label for label, name in enumerate(names)}
+            self._take_labels(np.array([number[top] for top in tops if top is not None]), names)
 
     def splits(self) -> list[str]:
         return self._splits
 
+    def files(self) -> list[str]:
+        return [f"{self._prefix}{path}" for path in self.paths]
+
     def encoded(self, index: int) -> bytes:
-        return decoding.read(self.root / self.paths[index])
+        return decoding.read(self._prefix + self.paths[index])
 
     def decode(self, index: int) -> Tensor:
         return decoding.decode(self.encoded(index))
@@ -60,11 +64,14 @@ class FolderSource(Source):
 
 def _folders(root: Path) -> list[str]:
     with os.scandir(root) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        return sorted(entry.name for entry in entries if _kind(entry) == "folder" and not entry.name.startswith("."))
 
 
 def _image_files(root: Path) -> Iterable[str]:
-    """The paths below `root` of all files that are called like images; links are followed, once."""
+    """The paths below `root` of all files that are called like images; links are followed, once.
+
+    A link to nothing is an image that cannot be read, which is counted and listed; pipes and devices are no images.
+    """
     pending, seen = [""], {os.path.realpath(root)}
     while pending:
         prefix = pending.pop()
@@ -72,9 +79,19 @@ def _image_files(root: Path) -> Iterable[str]:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
-                if entry.is_dir():
+                kind = _kind(entry)
+                if kind == "folder":
                     if not entry.is_symlink() or (real := os.path.realpath(entry.path)) not in seen:
                         seen.update((real,) if entry.is_symlink() else ())
                         pending.append(f"{prefix}{entry.name}/")
-                elif os.path.splitext(entry.name)[1].lower() in decoding.EXTENSIONS:
+                elif kind == "file" and os.path.splitext(entry.name)[1].lower() in decoding.EXTENSIONS:
                     yield f"{prefix}{entry.name}"
+
+
+def _kind(entry: os.DirEntry[str]) -> Literal["folder", "file", "other"]:
+    try:
+        if entry.is_dir():
+            return "folder"
+        return "file" if entry.is_file() or not os.path.exists(entry.path) else "other"
+    except OSError:  # a link in a circle, or to where nobody may look
+        return "file"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from torch import Tensor
 
-from hexa.config import UserError, nearest
+from hexa.config import UserError, nearest, reason
 from hexa.data import decode as decoding
 from hexa.data.parquet import LABEL_COLUMNS
-from hexa.data.source import Source, by_split, choose_split, digest
+from hexa.data.source import Source, by_split, choose_split, digest, location, sample
 from hexa.runtime.packages import import_extra
 
 #: Rows looked at together when names, sizes and labels are read; where rows were picked, their images are copied.
@@ -35,48 +36,49 @@ class HuggingFaceSource(Source):
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         name, config, asked = _parse(argument, spec)
-        tables = _load(name, config, spec)
-        some = next(iter(tables.values()))
-        image, label = _columns(some.features, asked, spec)
+        self.name = spec
+        with _reading(spec, location(name)):
+            tables = _load(name, config, spec)
+            self._open(tables, asked, split, location(name).resolve())
+
+    def _open(self, tables: Mapping[str, Any], asked: Mapping[str, str], split: str | None, root: Path) -> None:
+        if not tables:
+            raise UserError(f"data '{self.name}': has no splits")
+        image, label = _columns(next(iter(tables.values())).features, asked, self.name)
         groups = _splits(tables, label)
-        self.name, self._splits = spec, list(groups)
-        self.split = choose_split(spec, split, groups)
+        self._splits = list(groups)
+        self.split = choose_split(self.name, split, groups)
         table = tables[groups[self.split]]
         if not len(table):
-            raise UserError(f"data '{spec}': its split {self.split} holds no images")
+            raise UserError(f"data '{self.name}': its split {self.split} holds no images")
+        # a file is read from where it lies, by lengths that it tells itself: a damaged one would end the process
+        table.select_columns([c for c in (image, label) if c in table.column_names]).data.validate(full=True)
         self._images = _undecoded(table, image)
         names, sizes = _names_and_sizes(self._images, image)
-        root = Path(name).expanduser().resolve()
         self.paths = [_short(given, root) or f"{self.split}/{number:08d}" for number, given in enumerate(names)]
         self._column = image
         if label is not None and label in table.column_names:
             self._read_labels(tables, table, label)
         known = b"" if self.labels is None else self.labels.tobytes()
-        self.fingerprint = digest(*self.paths, sizes.tobytes(), known, *self._sample())
+        self.fingerprint = digest(*self.paths, sizes.tobytes(), known, *sample(len(self), self.encoded))
+        apart = [name for name, size in zip(names, sizes, strict=True) if name is not None and size == 0]
+        self._read_from = [*(file["filename"] for file in table.cache_files), *apart]
 
     def _read_labels(self, tables: Mapping[str, Any], table: Any, column: str) -> None:
         feature = table.features[column]
-        self.class_names = getattr(feature, "names", None)
+        names = getattr(feature, "names", None)
         found = table.select_columns([column]).with_format("arrow")[:].column(column)
         if _is_text(feature):  # numbered alike over all splits
             lists = [one.unique(column) for one in tables.values() if column in one.column_names]
-            self.class_names = sorted({word for words in lists for word in words if word is not None})
-            found = pc.index_in(found, pa.array(self.class_names, found.type))
-        labels = found.fill_null(-1).to_numpy().astype(np.int64)
-        self.labels = labels if labels.min() >= 0 else None  # hidden labels are −1 or null
-
-    def _sample(self) -> list[bytes]:
-        """About a hundred images spread over the split, so that the fingerprint sees contents and not sizes alone."""
-        found = []
-        for index in range(0, len(self), max(1, len(self) // 100)):
-            try:
-                found.append(self.encoded(index))
-            except decoding.DecodeError as error:
-                found.append(str(error).encode())
-        return found
+            names = sorted({word for words in lists for word in words if word is not None})
+            found = pc.index_in(found, pa.array(names, found.type))
+        self._take_labels(found.drop_null().to_numpy(), names)
 
     def splits(self) -> list[str]:
         return self._splits
+
+    def files(self) -> list[str]:
+        return self._read_from
 
     def encoded(self, index: int) -> bytes:
         row = self._images[index]
@@ -97,26 +99,34 @@ def _parse(argument: str, spec: str) -> tuple[str, str | None, dict[str, str]]:
     for key in asked:
         if key not in ("image", "label"):
             raise UserError(f"data '{spec}': ,{key}= is no choice of a column; {nearest(key, ('image', 'label'))}")
-    name, _, config = (place, "", "") if Path(place).expanduser().exists() else place.partition(":")
+    name, _, config = (place, "", "") if location(place).exists() else place.partition(":")
     if not name:
         raise UserError(f"data '{spec}': name a data set of the hub or a folder, hf:NAME, hf:NAME:CONFIG or hf:PATH")
     return name, config or None, asked
 
 
-def _load(name: str, config: str | None, spec: str) -> Mapping[str, Any]:
-    """The tables of all splits, as `datasets` calls them. Raises UserError for whatever `datasets` says."""
-    datasets = import_extra("datasets", "hf", f"data '{spec}'")
-    path = Path(name).expanduser()
+@contextmanager
+def _reading(spec: str, path: Path) -> Iterator[None]:
+    """Whatever `datasets` and pyarrow say of data that they cannot read is a UserError."""
     try:
-        if any((path / file).is_file() for file in _SAVED):
-            found = datasets.load_from_disk(str(path))
-        else:
-            found = datasets.load_dataset(str(path) if path.exists() else name, config)
+        yield
+    except UserError:
+        raise
     except Exception as error:  # of many kinds, from the network's to the file formats'
-        reason = " ".join(str(error).split())[:300]
         other = "hf:NAME:CONFIG names one of several configs, hf:PATH a folder"
         remedy = "give a folder that `datasets` reads" if path.exists() else other
-        raise UserError(f"data '{spec}': not to be had: {reason or type(error).__name__}; {remedy}") from None
+        said = reason(error, 300) or type(error).__name__
+        raise UserError(f"data '{spec}': cannot be read: {said}; {remedy}") from None
+
+
+def _load(name: str, config: str | None, spec: str) -> Mapping[str, Any]:
+    """The tables of all splits, as `datasets` calls them."""
+    datasets = import_extra("datasets", "hf", f"data '{spec}'")
+    path = location(name)
+    if any((path / file).is_file() for file in _SAVED):
+        found = datasets.load_from_disk(str(path))
+    else:
+        found = datasets.load_dataset(str(path) if path.exists() else name, config)
     if isinstance(found, Mapping):
         return found
     return {str(found.split or "train"): found}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hexa.config import UserError, reason
-from hexa.data.source import ArraySource, Source, choose_split
+from hexa.data.source import ArraySource, Source, choose_split, location
 
 
 def digits(argument: str, split: str | None, spec: str) -> Source:
@@ -39,7 +39,7 @@ def torchvision_set(dataset: str, splits: dict[str, dict[str, Any]]) -> Callable
         import torchvision.datasets
 
         chosen = choose_split(spec, split, splits)
-        root = Path(argument).expanduser() if argument else cache_folder() / "datasets"
+        root = location(argument) if argument else cache_folder() / "datasets"
         try:
             root.mkdir(parents=True, exist_ok=True)
             data = getattr(torchvision.datasets, dataset)(root, download=True, **splits[chosen])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.config import UserError
+from hexa.data import decode as decoding
 
 Labels = NDArray[np.int64]
 
@@ -43,22 +47,33 @@ SPLIT_NAMES = {
     "unlabelled": "unlabeled",
 }
 
+#: A label is a class number below this, or below the number of images: scores are kept for every class up to the
+#: highest, so that a damaged one would take all memory.
+_MOST_CLASSES = 100_000
+#: How much of each file of the sample goes into a fingerprint: photographs whole, scans of gigabytes not.
+SAMPLED_BYTES = 4 << 20
+
 
 class Source(ABC):
     """Images of one split, by position, undecoded.
 
     name: as the user gave it, without the split. labels: int64 [N], a class each; or [N, C] where an image shows
-    several, 1 for present, −1 for absent, 0 for difficult; or None. class_names: by label, or None. paths: one per
-    image, in the words of the source, for messages and tables. fingerprint: changes when the images do, the same
-    wherever they lie. uniform_size: (H, W) if it is known that all images have it.
+    several, 1 for present, −1 for absent, 0 for difficult; or None. unlabelled: how many images have no label although
+    others have one, in which case `labels` is None. class_names: by label, or None. paths: one per image, in the words
+    of the source, for messages and tables. fingerprint: changes when the images do, the same wherever they lie and
+    whatever the times of the files; of large sources it sees names, sizes and a sample of the contents.
+    former_fingerprint: by which hexa 0.1 knew them, where that was another (names and sizes alone). uniform_size:
+    (H, W) if it is known that all images have it.
     """
 
     name: str
     split: str
     labels: Labels | None = None
+    unlabelled: int = 0
     class_names: list[str] | None = None
     paths: list[str]
     fingerprint: str
+    former_fingerprint: str | None = None
     uniform_size: tuple[int, int] | None = None
 
     def __len__(self) -> int:
@@ -81,9 +96,48 @@ class Source(ABC):
         """The bytes of the image's file, or None where images are not kept as files."""
         return None
 
+    def files(self) -> Iterable[str | Path]:
+        """Every file that images are read from; none where all of them are in memory and in the fingerprint."""
+        return ()
+
+    def version(self) -> str:
+        """The fingerprint with sizes and times of all files, for what is kept on this machine: any replaced file shows.
+
+        Looks at every file, which takes a second or two for a million on a local disk.
+        """
+        return digest(self.fingerprint, *map(_stamp, self.files()))
+
     def boxes(self, index: int) -> Boxes | None:
         """Where the objects of the image are, or None where the source does not know. Raises UserError."""
         return None
+
+    def _identify(self, *parts: bytes) -> None:
+        """Set the fingerprints, where each image is a file of its own."""
+        files = list(self.files())
+        # over a network, asking for the sizes of a million files takes minutes
+        sizes = [_stamp(file).partition(" ")[0] for file in files[:: max(1, len(files) // 10_000)]]
+        self.former_fingerprint = digest(*self.paths, *sizes, *parts)
+        contents = sample(len(files), lambda index: decoding.read(files[index], SAMPLED_BYTES))
+        self.fingerprint = digest(self.former_fingerprint, *contents)
+
+    def _take_labels(self, told: NDArray[Any], class_names: list[str] | None) -> None:
+        """Set `labels`, `unlabelled` and `class_names`, once the images are counted.
+
+        told: class numbers of the images that have one, in order; negative ones are hidden, as in published test
+        splits. Names that are fewer than the classes are left out. Raises UserError for what cannot be a class number.
+        """
+        most = max(_MOST_CLASSES, len(self))
+        highest = int(told.max(initial=-1))
+        if highest >= most:
+            where = f" ({self.paths[int(told.argmax())]})" if len(told) == len(self) else ""
+            raise UserError(
+                f"data '{self.name}': the label {highest}{where} is not a class number, which go from 0 to {most - 1} "
+                "here; number the classes from 0, or leave the labels out"
+            )
+        known = int((told >= 0).sum())
+        self.labels = told.astype(np.int64) if known == len(self) else None
+        self.unlabelled = len(self) - known if known else 0
+        self.class_names = class_names if class_names and highest < len(class_names) <= most else None
 
     def __repr__(self) -> str:
         return f"{self.name}#{self.split} ({len(self):,} images)"
@@ -106,6 +160,8 @@ class ArraySource(Source):
         self.name, self.split, self._splits = name, split, list(splits)
         self.labels, self.class_names = labels, class_names
         self.paths = [f"{name}/{split}/{number:06d}" for number in range(len(images))]
+        if labels is not None and labels.ndim == 1:
+            self._take_labels(labels, class_names)
         self.uniform_size = (int(images.shape[2]), int(images.shape[3]))
         self.fingerprint = digest(images.numpy().tobytes(), b"" if labels is None else labels.tobytes())
 
@@ -118,6 +174,8 @@ class ArraySource(Source):
 
 def choose_split(spec: str, split: str | None, there: Iterable[str]) -> str:
     known = list(there)
+    if not known:
+        raise UserError(f"data '{spec}': has no split")
     if split is None:
         return known[0]
     if split not in known:
@@ -133,6 +191,29 @@ def by_split(names: Iterable[str]) -> dict[str, str]:
     if "val" in found and "test" not in found:
         found["test"] = found.pop("val")
     return dict(sorted(found.items(), key=lambda item: (item[0] != "train", item[0] != "test", item[0])))
+
+
+def location(argument: str) -> Path:
+    """What a user wrote as a path, which may begin with ~."""
+    return Path(os.path.expanduser(argument))
+
+
+def sample(count: int, read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """About a hundred of `count` images spread over them, so that a fingerprint sees contents and not sizes alone."""
+    for index in range(0, count, max(1, count // 100)):
+        try:
+            yield read(index)
+        except decoding.DecodeError as error:
+            yield str(error).encode(errors="replace")
+
+
+def _stamp(file: str | Path) -> str:
+    """Size and times of a file. That of its last change of any kind shows a file that was put in with an old date."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return "absent"
+    return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
 
 
 def digest(*parts: bytes | str) -> str:

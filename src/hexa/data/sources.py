@@ -36,9 +36,11 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source]] = {
 def open_source(spec: str, split: str | None = None) -> Source:
     """The source that `spec` names as NAME, NAME:ARGUMENT or either with #split; `split` is for a spec without one.
 
-    Raises UserError, one line with a remedy: an unknown name, a folder that is missing or empty, a split that is not
-    there.
+    Raises UserError, one line with a remedy: an unknown name, a folder that is missing, empty or may not be read, a
+    split that is not there, labels that are not class numbers.
     """
+    if "\0" in spec:
+        raise UserError(f"data {spec!r}: no name holds a zero byte")
     body, mark, named = spec.partition("#")
     if mark and not named:
         raise UserError(f"data '{spec}': a split is missing after '#', as in {body}#train")
@@ -47,4 +49,8 @@ def open_source(spec: str, split: str | None = None) -> Source:
         looks_like_path = os.path.sep in spec or Path(spec).exists()
         remedy = f"for a folder of images write folder:{spec}" if looks_like_path else nearest(kind, SOURCES)
         raise UserError(f"data '{spec}': no source of this name; {remedy}")
-    return SOURCES[kind](argument, named or split, body)
+    try:
+        return SOURCES[kind](argument, named or split, body)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise UserError(f"data '{spec}': cannot be read: {where}{error.strerror or error}") from None

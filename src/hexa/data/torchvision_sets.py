@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from hexa.config import UserError, reason
 from hexa.data import decode as decoding
 from hexa.data.named import cache_folder, not_there
-from hexa.data.source import Source, choose_split, digest
+from hexa.data.source import Source, choose_split, location
 
 Listing = tuple[list[Path], list[int]]
 
@@ -74,22 +75,26 @@ class TorchvisionSource(Source):
 
         self.name, self._splits = spec, list(kind.splits)
         self.split = choose_split(spec, split, kind.splits)
-        root = Path(argument).expanduser() if argument else cache_folder() / "datasets"
+        root = location(argument) if argument else cache_folder() / "datasets"
         try:
             root.mkdir(parents=True, exist_ok=True)
             data = getattr(torchvision.datasets, kind.name)(root, download=True, **kind.splits[self.split])
             self._files, labels = kind.listing(data)
         except (OSError, RuntimeError) as error:  # no network, no right to write, a broken archive
             raise not_there(spec, kind.name, root, error) from None
-        self.labels = np.asarray(labels, dtype=np.int64)
-        names = getattr(data, "classes", getattr(data, "categories", None))
-        self.class_names = [str(name) for name in names] if names else None
+        except Exception as error:  # whatever torchvision's readers say of a list that is damaged
+            said = reason(error) or type(error).__name__
+            raise UserError(f"data '{spec}': the lists of {kind.name} in {root} are damaged ({said})") from None
         self.paths = [str(file.relative_to(root)) if file.is_relative_to(root) else file.name for file in self._files]
-        some = self._files[:: max(1, len(self._files) // 10_000)]
-        self.fingerprint = digest(*self.paths, *(str(file.stat().st_size) for file in some), self.labels.tobytes())
+        names = getattr(data, "classes", getattr(data, "categories", None))
+        self._take_labels(np.array(labels), [str(name) for name in names or ()])
+        self._identify(b"" if self.labels is None else self.labels.tobytes())
 
     def splits(self) -> list[str]:
         return self._splits
+
+    def files(self) -> list[Path]:
+        return self._files
 
     def encoded(self, index: int) -> bytes:
         return decoding.read(self._files[index])

@@ -10,10 +10,11 @@ from torch import Tensor
 from hexa.config import UserError
 from hexa.data import decode as decoding
 from hexa.data import voc_boxes
-from hexa.data.source import Boxes, Labels, Source, choose_split, digest
+from hexa.data.source import Boxes, Labels, Source, choose_split, location
 
 #: Where the lists lie in a year's folder; a class has a file CLASS_LIST.txt of names and 1, 0 or −1.
 _LISTS = Path("ImageSets", "Main")
+_LABELS = (-1, 0, 1)
 
 
 class VOCSource(Source):
@@ -35,11 +36,13 @@ class VOCSource(Source):
         if missing:
             some = ", ".join(missing[:3]) + (" …" if missing[3:] else "")
             raise UserError(f"data '{spec}': {len(missing)} images of the list are not in {self.root}: {some}")
-        sizes = (str((self.root / path).stat().st_size) for path in self.paths)
-        self.fingerprint = digest(*self.paths, *sizes, self.labels.tobytes())
+        self._identify(self.labels.tobytes())
 
     def splits(self) -> list[str]:
         return self._splits
+
+    def files(self) -> list[Path]:
+        return [self.root / path for path in self.paths]
 
     def encoded(self, index: int) -> bytes:
         return decoding.read(self.root / self.paths[index])
@@ -59,7 +62,7 @@ class VOCSource(Source):
 
 def year_folder(argument: str, spec: str) -> Path:
     """The folder of one year. Raises UserError if there is none."""
-    given = Path(argument).expanduser()
+    given = location(argument)
     for root in (given, given / "VOC2007", given / "VOCdevkit" / "VOC2007"):
         if argument and (root / _LISTS).is_dir():
             return root
@@ -82,17 +85,14 @@ def _read(root: Path, list_name: str, spec: str) -> tuple[list[str], list[str], 
     names: list[str] = []
     for file in files:
         try:
-            rows = [line.split() for line in file.read_text().splitlines() if line.strip()]
-            columns.append([int(row[1]) for row in rows])
-        except (IndexError, ValueError, OSError):
-            raise UserError(f"data '{spec}': {file} is no list of image names with 1, 0 or -1 beside them") from None
+            rows = [line.split() for line in decoding.read(file).decode().splitlines() if line.strip()]
+            columns.append([_LABELS[_LABELS.index(int(row[1]))] for row in rows])
+        except (IndexError, ValueError, decoding.DecodeError):
+            raise UserError(f"data '{spec}': {file} is not a list of image names with 1, 0 or -1 each") from None
         listed = [row[0] for row in rows]
-        if names and listed != names:
+        if file != files[0] and listed != names:
             raise UserError(f"data '{spec}': {file.name} and {files[0].name} in {file.parent} list different images")
         names = listed
     if not names:
         raise UserError(f"data '{spec}': the lists *_{list_name}.txt in {root / _LISTS} name no images")
-    labels = np.array(columns, dtype=np.int64).T.copy()
-    if not np.isin(labels, (-1, 0, 1)).all():
-        raise UserError(f"data '{spec}': a list *_{list_name}.txt in {root / _LISTS} has labels other than 1, 0 and -1")
-    return [file.stem.rpartition("_")[0] for file in files], names, labels
+    return [file.stem.rpartition("_")[0] for file in files], names, np.array(columns, dtype=np.int64).T.copy()

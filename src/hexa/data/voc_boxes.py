@@ -8,20 +8,26 @@ from pathlib import Path
 
 import torch
 
-from hexa.config import UserError
+from hexa.config import UserError, reason
+from hexa.data import decode as decoding
 from hexa.data.source import Boxes, Source, digest
+
+#: The sides of JPEGs end here.
+_LONGEST = 1 << 16
 
 
 def read(file: Path, class_names: Sequence[str]) -> Boxes:
     """The objects of one annotation file. Raises UserError if it is missing, broken, or names another class.
 
     VOC counts pixels from 1 and its boxes include both borders, so xmin − 1, ymin − 1, xmax, ymax are the edges. Parts
-    of objects (heads, hands, feet of persons) are no objects.
+    of objects (heads, hands, feet of persons) are not objects.
     """
     boxes, labels, difficult = [], [], []
     try:
-        root = ElementTree.parse(file).getroot()
+        root = ElementTree.fromstring(decoding.read(file))
         height, width = (int(root.findtext(f"size/{side}", "")) for side in ("height", "width"))
+        if not (0 < height < _LONGEST and 0 < width < _LONGEST):
+            raise ValueError(f"an image of {width} x {height} pixels")
         for thing in root.iterfind("object"):
             x0, y0, x1, y1 = (float(thing.findtext(f"bndbox/{edge}", "")) for edge in ("xmin", "ymin", "xmax", "ymax"))
             if not (x0 <= x1 and y0 <= y1):
@@ -32,10 +38,10 @@ def read(file: Path, class_names: Sequence[str]) -> Boxes:
             boxes.append((x0 - 1, y0 - 1, x1, y1))
             labels.append(class_names.index(thing.findtext("name", "").strip()))
             difficult.append(int(thing.findtext("difficult", "0")) != 0)
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror or error}") from None
-    except (ElementTree.ParseError, ValueError) as error:
-        raise UserError(f"{file}: no annotation of VOC ({' '.join(str(error).split())})") from None
+    except decoding.DecodeError as error:
+        raise UserError(f"{file}: {error}") from None
+    except (ElementTree.ParseError, ValueError, LookupError, RecursionError, MemoryError) as error:
+        raise UserError(f"{file}: not an annotation of VOC ({reason(error)})") from None
     return Boxes(
         torch.tensor(boxes, dtype=torch.float32).view(-1, 4),
         torch.tensor(labels, dtype=torch.int64),

@@ -245,6 +245,14 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(ordered[:5]) + (" …" if ordered[5:] else "")
 
 
+def _refuse_unlabelled(source: Source) -> None:
+    from hexa.config import UserError
+
+    if source.unlabelled:
+        none = f"{source.unlabelled:,} have no label, or a negative one"
+        raise UserError(f"{source!r}: {none}; an evaluation needs all of them labelled")
+
+
 def _sources(data: str, test_data: str | None, holdout: float | None, seed: int) -> tuple[Source, Source, list[str]]:
     """Images to fit on and images to score, both labelled with the same classes, and the classes' names."""
     from hexa.config import UserError
@@ -254,6 +262,7 @@ def _sources(data: str, test_data: str | None, holdout: float | None, seed: int)
     from hexa.runtime.random import Stream
 
     fit = open_source(data, None if "#" in data else "train")
+    _refuse_unlabelled(fit)
     if fit.labels is None:
         raise UserError(
             f"data '{data}' has no labels, which an evaluation needs; give two or more class folders, or a label column"
@@ -274,14 +283,12 @@ def _sources(data: str, test_data: str | None, holdout: float | None, seed: int)
         test = open_source(test_data or data.partition("#")[0], None if test_data else "test")
         if test_data and "#" not in test_data and "test" in test.splits():
             test = open_source(test_data, "test")
+    _refuse_unlabelled(test)
     if test.labels is None:
         raise UserError(f"data '{test_data or data}' has no labels in its split {test.split}")
     assert fit.labels is not None
     if fit.labels.ndim != test.labels.ndim:
         raise UserError(f"{fit!r} and {test!r}: one of them has a class for each image, the other several")
-    for source in (fit, test):
-        if source.classes is not None and source.classes.min() < 0:
-            raise UserError(f"{source!r} has images without a label (a negative one); an evaluation needs all labelled")
     if (fit.fingerprint, len(fit)) == (test.fingerprint, len(test)):
         raise UserError(f"{fit!r} would be scored on the images it learns from; name other test images")
     if fit.class_names and test.class_names and list(fit.class_names) != list(test.class_names):

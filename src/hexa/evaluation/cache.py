@@ -23,12 +23,15 @@ _PREPARATION = 2
 
 
 def key(task: Task, source: Source) -> str:
-    """Changes with the weights, the network, the images, how they are prepared, and what they are computed with."""
+    """Changes with the weights, the network, the images, how they are prepared, and what they are computed with.
+
+    Ask before the images are read: files that are replaced meanwhile then have another key.
+    """
     backbone = task.backbone
     made_by = (backbone.content_hash(), repr(backbone.network), str(backbone.mean), str(backbone.std))
     transform = (type(task.transform).__name__, str(vars(task.transform)), str(_PREPARATION))
     prepared = (*transform, task.precision, task.device.type)
-    return digest(*made_by, *prepared, source.fingerprint, str(len(source)), source.split, torch.__version__)
+    return digest(*made_by, *prepared, source.version(), str(len(source)), source.split, torch.__version__)
 
 
 def load(name: str) -> tuple[Tensor, Tensor] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -31,6 +32,9 @@ class Joined(Source):
 
     def splits(self) -> list[str]:
         return [self.split]
+
+    def files(self) -> list[str | Path]:
+        return [file for source in dict.fromkeys(source for source, _ in self.places) for file in source.files()]
 
     def decode(self, index: int) -> Tensor:
         source, position = self.places[index]

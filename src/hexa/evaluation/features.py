@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -37,6 +38,9 @@ class Subset(Source):
 
     def splits(self) -> list[str]:
         return self.source.splits()
+
+    def files(self) -> Iterable[str | Path]:
+        return self.source.files()
 
     def decode(self, index: int) -> Tensor:
         return self.source.decode(int(self.rows[index]))

@@ -133,15 +133,17 @@ def roomy_setting(experiment: Experiment, data_size: int) -> Setting:
     raise refused
 
 
-def fingerprint(experiment: Experiment, source: Source) -> str:
+def fingerprint(experiment: Experiment, source: Source, *, former: bool = False) -> str:
     """A hash of all that decides the trajectory: the experiment but for `training` and `monitor`, and the images.
 
     Fields at their defaults do not enter, so that a field that is new does not part a run from its checkpoints.
+    former: as hexa 0.1 computed it, which knew image files by their names and sizes alone.
     """
     others = {"training", "monitor", "recipe", "data"}
     fields = experiment.model_dump(mode="json", exclude=others, exclude_defaults=True)
     kinds = [experiment.method.name, *(hard.kind for hard in experiment.hard_examples.values())]
-    text = json.dumps([fields, kinds, source.fingerprint], sort_keys=True)
+    images = (former and source.former_fingerprint) or source.fingerprint
+    text = json.dumps([fields, kinds, images], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

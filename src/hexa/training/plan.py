@@ -36,6 +36,8 @@ class Plan:
     training: TrainingConfig
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     fingerprint: str = ""
+    former_fingerprint: str = ""
+    """By which checkpoints of hexa 0.1 are recognised."""
     monitor_every: int = 0
 
 

@@ -131,6 +131,7 @@ def _trainer(
         training=experiment.training,
         optimizer=experiment.optimizer,
         fingerprint=fingerprint(experiment, source),
+        former_fingerprint=fingerprint(experiment, source, former=True),
         monitor_every=experiment.monitor.knn_every,
     )
     knn = KnnMonitor.of(experiment, source, method, machine)

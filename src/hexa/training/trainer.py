@@ -307,8 +307,9 @@ class Trainer:
 
     def load(self, state: checkpoints.State) -> list[str]:
         """Go on from a checkpoint's state; returns warnings. Raises UserError if experiment or data are others now."""
-        for name, here in (("fingerprint", self.plan.fingerprint), ("steps_per_epoch", self.steps_per_epoch)):
-            if state[name] != here:
+        fingerprints = (self.plan.fingerprint, self.plan.former_fingerprint)
+        for name, here in (("fingerprint", fingerprints), ("steps_per_epoch", (self.steps_per_epoch,))):
+            if state[name] not in here:
                 what = (
                     "config.yaml has changed, or the images have," if name == "fingerprint" else "the data has changed"
                 )
@@ -324,8 +325,13 @@ class Trainer:
         self._window.state = state["window"]
         if self.watch is not None and state["watch"]:
             self.watch.state = state["watch"]
+        notes = []
+        if state["fingerprint"] != self.plan.fingerprint:
+            notes.append(
+                "the checkpoint is of hexa 0.1, which knew images by names and sizes: whether they changed is unknown"
+            )
         if state["world_size"] == processes.world_size():
-            return []
+            return notes
         before, now = state["world_size"], processes.world_size()
         what = "what follows is equal up to rounding and what each draws for its own images (who is mixed with whom …)"
-        return [f"{before} processes before, {now} now: {what}"]
+        return [*notes, f"{before} processes before, {now} now: {what}"]
