@@ -64,7 +64,7 @@ def _unnumbered(state: State) -> dict[str, Tensor]:
     renamed = {}
     for key, value in state.items():
         number, _, rest = key.removeprefix(prefix).partition(".")
-        if key.startswith(prefix) and number.isdigit() and int(number) in names:
+        if key.startswith(prefix) and number.isdecimal() and int(number) in names:
             renamed[f"{prefix}{names[int(number)]}.{rest}"] = value
         else:
             renamed[key] = value
@@ -102,9 +102,10 @@ def of_efficientnet(state: State, blocks: Sequence[str]) -> dict[str, Tensor]:
         if first in _AROUND:
             name = f"{_AROUND[first]}.{rest}"
         elif first == "_blocks":
-            number, part, kind = rest.split(".", 2)
+            number, _, inner = rest.partition(".")
+            part, _, kind = inner.partition(".")
             parts = _EXPANDED if f"{prefix}_blocks.{number}._expand_conv.weight" in state else _PLAIN
-            if int(number) < len(blocks) and part in parts:
+            if number.isdecimal() and int(number) < len(blocks) and part in parts:
                 name = f"{blocks[int(number)]}.{parts[part]}.{kind}"
         renamed[name] = value
     return renamed

@@ -29,6 +29,8 @@ _SWAV = published("SwAV and DeepCluster-v2", std=(0.228, 0.224, 0.225))
 _PUBLISHED = {"module.encoder_q.": published("MoCo and PCL"), "module.encoder.": published("SimSiam")}
 #: A classifier or projection head beside the backbone; its tensors are dropped.
 HEADS = ("fc.", "head.", "classifier.", "projection_head.", "prototypes.")
+#: What weights are kept in.
+_REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 #: Momentum twins of the encoder that is meant, by words of their names: they hold the same keys.
 TWINS = ("key", "encoder_k", "momentum", "teacher", "target", "ema")
 #: Networks that a plain ResNet state is compared with.
@@ -170,7 +172,7 @@ def filled(config: NetworkConfig, state: State, where: str, check: Callable[[Sta
     What may differ: a further batch-norm set (`bn1.aux.weight` beside `bn1.weight`) is dropped, and the counter
     `num_batches_tracked`, which old files lack, stays 0. check: raises for tensors that can't be used.
     """
-    outline = nn.Flatten() if config.name == "pixels" else backbones.outline(config)
+    outline = nn.Flatten() if config.name == "pixels" else outlined(config, where)
     own = outline.state_dict()
     plain = {key: value for key, value in state.items() if not _is_further_branch(key, own)}
     misfit = _misfit(own, plain)
@@ -179,14 +181,23 @@ def filled(config: NetworkConfig, state: State, where: str, check: Callable[[Sta
     check(plain)
     learnt = {name for name, _ in outline.named_parameters()}
     for key, value in plain.items():
-        if own[key].is_floating_point() and not value.is_floating_point():
-            raise UserError(f"{where}: {key} holds {str(value.dtype).removeprefix('torch.')}, not real numbers")
+        if own[key].is_floating_point() and value.dtype not in _REAL:
+            kind = str(value.dtype).removeprefix("torch.")
+            raise UserError(f"{where}: {key} holds {kind}; weights are real numbers of 16 bits or more")
         # buffers of masks may be infinite
         if (key in learnt or key.endswith(("running_mean", "running_var"))) and not value.isfinite().all():
             raise UserError(f"{where}: {key} holds values that are not finite; take an earlier file")
     network = nn.Flatten() if config.name == "pixels" else backbones.build(config)
     network.load_state_dict(network.state_dict() | plain, strict=True)
     return network
+
+
+def outlined(config: NetworkConfig, where: str) -> nn.Module:
+    """`backbones.outline` of what a file describes. Raises UserError that names the file."""
+    try:
+        return backbones.outline(config)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def _misfit(own: State, given: State) -> str:

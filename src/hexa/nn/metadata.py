@@ -7,7 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hexa.config import UserError, reason
+import pydantic
+
+from hexa.config import ConfigError, UserError, reason
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.preparation import CROP, NAMES, Preparation
 
@@ -50,8 +52,14 @@ def of_metadata(metadata: Mapping[str, str], where: str) -> tuple[NetworkConfig,
             _plain(metadata["info"]),
         )
     except (KeyError, ValueError, TypeError, RecursionError) as error:
-        said = f"it lacks {error}" if isinstance(error, KeyError) else reason(error)
-        raise UserError(f"{where}: its metadata does not say how to build the network ({said})") from None
+        raise UserError(f"{where}: its metadata does not say how to build the network ({said(error)})") from None
+
+
+def said(error: Exception) -> str:
+    """Why fields don't describe a network, in a few words."""
+    if isinstance(error, pydantic.ValidationError):
+        error = ConfigError.of(error)
+    return f"it lacks {reason(error)}" if isinstance(error, KeyError) else reason(error)
 
 
 def ordered(content: bytes) -> bytes:

@@ -14,12 +14,12 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from hexa.config import ConfigError, UserError, nearest, reason
+from hexa.config import UserError, nearest
 from hexa.nn import backbones, timm_weights, weight_files
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.external import external
-from hexa.nn.layouts import filled, find_backbone, foreign_state
-from hexa.nn.metadata import metadata_of, of_metadata, ordered
+from hexa.nn.layouts import filled, find_backbone, foreign_state, outlined
+from hexa.nn.metadata import metadata_of, of_metadata, ordered, said
 from hexa.nn.normalize import Normalize
 from hexa.nn.preparation import CROP, Given, Preparation, of_timm
 from hexa.nn.weight_files import Unreadable, Weights
@@ -178,18 +178,18 @@ def _loaded(text: str, seed: int) -> Backbone:
 def _random(name: str, seed: int) -> Backbone:
     """The network of a run, of timm, or small-resnet-W-W-W, with weights drawn from the seed."""
     if (Path(name) / "config.yaml").is_file():
-        config, size, _ = _config_of(Path(name))
-    elif name.startswith("small-resnet-") and all(width.isdecimal() for width in name.split("-")[2:]):
-        try:
-            config, size = NetworkConfig(name="small-resnet", widths=tuple(map(int, name.split("-")[2:]))), 32
-        except pydantic.ValidationError as error:
-            raise ConfigError.of(error) from None
-    elif name in timm.list_models():  # fed as timm:NAME is, to be compared with it
+        config, preparation, _ = _config_of(Path(name))
+        return _drawn(config, preparation, seed)
+    if name in timm.list_models():  # fed as timm:NAME is, to be compared with it
         return _drawn(NetworkConfig(name=name), of_timm(name), seed)
-    else:
+    widths = name.removeprefix("small-resnet-").split("-")
+    if not name.startswith("small-resnet-") or not all(width.isdecimal() for width in widths):
         remedy = nearest(name, timm.list_models())
         raise UserError(f"random:{name}: neither a run folder, a timm network nor small-resnet-16-32-64; {remedy}")
-    return random_backbone(config, size, seed)
+    try:
+        return random_backbone(NetworkConfig(name="small-resnet", widths=tuple(map(int, widths))), 32, seed)
+    except pydantic.ValidationError as error:
+        raise UserError(f"random:{name}: {said(error)}") from None
 
 
 def random_backbone(config: NetworkConfig, image_size: int, seed: int = 0) -> Backbone:
@@ -240,23 +240,24 @@ def _of_run(folder: Path) -> Backbone:
 
 def _of_checkpoint(weights: Weights, path: Path, folder: Path) -> Backbone:
     """The backbone inside the state of a method; the run's config.yaml knows the network."""
-    config, size, recipe = _config_of(folder)
-    found, encoder = find_backbone(weights.state, backbones.outline(config), str(path))
+    config, preparation, recipe = _config_of(folder)
+    found, encoder = find_backbone(weights.state, outlined(config, str(folder / "config.yaml")), str(path))
     network = filled(config, found, str(path), weights.check)
     step = path.stem.removeprefix("step-")
     info: dict[str, Any] = {"recipe": recipe, "encoder": encoder, "branch": "main", "checkpoint": path.name}
     info |= {"step": int(step)} if step.isdecimal() else {}
-    return Backbone.of(network, Preparation(config.mean, config.std, size), config, info)
+    return Backbone.of(network, preparation, config, info)
 
 
-def _config_of(folder: Path) -> tuple[NetworkConfig, int, str]:
-    """Network, image size and recipe of a run."""
+def _config_of(folder: Path) -> tuple[NetworkConfig, Preparation, str]:
+    """Network, preparation of images and recipe of a run."""
     path = folder / "config.yaml"
     try:
         fields = yaml.safe_load(path.read_text())
-        return NetworkConfig.model_validate(fields["network"]), int(fields["views"]["size"]), str(fields["recipe"])
+        config = NetworkConfig.model_validate(fields["network"])
+        return config, Preparation(config.mean, config.std, int(fields["views"]["size"])), str(fields["recipe"])
     except (yaml.YAMLError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UserError(f"{path}: not the config.yaml of a run ({reason(error)})") from None
+        raise UserError(f"{path}: not the config.yaml of a run ({said(error)})") from None
 
 
 def _of_safetensors(path: Path, name: str | None = None) -> Backbone:

@@ -59,6 +59,8 @@ class Weights:
 
 def read(path: Path) -> Weights:
     """The tensors of a .safetensors file, a checkpoint of torch or a .pkl of arrays. Raises Unreadable in one line."""
+    if path.exists() and not path.is_file():  # a pipe would make us wait for ever
+        raise Unreadable(f"{path}: not a file")
     try:
         if path.suffix == ".safetensors":
             return _checked(_safetensors(path))

@@ -56,6 +56,8 @@ def load(path: Path, device: torch.device | str = "cpu") -> State:
 
 def _opened(path: Path, device: torch.device | str, mapped: bool = False) -> tuple[State, object]:
     """What a file holds, uncompared, and its checksum. mapped: the tensors are read from the disk as they are used."""
+    if path.exists() and not path.is_file():  # a pipe would make us wait for ever
+        raise BadCheckpoint(f"{path}: not a file")
     try:
         content = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
     except OSError as error:
