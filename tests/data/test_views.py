@@ -13,7 +13,7 @@ from torchvision.transforms.v2 import functional as reference
 
 from hexa.data import views as made_by
 from hexa.data.view_config import Crops, ViewsConfig
-from hexa.data.views import Views, evaluation_transform
+from hexa.data.views import EvaluationTransform, Views, evaluation_transform
 from hexa.ops import randaugment
 from hexa.ops.photometric import ORDERS
 from hexa.runtime.random import Stream
@@ -336,3 +336,21 @@ def test_small_squares_are_taken_whole() -> None:
     expected = reference.resize(images.float(), [64, 64], antialias=True).round()
     torch.testing.assert_close(enlarged.float(), expected, atol=1, rtol=0)
     assert torch.equal(evaluation_transform(64)(images[2]), enlarged[2])
+
+
+@pytest.mark.parametrize("crop", [0.95, 1.0])
+@pytest.mark.parametrize("name", ["bilinear", "bicubic"])
+def test_another_crop_share_and_interpolation(crop: float, name: str) -> None:
+    image = _images(1, 100, 140)[0]
+    mode = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[name]
+    short = round(64 / crop)
+    picture = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((int(short * 1.4), short), mode)
+    resized = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+    expected = reference.center_crop(resized, [64, 64])
+    made = EvaluationTransform(64, crop, name)(image)
+    assert (made.int() - expected.int()).abs().max() <= 1
+
+
+def test_the_published_crop_is_the_default() -> None:
+    for size in range(1, 1000):
+        assert EvaluationTransform(size).short == round(size * 256 / 224)

@@ -276,6 +276,13 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         evaluate("detect", NETWORK, data, **TINY)
 
 
+def test_it_resizes_by_options_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="detect resizes images by options of its own; leave out crop, size"):
+        evaluate("detect", NETWORK, squares(tmp_path), **TINY, size=64, crop=1)
+    found = evaluate("detect", NETWORK, f"voc:{tmp_path / 'VOCdevkit'}", **TINY, mean=0.5)
+    assert found["protocol"].endswith("-mean0.5")
+
+
 def test_two_equal_commands_do_not_share_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = squares(tmp_path)
     monkeypatch.setattr(detect, "_state_folder", lambda *given: tmp_path / "state")

@@ -205,10 +205,10 @@ def _drawn(config: NetworkConfig, preparation: Preparation, seed: int) -> Backbo
 
 def _pixels(size: str) -> Backbone:
     """The pixels themselves as features: what every backbone should beat."""
-    if not size.isdigit() or int(size) < 1:
+    if not size.isdecimal():
         raise UserError(f"pixels:{size}: give the side in pixels, such as pixels:16")
-    config = NetworkConfig(name="pixels", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    return Backbone(nn.Flatten(), config.mean, config.std, int(size), config, {"encoder": "pixels"})
+    preparation = Preparation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), int(size))
+    return Backbone.of(nn.Flatten(), preparation, NetworkConfig(name="pixels"), {"encoder": "pixels"})
 
 
 def _timm(name: str) -> Backbone:

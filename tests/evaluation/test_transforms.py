@@ -1,0 +1,118 @@
+"""What is done to images for a backbone, and what a result says of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hexa.cli import main
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.data.views import EvaluationTransform
+from hexa.evaluation import evaluate
+from hexa.evaluation.transforms import describe, transform_of
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
+
+SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
+QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32", "k": 5}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    save_backbone(random_backbone(SMALL, 8), tmp_path / "b.safetensors")
+    return str(tmp_path / "b.safetensors")
+
+
+def pictures(folder: Path, sizes: list[tuple[int, int]]) -> str:
+    for number, size in enumerate(sizes):
+        (folder / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size, (number, 0, 0)).save(folder / "ab"[number % 2] / f"{number}.png")
+    return f"folder:{folder}"
+
+
+def test_a_backbone_brings_its_transform() -> None:
+    found = transform_of(load_backbone("random:resnet18"))
+    assert vars(found) == {"size": 224, "crop": 0.95, "interpolation": "bicubic"}
+    assert vars(transform_of(random_backbone(SMALL, 16))) == vars(EvaluationTransform(16))
+
+
+def test_a_result_says_what_happened_to_the_images(tmp_path: Path) -> None:
+    digits = open_source("digits", "train")
+    assert describe(EvaluationTransform(8), digits) == {
+        "size": 8,
+        "resize": "whole",
+        "interpolation": "bilinear, antialiased",
+    }
+    assert describe(EvaluationTransform(4, 0.5), digits)["resize"] == "shorter side to 8, centre 4"
+    mixed = open_source(pictures(tmp_path / "mixed", [(8, 8), (8, 8), (10, 8), (8, 8)]), "train")
+    found = describe(EvaluationTransform(14, interpolation="bicubic"), mixed)
+    assert found == {
+        "size": 14,
+        "resize": {"whole": 75.0, "shorter side to 16, centre 14": 25.0},
+        "interpolation": "bicubic, antialiased",
+        "looked_at": 4,
+    }
+    (tmp_path / "mixed" / "a" / "0.png").write_bytes(b"no image")
+    assert describe(EvaluationTransform(14), mixed)["looked_at"] == 3
+
+
+def test_what_is_set_is_in_the_result_and_not_mixed_up_with_what_was_extracted_before(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "cache"))
+    plain = evaluate("knn", file, "digits", **QUIET)
+    other = evaluate("knn", file, "digits", mean="0.1,0.9,0.1", size=16, **QUIET)
+    again = evaluate("knn", file, "digits", cached=False, mean=[0.1, 0.9, 0.1], size=16, **QUIET)
+    assert plain["protocol"] == "knn/k5-t0.07"
+    assert plain["notes"] == []
+    assert other["protocol"] == again["protocol"] == "knn/k5-t0.07-mean0.1,0.9,0.1-size16"
+    assert other["metrics"] == again["metrics"] != plain["metrics"]
+    assert other["deviations"]["mean"] == [[0.485, 0.456, 0.406], [0.1, 0.9, 0.1]]
+    assert other["deviations"]["size"] == [8, 16]
+    facts = other["backbone_facts"]["preparation"]
+    assert (facts["size"], facts["std"], facts["crop"]) == (16, [0.229, 0.224, 0.225], 0.875)
+    assert (facts["from"]["size"], facts["from"]["std"]) == ("given", "its own file or run")
+    assert (plain["transform"]["size"], other["transform"]["size"]) == (8, 16)
+    assert "mean 0.1,0.9,0.1, size 16 (given)" in other["notes"][0]
+
+
+def test_a_file_does_not_hide_what_was_found(file: str) -> None:
+    backbone = load_backbone(file)
+    backbone.info |= {"hash": "0000", "preparation": "none", "encoder": "mine"}
+    facts = evaluate("knn", backbone, "digits", **QUIET)["backbone_facts"]
+    assert facts["hash"] == backbone.content_hash()
+    assert facts["encoder"] == "mine"
+    assert facts["preparation"]["size"] == 8
+
+
+def test_a_mistyped_one_is_named() -> None:
+    with pytest.raises(UserError, match=r"unknown option 'siz'; did you mean 'size'"):
+        evaluate("knn", "pixels:8", "digits", siz=4)
+
+
+def test_the_command_line_says_what_was_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save = tmp_path / "x.pth"
+    torch.save(load_backbone("random:resnet18").network.state_dict(), save)
+    data = pictures(tmp_path / "pictures", [(8, 8)] * 4)
+    out = tmp_path / "f.npz"
+    assert main(["embed", str(save), "--data", data, "--out", str(out), "--size", "32", "--mean", "0.5"]) == 0
+    said = capsys.readouterr().out
+    assert "note: images are prepared with mean 0.5, size 32 (given); std 0.229,0.224,0.225" in said
+    assert "(assumed: the file does not say; --mean, --std and --size set others)" in said
+    whole = np.load(out)["features"]
+    assert main(["embed", str(save), "--data", data, "--out", str(out), "--size", "32"]) == 0
+    assert not np.allclose(whole, np.load(out)["features"])
+    result = tmp_path / "r.json"
+    arguments = ["evaluate", "knn", str(save), "--data", data, "--holdout", "0.5", "--size", "32", "--out", str(result)]
+    assert main([*arguments, "--crop", "1", "--interpolation", "bicubic"]) == 0
+    found = json.loads(result.read_text())
+    assert found["transform"]["interpolation"] == "bicubic, antialiased"
+    assert found["protocol"].endswith("-holdout0.5-size32-crop1-interpolationbicubic")
+    assert "note: images are prepared" in capsys.readouterr().out

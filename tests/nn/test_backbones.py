@@ -1,0 +1,95 @@
+"""What may be built, and what a configuration can't reach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic
+import pytest
+import timm
+import torch
+
+from hexa.config import UserError
+from hexa.nn import backbones
+from hexa.nn.backbones import NetworkConfig
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "checkpoint_path",
+            "pretrained",
+            "pretrained_cfg",
+            "pretrained_cfg_overlay",
+            "pretrained_strict",
+            "cache_dir",
+        ),
+        *(
+            "features_only",
+            "scriptable",
+            "exportable",
+            "no_jit",
+            "num_classes",
+            "in_chans",
+            "kwargs_filter",
+            "model_cfg",
+        ),
+        *("pruned", "out_indices", "device", "dtype", "block_args", "file", "url", "self"),
+    ],
+)
+def test_only_parameters_of_the_network_reach_timm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+    create = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda *a, **options: made.append(options) or create(*a, **options))
+    with pytest.raises(UserError, match=f"network\\.options: '{name}' is not an option of resnet18"):
+        backbones.build(NetworkConfig(name="resnet18", options={name: "1"}))
+    assert not any(name in options for options in made if name != "num_classes")
+
+
+@pytest.mark.parametrize("value", ["/etc/passwd", "hf-hub:a", "http://x", "..", "a b", "", "x" * 50])
+def test_no_option_names_a_place(value: str) -> None:
+    with pytest.raises(UserError, match=r"network\.options: stem_type can't be"):
+        backbones.build(NetworkConfig(name="resnet18", options={"stem_type": value}))
+
+
+@pytest.mark.parametrize(
+    "name", ["hf-hub:timm/resnet18", "hf_hub:a/b", "local-dir:/tmp", "./resnet18", "resnet18.a1_in1k"]
+)
+def test_no_name_names_a_place(name: str) -> None:
+    with pytest.raises(UserError, match="unknown network"):
+        backbones.build(NetworkConfig(name=name))
+
+
+def test_options_of_a_network_still_work() -> None:
+    options = {"img_size": 32, "patch_size": 4, "drop_path_rate": 0.1, "class_token": False, "global_pool": "avg"}
+    network = backbones.build(NetworkConfig(name="vit_tiny_patch16_224", options=options))
+    assert network(torch.zeros(1, 3, 32, 32)).shape == (1, 192)
+    backbones.build(NetworkConfig(name="tf_efficientnet_lite0", options={"bn_momentum": 0.1}))
+    with pytest.raises(UserError, match="can't be built so"):
+        backbones.build(NetworkConfig(name="resnet18", options={"act_layer": "no_such_layer"}))
+
+
+@pytest.mark.parametrize("fields", [{"widths": [0]}, {"widths": [100_000]}, {"widths": [4] * 9}, {"stem_stride": 0}])
+def test_sizes_that_cannot_be_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(pydantic.ValidationError):
+        NetworkConfig(name="small-resnet", **fields)
+
+
+def test_an_outline_takes_no_memory_and_no_random_number() -> None:
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    outline = backbones.outline(NetworkConfig(name="small-resnet", widths=(4096, 4096, 4096)))
+    assert {value.device.type for value in outline.state_dict().values()} == {"meta"}
+    options = {"img_size": 32, "patch_size": 4}
+    backbones.outline(NetworkConfig(name="vit_tiny_patch16_224", options=options))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_options_draw_no_random_number_of_their_own() -> None:
+    """Checking them builds the network once more."""
+    torch.manual_seed(0)
+    expected = timm.create_model("test_vit", num_classes=0, img_size=32).state_dict()
+    torch.manual_seed(0)
+    found = backbones.build(NetworkConfig(name="test_vit", options={"img_size": 32})).state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())

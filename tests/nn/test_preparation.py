@@ -1,0 +1,194 @@
+"""How images are prepared for a backbone: from whoever knows it, and said where nobody does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors
+import safetensors.torch
+import timm
+import torch
+from torch import Tensor
+
+from hexa.config import UserError
+from hexa.nn import key_names
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.export import export
+from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD
+from hexa.nn.preparation import NAMES, Preparation, assumed, of_timm
+from hexa.nn.pretrained import Backbone, load_backbone, random_backbone, save_backbone
+
+HALF = (0.5, 0.5, 0.5)
+SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
+
+
+def resnet18() -> dict[str, Tensor]:
+    return timm.create_model("resnet18", num_classes=0).state_dict()
+
+
+def efficientnet_lite0() -> dict[str, Tensor]:
+    """timm's network under the names of efficientnet_pytorch."""
+    state = timm.create_model("tf_efficientnet_lite0", num_classes=0).state_dict()
+    blocks = list(dict.fromkeys(".".join(key.split(".")[:3]) for key in state if key.startswith("blocks.")))
+    renamed = {}
+    for key, value in state.items():
+        first, _, rest = key.partition(".")
+        if first != "blocks":
+            renamed[f"{next(t for t, o in key_names._AROUND.items() if o == first)}.{rest}"] = value
+            continue
+        block = ".".join(key.split(".")[:3])
+        part, _, kind = key.removeprefix(f"{block}.").partition(".")
+        names = key_names._EXPANDED if f"{block}.conv_pwl.weight" in state else key_names._PLAIN
+        theirs = next(t for t, o in names.items() if o == part)
+        renamed[f"_blocks.{blocks.index(block)}.{theirs}.{kind}"] = value
+    return renamed
+
+
+def saved(path: Path, state: dict[str, Tensor], prefix: str = "") -> Path:
+    torch.save({"state_dict": {prefix + key: value for key, value in state.items()}}, path)
+    return path
+
+
+def test_an_efficientnet_is_fed_as_timm_says(tmp_path: Path) -> None:
+    found = load_backbone(saved(tmp_path / "lite.pth", efficientnet_lite0()))
+    assert found.network_config.name == "tf_efficientnet_lite0"
+    assert (found.mean, found.std, found.image_size, found.crop, found.interpolation) == (
+        HALF,
+        HALF,
+        224,
+        0.875,
+        "bicubic",
+    )
+    assert (found.network_config.mean, found.network_config.std) == (HALF, HALF)
+    assert set(found.origins.values()) == {"timm's configuration of tf_efficientnet_lite0.in1k"}
+    pixels = torch.full((1, 3, 1, 1), 0.5)
+    assert found.normalize(pixels).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("prefix", "extra", "std", "origin"),
+    [
+        ("module.encoder_q.", "module.queue", IMAGENET_STD, "published with MoCo and PCL"),
+        ("module.encoder.", "x", IMAGENET_STD, "published with SimSiam"),
+        ("module.", "module.projection_head.0.weight", (0.228, 0.224, 0.225), "published with SwAV and DeepCluster-v2"),
+        ("", "fc.weight", IMAGENET_STD, "assumed"),
+        ("backbone.", "x", IMAGENET_STD, "assumed"),
+    ],
+)
+def test_what_was_published_is_known_and_the_rest_assumed(
+    tmp_path: Path, prefix: str, extra: str, std: tuple[float, ...], origin: str
+) -> None:
+    state = {prefix + key: value for key, value in resnet18().items()} | {extra: torch.ones(1)}
+    found = load_backbone(saved(tmp_path / "x.pth", state))
+    assert (found.mean, found.std, found.image_size) == (IMAGENET_MEAN, std, 224)
+    assert (found.crop, found.interpolation) == (224 / 256, "bilinear")
+    assert found.origins == dict.fromkeys(NAMES, origin)
+    said = found.preparation.said()
+    assert said is not None
+    assert ("--mean" in said) == (origin == "assumed")
+
+
+def test_a_named_network_is_fed_as_timm_says_of_it_or_of_its_weights(tmp_path: Path) -> None:
+    path = saved(tmp_path / "x.pth", resnet18())
+    plain, tagged = load_backbone(f"{path}#resnet18"), load_backbone(f"{path}#resnet18.tv_in1k")
+    assert (plain.crop, plain.interpolation) == (0.95, "bicubic")
+    assert plain.origins["crop"] == "timm's configuration of resnet18.a1_in1k"
+    assert (tagged.crop, tagged.interpolation) == (0.875, "bilinear")
+    assert plain.network_config.name == tagged.network_config.name == "resnet18"
+    with pytest.raises(UserError, match=r"resnet18\.mine: timm has no such network"):
+        load_backbone(f"{path}#resnet18.mine")
+
+
+def test_a_published_layout_wins_over_a_name(tmp_path: Path) -> None:
+    path = saved(tmp_path / "x.pth", resnet18(), "module.encoder_q.")
+    assert load_backbone(f"{path}#resnet18").origins["mean"] == "published with MoCo and PCL"
+
+
+def test_random_weights_are_fed_as_the_trained_ones() -> None:
+    assert load_backbone("random:test_vit").preparation == of_timm("test_vit")
+
+
+def test_a_file_of_ours_keeps_how_it_is_fed_and_an_old_one_is_as_it_was(tmp_path: Path) -> None:
+    save_backbone(load_backbone("random:test_vit"), tmp_path / "new.safetensors")
+    assert load_backbone(tmp_path / "new.safetensors").preparation == of_timm("test_vit")
+    backbone = random_backbone(SMALL, 16)
+    with safetensors.safe_open(save_backbone(backbone, tmp_path / "b.safetensors"), framework="pt") as file:
+        metadata = file.metadata()
+    old = {name: metadata[name] for name in ("format", "network", "mean", "std", "image_size", "info")}
+    safetensors.torch.save_file(backbone.network.state_dict(), tmp_path / "old.safetensors", old)
+    found = load_backbone(tmp_path / "old.safetensors")
+    assert found.preparation == backbone.preparation == Preparation(IMAGENET_MEAN, IMAGENET_STD, 16)
+    assert found.preparation.said() is None
+
+
+@pytest.mark.parametrize("given", ["0.5", 0.5, "0.5,0.5,0.5", "[0.5, 0.5, 0.5]", [0.5, 0.5, 0.5], HALF])
+def test_what_a_user_sets_is_used_and_remembered(given: object) -> None:
+    backbone = random_backbone(SMALL, 16)
+    found = backbone.prepared(mean=given, size="8")
+    assert (found.mean, found.std, found.image_size) == (HALF, IMAGENET_STD, 8)
+    assert found.deviations == {"mean": [list(IMAGENET_MEAN), [0.5] * 3], "size": [16, 8]}
+    assert (found.origins["mean"], found.origins["std"]) == ("given", "its own file or run")
+    assert found.preparation.said() == (
+        "images are prepared with mean 0.5, size 8 (given); std 0.229,0.224,0.225, crop 0.875, interpolation bilinear "
+        "(its own file or run)"
+    )
+    images = torch.rand(2, 3, 8, 8)
+    expected = backbone.network((images - 0.5) / torch.tensor(IMAGENET_STD).view(3, 1, 1))
+    torch.testing.assert_close(found(images), expected)
+    assert backbone.deviations == {}
+    assert backbone.mean == IMAGENET_MEAN
+
+
+def test_setting_what_was_assumed_is_no_deviation(tmp_path: Path) -> None:
+    path = saved(tmp_path / "x.pth", resnet18())
+    found = load_backbone(path, mean=IMAGENET_MEAN, std="0.229,0.224,0.225")
+    assert found.deviations == {}
+    assert (found.origins["mean"], found.origins["size"]) == ("given", "assumed")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mean": "nan"}, "mean must be three numbers, one a channel"),
+        ({"mean": "0.5,0.5"}, "mean must be three numbers, one a channel"),
+        ({"mean": "grey"}, "mean must be three numbers, one a channel, got 'grey'"),
+        ({"std": 0}, "std must be three numbers above 0"),
+        ({"std": "1,-1,1"}, "std must be three numbers above 0"),
+        ({"size": 0}, "size must be a whole number of pixels from 1 to 4096, got 0"),
+        ({"size": "60000"}, "size must be a whole number of pixels from 1 to 4096"),
+        ({"size": "big"}, "size must be a number, got 'big'"),
+        ({"size": 15}, "size 15: the network can't take images of it"),
+        ({"crop": 2}, r"crop must be a share of the image from 0\.1 to 1, got 2"),
+        ({"interpolation": "nearest"}, "interpolation must be one of bilinear, bicubic, got 'nearest'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(given: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        load_backbone("random:test_vit", **given)
+    assert "\n" not in str(caught.value)
+
+
+def test_pixels_follow_the_size() -> None:
+    assert load_backbone("pixels:8", size=4).num_features == 48
+
+
+def test_an_exported_file_is_fed_as_it_was_asked_for(tmp_path: Path) -> None:
+    source = saved(tmp_path / "x.pth", resnet18())
+    export(source, "safetensors", tmp_path / "out.safetensors", std=0.5, size=64)
+    found = load_backbone(tmp_path / "out.safetensors")
+    assert (found.std, found.image_size, found.mean) == (HALF, 64, IMAGENET_MEAN)
+    assert (found.origins["std"], found.origins["mean"]) == ("given", "assumed")
+
+
+def test_networks_without_weights_of_their_own_are_assumed() -> None:
+    without = [name for name in timm.list_models("resnet*") if timm.models.get_pretrained_cfg(name) is None]
+    for name in without:
+        assert of_timm(name) == assumed()
+
+
+def test_a_module_is_fed_as_it_is_given() -> None:
+    backbone = random_backbone(SMALL, 16)
+    made = Backbone(backbone.network, HALF, HALF, 16, SMALL)
+    assert made.preparation == Preparation(HALF, HALF, 16)

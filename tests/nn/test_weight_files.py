@@ -1,0 +1,93 @@
+"""Of a file only what is needed is read, and what is read is what was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+import yaml
+from torch import Tensor
+
+from hexa.config import UserError
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.runtime import checkpoints
+from tests.torture.harness import forked
+
+SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
+
+
+def run_of(folder: Path, steps: dict[int, dict[str, Tensor]], **beside: Any) -> Path:
+    (folder / "checkpoints").mkdir(parents=True)
+    fields = {"recipe": "r", "network": SMALL.model_dump(mode="json"), "views": {"size": 16}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(fields))
+    for step, state in steps.items():
+        method = {f"query.backbone.{name}": value for name, value in state.items()} | beside.get("method", {})
+        checkpoints.save(folder / "checkpoints", step, {"method": method, "optimizer": beside.get("optimizer", {})})
+    return folder
+
+
+def state_of(seed: int) -> dict[str, Tensor]:
+    return random_backbone(SMALL, 16, seed).network.state_dict()
+
+
+def flip(path: Path, value: Tensor) -> None:
+    """Another bit within the bytes of a tensor."""
+    content = bytearray(path.read_bytes())
+    place = content.find(value.contiguous().numpy().tobytes())
+    assert place > 0
+    content[place + 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_optimizer_and_banks_stay_on_the_disk(tmp_path: Path) -> None:
+    large = torch.zeros(50_000_000)
+    run = run_of(tmp_path / "run", {3: state_of(0)}, method={"bank.embeddings": large}, optimizer={"momentum": large})
+    found = forked(lambda: load_backbone(run).content_hash())
+    assert found.value == random_backbone(SMALL, 16).content_hash()
+    assert found.megabytes < 100
+
+
+def test_damage_in_the_network_is_noticed_and_elsewhere_does_not_matter(tmp_path: Path) -> None:
+    states, momentum = {3: state_of(0), 6: state_of(1)}, torch.rand(100)
+    run = run_of(tmp_path / "run", states, optimizer={"momentum": momentum})
+    newest = run / "checkpoints" / "step-00000006.pt"
+    flip(newest, momentum)
+    assert load_backbone(run).info["step"] == 6
+    flip(newest, states[6]["layer2.0.conv1.weight"])
+    assert load_backbone(run).info["step"] == 3
+    with pytest.raises(UserError, match=r"damaged: layer2\.0\.conv1\.weight does not match the sum"):
+        load_backbone(newest)
+
+
+def test_damage_of_a_file_of_ours_is_noticed(tmp_path: Path) -> None:
+    path = save_backbone(random_backbone(SMALL, 16), tmp_path / "b.safetensors")
+    flip(path, state_of(0)["conv1.weight"])
+    with pytest.raises(UserError, match="damaged: its tensors do not match the sum"):
+        load_backbone(path)
+
+
+def test_files_without_sums_are_read(tmp_path: Path) -> None:
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(state_of(0), tmp_path / "x.pth")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    with pytest.raises(UserError, match="a ResNet of"):  # read, and of no known network
+        load_backbone(tmp_path / "x.pth")
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8, torch.int64, torch.bool])
+def test_weights_are_real_numbers(tmp_path: Path, kind: torch.dtype) -> None:
+    path = save_backbone(random_backbone(SMALL, 16), tmp_path / "b.safetensors")
+    with safetensors.safe_open(path, framework="pt") as file:
+        metadata = {name: value for name, value in file.metadata().items() if name != "content"}
+    state = state_of(0)
+    state["conv1.weight"] = state["conv1.weight"].to(kind)
+    safetensors.torch.save_file(state, path, metadata)
+    with pytest.raises(UserError, match=r"conv1\.weight holds .*; weights are real numbers"):
+        load_backbone(path)
