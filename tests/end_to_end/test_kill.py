@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from hexa.nn.pretrained import load_backbone
 from hexa.runtime import checkpoints
 from hexa.training.journal import METRICS
-
-FIELDS = {
-    "--epochs": "3",
-    "--batch-size": "128",
-    "--views.size": "8",
-    "--network.widths": "[4,8]",
-    "--method.queue-size": "256",
-    "--training.log-every": "1",
-    "--training.checkpoint-every-steps": "4",
-    "--training.device": "cpu",
-    "--training.precision": "fp32",
-    "--training.report": "false",
-    "--training.tensorboard": "false",
-    "--monitor.knn-every": "0",
-}
-TIMES = {"seconds", "images_per_second", "data_wait", "time"}
+from tests.end_to_end.endings import RECIPE, assert_same_end, options
 
 
 def hexa(*arguments: str) -> subprocess.Popen[str]:
@@ -43,23 +24,12 @@ def hexa(*arguments: str) -> subprocess.Popen[str]:
 
 
 def pretrain(out: Path) -> subprocess.Popen[str]:
-    return hexa("pretrain", "digits-hexa-moco", "--out", str(out), *(word for pair in FIELDS.items() for word in pair))
+    return hexa("pretrain", RECIPE, "--out", str(out), *options())
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
     said, _ = process.communicate(timeout=300)
     return process.returncode, said.replace("\n", "")
-
-
-def train_lines(folder: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines if line["event"] == "train"]
-
-
-def last_state(folder: Path) -> dict[str, Any]:
-    found = checkpoints.newest_good(folder / "checkpoints", pytest.fail)
-    assert found is not None
-    return found[1]
 
 
 def strike(process: subprocess.Popen[str], folder: Path, step: int, number: signal.Signals) -> None:
@@ -79,17 +49,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code, said = finished(pretrain(folder))
     assert code == 0, said
     return folder
-
-
-def assert_same_end(folder: Path, whole: Path) -> None:
-    ended, expected = last_state(folder), last_state(whole)
-    assert ended["step"] == expected["step"] == 30
-    for part in ("method", "optimizer"):
-        assert checkpoints.checksum(ended[part]) == checkpoints.checksum(expected[part])
-    for name, value in expected["method"].items():
-        assert torch.equal(ended["method"][name], value), name
-    assert train_lines(folder) == train_lines(whole)
-    assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
 
 
 def test_killed_at_random_steps_and_resumed(tmp_path: Path, whole: Path) -> None:

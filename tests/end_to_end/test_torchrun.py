@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from hexa import experiment as experiments
 from hexa import recipes
 from hexa.config import UserError
-from hexa.nn.pretrained import load_backbone
-from hexa.runtime import checkpoints
 from hexa.training.journal import METRICS
 from hexa.training.run import pretrain
 from tests.distributed.together import run_together
+from tests.end_to_end.endings import FIELDS, RECIPE, assert_same_end, options
 
-RECIPE, STEPS = "digits-hexa-moco", 30
-FIELDS: dict[str, Any] = {
-    "epochs": 3,
-    "batch_size": 128,
-    "views.size": 8,
-    "network.widths": [4, 8],
-    "method.queue_size": 256,
-    "training.log_every": 1,
-    "training.checkpoint_every_steps": 4,
-    "training.device": "cpu",
-    "training.precision": "fp32",
-    "training.report": False,
-    "training.tensorboard": False,
-    "monitor.knn_every": 0,
-}
-TIMES = {"seconds", "images_per_second", "data_wait", "time"}
 TORCHRUN = Path(sys.executable).parent / "torchrun"
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
@@ -62,8 +42,7 @@ class Torchrun:
 
     @classmethod
     def pretrain(cls, out: Path, restarts: int = 0) -> Torchrun:
-        fields = [word for name, value in FIELDS.items() for word in (f"--{name}", str(value).lower())]
-        return cls(out, "pretrain", RECIPE, "--out", str(out), *fields, restarts=restarts)
+        return cls(out, "pretrain", RECIPE, "--out", str(out), *options(), restarts=restarts)
 
     @classmethod
     def resume(cls, out: Path) -> Torchrun:
@@ -114,26 +93,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("torchrun") / "whole"
     run_together(2, undisturbed, str(folder))
     return folder
-
-
-def train_lines(folder: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines if line["event"] == "train"]
-
-
-def assert_same_end(folder: Path, whole: Path) -> None:
-    states = []
-    for run in (folder, whole):
-        found = checkpoints.newest_good(run / "checkpoints", pytest.fail)
-        assert found is not None
-        states.append(found[1])
-    ended, expected = states
-    assert (ended["step"], ended["world_size"]) == (expected["step"], expected["world_size"]) == (STEPS, 2)
-    for name, value in expected["method"].items():
-        assert torch.equal(ended["method"][name], value), name
-    assert checkpoints.checksum(ended["optimizer"]) == checkpoints.checksum(expected["optimizer"])
-    assert train_lines(folder) == train_lines(whole)
-    assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
 
 
 def kill(run: Torchrun, rank: int) -> str:

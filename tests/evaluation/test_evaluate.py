@@ -20,6 +20,7 @@ from hexa.evaluation.features import Subset, extract
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime import precision as precisions
+from hexa.runtime.checkout import commit
 from tests.data.test_sources import write_parquet
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
@@ -147,6 +148,7 @@ def test_results_of_a_run_are_collected(tmp_path: Path, monkeypatch: pytest.Monk
     first = evaluate("knn", run, "digits", **QUIET)
     second = evaluate("knn", str(run), "digits", k=5, **QUIET)
     assert json.loads((run / "results.json").read_text()) == [first, second]
+    assert first["commit"] == commit()
     assert sorted(path.name for path in run.iterdir()) == ["backbone.safetensors", "config.yaml", "results.json"]
     (run / "results.json").write_text("{")
     with pytest.raises(UserError, match=r"results\.json"):

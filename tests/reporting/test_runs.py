@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hexa.config import UserError
+from hexa.reporting.report import render
 from hexa.reporting.runs import flatten, is_number, read_run
 from tests.reporting.conftest import MakeRun
 
@@ -35,6 +36,19 @@ def test_the_last_event_decides_the_state(make_run: MakeRun, last: str, state: s
         file.write(json.dumps({"event": last, "step": 1}) + "\n")
         file.write(json.dumps({"event": "checkpoint", "step": 1}) + "\n")
     assert read_run(folder).state == state
+
+
+def test_a_run_knows_how_often_its_training_was_interrupted(make_run: MakeRun) -> None:
+    folder = make_run(epochs=4)
+    assert read_run(folder).interruptions == 0
+    environment = json.loads((folder / "environment.json").read_text())
+    # from its beginning, twice in the middle, at its end; of an older version; damaged
+    resumed = [{"step": 0}, {"step": 12}, {"step": 30}, {"step": 40}, {}, {"step": "x"}, "x"]
+    (folder / "environment.json").write_text(json.dumps({**environment, "resumed": resumed}))
+    assert read_run(folder).interruptions == 3
+    assert ", in 4 sessions" in render([read_run(folder)])
+    (folder / "environment.json").write_text(json.dumps({**environment, "resumed": "x"}))
+    assert read_run(folder).interruptions == 0
 
 
 def test_broken_lines_are_left_out_and_told(make_run: MakeRun) -> None:

@@ -56,6 +56,30 @@ def test_the_best_of_a_comparison_is_marked_in_its_table_alone() -> None:
     assert {row["epochs"] for row in writing.table_rows(rows, collecting.EPOCHS)} == {"20"}
 
 
+def test_times_of_interrupted_runs_are_not_taken_for_measured() -> None:
+    chosen, request, costs, runs, _ = collected("table2", epochs=2, seeds=(0, 1))
+    plain, hexa = chosen.arms
+    for run in runs:
+        run["pretrain_seconds"] = 600.0
+        run["interruptions"] = int(run["arm"] == hexa.key or run["seed"] == 1)
+        if run["interruptions"]:
+            run["pretrain_seconds"] = 6000.0
+    rows = collecting.rows_of(chosen, request, costs, runs)
+    by_epochs = [row for row in rows if row.comparison == collecting.EPOCHS]
+    assert [(row.minutes, row.interrupted) for row in by_epochs] == [((10.0,), (100.0,)), ((), (100.0, 100.0))]
+    shown = [row["one run took"] for row in writing.table_rows(rows, collecting.EPOCHS)]
+    assert shown == ["10 min 0 s", "1 h 40 min *"]
+    notes = writing.notes_of(chosen, rows, [], runs)
+    said = [note for note in notes if "interrupted" in note]
+    assert any(note.startswith(f"{plain.name}, 2 epochs: 1 of 2 runs was") and "of the others" in note for note in said)
+    assert any(note.startswith(f"{hexa.name}, 2 epochs: 2 of 2 runs were") and "(*)" in note for note in said)
+    assert not any("equal time may be off" in note for note in notes)
+    told = writing.result(chosen, request, rows, costs, [], runs, notes)
+    sums = [row["minutes_of_interrupted_runs"] for row in told["summary"] if row["comparison"] == collecting.EPOCHS]
+    assert sums == [[100.0], [100.0, 100.0]]
+    assert [run["interruptions"] for run in told["runs"]] == [run["interruptions"] for run in runs]
+
+
 def test_one_seed_has_no_deviation() -> None:
     chosen, request, _, _, rows = collected("ablation", epochs=2, seeds=(0,))
     assert {row["std"] for row in csv.DictReader(io.StringIO(writing.csv_text(rows)))} == {""}

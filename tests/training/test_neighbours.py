@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from hexa.config import UserError
 from hexa.data import ArraySource, open_source
+from hexa.data.decode import DecodeError
 from hexa.data.loaders import evaluation_batches
 from hexa.data.views import evaluation_transform
 from hexa.nn.pretrained import Backbone, load_backbone
@@ -62,6 +64,41 @@ def test_a_source_without_a_test_split_is_asked_about_itself() -> None:
     assert not set(bank.paths) & set(queries.paths)
     assert 0 <= monitor()["knn"] <= 100
     assert monitor() == monitor()
+
+
+class Torn(ArraySource):
+    """Some images can't be read."""
+
+    unreadable = range(0)
+
+    def decode(self, index: int) -> torch.Tensor:
+        if index in self.unreadable:
+            raise DecodeError("truncated")
+        return super().decode(index)
+
+
+def test_images_that_cannot_be_read_are_left_out_however_many(tmp_path: Path) -> None:
+    """What the training takes is its own affair: it has another sample, and a share of its own."""
+    digits = open_source("digits", "train")
+    assert isinstance(digits, ArraySource)
+    torn = Torn(digits.images[:200], digits.labels[:200], digits.class_names)  # type: ignore[index]
+    experiment = tiny(monitor__knn_every=1)
+    machine = Machine.of(experiment)
+    method = build_method(experiment, setting_of(experiment, 200), machine)
+    monitor = KnnMonitor.of(experiment, torn, method, machine)
+    assert monitor is not None
+    said: list[str] = []
+    monitor.say = said.append
+    torn.unreadable = range(100)
+    assert 0 <= monitor()["knn"] <= 100
+    assert len(said) == 2
+    assert "which can't be read: " in said[0]
+    assert "truncated" in said[0]
+    monitor()
+    assert len(said) == 2  # they were decoded once
+    monitor._images, torn.unreadable = None, range(200)
+    with pytest.raises(UserError, match="no image left"):
+        monitor()
 
 
 def test_without_labels_there_is_none() -> None:

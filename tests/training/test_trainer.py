@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hexa.runtime import checkpoints
 from hexa.runtime.signals import Interrupted
 from hexa.training.journal import METRICS
 from hexa.training.losses import NonFiniteError
+from hexa.training.monitor import Watch
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import learning_rate_share
 from hexa.training.trainer import Trainer
@@ -241,6 +243,95 @@ def test_the_monitor_runs_at_its_epochs_and_at_the_end(tmp_path: Path) -> None:
     plain = trainer(epochs=3)
     plain.run()
     assert_identical(final(plain), final(made))
+
+
+def monitored(folder: Path, monitor: Callable[[Trainer], float], state: Any = None) -> Trainer:
+    """A trainer that is looked at after every epoch."""
+    made = trainer(folder, epochs=3, state=state)
+    made.plan = replace(made.plan, monitor_every=1)
+    made.watch = Watch(None, 10)
+    if state is not None:
+        made.watch.state = state["watch"]
+    made.monitor = lambda: {"knn": monitor(made)}
+    return made
+
+
+def judged(made: Trainer) -> float:
+    """A function of the weights; poor, so that the watch has something to say."""
+    assert made.watch is not None
+    made.watch.accuracy = 1.0
+    return float(10 + sum(p.detach().double().sum() for p in made.objective.method.parameters()).tanh())
+
+
+def test_what_is_monitored_is_saved_first(tmp_path: Path) -> None:
+    def monitor(made: Trainer) -> float:
+        found = checkpoints.checkpoints(tmp_path / "checkpoints")
+        assert checkpoints.step_of(found[-1]) == made.step
+        return 50.0
+
+    monitored(tmp_path, monitor).run()
+    assert len(metrics(tmp_path, "monitor")) == 3
+
+
+def test_a_monitor_that_fails_is_one_warning_and_tried_again(tmp_path: Path) -> None:
+    def monitor(made: Trainer) -> float:
+        made.objective.method.eval()
+        if made.step < 3 * STEPS:
+            raise ValueError("no such\nfile")
+        return 50.0
+
+    made = monitored(tmp_path, monitor)
+    made.run()
+    (warning,) = [line for line in metrics(tmp_path, "warning") if "monitor" in line["message"]]
+    assert (warning["step"], warning["message"]) == (
+        STEPS,
+        "the k-NN monitor failed (ValueError: no such file); the run is not affected",
+    )
+    assert [line["step"] for line in metrics(tmp_path, "monitor")] == [3 * STEPS]
+    plain = trainer(epochs=3)
+    plain.run()
+    assert_identical(final(plain), final(made))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_run_that_is_killed_at_the_monitor_makes_up_for_it(tmp_path: Path, when: str, epoch: int) -> None:
+    """… once, and the watch remembers what it said of it, whether or not its line was written."""
+    whole = monitored(tmp_path / "whole", judged)
+    whole.run()
+
+    class Kill(BaseException):
+        pass
+
+    def kill(made: Trainer) -> float:
+        if when == "before" and made.step == epoch * STEPS:
+            raise Kill
+        return judged(made)
+
+    made = monitored(tmp_path / "stopped", kill)
+    if when == "after":
+        made.warn = lambda messages: None  # type: ignore[method-assign]
+        say = made.reporter.say
+
+        def killed(message: str) -> None:
+            if message.startswith(f"epoch {epoch}:"):
+                raise Kill
+            say(message)
+
+        made.reporter.say = killed  # type: ignore[method-assign]
+    with pytest.raises(Kill):
+        made.run()
+    found = checkpoints.newest_good(tmp_path / "stopped" / "checkpoints", pytest.fail)
+    assert found is not None
+    assert found[1]["step"] == epoch * STEPS
+    again = monitored(tmp_path / "stopped", judged, found[1])
+    again.run()
+    assert_identical(final(whole), final(again))
+    assert metrics(tmp_path / "whole", "train", "monitor") == metrics(tmp_path / "stopped", "train", "monitor")
+    assert whole.watch is not None
+    assert again.watch is not None
+    assert whole.watch.state == again.watch.state
+    assert "shortcut" in whole.watch.given
 
 
 def test_unreadable_images_are_listed_at_the_end_of_their_epoch(tmp_path: Path) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hexa.config import UserError, reason
+from hexa.config import UserError
 from hexa.core import Batch, Objective
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.progress import Reporter
 from hexa.runtime.signals import Interrupted, Interrupts
 from hexa.training.clock import Clock
 from hexa.training.journal import Journal
+from hexa.training.looking import Looking
 from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finite
 from hexa.training.monitor import Watch
 from hexa.training.optimizers import clip_each_gradient
@@ -55,7 +55,7 @@ class Trainer:
         self._interrupts = Interrupts(lambda message: self.reporter.say(message))
         self._saved_step = -1
         self._problems: set[str] = set()
-        self._failures: set[str] = set()
+        self.looking = Looking(self.warn)
         self._clock = Clock(self.loader)
 
     @property
@@ -233,18 +233,7 @@ class Trainer:
     def _judged(self, found: Mapping[str, Any]) -> list[str]:
         """What the watch has to say of a line of the monitor."""
         percent = found.get("knn")
-        return [] if self.watch is None or percent is None else self.watch.knn(percent)
-
-    @contextmanager
-    def looking(self, what: str) -> Iterator[None]:
-        """Around what is only for looking: its failure is a warning, once for each reason, and no more."""
-        try:
-            yield
-        except Exception as error:
-            message = f"{what} failed ({type(error).__name__}: {reason(error)}); the run is not affected"
-            if message not in self._failures:
-                self._failures.add(message)
-                self.warn([message])
+        return self.watch.knn(percent) if self.watch is not None and isinstance(percent, int | float) else []
 
     def warn(self, messages: Iterable[str]) -> None:
         """Write warnings down and show them."""
