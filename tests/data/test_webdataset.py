@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,21 +17,28 @@ from hexa.data import open_source
 from hexa.evaluation import evaluate
 
 
+def pack(path: Path, members: Mapping[str, bytes], layout: int = tarfile.PAX_FORMAT) -> Path:
+    """A tar file of these members."""
+    with tarfile.open(path, "w", format=layout) as archive:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
 def shard(path: Path, first: int, count: int = 3, label: str | None = "cls") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as archive:
-        for number in range(first, first + count):
-            picture = io.BytesIO()
-            Image.new("RGB", (10, 6), (40 * (number % 5), 20, 200)).save(picture, "PNG")
-            files = {"png": picture.getvalue(), "txt": b"a caption"}
-            if label == "cls":
-                files["cls"] = str(number % 5).encode()
-            elif label == "json":
-                files["json"] = json.dumps({"label": number % 5, "url": "x"}).encode()
-            for kind, content in files.items():
-                member = tarfile.TarInfo(f"part/{number:04d}.{kind}")
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
+    members = {}
+    for number in range(first, first + count):
+        picture = io.BytesIO()
+        Image.new("RGB", (10, 6), (40 * (number % 5), 20, 200)).save(picture, "PNG")
+        members |= {f"part/{number:04d}.png": picture.getvalue(), f"part/{number:04d}.txt": b"a caption"}
+        if label == "cls":
+            members[f"part/{number:04d}.cls"] = str(number % 5).encode()
+        elif label == "json":
+            members[f"part/{number:04d}.json"] = json.dumps({"label": number % 5, "url": "x"}).encode()
+    pack(path, members)
 
 
 @pytest.mark.parametrize("label", ["cls", "json"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
+from hexa.config import UserError
 from hexa.evaluation import cache, evaluate
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import Backbone, random_backbone
@@ -104,3 +107,59 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "file"))
     assert evaluate("knn", counting(), "digits", **QUIET)["metrics"]["top1"] > 0
+
+
+def bitmaps(root: Path, red: str) -> str:
+    """Two classes of flat images, of which this is the red one; names and sizes in bytes never change."""
+    for split, count in (("train", 6), ("test", 3)):
+        for kind in ("one", "two"):
+            for number in range(count):
+                path = root / split / kind / f"{number}.bmp"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("RGB", (8, 8), (250 - number, 0, 9) if kind == red else (9, 0, 250 - number)).save(path)
+    return f"folder:{root}"
+
+
+@pytest.mark.parametrize("old_dates", [False, True])
+def test_images_replaced_under_the_same_names_and_sizes_are_looked_at(tmp_path: Path, old_dates: bool) -> None:
+    options: dict[str, Any] = {"k": 1, **QUIET}
+    data = bitmaps(tmp_path / "x", "one")
+    assert evaluate("knn", "pixels:8", data, **options)["metrics"]["top1"] == 100
+    sizes = {path: path.stat() for path in tmp_path.rglob("*.bmp")}
+    bitmaps(tmp_path / "y", "two")
+    for path, before in sizes.items():
+        if "test" in path.parts:  # the training images stay, so that every test image is nearest to the other class
+            other = Path(str(path).replace("/x/", "/y/"))
+            assert other.stat().st_size == before.st_size
+            if old_dates:
+                os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+            other.rename(path)
+    cached, fresh = (evaluate("knn", "pixels:8", data, cached=cached, **options) for cached in (True, False))
+    assert cached["metrics"] == fresh["metrics"]
+    assert cached["metrics"]["top1"] == 0
+
+
+def test_one_replaced_image_of_many_is_looked_at(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for number in range(600):
+            path = tmp_path / split / f"{number % 2}" / f"{number:03d}.bmp"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (4, 4), (number % 250, 0, len(split))).save(path)
+    data, first, second = f"folder:{tmp_path}", counting(), counting()
+    evaluate("knn", first, data, **QUIET)
+    Image.new("RGB", (4, 4), (251, 0, 0)).save(tmp_path / "test" / "1" / "303.bmp")
+    evaluate("knn", second, data, **QUIET)
+    assert (seen(first), seen(second)) == (1200, 600)
+
+
+def test_train_and_test_of_equal_names_and_sizes_are_told_apart_by_contents(tmp_path: Path) -> None:
+    for split, other in (("train", 0), ("test", 5)):
+        for kind, colour in (("one", (200, other, 0)), ("two", (0, other, 200))):
+            path = tmp_path / split / kind / "1.bmp"
+            path.parent.mkdir(parents=True)
+            Image.new("RGB", (8, 8), colour).save(path)
+    assert evaluate("knn", "pixels:8", f"folder:{tmp_path}", k=1, **QUIET)["metrics"]["top1"] == 100
+    shutil.rmtree(tmp_path / "test")
+    shutil.copytree(tmp_path / "train", tmp_path / "test")
+    with pytest.raises(UserError, match="would be scored on the images it learns from"):
+        evaluate("knn", "pixels:8", f"folder:{tmp_path}", k=1, **QUIET)

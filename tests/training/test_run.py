@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 
 from hexa import experiment as experiments
@@ -22,6 +23,7 @@ from hexa.methods.moco import MoCo
 from hexa.nn.pretrained import load_backbone
 from hexa.runtime import checkpoints
 from hexa.runtime.peers import Peer
+from hexa.training import assembly
 from hexa.training.losses import NonFiniteError
 from hexa.training.run import pretrain, resume
 from hexa.training.trainer import Trainer
@@ -230,3 +232,35 @@ def test_going_on_keeps_what_began_the_run(tmp_path: Path) -> None:
     after = json.loads((folder / "environment.json").read_text())
     assert after["time"] == before["time"]
     assert len(after["resumed"]) == 1
+
+
+def bitmaps(root: Path, first: int = 0) -> str:
+    """64 images whose names and sizes in bytes do not tell what they show."""
+    root.mkdir(parents=True, exist_ok=True)
+    for number in range(64):
+        Image.new("RGB", (8, 8), (3 * number, 100, first)).save(root / f"{number:02d}.bmp")
+    return f"folder:{root}"
+
+
+def test_images_replaced_under_the_same_names_and_sizes_are_not_gone_on_with(tmp_path: Path) -> None:
+    folder = pretrain(tiny(data=bitmaps(tmp_path / "x")), tmp_path / "run", console=quiet())
+    for file in (tmp_path / "x").iterdir():
+        file.touch()
+    resume(folder, console=quiet())
+    bitmaps(tmp_path / "x", 1)
+    with pytest.raises(UserError, match="or the images have, since the checkpoint"):
+        resume(folder, console=quiet())
+
+
+def test_a_run_of_0_1_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knew images by names and sizes."""
+    with monkeypatch.context() as patch:
+        patch.setattr("hexa.training.run.fingerprint", lambda *of, former=False: assembly.fingerprint(*of, former=True))
+        folder = pretrain(tiny(data=bitmaps(tmp_path / "x")), tmp_path / "run", console=quiet())
+    console = quiet()
+    resume(folder, console=console)
+    assert isinstance(console.file, io.StringIO)
+    assert "the checkpoint is of hexa 0.1" in console.file.getvalue()
+    (tmp_path / "x" / "00.bmp").write_bytes(b"of another size")
+    with pytest.raises(UserError, match="or the images have, since the checkpoint"):
+        resume(folder, console=quiet())

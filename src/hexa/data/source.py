@@ -127,7 +127,7 @@ class Source(ABC):
         splits. Names that are fewer than the classes are left out. Raises UserError for what cannot be a class number.
         """
         most = max(_MOST_CLASSES, len(self))
-        highest = int(told.max(initial=-1))
+        highest = int(told.max()) if len(told) else -1
         if highest >= most:
             where = f" ({self.paths[int(told.argmax())]})" if len(told) == len(self) else ""
             raise UserError(
