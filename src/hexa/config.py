@@ -11,7 +11,7 @@ import pkgutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import pydantic
 
@@ -67,7 +67,12 @@ class Config(pydantic.BaseModel):
     """A frozen pydantic model that refuses unknown fields and names the nearest known one."""
 
     model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, coerce_numbers_to_str=True
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        use_attribute_docstrings=True,
+        coerce_numbers_to_str=True,
+        allow_inf_nan=False,
     )
 
     @pydantic.model_validator(mode="before")
@@ -80,6 +85,14 @@ class Config(pydantic.BaseModel):
                     (str(key), f"unknown field; {nearest(str(key), cls.model_fields)}") for key in unknown
                 )
         return value
+
+    @pydantic.model_validator(mode="after")
+    def _integers_that_fit(self) -> Self:
+        for name, value in self:
+            parts = value if isinstance(value, tuple) else (value,)
+            if any(isinstance(part, int) and not -(2**63) <= part < 2**63 for part in parts):
+                raise ConfigError([(name, "an integer of more than 64 bits")])
+        return self
 
 
 Base = TypeVar("Base", bound=Config)
