@@ -24,7 +24,8 @@ class ConfigError(UserError):
     """One or several fields that do not hold. `problems` lists (dotted path, message)."""
 
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
-        self.problems = list(problems)
+        # pydantic, which hands these on, can't hold half a character, as of a name that is not UTF-8
+        self.problems = [(_whole_characters(path), _whole_characters(message)) for path, message in problems]
         super().__init__("; ".join(f"{path}: {message}" if path else message for path, message in self.problems))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[list[tuple[str, str]]]]:
@@ -34,6 +35,10 @@ class ConfigError(UserError):
     def of(cls, error: pydantic.ValidationError) -> ConfigError:
         """pydantic's report in our words, with the paths of nested choices joined on."""
         return cls(problem for detail in error.errors() for problem in _problems(detail))
+
+
+def _whole_characters(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _problems(detail: Any) -> Iterator[tuple[str, str]]:

@@ -53,6 +53,8 @@ class Experiment(Config):
     @classmethod
     def _hard_examples(cls, value: Any) -> dict[str, HardExampleConfig]:
         """Each by its `kind`; the key of the entry stands in for an absent kind, and an empty entry is left out."""
+        if not isinstance(value or {}, Mapping):
+            raise ConfigError([("", "expected hard examples by name, for instance {cutmix: {weight: 1}}")])
         found, problems = {}, []
         for name, entry in dict(value or {}).items():
             if entry is None:

@@ -40,7 +40,8 @@ def is_plugin(spec: str) -> bool:
 def experiment_of(spec: str) -> Experiment:
     """The experiment of a recipe's name or of `file.py:function`, as the user gave it. Raises UserError.
 
-    The file is imported, and remembered as the user's own. Its absolute path becomes the experiment's `recipe`, so that the run finds its method again from anywhere.
+    The file is imported, and remembered as the user's own. Its absolute path becomes the experiment's `recipe`, so that
+    the run finds its method again from anywhere.
     """
     if not is_plugin(spec):
         from hexa import recipes

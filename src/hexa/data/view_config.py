@@ -12,6 +12,9 @@ from hexa.config import Config, ConfigError, nearest
 
 Range = tuple[float, float]
 
+#: What can be seen, and more than any network takes.
+LEAST_SIZE, MOST_SIZE, MOST_VIEWS = 4, 4096, 256
+
 _SWAV = {
     "size": 224,
     "scale": (0.08, 1.0),
@@ -94,9 +97,9 @@ class Group:
 class Crops(Config):
     """A further group of views. What is none is as in the first views."""
 
-    count: int = pydantic.Field(gt=0)
+    count: int = pydantic.Field(gt=0, le=MOST_VIEWS)
     """Independent draws for every image."""
-    size: int | None = pydantic.Field(default=None, gt=0)
+    size: int | None = pydantic.Field(default=None, ge=LEAST_SIZE, le=MOST_SIZE)
     """Pixels of a view's side."""
     scale: Range | None = None
     """Share of the image's area that a crop covers."""
@@ -122,9 +125,9 @@ class ViewsConfig(Config):
 
     based_on: str = "moco-v2"
     """The recipe the other fields started from."""
-    size: int = pydantic.Field(default=224, gt=0)
+    size: int = pydantic.Field(default=224, ge=LEAST_SIZE, le=MOST_SIZE)
     """Pixels of a view's side."""
-    num_views: int = pydantic.Field(default=2, gt=0)
+    num_views: int = pydantic.Field(default=2, gt=0, le=MOST_VIEWS)
     """Independent draws from the same pipeline for every image."""
     scale: Range = (0.2, 1.0)
     """Share of the image's area that a crop covers."""
@@ -152,7 +155,7 @@ class ViewsConfig(Config):
     """Standard deviation in pixels of the view; the kernel reaches 3 σ of the largest."""
     solarize_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
     """How often values from ½ upwards are inverted."""
-    randaugment_ops: int = pydantic.Field(default=0, ge=0)
+    randaugment_ops: int = pydantic.Field(default=0, ge=0, le=100)
     """Operations of RandAugment in a row, each drawn from fifteen and carried out with probability ½; 0 is without."""
     randaugment_magnitude: float = pydantic.Field(default=10.0, ge=0, le=10)
     """Their mean magnitude, as timm's `m`."""

@@ -31,8 +31,11 @@ class Console(RichConsole):
         lines = bool(objects) and all(isinstance(one, str | Text) for one in objects)
         super().print(*objects, **{"soft_wrap": lines, **options})
 
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
+        for segment in super().render(renderable, options):  # of `Text` too
             text, style, control = segment
             yield segment if control else Segment(printable(text), style)
 
