@@ -24,8 +24,8 @@ class ConfigError(UserError):
     """One or several fields that do not hold. `problems` lists (dotted path, message)."""
 
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
-        # pydantic, which hands these on, can't hold half a character, as of a name that is not UTF-8
-        self.problems = [(_whole_characters(path), _whole_characters(message)) for path, message in problems]
+        # pydantic hands these on, and can't hold half a character
+        self.problems = [(whole_characters(path), whole_characters(message)) for path, message in problems]
         super().__init__("; ".join(f"{path}: {message}" if path else message for path, message in self.problems))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[list[tuple[str, str]]]]:
@@ -37,7 +37,8 @@ class ConfigError(UserError):
         return cls(problem for detail in error.errors() for problem in _problems(detail))
 
 
-def _whole_characters(text: str) -> str:
+def whole_characters(text: str) -> str:
+    """With escapes (\\udcff) for bytes of a file's name that are not UTF-8, which text elsewhere can't hold."""
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +13,7 @@ Range = tuple[float, float]
 
 #: What can be seen, and more than any network takes.
 LEAST_SIZE, MOST_SIZE, MOST_VIEWS = 4, 4096, 256
+_SCALES = 1e-6, 1.0
 
 _SWAV = {
     "size": 224,
@@ -111,7 +111,7 @@ class Crops(Config):
     @pydantic.model_validator(mode="after")
     def _valid(self) -> Crops:
         if self.scale is not None:
-            _check_range("scale", self.scale, 1.0)
+            _check_range("scale", self.scale, *_SCALES)
         return self
 
 
@@ -139,11 +139,11 @@ class ViewsConfig(Config):
     """How often a view is mirrored."""
     jitter_probability: float = pydantic.Field(default=0.8, ge=0, le=1)
     """How often colours are jittered."""
-    brightness: float = pydantic.Field(default=0.4, ge=0)
+    brightness: float = pydantic.Field(default=0.4, ge=0, le=10)
     """Factors are uniform in [max(0, 1 − b), 1 + b]."""
-    contrast: float = pydantic.Field(default=0.4, ge=0)
+    contrast: float = pydantic.Field(default=0.4, ge=0, le=10)
     """As for brightness."""
-    saturation: float = pydantic.Field(default=0.4, ge=0)
+    saturation: float = pydantic.Field(default=0.4, ge=0, le=10)
     """As for brightness."""
     hue: float = pydantic.Field(default=0.1, ge=0, le=0.5)
     """Shifts are uniform in [−h, h] turns."""
@@ -159,7 +159,7 @@ class ViewsConfig(Config):
     """Operations of RandAugment in a row, each drawn from fifteen and carried out with probability ½; 0 is without."""
     randaugment_magnitude: float = pydantic.Field(default=10.0, ge=0, le=10)
     """Their mean magnitude, as timm's `m`."""
-    randaugment_magnitude_std: float = pydantic.Field(default=0.5, ge=0, allow_inf_nan=False)
+    randaugment_magnitude_std: float = pydantic.Field(default=0.5, ge=0, le=100)
     """Standard deviation of the magnitudes, which are cut to [0, 10]."""
     order: tuple[str, ...] = _COLOURS
     """The order of the colour operations, of which randaugment may be left out where randaugment_ops is 0. The crop and
@@ -211,8 +211,9 @@ class ViewsConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _valid(self) -> ViewsConfig:
-        for name, high in (("scale", 1.0), ("ratio", math.inf), ("blur_sigma", math.inf)):
-            _check_range(name, getattr(self, name), high)
+        _check_range("scale", self.scale, *_SCALES)
+        _check_range("ratio", self.ratio, 0.01, 100)
+        _check_range("blur_sigma", self.blur_sigma, 0.01, 100)
         if sorted(self.order) not in (sorted(_COLOURS), sorted((*_COLOURS, "randaugment"))):
             raise ConfigError([("order", f"name each of {', '.join(_COLOURS)} once, and randaugment if you want it")])
         if self.randaugment_ops and "randaugment" not in self.order:
@@ -221,9 +222,9 @@ class ViewsConfig(Config):
         return self
 
 
-def _check_range(name: str, value: Range, high: float) -> None:
-    if not 0 < value[0] <= value[1] <= high:
-        raise ConfigError([(name, f"two increasing numbers above 0{' and at most 1' if high == 1 else ''} are needed")])
+def _check_range(name: str, value: Range, low: float, high: float) -> None:
+    if not low <= value[0] <= value[1] <= high:
+        raise ConfigError([(name, f"two increasing numbers from {low:g} to {high:g} are needed")])
 
 
 def _defaults(config: type[Config]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pyarrow
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from hexa.config import whole_characters
 from hexa.data import open_source
 from hexa.evaluation.features import extract
 from hexa.nn.preparation import Given
@@ -68,16 +69,11 @@ def embed(
         problems=problems,
         tolerance=1.0,
     )
-    paths = np.array([_storable(source.paths[position]) for position in positions.tolist()])
+    paths = np.array([whole_characters(source.paths[position]) for position in positions.tolist()])
     known = None if labels is None else labels.numpy()
     write_whole(out, lambda file: _write(file, out.suffix, features.numpy(), known, paths))
     left_out = tuple(f"{source.paths[position]}: {problems[position]}" for position in sorted(problems))
     return Embedded(out, len(features), features.shape[1], left_out, loaded.preparation.said())
-
-
-def _storable(path: str) -> str:
-    """With escapes (\\udcff) for bytes of a name that are not UTF-8, which text in a file can't hold."""
-    return path.encode(errors="backslashreplace").decode()
 
 
 def _write(file: BinaryIO, kind: str, features: Array, labels: Array | None, paths: Array) -> None:
