@@ -23,8 +23,9 @@ def _seeded() -> None:
 
 @pytest.fixture(autouse=True)
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test leaves anything in the user's cache, nor finds what another left."""
+    """No test leaves anything in the user's folders, nor finds what another left."""
     monkeypatch.setenv("HEXA_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("HEXA_CONFIG", str(tmp_path_factory.mktemp("config")))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pytest
 import hexa
 from hexa import cli, commands, fields, plugins, recipes
 from hexa.config import Config, ConfigError, UserError
-from hexa.experiment import Experiment, dump, override
+from hexa.experiment import Experiment, override
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -91,8 +91,20 @@ def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["evaluate", "knn"], "BACKBONE, --data"),
         (["evaluate", "knn", "x", "--data", "digits", "--out", "result.txt"], "must end in .json"),
         (["embed", "x", "--data", "digits", "--out", "features.csv"], "must end in .npz or .parquet"),
-        (["visualize", "x", "--data", "digits", "--out", "picture.png", "--num-images", "0"], "at least one image"),
+        (["visualize", "x", "--data", "digits", "--out", "picture.png", "--num-images", "0"], "from 1 to 256, got 0"),
+        (["visualize", "x", "--data", "digits", "--out", "picture.png", "--gain", "nan"], "above 0, got nan"),
+        (
+            ["visualize", "x", "--data", "digits", "--out", "picture.png", "--seed", "-1"],
+            "from 0 to 4294967295, got -1",
+        ),
+        (["evaluate", "knn", "x", "--data", "digits", "--holdout", "inf"], "above 0, got inf"),
         (["benchmark", "digits-moco-v2", "--repeats", "x"], "--repeats"),
+        (["benchmark", "digits-moco-v2", "--repeats", "-3"], "from 1 to 1000, got -3"),
+        (["reproduce", "ablation", "--data", "digits", "--seeds", "1", str(2**70)], "--seeds"),
+        (["reproduce", "ablation", "--data", "digits", "--workers", "0"], "--workers"),
+        (["export", "x", "--to", "timm", "--out", "/dev/null"], "neither a file"),
+        (["report", "x", "--out", "/proc/page.html"], "cannot be written"),
+        (["demo", "--out", "/dev/null/x"], "cannot be written"),
     ],
 )
 def test_a_mistake_is_one_line_with_a_remedy(
@@ -306,18 +318,6 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
         plugins.experiment_of(f"{file}:mien")
     with pytest.raises(UserError, match="returned int"):
         plugins.experiment_of(f"{file}:wrong")
-
-
-def test_a_stored_run_finds_the_file_of_its_method(tmp_path: Path) -> None:
-    (tmp_path / "my_twin.py").write_text(PLUGIN.replace("twin", "stored_twin").replace("Twin", "StoredTwin"))
-    dump(plugins.experiment_of(f"{tmp_path}/my_twin.py:mine"), tmp_path / "config.yaml")
-    program = (
-        "from pathlib import Path\nfrom hexa import plugins\nfrom hexa.experiment import load\n"
-        "config = Path('config.yaml')\nplugins.restore(config)\nprint(load(config).method.name)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "stored_twin\n"
 
 
 def test_doctor_finds_nothing_missing_here(capsys: pytest.CaptureFixture[str]) -> None:

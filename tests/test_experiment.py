@@ -92,7 +92,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no fields"):
         load(tmp_path / "text.yaml")
     (tmp_path / "broken.yaml").write_text("a: [")
-    with pytest.raises(UserError, match="not a YAML file"):
+    with pytest.raises(UserError, match="not YAML"):
         load(tmp_path / "broken.yaml")
 
 

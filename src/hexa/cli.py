@@ -10,11 +10,36 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import hexa
+from hexa.runtime.output import drained, one_line
 
 SOURCES = "digits · folder:PATH · parquet:PATH · hf:NAME · webdataset:PATTERN · voc:PATH · cifar10 and others; #split"
 BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:MODULE:CALLABLE · random:NAME"
 #: Typed here, since finding them takes seconds; a test compares.
 PROTOCOLS = "detect, fine-tune, knn, linear, low-shot, probe, semi-supervised, svm"
+TRUST = "import the Python file that the run names as its method's, whatever it is"
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """An option's type: an integer within bounds."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be from {least} to {most}, got {value}")
+        return value
+
+    return number
+
+
+SEED = whole(0, 2**32 - 1)  # what scikit-learn takes, too
+
+
+def positive(text: str) -> float:
+    """An option's type: a finite number above 0."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
+    return value
 
 
 class Parser(argparse.ArgumentParser):
@@ -65,9 +90,11 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub.add_argument("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N; short for --training.device")
     sub.add_argument("--precision", metavar="NAME", help="auto, fp32 or bf16; short for --training.precision")
     sub.add_argument("--compile", action="store_const", const="true", help="short for --training.compile true")
+    sub.add_argument("--trust", action="store_true", help="with --config: " + TRUST)
 
     sub = command("resume", "go on with a run exactly where it stopped")
     sub.add_argument("run", metavar="RUN", help="a run folder")
+    sub.add_argument("--trust", action="store_true", help=TRUST)
 
     sub = command(
         "evaluate",
@@ -82,14 +109,16 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub.add_argument("--data", metavar="SOURCE", required=True, help=SOURCES)
     sub.add_argument("--out", metavar="FILE.json", help="write the result there too (a run keeps it in results.json)")
     sub.add_argument("--test-data", metavar="SOURCE", help="images to score, where --data has no split test")
-    sub.add_argument("--holdout", metavar="SHARE", type=float, help="score this share of the training images instead")
+    sub.add_argument(
+        "--holdout", metavar="SHARE", type=positive, help="score this share of the training images instead"
+    )
     sub.add_argument("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N")
     sub.add_argument(
         "--preset",
         metavar="NAME",
         help="published settings; the first that `hexa evaluate PROTOCOL --help` lists if not given",
     )
-    sub.add_argument("--seed", metavar="N", type=int, default=0, help="of what the protocol draws; 0 if not given")
+    sub.add_argument("--seed", metavar="N", type=SEED, default=0, help="of what the protocol draws; 0 if not given")
 
     _preparation(sub)
 
@@ -103,9 +132,12 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub.add_argument("target", metavar="RUN|RECIPE", help="a run folder, or a recipe with fresh weights")
     sub.add_argument("--data", metavar="SOURCE", help=SOURCES + "; the recipe's or run's own if not given")
     sub.add_argument("--out", metavar="FILE.png", required=True)
-    sub.add_argument("--num-images", metavar="N", type=int, default=8, help="rows of the picture; 8 if not given")
-    sub.add_argument("--gain", metavar="X", type=float, help="how many times the perturbation is magnified")
-    sub.add_argument("--seed", metavar="N", type=int, default=0, help="of the images and views; 0 if not given")
+    sub.add_argument(
+        "--num-images", metavar="N", type=whole(1, 256), default=8, help="rows of the picture; 8 if not given"
+    )
+    sub.add_argument("--trust", action="store_true", help=TRUST)
+    sub.add_argument("--gain", metavar="X", type=positive, help="how many times the perturbation is magnified")
+    sub.add_argument("--seed", metavar="N", type=SEED, default=0, help="of the images and views; 0 if not given")
 
     sub = command(
         "figure",
@@ -120,7 +152,8 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     )
     sub.add_argument("--data", metavar="SOURCE", help=SOURCES + "; the run's own if not given")
     sub.add_argument("--out", metavar="FILE", required=True, help=".png or .svg")
-    sub.add_argument("--seed", metavar="N", type=int, default=0, help="of the images and views; 0 if not given")
+    sub.add_argument("--trust", action="store_true", help=TRUST)
+    sub.add_argument("--seed", metavar="N", type=SEED, default=0, help="of the images and views; 0 if not given")
 
     sub = command("export", "hand the backbone over to another library; checked before success is reported")
     sub.add_argument("run", metavar="RUN", help="a run folder, or any other backbone: " + BACKBONES)
@@ -144,23 +177,28 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub.add_argument("--scale", metavar="NAME", default="small", help="small (the default), or full: as published")
     sub.add_argument("--method", metavar="NAME", help="moco or dcluster; the published one if not given")
     sub.add_argument("--out", metavar="FOLDER", help="runs/EXPERIMENT-METHOD-SCALE if not given")
-    sub.add_argument("--seeds", metavar="N", type=int, nargs="+", default=[0, 1, 2], help="0 1 2 if not given")
-    sub.add_argument("--epochs", metavar="N", type=int, help="of every arm; those of the recipes if not given")
+    sub.add_argument("--seeds", metavar="N", type=SEED, nargs="+", default=[0, 1, 2], help="0 1 2 if not given")
+    sub.add_argument(
+        "--epochs", metavar="N", type=whole(1, 10**6), help="of every arm; those of the recipes if not given"
+    )
     sub.add_argument(
         "--rates",
         metavar="X",
-        type=float,
+        type=positive,
         nargs="+",
         help="learning rates each arm chooses from on held-out training images; half to four times the recipe's if "
         "not given, a single one is taken as it is",
     )
     sub.add_argument("--evaluate-on", metavar="SOURCE", nargs="+", help="labelled images to measure on; --data's own")
-    sub.add_argument("--workers", metavar="N", type=int, default=1, help="runs at once, a process each; 1 if not given")
+    sub.add_argument(
+        "--workers", metavar="N", type=whole(1, 256), default=1, help="runs at once, a process each; 1 if not given"
+    )
     sub.add_argument("--plan", action="store_true", help="print the plan with its cost, run nothing")
 
     sub = command("report", "one self-contained HTML file on one or several runs: curves, tables, hard examples")
     sub.add_argument("runs", metavar="RUN", nargs="+", help="run folders, or JSON files of hexa evaluate --out")
     sub.add_argument("--out", metavar="FILE.html", required=True)
+    sub.add_argument("--data", metavar="SOURCE", help="images for pictures that a run lacks; without, none are made")
 
     sub = command(
         "benchmark",
@@ -172,14 +210,16 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
         "recipe", metavar="RECIPE", nargs="?", default="cifar10-hexa-moco", help="cifar10-hexa-moco if not given"
     )
     sub.add_argument("--json", action="store_true", help="as JSON")
-    sub.add_argument("--repeats", metavar="N", type=int, default=5, help="rounds over all schemes; 5 if not given")
+    sub.add_argument(
+        "--repeats", metavar="N", type=whole(1, 1000), default=5, help="rounds over all schemes; 5 if not given"
+    )
 
     sub = command("doctor", "versions, devices, precision, decoders; what is wrong and how to mend it")
     sub.add_argument("--json", action="store_true", help="as JSON")
 
     sub = command("demo", "MoCo-v2 against HEXA-MoCo on embedded images, in a few minutes on two cores")
     sub.add_argument("--out", metavar="FOLDER", default="runs/demo", help="runs/demo if not given")
-    sub.add_argument("--epochs", metavar="N", type=int, help="of the recipes if not given")
+    sub.add_argument("--epochs", metavar="N", type=whole(1, 10**6), help="of the recipes if not given")
     return parser, parsers
 
 
@@ -201,13 +241,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, 2 after a mistake of the user's, 1 after one of ours.
 
     An interrupted run that saved gives 128 + signal number, one stopped by a non-finite loss or by the end of another
-    of its processes 1.
+    of its processes 1. Output that can't be written (a reader that has gone, a full disk) is dropped and changes none.
     """
-    try:
+    with drained():
         return _guarded(list(sys.argv[1:] if arguments is None else arguments))
-    except BrokenPipeError:  # the reader of our output has gone, as in `hexa recipes | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _guarded(arguments: list[str]) -> int:
@@ -215,31 +252,18 @@ def _guarded(arguments: list[str]) -> int:
         return _run(arguments)
     except KeyboardInterrupt:
         return _say("interrupted", 130)
-    except BrokenPipeError:
-        raise
     except Exception as error:
         if os.environ.get("HEXA_TRACEBACK"):
             raise
-        status = getattr(error, "exit_code", 2 if _is_users(error) else 0)
-        if status and not (getattr(error, "speaks", True) and _is_first_to(error)):
-            return status  # another process of the run says it
+        from hexa.complaints import complaint, own_file
+
+        status, line = complaint(error)
         if status:
-            stopped = status > 128  # by a signal, having saved: that is no error
-            return _say(_sentence(error) if stopped else f"error: {_sentence(error)}", status)
+            return _say(line, status) if line else status
         traceback.print_exc()
-        from hexa.plugins import own_line
-
-        own = own_line(error)
-        if own is not None:
-            return _say(f"error: {own}, a file of yours: {type(error).__name__}: {_sentence(error)}", 2)
+        if own := own_file(error):
+            return _say(own, 2)
         return _say("this is a bug of hexa's: please report it with the lines above and the output of `hexa doctor`", 1)
-
-
-def _is_first_to(error: Exception) -> bool:
-    """Whether this process is to name a wrong field, which all processes of a run notice alike."""
-    from hexa.config import ConfigError
-
-    return not isinstance(error, ConfigError) or os.environ.get("RANK", "0") == "0"
 
 
 def _run(arguments: list[str]) -> int:
@@ -284,33 +308,6 @@ def _handler(name: str) -> Callable[[argparse.Namespace, dict[str, str]], int]:
     return handler
 
 
-def _is_users(error: Exception) -> bool:
-    """Whether a user can mend it: said by us in a ValueError, by the system about a file, or by the device's memory.
-
-    A ValueError that some library raised below us is not: we called it wrongly, and the traceback is needed.
-    """
-    from hexa.config import UserError
-
-    if isinstance(error, UserError | OSError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    raised_in = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
-    return isinstance(error, ValueError) and str(raised_in).split(".")[0].startswith("hexa")
-
-
-def _sentence(error: Exception) -> str:
-    """The error on one line, with a remedy where only the system spoke."""
-    if isinstance(error, OSError) and error.strerror:
-        places = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
-        return f"{places}: {error.strerror}" if places else error.strerror
-    text = " ".join(str(error).split())
-    if type(error).__name__ == "OutOfMemoryError":
-        return f"the device's memory is full; lower --batch-size, or use another --device ({text[:200]})"
-    return text
-
-
 def _say(line: str, status: int) -> int:
-    print(f"hexa: {line}", file=sys.stderr)
+    print(f"hexa: {one_line(line)}", file=sys.stderr)
     return status

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from hexa.config import UserError, nearest
+from hexa.runtime import targets
+from hexa.runtime.console import Console
+from hexa.runtime.output import one_line, printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hexa.experiment import Experiment
     from hexa.nn.preparation import Given
+    from hexa.plugins import Trust
 
 Fields = Mapping[str, str]
 
@@ -35,19 +35,19 @@ def recipes(given: argparse.Namespace, extra: Fields) -> int:
     if given.json:
         print(json.dumps(described, indent=2))
         return 0
-    console = _console()
+    console = Console()
     for row in described:
         parts = [row["method"], *row["hard_examples"]]
-        console.print(row["name"], style="bold", highlight=False)
-        console.print(f"  {' + '.join(parts)} on {row['data']}, {row['epochs']} epochs", highlight=False)
+        console.print(row["name"], style="bold")
+        console.print(f"  {' + '.join(parts)} on {row['data']}, {row['epochs']} epochs")
         for label in ("expected", "cost"):
             if row[label]:
                 text = f"{label}: {row[label]}"
                 if console.is_terminal:
-                    console.print(Padding(text, (0, 0, 0, 2)), highlight=False)
+                    console.print(Padding(text, (0, 0, 0, 2)))
                 else:
-                    print(f"  {text}")  # a line each, for grep
-    console.print("\nhexa pretrain RECIPE --help  lists every field of one", highlight=False)
+                    console.print(f"  {text}")  # a line each, for grep
+    console.print("\nhexa pretrain RECIPE --help  lists every field of one")
     return 0
 
 
@@ -57,7 +57,7 @@ def pretrain(given: argparse.Namespace, extra: Fields) -> int:
     from hexa.plugins import run_folder
     from hexa.training.run import pretrain as train
 
-    run = train(experiment, run_folder(experiment, given.out), console=_console())
+    run = train(experiment, run_folder(experiment, given.out), console=Console())
     return _finished(run, experiment.data)
 
 
@@ -66,9 +66,9 @@ def describe_fields(given: argparse.Namespace, extra: Fields) -> int:
     from hexa import fields
 
     experiment = _experiment(given, extra)
-    print(f"usage: hexa pretrain {given.recipe} [--out RUN] [--any.field VALUE …]\n")
+    print(f"usage: hexa pretrain {one_line(given.recipe or '--config')} [--out RUN] [--any.field VALUE …]\n")
     print("Every field with its value in this recipe:\n")
-    print(fields.describe(fields.of_experiment(experiment)))
+    print(printable(fields.describe(fields.of_experiment(experiment))))
     absent = fields.of_absent_hard_examples(experiment)
     if absent:
         print("\nHard examples this recipe lacks; a field adds one, --hard_examples.NAME none takes one away:\n")
@@ -96,9 +96,10 @@ def resume(given: argparse.Namespace, extra: Fields) -> int:
     from hexa.training.run import resume as go_on
 
     run = Path(given.run)
-    plugins.restore(run / "config.yaml")
-    done = go_on(run, console=_console())
-    return _finished(done, yaml.safe_load((run / "config.yaml").read_text())["data"])
+    if not (run / "config.yaml").exists():
+        raise UserError(f"{run}: no run to resume (config.yaml is missing); give the folder that hexa pretrain wrote")
+    experiment = plugins.load(run / "config.yaml", _trust(given))
+    return _finished(go_on(run, console=Console()), experiment.data)
 
 
 @contextmanager
@@ -121,66 +122,67 @@ def _together() -> Iterator[None]:
 @_together()
 def evaluate(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa evaluate`"""
-    out = _writable(given.out, ".json") if given.out else None
+    if given.out is not None:
+        targets.check(given.out, (".json",))
     from hexa import named
     from hexa.evaluation import evaluate as run
+    from hexa.evaluation.results import NotWritten
     from hexa.reporting import published, tables
+    from hexa.runtime.parsing import from_option
     from hexa.runtime.progress import Bar
 
-    options = {name: yaml.safe_load(value) for name, value in extra.items()}
+    options = {name: from_option(value) for name, value in extra.items()}
     for name in ("preset", "test_data", "holdout", "device"):
         if getattr(given, name) is not None:
             options[name] = getattr(given, name)
-    console = _console()
-    with Bar(_console(stderr=True)) as progress:
-        result = run(
-            given.protocol,
-            named(given.backbone, given.seed),
-            given.data,
-            seed=given.seed,
-            out=out,
-            progress=progress,
-            **_prepared(given),
-            **options,
-        )
+    console, lost = Console(), None
+    backbone = named(given.backbone, given.seed)
+    options |= _prepared(given)
+    try:
+        with Bar(Console(stderr=True)) as progress:
+            result = run(
+                given.protocol, backbone, given.data, seed=given.seed, out=given.out, progress=progress, **options
+            )
+    except NotWritten as error:
+        lost, result = error, error.result
     figures = " · ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items())
-    console.print(f"{result['protocol']} on {result['data']}: {figures}", highlight=False, soft_wrap=True)
+    _say(console, f"{result['protocol']} on {result['data']}: {figures}")
     compared = published.beside(result)
     if compared is not None:
         console.print(tables.beside(compared, str(result["backbone"])))
         for line in filter(None, (f"published: {compared.title}", compared.caution)):
-            console.print(line, highlight=False, soft_wrap=True)
+            _say(console, line)
     for note in result.get("notes", ()):
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
-    if out is not None:
-        console.print(f"written to {out}", highlight=False)
+        _say(console, f"note: {note}")
+    if lost is not None:  # so that it is somewhere
+        print(json.dumps(result, indent=2))
+        raise lost
+    if given.out is not None:
+        _say(console, f"written to {given.out}")
     return 0
 
 
 def embed(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa embed`"""
-    out = _writable(given.out, ".npz", ".parquet")
+    out = targets.check(given.out, (".npz", ".parquet"))
     from hexa import named
     from hexa.evaluation.embed import embed as run
 
     made = run(named(given.backbone), given.data, out, **_prepared(given))
-    console = _console()
+    console = Console()
     if made.preparation is not None:
-        console.print(f"note: {made.preparation}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{made.num_images} × {made.num_features} features written to {out}", highlight=False)
+        _say(console, f"note: {made.preparation}")
+    _say(console, f"{made.num_images} × {made.num_features} features written to {out}")
     for problem in made.left_out[:20]:
-        console.print(f"left out: {problem}", markup=False, highlight=False, soft_wrap=True)
+        _say(console, f"left out: {problem}")
     if made.left_out[20:]:
-        console.print(f"… and {len(made.left_out) - 20} more", highlight=False)
+        _say(console, f"… and {len(made.left_out) - 20} more")
     return 0
 
 
 def visualize(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa visualize`"""
-    out = _writable(given.out, ".png")
-    if given.num_images < 1:
-        raise UserError(f"--num-images {given.num_images}: at least one image is needed")
-    from hexa import plugins
+    out = targets.check(given.out, (".png",))
     from hexa.reporting.visualize import visualize as run
 
     target: Path | Experiment
@@ -188,64 +190,64 @@ def visualize(given: argparse.Namespace, extra: Fields) -> int:
     if folder.is_dir():
         if extra:
             raise UserError(f"--{next(iter(extra))}: a run has its fields already; they can be set for a recipe only")
-        plugins.restore(folder / "config.yaml")
+        _import_what_is_trusted(given, folder)
         target = folder
     else:
         given.recipe, given.config = given.target, None
         target = _experiment(given, extra)
     skipped: list[str] = []
     path = run(target, given.data, out, num_images=given.num_images, seed=given.seed, gain=given.gain, problems=skipped)
-    console = _console()
-    console.print(f"written to {path}", highlight=False)
+    console = Console()
+    _say(console, f"written to {path}")
     if skipped:
         some = "; ".join(skipped[:3]) + (" …" if skipped[3:] else "")
-        said = f"{len(skipped)} images could not be read and were skipped: {some}"
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
+        _say(console, f"{len(skipped)} images could not be read and were skipped: {some}")
     return 0
 
 
 def figure(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa figure`"""
-    out = _writable(given.out, ".png", ".svg")
-    from hexa import named, plugins
+    out = targets.check(given.out, (".png", ".svg"))
+    from hexa import named
     from hexa.reporting.figure import OF_FEATURES
     from hexa.reporting.figure import figure as run
 
     target = given.target
     if Path(target).is_dir():
-        plugins.restore(Path(target) / "config.yaml")
         target = Path(target)
+        _import_what_is_trusted(given, target)
     elif given.kind in OF_FEATURES:
         target = named(target, given.seed)
     path = run(given.kind, target, given.data, out, seed=given.seed)
-    _console().print(f"written to {path}", highlight=False)
+    _say(Console(), f"written to {path}")
     return 0
 
 
 def export(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa export`"""
+    out = targets.check(given.out)
     from hexa.nn.export import export as run
 
-    out = Path(given.out)
     checked = run(given.run, given.to, out, **_prepared(given))
-    console = _console()
-    console.print(f"written to {out}, loaded back and compared", highlight=False)
+    console = Console()
+    _say(console, f"written to {out}, loaded back and compared")
     for name, value in checked.items():
         if isinstance(value, str | int | float):
-            console.print(f"  {name}: {value}", markup=False, highlight=False, soft_wrap=True)
+            _say(console, f"  {name}: {value}")
     return 0
 
 
 def report(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa report`"""
-    out = _writable(given.out, ".html")
-    from hexa import plugins
+    out = targets.check(given.out, (".html",))
     from hexa.reporting.report import report as run
 
-    folders = [Path(folder) for folder in given.runs]
-    for folder in folders:
-        plugins.restore(folder / "config.yaml")
-    _console().print(f"written to {run(folders, out)}", highlight=False)
+    left_out: list[str] = []
+    path = run([Path(folder) for folder in given.runs], out, given.data, left_out)
+    console = Console()
+    for line in left_out:
+        _say(console, line)
+    _say(console, f"written to {path}")
     return 0
 
 
@@ -257,13 +259,12 @@ def benchmark(given: argparse.Namespace, extra: Fields) -> int:
     from hexa.training.benchmark import benchmark as run
     from hexa.training.benchmark import table
 
-    console = _console(stderr=True)
-    with Bar(console) as progress:
+    with Bar(Console(stderr=True)) as progress:
         measured = run(experiment, repeats=given.repeats, progress=progress)
     if given.json:
         print(json.dumps(measured, indent=2))
     else:
-        _console().print(table(measured))
+        Console().print(table(measured))
     return 0
 
 
@@ -272,25 +273,29 @@ def reproduce(given: argparse.Namespace, extra: Fields) -> int:
     from hexa.reproduce.command import run
     from hexa.runtime.progress import Bar
 
-    console = _console()
+    if given.out is not None and not given.plan:
+        targets.check_folder(given.out)
+    console = Console()
     return run(given, extra, console, Bar(console))
 
 
 def doctor(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa doctor`"""
+    from rich.text import Text
+
     from hexa.runtime.doctor import diagnose, failed
 
     findings = diagnose(Path.cwd())
     if given.json:
         print(json.dumps([vars(finding) for finding in findings], indent=2))
     else:
-        marks = {"ok": "[green]ok[/]   ", "warning": "[yellow]warn[/] ", "failure": "[red]FAIL[/] "}
-        console = _console()
+        marks = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "failure": ("FAIL", "red")}
+        console = Console()
         for finding in findings:
-            console.print(f"{marks[finding.status]} {finding.name}: ", end="")
-            console.print(finding.found, markup=False, highlight=False, soft_wrap=True)
+            mark, colour = marks[finding.status]
+            console.print(Text(f"{mark:5} ", colour), Text(f"{finding.name}: {finding.found}"), sep="")
             if finding.remedy:
-                console.print(f"      → {finding.remedy}", markup=False, highlight=False, soft_wrap=True)
+                console.print(f"      → {finding.remedy}")
     return 1 if failed(findings) else 0
 
 
@@ -298,7 +303,7 @@ def demo(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa demo`"""
     from hexa.demo import demo as run
 
-    run(Path(given.out), epochs=given.epochs, console=_console())
+    run(targets.check_folder(given.out), epochs=given.epochs, console=Console())
     return 0
 
 
@@ -307,11 +312,10 @@ def _experiment(given: argparse.Namespace, extra: Fields) -> Experiment:
     if (given.recipe is None) == (given.config is None):
         raise UserError("give either a recipe or --config FILE.yaml; `hexa recipes` lists the recipes")
     from hexa import fields, plugins
-    from hexa.experiment import load, override
+    from hexa.experiment import override
 
     if given.config is not None:
-        plugins.restore(Path(given.config))
-        experiment = load(given.config)
+        experiment = plugins.load(Path(given.config), _trust(given))
     else:
         experiment = plugins.experiment_of(given.recipe)
     changes = dict(extra)
@@ -345,25 +349,24 @@ def _prepared(given: argparse.Namespace) -> Given:
     }
 
 
-def _writable(path: str, *suffixes: str) -> Path:
-    """`path` if something can be written there under one of these endings, its folder made; said before the work."""
-    out = Path(path)
-    if out.suffix not in suffixes:
-        raise UserError(f"--out {path}: the name must end in {' or '.join(suffixes)}")
-    if out.is_dir():
-        raise UserError(f"--out {path}: is a folder; name a file in it")
-    return out
+def _trust(given: argparse.Namespace) -> Trust:
+    return "all" if given.trust else "named"
+
+
+def _import_what_is_trusted(given: argparse.Namespace, run: Path) -> None:
+    """To look at a run imports nothing that it names, unless that is asked for."""
+    if given.trust:
+        from hexa import plugins
+
+        plugins.load(run / "config.yaml", "all")
 
 
 def _finished(run: Path, data: str) -> int:
-    console = _console()
-    console.print(f"run: {run}", highlight=False, soft_wrap=True)
-    console.print(f"next: hexa evaluate knn {run} --data {data}", highlight=False, soft_wrap=True)
+    console = Console()
+    _say(console, f"run: {run}")
+    _say(console, f"next: {shlex.join(['hexa', 'evaluate', 'knn', str(run), '--data', data])}")
     return 0
 
 
-def _console(stderr: bool = False) -> Console:
-    """Where people read; plain text when it is no terminal, and silent in all processes but the first."""
-    from rich.console import Console
-
-    return Console(stderr=stderr, quiet=os.environ.get("RANK", "0") != "0")
+def _say(console: Console, line: str) -> None:
+    console.print(one_line(line))

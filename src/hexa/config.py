@@ -11,7 +11,7 @@ import pkgutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import pydantic
 
@@ -24,7 +24,8 @@ class ConfigError(UserError):
     """One or several fields that do not hold. `problems` lists (dotted path, message)."""
 
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
-        self.problems = list(problems)
+        # pydantic hands these on, and can't hold half a character
+        self.problems = [(whole_characters(path), whole_characters(message)) for path, message in problems]
         super().__init__("; ".join(f"{path}: {message}" if path else message for path, message in self.problems))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[list[tuple[str, str]]]]:
@@ -34,6 +35,11 @@ class ConfigError(UserError):
     def of(cls, error: pydantic.ValidationError) -> ConfigError:
         """pydantic's report in our words, with the paths of nested choices joined on."""
         return cls(problem for detail in error.errors() for problem in _problems(detail))
+
+
+def whole_characters(text: str) -> str:
+    """With escapes (\\udcff) for bytes of a file's name that are not UTF-8, which text elsewhere can't hold."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _problems(detail: Any) -> Iterator[tuple[str, str]]:
@@ -67,7 +73,12 @@ class Config(pydantic.BaseModel):
     """A frozen pydantic model that refuses unknown fields and names the nearest known one."""
 
     model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, coerce_numbers_to_str=True
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        use_attribute_docstrings=True,
+        coerce_numbers_to_str=True,
+        allow_inf_nan=False,
     )
 
     @pydantic.model_validator(mode="before")
@@ -80,6 +91,14 @@ class Config(pydantic.BaseModel):
                     (str(key), f"unknown field; {nearest(str(key), cls.model_fields)}") for key in unknown
                 )
         return value
+
+    @pydantic.model_validator(mode="after")
+    def _integers_that_fit(self) -> Self:
+        for name, value in self:
+            parts = value if isinstance(value, tuple) else (value,)
+            if any(isinstance(part, int) and not -(2**63) <= part < 2**63 for part in parts):
+                raise ConfigError([(name, "an integer of more than 64 bits")])
+        return self
 
 
 Base = TypeVar("Base", bound=Config)

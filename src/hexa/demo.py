@@ -6,17 +6,16 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-from rich.console import Console
 from rich.table import Table
 
 from hexa import recipes
 from hexa.config import UserError
 from hexa.evaluation import evaluate
-from hexa.experiment import Experiment, override
+from hexa.experiment import Experiment, fields_of, override
 from hexa.experiment import load as load_experiment
 from hexa.reporting.report import report
 from hexa.runtime.alone import alone
+from hexa.runtime.console import Console
 from hexa.training.folder import LOCK, is_ours, mine
 from hexa.training.run import pretrain, resume
 
@@ -65,7 +64,7 @@ def _demo(out: Path, epochs: int | None, console: Console) -> list[Row]:
     rows = [_row(name, backbone) for name, backbone in backbones.items()]
     console.print(_table(rows))
     page = report(list(folders.values()), out / "report.html")
-    console.print(f"report: {page}", highlight=False, soft_wrap=True)
+    console.print(f"report: {page}")
     return rows
 
 
@@ -87,8 +86,7 @@ def _clear(folder: Path, experiment: Experiment) -> None:
             return
     except UserError:
         pass  # a config of another version
-    stored = yaml.safe_load(config.read_text())
-    if not isinstance(stored, dict) or stored.get("recipe") != experiment.recipe:
+    if fields_of(config).get("recipe") != experiment.recipe:
         raise UserError(f"{folder}: holds a run of another recipe; choose another --out")
     with mine(folder):  # nobody trains it
         shutil.rmtree(folder)

@@ -13,6 +13,7 @@ from hexa.config import Config, ConfigError, UserError, choices, choose, nearest
 from hexa.core import HardExampleConfig, MethodConfig, ObjectiveConfig
 from hexa.data.views import ViewsConfig
 from hexa.nn.backbones import NetworkConfig
+from hexa.runtime import parsing
 from hexa.runtime.files import write_whole
 from hexa.training.config import TrainingConfig
 from hexa.training.monitor import MonitorConfig
@@ -52,6 +53,8 @@ class Experiment(Config):
     @classmethod
     def _hard_examples(cls, value: Any) -> dict[str, HardExampleConfig]:
         """Each by its `kind`; the key of the entry stands in for an absent kind, and an empty entry is left out."""
+        if not isinstance(value or {}, Mapping):
+            raise ConfigError([("", "expected hard examples by name, for instance {cutmix: {weight: 1}}")])
         found, problems = {}, []
         for name, entry in dict(value or {}).items():
             if entry is None:
@@ -112,7 +115,7 @@ def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
                 break
             place = inner
         else:
-            place[last] = _read(value)
+            place[last] = parsing.from_option(value) if isinstance(value, str) else value
     if problems:
         raise ConfigError(problems)
     return validate(fields)
@@ -125,37 +128,37 @@ def _groups_of_method(name: Any) -> list[str]:
     return [key for key, value in defaults.items() if isinstance(value, Config)]
 
 
-def _read(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        read = yaml.safe_load(value)
-    except yaml.YAMLError:
-        return value
-    if isinstance(read, str) and read.lower() == "none":
-        return None
-    # "folder:photos: 2" or a date is text to its user, whatever YAML makes of it; fields stand in braces
-    of_words = isinstance(read, dict) and not value.lstrip().startswith("{")
-    return read if isinstance(read, int | float | bool | list | dict | None) and not of_words else value
-
-
 def load(path: Path | str) -> Experiment:
     """Read an experiment from YAML. Raises UserError that names the file and the field."""
     try:
-        fields = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}; give the path of a config.yaml") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not a YAML file ({' '.join(str(error).split())})") from None
-    if not isinstance(fields, dict):
-        raise UserError(f"{path}: holds no fields; a config.yaml of a run shows what one looks like")
-    try:
-        return validate(fields)
+        return validate(fields_of(Path(path)))
     except ConfigError as error:
         raise UserError(f"{path}: {error}") from None
 
 
+def fields_of(path: Path) -> dict[str, Any]:
+    """What a config.yaml holds, whether or not it is an experiment. Raises UserError that names the file."""
+    try:
+        text = parsing.read_text(path, parsing.MOST_YAML)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}; give the path of a config.yaml") from None
+    try:
+        fields = parsing.from_yaml(text)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    if not isinstance(fields, dict):
+        raise UserError(f"{path}: holds no fields; a config.yaml of a run shows what one looks like")
+    return fields
+
+
 def dump(experiment: Experiment, path: Path) -> None:
     """Write the complete experiment as YAML, at once or not at all."""
-    text = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    text = yaml.dump(experiment.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     write_whole(path, lambda file: file.write(text.encode()))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without aliases, which are not read."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True

@@ -1,23 +1,35 @@
-"""Recipes from outside the package: `./my_method.py:recipe` names a function that returns an Experiment."""
+"""Recipes from outside the package: `./my_method.py:recipe` names a function that returns an Experiment.
+
+A run's config.yaml names the file that its method came from. Reading a run doesn't import it: whoever wrote the folder
+would decide what runs here. A file counts as the user's own once a command of the user's has named it: its path and
+content are remembered in HEXA_CONFIG/trusted.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pydantic
-import yaml
 
-from hexa.config import ConfigError, UserError, nearest
+from hexa.config import ConfigError, UserError, nearest, reason
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from hexa.experiment import Experiment
+
+_LARGEST = 4 * 1024**2
+Trust = Literal["nothing", "named", "all"]
+"""Which files that a run names are imported: none; those outside its folder that the user named before; whatever it is.
+"""
 
 
 def is_plugin(spec: str) -> bool:
@@ -26,9 +38,10 @@ def is_plugin(spec: str) -> bool:
 
 
 def experiment_of(spec: str) -> Experiment:
-    """The experiment of a recipe's name or of `file.py:function`. Raises UserError with what is missing.
+    """The experiment of a recipe's name or of `file.py:function`, as the user gave it. Raises UserError.
 
-    The file's absolute path becomes the experiment's `recipe`, so that the run finds its method again from anywhere.
+    The file is imported, and remembered as the user's own. Its absolute path becomes the experiment's `recipe`, so that
+    the run finds its method again from anywhere.
     """
     if not is_plugin(spec):
         from hexa import recipes
@@ -40,7 +53,12 @@ def experiment_of(spec: str) -> Experiment:
     from hexa.experiment import Experiment
 
     file, _, name = spec.rpartition(":")
-    module = _import_file(Path(file))
+    path, content = _source_of(Path(file))
+    with contextlib.suppress(OSError, RuntimeError):  # where nothing can be kept, `hexa resume` asks for --trust
+        note = _note_of(path, content)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_bytes(os.fsencode(path))
+    module = _import(path, content)
     function = getattr(module, name, None)
     if not callable(function):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
@@ -55,18 +73,57 @@ def experiment_of(spec: str) -> Experiment:
         raise UserError(f"{spec}: {ConfigError.of(error)}") from error
     if not isinstance(experiment, Experiment):
         raise UserError(f"{spec}: returned {type(experiment).__name__}, not a hexa.experiment.Experiment")
-    return experiment.model_copy(update={"recipe": f"{Path(file).resolve()}:{name}"})
+    return experiment.model_copy(update={"recipe": f"{path}:{name}"})
 
 
-def restore(config: Path) -> None:
-    """Import the file that a stored experiment came from, if it was none of ours, so that its method is known."""
+def load(config: Path, trust: Trust = "nothing") -> Experiment:
+    """The experiment of a config.yaml, with the file its method came from imported if that is trusted.
+
+    Raises UserError, which says how to have the file imported where that is what the experiment lacks.
+    """
+    from hexa import experiment
+
+    recipe = experiment.fields_of(config).get("recipe")
+    refused = (
+        _refusal(recipe.rpartition(":")[0], config, trust) if isinstance(recipe, str) and is_plugin(recipe) else ""
+    )
     try:
-        fields = yaml.safe_load(config.read_text())
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
-        return  # whoever reads it for its fields says what is wrong
-    recipe = fields.get("recipe") if isinstance(fields, dict) else None
-    if isinstance(recipe, str) and is_plugin(recipe):
-        _import_file(Path(recipe.rpartition(":")[0]))
+        return experiment.load(config)
+    except UserError as error:
+        if not refused:
+            raise
+        raise UserError(f"{error}; {refused}") from None
+
+
+def _refusal(file: str, config: Path, trust: Trust) -> str:
+    """Import the file that a config.yaml names if it is trusted; else, or if that can't be, why not."""
+    said, remedy = f"it came from {file}, which is not imported", "read it, then add --trust"
+    if trust == "nothing":
+        return f"{said} by looking at a run: {remedy}"
+    try:
+        path, content = _source_of(Path(file))
+    except UserError as error:
+        return f"it came from a file that is not there now: {error}"
+    if trust == "named" and path.is_relative_to(config.parent.resolve()):
+        return f"{said} since it lies in the run's own folder: {remedy}"
+    if trust == "named" and not _is_named(path, content):
+        return f"{said} since no command of yours has named it as it is now: {remedy}"
+    _import(path, content)
+    return ""
+
+
+def _is_named(path: Path, content: bytes) -> bool:
+    """Whether a command of the user's has named this file, as it is."""
+    with contextlib.suppress(OSError, RuntimeError):
+        return _note_of(path, content).exists()
+    return False
+
+
+def _note_of(path: Path, content: bytes) -> Path:
+    """What is there once the user has named this file. Raises RuntimeError for a user without a home."""
+    chosen = os.environ.get("HEXA_CONFIG")
+    home = Path(chosen) if chosen else Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "hexa"
+    return home / "trusted" / hashlib.sha256(os.fsencode(path) + b"\0" + content).hexdigest()
 
 
 def run_folder(experiment: Experiment, out: str | Path | None = None) -> Path:
@@ -74,21 +131,30 @@ def run_folder(experiment: Experiment, out: str | Path | None = None) -> Path:
     return Path(out) if out else Path("runs") / experiment.recipe.rpartition(":")[2]
 
 
-def _import_file(path: Path) -> ModuleType:
-    path = path.resolve()
+def _source_of(file: Path) -> tuple[Path, bytes]:
+    """A file's whole path, and its content, which is read once: what is looked at is what runs. Raises UserError."""
+    try:
+        path = file.resolve()
+        there = path.is_file() and path.stat().st_size <= _LARGEST
+        content = path.read_bytes() if there else b""
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a name that no file can have
+        raise UserError(f"{file}: cannot be read ({reason(error)})") from None
+    if not there:
+        raise UserError(f"{path}: no such file; a recipe of your own is given as path/to/file.py:function")
+    return path, content
+
+
+def _import(path: Path, content: bytes) -> ModuleType:
     name = f"hexa_plugin_{path.stem}"
     known = sys.modules.get(name)
     if known is not None and known.__file__ == str(path):
         return known
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; a recipe of your own is given as path/to/file.py:function")
     specification = importlib.util.spec_from_file_location(name, path)
     assert specification is not None
-    assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module  # before it runs: its classes look their module up
     try:
-        specification.loader.exec_module(module)
+        exec(compile(content, path, "exec", dont_inherit=True), vars(module))
     except BaseException as error:
         del sys.modules[name]
         if not isinstance(error, Exception) or isinstance(error, UserError):

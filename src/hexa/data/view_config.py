@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +10,10 @@ import pydantic
 from hexa.config import Config, ConfigError, nearest
 
 Range = tuple[float, float]
+
+#: What can be seen, and more than any network takes.
+LEAST_SIZE, MOST_SIZE, MOST_VIEWS = 4, 4096, 256
+_SCALES = 1e-6, 1.0
 
 _SWAV = {
     "size": 224,
@@ -94,9 +97,9 @@ class Group:
 class Crops(Config):
     """A further group of views. What is none is as in the first views."""
 
-    count: int = pydantic.Field(gt=0)
+    count: int = pydantic.Field(gt=0, le=MOST_VIEWS)
     """Independent draws for every image."""
-    size: int | None = pydantic.Field(default=None, gt=0)
+    size: int | None = pydantic.Field(default=None, ge=LEAST_SIZE, le=MOST_SIZE)
     """Pixels of a view's side."""
     scale: Range | None = None
     """Share of the image's area that a crop covers."""
@@ -108,7 +111,7 @@ class Crops(Config):
     @pydantic.model_validator(mode="after")
     def _valid(self) -> Crops:
         if self.scale is not None:
-            _check_range("scale", self.scale, 1.0)
+            _check_range("scale", self.scale, *_SCALES)
         return self
 
 
@@ -122,9 +125,9 @@ class ViewsConfig(Config):
 
     based_on: str = "moco-v2"
     """The recipe the other fields started from."""
-    size: int = pydantic.Field(default=224, gt=0)
+    size: int = pydantic.Field(default=224, ge=LEAST_SIZE, le=MOST_SIZE)
     """Pixels of a view's side."""
-    num_views: int = pydantic.Field(default=2, gt=0)
+    num_views: int = pydantic.Field(default=2, gt=0, le=MOST_VIEWS)
     """Independent draws from the same pipeline for every image."""
     scale: Range = (0.2, 1.0)
     """Share of the image's area that a crop covers."""
@@ -136,11 +139,11 @@ class ViewsConfig(Config):
     """How often a view is mirrored."""
     jitter_probability: float = pydantic.Field(default=0.8, ge=0, le=1)
     """How often colours are jittered."""
-    brightness: float = pydantic.Field(default=0.4, ge=0)
+    brightness: float = pydantic.Field(default=0.4, ge=0, le=10)
     """Factors are uniform in [max(0, 1 − b), 1 + b]."""
-    contrast: float = pydantic.Field(default=0.4, ge=0)
+    contrast: float = pydantic.Field(default=0.4, ge=0, le=10)
     """As for brightness."""
-    saturation: float = pydantic.Field(default=0.4, ge=0)
+    saturation: float = pydantic.Field(default=0.4, ge=0, le=10)
     """As for brightness."""
     hue: float = pydantic.Field(default=0.1, ge=0, le=0.5)
     """Shifts are uniform in [−h, h] turns."""
@@ -152,11 +155,11 @@ class ViewsConfig(Config):
     """Standard deviation in pixels of the view; the kernel reaches 3 σ of the largest."""
     solarize_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
     """How often values from ½ upwards are inverted."""
-    randaugment_ops: int = pydantic.Field(default=0, ge=0)
+    randaugment_ops: int = pydantic.Field(default=0, ge=0, le=100)
     """Operations of RandAugment in a row, each drawn from fifteen and carried out with probability ½; 0 is without."""
     randaugment_magnitude: float = pydantic.Field(default=10.0, ge=0, le=10)
     """Their mean magnitude, as timm's `m`."""
-    randaugment_magnitude_std: float = pydantic.Field(default=0.5, ge=0, allow_inf_nan=False)
+    randaugment_magnitude_std: float = pydantic.Field(default=0.5, ge=0, le=100)
     """Standard deviation of the magnitudes, which are cut to [0, 10]."""
     order: tuple[str, ...] = _COLOURS
     """The order of the colour operations, of which randaugment may be left out where randaugment_ops is 0. The crop and
@@ -208,8 +211,9 @@ class ViewsConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _valid(self) -> ViewsConfig:
-        for name, high in (("scale", 1.0), ("ratio", math.inf), ("blur_sigma", math.inf)):
-            _check_range(name, getattr(self, name), high)
+        _check_range("scale", self.scale, *_SCALES)
+        _check_range("ratio", self.ratio, 0.01, 100)
+        _check_range("blur_sigma", self.blur_sigma, 0.01, 100)
         if sorted(self.order) not in (sorted(_COLOURS), sorted((*_COLOURS, "randaugment"))):
             raise ConfigError([("order", f"name each of {', '.join(_COLOURS)} once, and randaugment if you want it")])
         if self.randaugment_ops and "randaugment" not in self.order:
@@ -218,9 +222,9 @@ class ViewsConfig(Config):
         return self
 
 
-def _check_range(name: str, value: Range, high: float) -> None:
-    if not 0 < value[0] <= value[1] <= high:
-        raise ConfigError([(name, f"two increasing numbers above 0{' and at most 1' if high == 1 else ''} are needed")])
+def _check_range(name: str, value: Range, low: float, high: float) -> None:
+    if not low <= value[0] <= value[1] <= high:
+        raise ConfigError([(name, f"two increasing numbers from {low:g} to {high:g} are needed")])
 
 
 def _defaults(config: type[Config]) -> dict[str, Any]:

@@ -54,7 +54,8 @@ def evaluate(
     mean, std, size, crop, interpolation: of the images, instead of what the backbone comes with (`Preparation`); they
     count as deviations, and the protocol id names them.
     cached: features that another evaluation extracted serve again (HEXA_CACHE/features, at most HEXA_CACHE_GB).
-    out: a JSON file. A run folder collects the result in results.json too. Raises UserError.
+    out: a JSON file. A run folder collects the result in results.json too. Raises UserError; NotWritten, which has the
+    result, if a disk fills up meanwhile.
 
     Processes that `hexa.runtime.processes.initialize` has joined call it alike: each extracts a share of the features,
     the first does the rest, and all return the result.
@@ -108,9 +109,9 @@ def _measure(
         raise UserError(f"unknown protocol '{protocol}'; {nearest(protocol, known)}")
     chosen = known[protocol]
     name, settings, deviations = chosen.options(preset, options, COMMON)
+    out = None if out is None else Path(out)
     collected = _collected(backbone)
-    if collected is not None:
-        results.read(collected)  # a file that can't be added to is found before the work
+    note = results.check(out, collected)  # what can't be written is found before the work
     task = make_task(learns=chosen.learns)
     loaded, fit, test, class_names = task.backbone, task.fit, task.test, task.class_names
     if chosen.labels == "one" and fit.classes is None:
@@ -161,17 +162,14 @@ def _measure(
         "options": used.model_dump(mode="json"),
         "deviations": deviations,
         "details": outcome.details,
-        "notes": [*([said] if said else []), *task.notes, *outcome.notes],
+        "notes": [*([said] if said else []), *task.notes, *outcome.notes, *([note] if note else [])],
         "seed": task.seed,
         "precision": task.precision,
         "versions": results.versions(),
         "commit": made_by,
         "seconds": time.perf_counter() - begin,
     }
-    if out is not None:
-        results.write(result, Path(out))
-    if collected is not None:
-        results.append(result, collected)
+    results.keep(result, out, None if note else collected)
     return result
 
 

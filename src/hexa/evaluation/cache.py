@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from hexa.config import reason
 from hexa.data import Source
 from hexa.data.named import cache_folder
 from hexa.data.source import digest
@@ -36,36 +38,58 @@ def key(task: Task, source: Source) -> str:
 
 def load(name: str) -> tuple[Tensor, Tensor] | None:
     """Features [N, D] fp32 and positions int64 [N] of this key; None if they are not there, or not whole."""
-    path = _folder() / f"{name}.safetensors"
     try:
+        path = _folder() / f"{name}.safetensors"
         found = safetensors.torch.load_file(path)
-        os.utime(path)
-        return found["features"], found["positions"]
-    except (OSError, KeyError, safetensors.SafetensorError):
+        features, positions = found["features"], found["positions"]
+    except (OSError, KeyError, RuntimeError, safetensors.SafetensorError):  # RuntimeError: a user without a home
         return None
+    with contextlib.suppress(OSError):  # a cache may be read-only
+        os.utime(path)
+    return (features, positions) if features.ndim == 2 and len(features) == len(positions) else None
 
 
-def store(name: str, features: Tensor, positions: Tensor) -> None:
-    """Keep them, at once or not at all. That nothing can be written there is no error: they are made anew next time."""
-    allowed = 1e9 * float(os.environ.get("HEXA_CACHE_GB", _GIGABYTES))
+def store(name: str, features: Tensor, positions: Tensor) -> str | None:
+    """Keep them, at once or not at all. Returns why they are not kept, which is no error: they can be made anew."""
+    allowed, problem = _allowed_bytes()
     size = features.nbytes + positions.nbytes
     if size > allowed:
-        return
-    temporary = _folder() / f".{name}.{os.getpid()}.tmp"
-    with contextlib.suppress(OSError):
+        return problem
+    try:
+        folder = _folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        _make_room(folder, allowed - size)
+        temporary = folder / f".{name}.{os.getpid()}.tmp"
         try:
-            temporary.parent.mkdir(parents=True, exist_ok=True)
-            _make_room(allowed - size)
             safetensors.torch.save_file({"features": features.contiguous(), "positions": positions}, temporary)
-            os.replace(temporary, _folder() / f"{name}.safetensors")
+            os.replace(temporary, folder / f"{name}.safetensors")
         finally:
             temporary.unlink(missing_ok=True)
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        return f"features are not kept for the next evaluation: {reason(error)}"
+    return problem
 
 
-def _make_room(allowed: float) -> None:
-    stats = sorted(((path.stat(), path) for path in _folder().glob("*.safetensors")), key=lambda pair: pair[0].st_mtime)
+def _allowed_bytes() -> tuple[float, str | None]:
+    """How large the cache may be, and what is wrong with HEXA_CACHE_GB if the default stands for it."""
+    given = os.environ.get("HEXA_CACHE_GB", "")
+    try:
+        gigabytes = float(given or _GIGABYTES)
+    except ValueError:
+        gigabytes = math.nan
+    if 0 <= gigabytes < math.inf:
+        return 1e9 * gigabytes, None
+    return 1e9 * _GIGABYTES, f"HEXA_CACHE_GB={given} is not a number of GB from 0 on; {_GIGABYTES:g} are used"
+
+
+def _make_room(folder: Path, allowed: float) -> None:
+    """Delete what was not used for longest, files that a process left half written among it."""
+    stats = []
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):  # another process made room
+            stats.append((path.stat(), path))
     total = sum(stat.st_size for stat, _ in stats)
-    for stat, path in stats:
+    for stat, path in sorted(stats, key=lambda pair: pair[0].st_mtime):
         if total <= allowed:
             return
         path.unlink(missing_ok=True)

@@ -75,11 +75,12 @@ class Training:
             with Interrupts(_say) as interrupts:
                 while self.iteration < schedule.iterations:
                     self._step(next(items))
-                    if self.iteration % schedule.save_every == 0 or interrupts.received or self._last:
+                    stop = interrupts.noticed()
+                    if self.iteration % schedule.save_every == 0 or stop or self._last:
                         self._save()
-                    if interrupts.received:
+                    if stop:
                         go_on = "the same command" if self.folder is not None else None
-                        raise Interrupted(interrupts.received, self.iteration, None, go_on)
+                        raise Interrupted(stop, self.iteration, None, go_on)
                     task.report("training the detector", self.iteration, schedule.iterations)
             self._recalibrate(items)
         finally:

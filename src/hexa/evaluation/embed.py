@@ -11,12 +11,13 @@ import pyarrow
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from hexa.config import UserError
+from hexa.config import whole_characters
 from hexa.data import open_source
 from hexa.evaluation.features import extract
 from hexa.nn.preparation import Given
 from hexa.nn.pretrained import Backbone, load_backbone
 from hexa.runtime import precision as precisions
+from hexa.runtime import targets
 from hexa.runtime.files import write_whole
 
 Array = NDArray[Any]
@@ -53,9 +54,7 @@ def embed(
     Without #split in `data`, the split train. Images that cannot be read are left out.
     given: mean, std, size, crop or interpolation instead of the backbone's own. Raises UserError.
     """
-    out = Path(out)
-    if out.suffix not in (".npz", ".parquet"):
-        raise UserError(f"{out}: features are written as .npz or .parquet; end the name so")
+    out = targets.check(out, (".npz", ".parquet"))
     loaded = load_backbone(backbone, **given)
     source = open_source(data)
     where = precisions.pick_device(device)
@@ -70,7 +69,7 @@ def embed(
         problems=problems,
         tolerance=1.0,
     )
-    paths = np.array([source.paths[position] for position in positions.tolist()])
+    paths = np.array([whole_characters(source.paths[position]) for position in positions.tolist()])
     known = None if labels is None else labels.numpy()
     write_whole(out, lambda file: _write(file, out.suffix, features.numpy(), known, paths))
     left_out = tuple(f"{source.paths[position]}: {problems[position]}" for position in sorted(problems))

@@ -165,7 +165,9 @@ def extract_part(task: Task, source: Source) -> tuple[Tensor, Tensor]:
             processes.order({"extract": "fit" if source is task.fit else "test"})
         features, positions = extract_share(task, source)
         if task.cached:
-            cache.store(name, features, positions)
+            problem = cache.store(name, features, positions)
+            if problem and problem not in task.notes:
+                task.notes.append(problem)
     else:
         task.backbone.eval().to(task.device).to(memory_format=torch.channels_last)
         features, positions = found

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hexa.config import UserError
+from hexa.runtime import parsing, targets
 from hexa.runtime.alone import alone
 from hexa.runtime.files import sweep, write_whole
 from hexa.runtime.packages import version
@@ -16,10 +17,51 @@ from hexa.runtime.packages import version
 Result = dict[str, Any]
 
 
+class NotWritten(UserError):
+    """A result that is not where it should be; it is not lost: `result` is it."""
+
+    def __init__(self, result: Result, problems: list[str]) -> None:
+        super().__init__(f"the result was not written: {'; '.join(problems)}")
+        self.result = result
+
+
 def versions() -> dict[str, str]:
     """The software that made a number."""
     packages = ("hexa", "torch", "torchvision", "timm", "scikit-learn", "numpy")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def check(out: Path | None, collected: Path | None) -> str | None:
+    """Before the work: raise UserError if its result can be kept nowhere, or `collected` is no list of results.
+
+    Returns why a run can't collect the result, where it is kept elsewhere.
+    """
+    if out is not None:
+        targets.check(out)
+    if collected is None:
+        return None
+    read(collected)
+    try:
+        targets.check(collected, option="run")
+    except UserError as error:
+        if out is None:
+            raise UserError(f"{error}, with --out FILE.json") from None
+        return f"not added to the run: {error}"
+    return None
+
+
+def keep(result: Result, out: Path | None, collected: Path | None) -> None:
+    """Write the result wherever it belongs. Raises NotWritten if it isn't in each place in the end."""
+    problems = []
+    for path, store in ((out, write), (collected, append)):
+        try:
+            if path is not None:
+                store(result, path)
+        except (OSError, UserError) as error:
+            said = error.strerror if isinstance(error, OSError) else None
+            problems.append(f"{path}: {said or error}")
+    if problems:
+        raise NotWritten(result, problems)
 
 
 def write(result: Result, path: Path) -> None:
@@ -42,13 +84,16 @@ def read(path: Path) -> list[Result]:
     if not path.exists():
         return []
     try:
-        stored = json.loads(path.read_text())
-    except ValueError:
-        raise UserError(f"{path}: not JSON; move it away and evaluate again") from None
+        stored = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
+    except UserError as error:
+        said = str(error).removeprefix(f"{path}: ")
+        raise UserError(f"{path}: {said}; move it away and evaluate again") from None
     if not isinstance(stored, list):
         raise UserError(f"{path}: holds no list of results; move it away and evaluate again")
     return stored
 
 
 def _replace(path: Path, text: str) -> None:
-    write_whole(path, lambda file: file.write(text.encode()))
+    # half a character, of a name that is not UTF-8, as JSON writes it
+    content = text.encode(errors="backslashreplace")
+    write_whole(path, lambda file: file.write(content))

@@ -11,7 +11,6 @@ import pydantic
 import safetensors.torch
 import timm
 import torch
-import yaml
 from torch import Tensor, nn
 
 from hexa.config import UserError, nearest
@@ -23,6 +22,7 @@ from hexa.nn.metadata import metadata_of, of_metadata, ordered, said
 from hexa.nn.normalize import Normalize
 from hexa.nn.preparation import CROP, Given, Preparation, of_timm
 from hexa.nn.weight_files import Unreadable, Weights
+from hexa.runtime import parsing
 from hexa.runtime.files import write_whole
 from hexa.runtime.random import Stream, global_draws
 
@@ -253,10 +253,10 @@ def _config_of(folder: Path) -> tuple[NetworkConfig, Preparation, str]:
     """Network, preparation of images and recipe of a run."""
     path = folder / "config.yaml"
     try:
-        fields = yaml.safe_load(path.read_text())
+        fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML))
         config = NetworkConfig.model_validate(fields["network"])
         return config, Preparation(config.mean, config.std, int(fields["views"]["size"])), str(fields["recipe"])
-    except (yaml.YAMLError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path}: not the config.yaml of a run ({said(error)})") from None
 
 

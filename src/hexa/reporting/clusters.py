@@ -27,10 +27,13 @@ def clusters(folder: Path | str, data: str | None, out: Path | str) -> Path:
     folder = Path(folder)
     if not (folder / "backbone.safetensors").is_file():
         raise UserError(f"{folder}: has no backbone.safetensors yet; 'hexa resume {folder}' trains it to the end")
-    experiment = experiments.load(folder / "config.yaml")
-    source = open_source(data or experiment.data, "train" if data is None else None)
-    embedded = Embedded.of(load_backbone(folder), source, limit=NUM_IMAGES, seed=experiment.seed)
-    found = grouped(embedded, min(NUM_CLUSTERS, len(embedded.features)), experiment.seed)
+    fields = experiments.fields_of(folder / "config.yaml")  # which needs no file that its method came from
+    seed = fields.get("seed", 0)
+    if not isinstance(seed, int):
+        raise UserError(f"{folder / 'config.yaml'}: seed: must be an integer, got {seed!r}")
+    source = open_source(str(fields.get("data")) if data is None else data, "train" if data is None else None)
+    embedded = Embedded.of(load_backbone(folder), source, limit=NUM_IMAGES, seed=seed)
+    found = grouped(embedded, min(NUM_CLUSTERS, len(embedded.features)), seed)
     rows = [embedded.tiles(members[:NUM_SHOWN].tolist()) for members in found]
     blank = np.full((embedded.size, embedded.size, 3), MID_GREY, np.uint8)
     columns = []

@@ -11,6 +11,7 @@ from typing import Any
 from hexa.config import UserError
 from hexa.reporting.runs import Record, Run, flatten, is_number
 from hexa.reporting.tables import NOTHING, format_number
+from hexa.runtime.output import one_line
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,10 @@ def device(run: Run) -> str:
 
 
 def command(run: Run) -> str:
-    """The command that repeats the run: its recipe with the fields that differ from it, else its config file."""
+    """The command that repeats the run: its recipe with the fields that differ from it, else its config file.
+
+    Of a recipe of the package only: to ask a file of the user's, or a stranger's, would run it.
+    """
     fallback = shlex.join(["hexa", "pretrain", "--config", str(run.folder / "config.yaml")])
     if not run.config:
         return ""
@@ -62,16 +66,18 @@ def command(run: Run) -> str:
     words = [f"hexa pretrain {shlex.quote(str(run.config['recipe']))}"]
     for path, value in changes.items():
         given = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
-        words.append(f"--{path} {shlex.quote(given)}")
+        words.append(f"{shlex.quote(f'--{path}')} {shlex.quote(given)}")
+    if any(one_line(word) != word for word in words):  # nothing to be pasted into a terminal
+        return fallback
     return " ".join(words) if len(words) < 4 else " \\\n  ".join(words)
 
 
 def _changes(config: Record) -> Record:
     """The fewest options that turn the recipe of a configuration into it, by dotted path; None takes a part out."""
-    from hexa import plugins
+    from hexa import recipes
     from hexa.experiment import override
 
-    recipe = plugins.experiment_of(str(config.get("recipe")))
+    recipe = recipes.get(str(config.get("recipe")))
     there, wanted = set(recipe.hard_examples), dict(config.get("hard_examples") or {})
     changes: Record = {f"hard_examples.{name}": None for name in sorted(there - set(wanted))}
     # a hard example that the recipe lacks begins with the defaults of its kind

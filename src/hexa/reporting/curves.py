@@ -6,10 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hexa.reporting.figures import Series, line_chart
-from hexa.reporting.runs import Record, Run, is_number
+from hexa.reporting.runs import MOST_QUANTITIES, Record, Run, is_number
 from hexa.reporting.tables import NOTHING, format_number
-
-_PLACE = {"event", "step", "epoch", "seconds", "time"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Chart:
 def charts(runs: Sequence[Run]) -> list[Chart]:
     """Every chart: of one run a chart a group with a curve a term; of several, a chart a key with a curve a run."""
     names = labels(runs)
-    keys = sorted(dict.fromkeys(key for run in runs for key in numeric_keys(run)), key=_order)
+    keys = sorted(dict.fromkeys(key for run in runs for key in run.quantities), key=_order)[:MOST_QUANTITIES]
     terms = list(dict.fromkeys(_term(key) for key in keys if "/" in key))
     slots = {key: terms.index(_term(key)) for key in keys if "/" in key}  # a term has one colour in all charts
     groups: dict[str, list[str]] = {}
@@ -85,12 +83,6 @@ def labels(runs: Sequence[Run]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [f"{run.name} ({number})" for number, run in enumerate(runs, start=1)]
-
-
-def numeric_keys(run: Run) -> list[str]:
-    """The keys of the journal that ever hold a number, monitors first."""
-    lines = run.monitor + run.train + run.epochs
-    return list(dict.fromkeys(key for line in lines for key in line if key not in _PLACE and is_number(line[key])))
 
 
 def group(key: str) -> str:

@@ -61,7 +61,7 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
     >>> ticks(0, 97)
     [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]
     """
-    if not high > low:
+    if not high - low > 1e-300:
         margin = abs(low) * 0.05 or 0.5
         low, high = low - margin, high + margin
     rough = (high - low) / count

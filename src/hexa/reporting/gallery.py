@@ -23,11 +23,13 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hexa.config import reason
 from hexa.core import STD, Batch, Example, Objective
 from hexa.runtime.files import write_whole
 
 MID_GREY = 128
 _LAYOUT = "hexa-gallery"
+_MOST_PIXELS = 64 * 1024**2
 _TILE = 128
 """Pictures are magnified to about this many pixels, by a whole factor."""
 
@@ -66,13 +68,20 @@ class Gallery:
 
     @classmethod
     def load(cls, path: Path) -> Gallery:
-        """The pictures of a file that `save` wrote. Raises ValueError for another."""
-        with Image.open(path) as image:
-            image.load()
-            layout = getattr(image, "text", {}).get(_LAYOUT)
-            if layout is None:
-                raise ValueError(f"{path}: a picture, but not a gallery written by hexa")
-            return _cut(np.asarray(image.convert("RGB")), json.loads(layout))
+        """The pictures of a file that `save` wrote. Raises OSError, and ValueError for another."""
+        try:
+            with Image.open(path, formats=["PNG"]) as image:
+                if image.width * image.height > _MOST_PIXELS:
+                    raise ValueError(f"{path}: too large for a gallery ({image.width} × {image.height} pixels)")
+                image.load()
+                layout = getattr(image, "text", {}).get(_LAYOUT)
+                if layout is not None:
+                    return _cut(np.asarray(image.convert("RGB")), json.loads(layout))
+        except (SyntaxError, RecursionError, Image.DecompressionBombError) as error:  # Pillow's, of a damaged PNG
+            raise ValueError(f"{path}: not a PNG that can be read ({reason(error)})") from None
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"{path}: a picture whose layout makes no sense ({reason(error)})") from None
+        raise ValueError(f"{path}: a picture, but not a gallery written by hexa")
 
 
 @torch.no_grad()
@@ -205,11 +214,17 @@ def _draw(grid: Gallery) -> tuple[Image.Image, dict[str, Any]]:
 
 
 def _cut(picture: Pixels, layout: dict[str, Any]) -> Gallery:
-    size, scale = int(layout["size"]), int(layout["scale"])
+    """The tiles again. Raises ValueError, or whatever a layout leads to that isn't one of `_draw`'s."""
+    size, scale, tops = int(layout["size"]), int(layout["scale"]), [int(top) for top in layout["top"]]
     columns = []
-    for left, title, captions in zip(layout["left"], layout["titles"], layout["captions"], strict=True):
-        tiles = [picture[top : top + size * scale : scale, left : left + size * scale : scale] for top in layout["top"]]
+    for left, title, captions in zip(map(int, layout["left"]), layout["titles"], layout["captions"], strict=True):
+        tiles = [picture[top : top + size * scale : scale, left : left + size * scale : scale] for top in tops]
+        if any(tile.shape != (size, size, 3) for tile in tiles) or len(captions) != len(tiles):
+            raise ValueError("the layout does not fit the picture")
         columns.append(Column(str(title), np.stack(tiles), tuple(map(str, captions))))
+    # tiles lie beside each other, so that together they have no more pixels than the picture
+    if not columns or not tops or len(columns) * len(tops) * (size * scale) ** 2 > picture.shape[0] * picture.shape[1]:
+        raise ValueError("the layout does not fit the picture")
     return Gallery(tuple(columns))
 
 

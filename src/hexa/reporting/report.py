@@ -18,36 +18,48 @@ from hexa.config import UserError
 from hexa.reporting import comparison, counterparts, curves, scores
 from hexa.reporting.runs import Run, is_number, read_run
 from hexa.reporting.tables import format_duration, format_number
-from hexa.runtime import processes
+from hexa.runtime import parsing, processes
 from hexa.runtime.files import write_whole
 
 if TYPE_CHECKING:
     from hexa.reporting.gallery import Pixels
 
 GALLERY, CLUSTERS = "gallery.png", "clusters.png"
-Maker = Callable[[Path, str | None, Path], Path]
-"""Writes pictures of a run folder, of a source or the run's own, to a file."""
+PICTURES = (GALLERY, CLUSTERS)
+Maker = Callable[[Path, str, Path], Path]
+"""Writes pictures of a run folder, of a source, to a file."""
+_LARGEST_FILE = 64 * 1024**2
 _LARGEST_TILE = 128
 """Pictures are carried at most this large, in pixels; larger ones are thinned."""
 
 
-def report(runs: Sequence[Path | str], out: Path | str) -> Path:
+def report(
+    runs: Sequence[Path | str], out: Path | str, data: str | None = None, left_out: list[str] | None = None
+) -> Path:
     """Write one HTML file about these run folders and return its path.
 
     It needs no network and no other file: figures are inline SVG, pictures data URIs. Several runs are compared: fields
     in which they differ, curves overlaid, evaluations side by side. What is missing or broken in a run is said in the
-    report. A run without a gallery of its hard examples, or of clusters of its features, gets one (`gallery.png`,
-    `clusters.png`) if its network and data are at hand. An evaluation's JSON file may stand for a run.
+    report. Nothing that a run names is opened or imported. data: a source of images, of which a run without a gallery
+    of its hard examples, or of clusters of its features, gets one (`gallery.png`, `clusters.png`). left_out: gets a
+    line on pictures that are missing for lack of it. An evaluation's JSON file may stand for a run.
     Raises UserError for a folder that is no run, or no run at all.
     """
     if not runs:
         raise UserError("no run to report on; give one or several run folders")
     read = [read_run(run) for run in runs]
-    page = render(read).encode()
+    # a name that is not UTF-8 is shown with escapes
+    page = render(read, data).encode(errors="backslashreplace")
+    if left_out is not None and data is None:
+        lacking = [
+            run.name for run in read if run.config and any(_outdated(run.folder / name, ()) for name in PICTURES)
+        ]
+        if lacking:
+            left_out.append(f"pictures that {', '.join(lacking)} lacks are left out; --data SOURCE makes them")
     return write_whole(Path(out), lambda file: file.write(page))
 
 
-def render(runs: Sequence[Run]) -> str:
+def render(runs: Sequence[Run], data: str | None = None) -> str:
     """The page as text."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("hexa.reporting", "templates"),
@@ -68,7 +80,7 @@ def render(runs: Sequence[Run]) -> str:
         title=names[0] if len(runs) == 1 else f"{len(runs)} runs compared",
         style=package_file("report.css"),
         script=package_file("report.js"),
-        pages=[_page(run, name, slot) for slot, (run, name) in enumerate(zip(runs, names, strict=True))],
+        pages=[_page(run, name, slot, data) for slot, (run, name) in enumerate(zip(runs, names, strict=True))],
         charts=curves.charts(runs),
         evaluation=scores.evaluations(runs, names),
         seeds=scores.over_seeds(runs, names),
@@ -97,7 +109,7 @@ class Picture:
         return len(self.titles)
 
 
-def _page(run: Run, name: str, slot: int) -> dict[str, Any]:
+def _page(run: Run, name: str, slot: int, data: str | None) -> dict[str, Any]:
     """What the template shows of one run."""
     return {
         "name": name,
@@ -109,8 +121,8 @@ def _page(run: Run, name: str, slot: int) -> dict[str, Any]:
         "headline": _headline(run),
         "command": comparison.command(run),
         "resume": shlex.join(["hexa", "resume", str(run.folder)]) if run.state == "interrupted" else "",
-        "gallery": _pictures(run, GALLERY, "checkpoints/step-*.pt", _visualize),
-        "clusters": _pictures(run, CLUSTERS, "backbone.safetensors", _clusters),
+        "gallery": _pictures(run, GALLERY, "checkpoints/step-*.pt", _visualize, data),
+        "clusters": _pictures(run, CLUSTERS, "backbone.safetensors", _clusters, data),
         "warnings": run.warnings,
         "problems": run.problems,
         "environment": comparison.listed(run.environment),
@@ -150,23 +162,27 @@ def _headline(run: Run) -> list[tuple[str, str, str]]:
     return shown
 
 
-def _pictures(run: Run, name: str, made_from: str, make: Maker) -> Picture:
-    """The pictures of a file of the run, which is made if there is none or one older than the files it is made from."""
+def _pictures(run: Run, name: str, made_from: str, make: Maker, data: str | None) -> Picture:
+    """The pictures of a file of the run.
+
+    Where there is a source to make them of, that is done if there is none or one older than the files it is made from.
+    """
     from hexa.reporting.gallery import Gallery
 
     path = run.folder / name
-    reason = ""
-    if run.config and _outdated(path, run.folder.glob(made_from)):
+    reason = "" if data is not None else "hexa report --data SOURCE makes them of images of yours"
+    if data is not None and run.config and _outdated(path, run.folder.glob(made_from)):
         if processes.world_size() > 1:
             reason = "made where one process runs; 'hexa report' adds them"
         else:
-            reason = _why_not(make, run.folder, path)
-    if not path.is_file():
-        return Picture(missing=reason or "there is no configuration to make them from")
+            reason = _why_not(make, run.folder, data, path)
+    if not path.exists():
+        return Picture(missing=reason if run.config else "there is no configuration to make them from")
     try:
+        parsing.check(path, _LARGEST_FILE, within=run.folder)
         gallery = Gallery.load(path)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return Picture(missing=str(error))
+    except Exception as error:  # whatever a stranger's file leads Pillow to: the rest of the page is better than none
+        return Picture(missing=f"{type(error).__name__}: {error}" if not str(error) else str(error))
     step = max(1, round(gallery.columns[0].tiles.shape[1] / _LARGEST_TILE))
     rows = []
     for row in range(gallery.num_images):
@@ -179,10 +195,10 @@ def _pictures(run: Run, name: str, made_from: str, make: Maker) -> Picture:
     return Picture(tuple(column.title for column in gallery.columns), tuple(rows), size)
 
 
-def _why_not(make: Maker, folder: Path, path: Path) -> str:
+def _why_not(make: Maker, folder: Path, data: str, path: Path) -> str:
     """Make the pictures; the reason if that fails: a page about the rest of the run is better than none."""
     try:
-        make(folder, None, path)
+        make(folder, data, path)
     except UserError as error:
         return str(error)
     except Exception as error:
@@ -190,13 +206,13 @@ def _why_not(make: Maker, folder: Path, path: Path) -> str:
     return ""
 
 
-def _visualize(folder: Path, data: str | None, out: Path) -> Path:
+def _visualize(folder: Path, data: str, out: Path) -> Path:
     from hexa.reporting.visualize import visualize  # torch, and all that trains, is imported where it is needed
 
-    return visualize(folder, data, out)
+    return visualize(folder, data, out, opens_own=False)
 
 
-def _clusters(folder: Path, data: str | None, out: Path) -> Path:
+def _clusters(folder: Path, data: str, out: Path) -> Path:
     from hexa.reporting.clusters import clusters
 
     return clusters(folder, data, out)

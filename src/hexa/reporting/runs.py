@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
-import yaml
-
-from hexa.config import UserError
+from hexa.config import UserError, reason
+from hexa.runtime import parsing
 
 Record = dict[str, Any]
 
+#: Whatever a folder holds, so much of it is read and shown: bytes, and numbers of lines and other things.
+_MOST_JOURNAL, _LONGEST_LINE, _MOST_LINES = 512 * 1024**2, 64 * 1024, 50_000
+MOST_QUANTITIES, _MOST_WARNINGS, _MOST_RESULTS, _MOST_METRICS = 100, 100, 1000, 64
+
+_PLACE = {"event", "step", "epoch", "seconds", "time"}
 _STATES = {
     "start": "unfinished",
     "resume": "unfinished",
@@ -60,6 +63,13 @@ class Run:
         return "evaluated" if self.results and not self.problems else "unknown"
 
     @property
+    def quantities(self) -> list[str]:
+        """The keys of the journal that ever hold a number, monitors first."""
+        lines = self.monitor + self.train + self.epochs
+        found = dict.fromkeys(key for line in lines for key in line if key not in _PLACE and is_number(line[key]))
+        return list(found)
+
+    @property
     def epoch(self) -> float | None:
         """How far the journal goes, in epochs."""
         epochs = [line["epoch"] for line in self.train + self.monitor if is_number(line.get("epoch"))]
@@ -102,26 +112,34 @@ def read_run(folder: Path | str) -> Run:
     if not any((folder / name).is_file() for name in ("config.yaml", "metrics.jsonl", "results.json")):
         raise UserError(f"{folder}: not a run folder (no config.yaml, metrics.jsonl or results.json in it)")
     problems: list[str] = []
-    config_text = _text(folder / "config.yaml", problems)
-    lines = list(_journal(_text(folder / "metrics.jsonl", problems), problems))
-    return Run(
+    config_text = _text(folder / "config.yaml", parsing.MOST_YAML, problems)
+    lines = _journal(folder / "metrics.jsonl", problems)
+    run = Run(
         folder,
-        config=_mapping(folder / "config.yaml", _parse_yaml, config_text, problems),
+        config=_mapping("config.yaml", parsing.from_yaml, config_text, problems),
         config_text=config_text,
-        environment=_mapping(folder / "environment.json", _parse_json, None, problems),
+        environment=_mapping(
+            "environment.json",
+            parsing.from_json,
+            _text(folder / "environment.json", parsing.MOST_YAML * 4, problems),
+            problems,
+        ),
         train=_by_step(lines, "train"),
         monitor=_by_step(lines, "monitor"),
         epochs=_by_step(lines, "epoch"),
-        warnings=_warnings(lines),
+        warnings=_warnings(lines, problems),
         events=[line for line in lines if line.get("event") not in ("train", "monitor", "epoch", "warning")],
         results=_results(folder / "results.json", problems),
         problems=problems,
     )
+    if len(run.quantities) > MOST_QUANTITIES:
+        problems.append(f"metrics.jsonl: {len(run.quantities):,} quantities, of which the first are drawn")
+    return run
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """A finite int or float; neither a bool, nor text, nor NaN."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """A finite int or float that can be reckoned with; neither a bool, nor text, nor NaN."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e100 < value < 1e100
 
 
 def flatten(fields: Mapping[str, Any], prefix: str = "") -> Record:
@@ -136,56 +154,76 @@ def flatten(fields: Mapping[str, Any], prefix: str = "") -> Record:
     return flat
 
 
-def _text(path: Path, problems: list[str]) -> str:
+def _text(path: Path, most: int, problems: list[str]) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return parsing.read_text(path, most, within=path.parent)
     except FileNotFoundError:
         problems.append(f"{path.name} is missing")
     except OSError as error:
         problems.append(f"{path.name} cannot be read ({error.strerror or error})")
+    except UserError as error:
+        problems.append(f"{path.name} cannot be read ({str(error).removeprefix(f'{path}: ')})")
     return ""
 
 
-def _parse_yaml(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
-
-
-def _parse_json(text: str) -> Any:
-    return json.loads(text)
-
-
-def _mapping(path: Path, parse: Any, text: str | None, problems: list[str]) -> Record:
-    text = _text(path, problems) if text is None else text
+def _mapping(name: str, parse: Callable[[str], Any], text: str, problems: list[str]) -> Record:
     if not text:
         return {}
     try:
         value = parse(text)
-    except (ValueError, RecursionError) as error:
-        problems.append(f"{path.name} cannot be parsed ({error})")
+    except UserError as error:
+        problems.append(f"{name} cannot be parsed ({error})")
         return {}
     if not isinstance(value, dict):
-        problems.append(f"{path.name} holds no fields")
+        problems.append(f"{name} holds no fields")
         return {}
-    return {str(key): inner for key, inner in value.items()}
+    return value
 
 
-def _journal(text: str, problems: list[str]) -> Iterator[Record]:
-    """The lines that parse. The last line of a killed run is often cut short, so a few bad ones are no surprise."""
-    broken = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
+def _journal(path: Path, problems: list[str]) -> list[Record]:
+    """The lines that parse, of very many losses some. The last line of a killed run is often cut short."""
+    try:
+        parsing.check(path, _MOST_JOURNAL, within=path.parent)
+        with path.open("rb") as file:
+            total = sum(1 for _ in _lines(file))
+            file.seek(0)
+            return list(_parsed(_lines(file), max(1, math.ceil(total / _MOST_LINES)), problems))
+    except FileNotFoundError:
+        problems.append(f"{path.name} is missing")
+    except (OSError, UserError) as error:
+        problems.append(f"{path.name} cannot be read ({reason(error)})")
+    return []
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Lines with their ends, of those that are too long the beginning."""
+    while line := file.readline(_LONGEST_LINE):
+        yield line
+        while line and not line.endswith(b"\n"):
+            line = file.readline(_LONGEST_LINE)
+
+
+def _parsed(lines: Iterable[bytes], every: int, problems: list[str]) -> Iterator[Record]:
+    broken, others = [], 0
+    for number, line in enumerate(lines, start=1):
+        of_training = b'"event": "train"' in line
+        if not line.strip() or (of_training and number % every):
+            continue
+        others += not of_training
+        if others > _MOST_LINES:
             continue
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+            record = parsing.from_json(line.decode())
+        except ValueError:
             record = None
         if isinstance(record, dict):
             yield record
         else:
             broken.append(number)
+    if every > 1:
+        problems.append(f"metrics.jsonl is long: every {every}th line of training is shown")
+    if others > _MOST_LINES:
+        problems.append(f"metrics.jsonl: {others - _MOST_LINES:,} lines left out, which are not of training")
     if broken:
         shown = ", ".join(map(str, broken[:5])) + (" …" if len(broken) > 5 else "")
         problems.append(f"metrics.jsonl: {len(broken)} broken line{'s' * (len(broken) > 1)} left out ({shown})")
@@ -197,7 +235,7 @@ def _by_step(lines: list[Record], event: str) -> list[Record]:
     return [kept[step] for step in sorted(kept)]
 
 
-def _warnings(lines: list[Record]) -> list[Record]:
+def _warnings(lines: list[Record], problems: list[str]) -> list[Record]:
     """Each message once, with its first step and how often it was raised; a loss that is no number is one too."""
     found: dict[str, Record] = {}
     for line in lines:
@@ -205,22 +243,26 @@ def _warnings(lines: list[Record]) -> list[Record]:
             message = str(line.get("message", ""))
             entry = found.setdefault(message, {"message": message, "step": line.get("step"), "count": 0})
             entry["count"] += 1
-    return list(found.values())
+    if len(found) > _MOST_WARNINGS:
+        problems.append(f"{len(found):,} warnings, of which the first {_MOST_WARNINGS} are shown")
+    return list(found.values())[:_MOST_WARNINGS]
 
 
 def _results(path: Path, problems: list[str]) -> list[Record]:
     """The evaluations: a list of them, or one alone. Absent is no problem: not every run is evaluated."""
     if not path.exists():
         return []
-    text = _text(path, problems)
+    text = _text(path, parsing.MOST_JSON, problems)
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        if text:
-            problems.append(f"{path.name} cannot be parsed ({error})")
+        value = parsing.from_json(text) if text else []
+    except UserError as error:
+        problems.append(f"{path.name} cannot be parsed ({error})")
         return []
     entries = value if isinstance(value, list) else [value]
     results = [e for e in entries if isinstance(e, dict) and isinstance(e.get("metrics"), dict)]
     if len(results) < len(entries):
         problems.append(f"{path.name}: {len(entries) - len(results)} entries without metrics left out")
-    return results
+    if len(results) > _MOST_RESULTS:
+        problems.append(f"{path.name}: {len(results):,} results, of which the last {_MOST_RESULTS} are shown")
+    kept = results[-_MOST_RESULTS:]
+    return [{**e, "metrics": dict(list(e["metrics"].items())[:_MOST_METRICS])} for e in kept]

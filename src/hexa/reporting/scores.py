@@ -15,6 +15,7 @@ from hexa.reporting.tables import format_duration, mean_std
 
 _INCIDENTAL = ("seed",)
 """Fields in which two repetitions of one experiment may differ."""
+_MOST_COLUMNS = 64
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def _listed(run: Run) -> Grid:
     }
     shown = {name: cells for name, cells in shown.items() if any(cells)}
     leading = len(shown)
-    for metric in dict.fromkeys(str(name) for result in results for name in result["metrics"]):
+    metrics = dict.fromkeys(str(name) for result in results for name in result["metrics"])
+    for metric in list(metrics)[:_MOST_COLUMNS]:
         if not any(_is_spread(metric, result["metrics"]) for result in results):
             shown[metric] = [_metric(result["metrics"], metric) for result in results]
     if any(result.get("seed") is not None for result in results):

@@ -152,13 +152,12 @@ def _escape(text: str) -> str:
 
 def beside(compared: Comparison, name: str) -> Table:
     """A result, under the name of its backbone, above the published rows; for a terminal."""
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None)
     for number, head in enumerate(("", "epochs", *compared.columns)):
         table.add_column(head, justify="right" if number else "left")
-    table.add_row(escape(name), "", *(_percent(value) for value in compared.own), style="bold")
+    table.add_row(name, "", *(_percent(value) for value in compared.own), style="bold")
     for row in compared.rows:
         table.add_row(row.method, "" if row.epochs is None else str(row.epochs), *map(_percent, row.values))
     return table

@@ -35,6 +35,7 @@ def visualize(
     num_images: int = 8,
     seed: int = 0,
     problems: list[str] | None = None,
+    opens_own: bool = True,
 ) -> Path:
     """Write a PNG: a row an image, with its view, the magnified perturbation, the adversarial and the cut-mixed view.
 
@@ -42,10 +43,12 @@ def visualize(
     data: a source; None for the experiment's own. gain: of the perturbation, around mid-grey; None chooses. seed: of
     the images, their views and their partners. Columns follow from the hard examples of the configuration, whatever
     they are; without any the views of the batch are shown. problems: gets a line for each image that could not be read
-    and was passed over. Returns `out`, written at once or not at all.
-    Raises UserError: an unknown target or source, a run without an intact checkpoint.
+    and was passed over. opens_own: where `data` is another, the source that a run names may be opened for the number of
+    its images. Returns `out`, written at once or not at all.
+    Raises UserError: an unknown target or source, a run without an intact checkpoint, or whose method is in a file that
+    has not been imported.
     """
-    look = Look.at(target, data)
+    look = Look.at(target, data, opens_own)
     count = max(num_images, min(look.experiment.batch_size, _BATCH_SIZE))
     batch = look.batch(count, Stream(seed).child("visualize"), problems=problems)
     return gallery(look.objective(), batch, num_images, gain).save(Path(out))
@@ -66,14 +69,15 @@ class Look:
     known: bool
 
     @classmethod
-    def at(cls, target: Path | str | Experiment, data: str | None) -> Look:
+    def at(cls, target: Path | str | Experiment, data: str | None, opens_own: bool = True) -> Look:
         """Open a target, with the images of `data` or its own. Raises UserError as `visualize` does."""
         experiment, folder = _experiment_of(target)
         experiment = _for_looking(experiment)
+        data = None if data == experiment.data else data
         source = open_source(data or experiment.data, "train" if data is None else None)
         machine = Machine.of(experiment)
         # what a method reserves follows from the data it was trained on, which may be more than what is looked at
-        own = source if data is None else _own_source(experiment)
+        own = source if data is None else _own_source(experiment) if opens_own else None
         try:
             fitting = roomy_setting if folder is None else setting_of
             setting = fitting(experiment, max(len(own or source), experiment.batch_size))
@@ -82,9 +86,12 @@ class Look:
         except (ConfigError, RuntimeError) as error:
             if folder is None or (own is not None and isinstance(error, ConfigError | torch.OutOfMemoryError)):
                 raise
+            message = f"{folder}: it remembers every image it was trained on"
+            if not opens_own:
+                raise UserError(f"{message}; give these with --data") from None
             gone = "is not there" if own is None else f"has other images now ({len(own)})"
-            message = f"it remembers every image it was trained on, and their source '{experiment.data}' {gone}"
-            raise UserError(f"{folder}: {message}; put it back, or correct 'data' in {folder}/config.yaml") from None
+            remedy = f"put it back, or correct 'data' in {folder}/config.yaml"
+            raise UserError(f"{message}, and their source '{experiment.data}' {gone}; {remedy}") from None
         return cls(experiment, method.train(), machine, source, step, folder is not None and data is None)
 
     def objective(self, hard_examples: Mapping[str, Mapping[str, Any]] | None = None) -> Objective:
@@ -121,12 +128,12 @@ def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | 
     if isinstance(target, Experiment):
         return target, None
     folder = Path(target)
-    if (folder / "config.yaml").is_file():
-        return experiments.load(folder / "config.yaml"), folder
-    if isinstance(target, Path) or folder.is_dir():
-        raise UserError(f"{target}: not a run folder (config.yaml is missing); give a run or a recipe's name")
     from hexa import plugins
 
+    if (folder / "config.yaml").is_file():
+        return plugins.load(folder / "config.yaml"), folder
+    if isinstance(target, Path) or folder.is_dir():
+        raise UserError(f"{target}: not a run folder (config.yaml is missing); give a run or a recipe's name")
     if len(folder.parts) > 1 and not plugins.is_plugin(target) and folder.suffix != ".py":
         raise UserError(f"{target}: there is no such run folder")
     try:
@@ -162,8 +169,11 @@ def _load(method: Method, folder: Path, device: torch.device) -> int:
     if found is None:
         reason = f" ({'; '.join(problems)})" if problems else ""
         raise UserError(f"{folder}: has no intact checkpoint{reason}; 'hexa resume {folder}' writes one")
-    method.restore(found[1]["method"])
-    return int(found[1]["step"])
+    state, step = found[1].get("method"), found[1].get("step")
+    if not isinstance(state, dict) or not isinstance(step, int) or not all(isinstance(name, str) for name in state):
+        raise UserError(f"{found[0]}: a checkpoint without the state of a method")
+    method.restore(state)
+    return step
 
 
 def _batch(

@@ -6,10 +6,9 @@ import argparse
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from rich.console import Console
-
 from hexa.reproduce.session import Progress, Session
 from hexa.reproduce.writing import sentence
+from hexa.runtime.console import Console
 from hexa.runtime.signals import Interrupted
 
 
@@ -35,7 +34,7 @@ def run(
     )
     study = session.study
     head = f"{study.name}, {study.method}, {study.scale} scale: {sentence(study.question)}"
-    console.print(head, highlight=False, soft_wrap=True)
+    console.print(head)
     try:
         with bar as progress:
             costs = session.costs(progress)
@@ -45,18 +44,16 @@ def run(
     console.print(session.table(costs))
     if session.joined:
         seeds = ", ".join(map(str, session.joined))
-        console.print(f"with seeds {seeds}, of which {session.out} has results already", highlight=False)
+        console.print(f"with seeds {seeds}, of which {session.out} has results already")
     for note in study.notes:
-        console.print(note, highlight=False, soft_wrap=True)
+        console.print(note)
     if costs is None:
-        console.print("image passes: images times terms. Each run, wherever there are GPUs:", highlight=False)
+        console.print("image passes: images times terms. Each run, wherever there are GPUs:")
         for line in session.commands():
-            console.print(line, highlight=False, soft_wrap=True, markup=False)
+            console.print(line)
     else:
-        console.print(
-            "time left: of pre-training, one run after another; evaluations on top", highlight=False, soft_wrap=True
-        )
-        console.print(f"it follows from {session.origin()}", highlight=False, markup=False, soft_wrap=True)
+        console.print("time left: of pre-training, one run after another; evaluations on top")
+        console.print(f"it follows from {session.origin()}")
     if given.plan:
         return 0
     try:
@@ -66,6 +63,6 @@ def run(
         if isinstance(stop, Interrupted):
             return stop.exit_code
         raise
-    console.print((out / "table.md").read_text(), markup=False, highlight=False, soft_wrap=True)
-    console.print(f"tables and figures: {out}", highlight=False, soft_wrap=True)
+    console.print((out / "table.md").read_text())
+    console.print(f"tables and figures: {out}")
     return 0

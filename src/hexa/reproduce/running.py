@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from hexa import experiment as experiments
 from hexa.config import UserError
 from hexa.evaluation import evaluate
@@ -21,6 +19,7 @@ from hexa.reporting.runs import read_run
 from hexa.reproduce import storage
 from hexa.reproduce.plan import Job
 from hexa.runtime.alone import alone, end_with
+from hexa.runtime.console import Console
 from hexa.training.losses import NonFiniteError
 from hexa.training.run import BACKBONE, CONFIG, pretrain, resume
 

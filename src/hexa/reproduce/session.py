@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
-from rich.console import Console
 from rich.table import Table
 
 from hexa.config import UserError
@@ -23,6 +21,8 @@ from hexa.reproduce.design import Study
 from hexa.reproduce.plan import Costs, Job, Request, Target
 from hexa.reproduce.running import run_jobs
 from hexa.reproduce.studies import study
+from hexa.runtime.console import Console
+from hexa.runtime.parsing import from_option
 
 Progress = Callable[[str, int, int], None]
 
@@ -129,9 +129,7 @@ class Session:
     def _claim(self) -> dict[str, Any]:
         """What all runs of a folder have in common, as JSON; seeds may be added."""
         given = self.request
-        fields = {
-            name: yaml.safe_load(value) if isinstance(value, str) else value for name, value in given.fields.items()
-        }
+        fields = {name: from_option(value) if isinstance(value, str) else value for name, value in given.fields.items()}
         claim = {
             "experiment": self.study.name,
             "method": self.study.method,
@@ -197,9 +195,7 @@ class Session:
         def said(job: Job, done: dict[str, Any]) -> None:
             nonlocal finished
             finished += 1
-            console.print(
-                f"[{finished}/{total}] {job.name}: {_scores(done)}", markup=False, highlight=False, soft_wrap=True
-            )
+            console.print(f"[{finished}/{total}] {job.name}: {_scores(done)}")
 
         try:
             run_jobs(search, self.out, workers=self.workers, console=console, said=said)

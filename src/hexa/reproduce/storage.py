@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hexa.config import UserError
+from hexa.runtime import parsing
 from hexa.runtime.alone import alone
 from hexa.runtime.files import write_whole
 
@@ -17,17 +18,19 @@ STUDY, COSTS, RESULT = "study.json", "costs.json", "result.json"
 def read(path: Path) -> Any:
     """The JSON in a file, None if there is no file. Raises UserError for another content."""
     try:
-        return json.loads(path.read_text())
+        return parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
     except FileNotFoundError:
         return None
-    except ValueError:
-        raise UserError(f"{path}: not JSON; remove it and give the command again") from None
+    except UserError as error:
+        said = str(error).removeprefix(f"{path}: ")
+        raise UserError(f"{path}: {said}; remove it and give the command again") from None
 
 
 def write(path: Path, content: str | dict[str, Any]) -> Path:
     """A text, or an object as JSON."""
     text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    return write_whole(path, lambda file: file.write(text.encode()))
+    encoded = text.encode(errors="backslashreplace")  # a name that is not UTF-8 is written with escapes
+    return write_whole(path, lambda file: file.write(encoded))
 
 
 def lock_file(out: Path, name: str = "study") -> Path:

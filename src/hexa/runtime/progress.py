@@ -6,8 +6,18 @@ import time
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from hexa.runtime.output import one_line
 
 #: Seconds between two plain lines of a run.
 _PAUSE = 5.0
@@ -21,7 +31,7 @@ class Bar:
 
     def __init__(self, console: Console) -> None:
         self._console, self._said = console, time.monotonic()
-        self._progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+        self._progress = Progress(*_columns(), console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[str, TaskID] = {}
         self._begun: dict[str, tuple[int, float]] = {}
         self._done: dict[str, int] = {}
@@ -37,7 +47,7 @@ class Bar:
         """So much of the work with this label is done."""
         now = time.monotonic()
         if label not in self._tasks:
-            self._tasks[label] = self._progress.add_task(label)
+            self._tasks[label] = self._progress.add_task(one_line(label))
         if done < self._done.get(label, done + 1):  # new, or again from the start
             self._begun[label] = done, now
         self._done[label] = done
@@ -47,7 +57,7 @@ class Bar:
         self._said = now
         first, begin = self._begun[label]
         left = f" · {_duration((now - begin) / (done - first) * (total - done))} left" if done > first else ""
-        self._console.print(f"{label}: {done:,} of {total:,}{left}", highlight=False, soft_wrap=True)
+        _print(self._console, f"{label}: {done:,} of {total:,}{left}")
 
 
 class Reporter:
@@ -61,14 +71,7 @@ class Reporter:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         if console is not None and console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(elapsed_when_finished=True),
-                console=console,
-                transient=True,
-            )
+            self._bar = Progress(*_columns(), console=console, transient=True)
             self._task = self._bar.add_task("training", total=total, completed=done)
             self._bar.start()
 
@@ -93,13 +96,27 @@ class Reporter:
     def say(self, message: str) -> None:
         """A line that stays."""
         if self._console is not None:
-            self._console.print(escape(message), highlight=False, soft_wrap=True)
+            _print(self._console, message)
 
     def close(self) -> None:
         """Take the bar away."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def _columns() -> tuple[ProgressColumn, ...]:
+    return (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+
+
+def _print(console: Console, line: str) -> None:
+    """On a console of ours or of anybody's: as `Text`, which is never markup."""
+    console.print(Text(one_line(line)), soft_wrap=True)
 
 
 def _describe(line: Mapping[str, object]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from collections.abc import Callable
@@ -12,6 +13,10 @@ from typing import Any, Self
 import torch
 
 from hexa.runtime import processes
+from hexa.runtime.output import be_patient
+
+#: Seconds for which a reader of our output that pauses may hold up work that takes long; then its lines are dropped.
+_PATIENCE = 10.0
 
 
 class Interrupted(Exception):
@@ -40,18 +45,21 @@ class Interrupts:
 
     Of several processes each ignores further ones: a scheduler signals all processes of a job, and torchrun, which it
     signals too, passes that on to them once more. Whoever is in a hurry has SIGKILL.
-    Handlers belong to the main thread; entered in another one it does nothing.
+    Handlers belong to the main thread; entered in another one it does nothing. They only remember: whoever works asks
+    `noticed` after each step, which says so. Nobody who doesn't read our output can hold up the work for long.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.received: int | None = None
         self._say = say
+        self._said = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._handle)
+        be_patient(lambda: _PATIENCE if self.received is None else 0.0)
         return self
 
     def __exit__(
@@ -60,24 +68,38 @@ class Interrupts:
         # once a process has ended, torchrun tells the others to end, which must not keep them from saying why
         if not isinstance(error, processes.ProcessEnded):
             self._restore()
+        if self.received is None:
+            be_patient(lambda: math.inf)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None or processes.ended():
             return
         self.received = number
-        alone = processes.helpers() == 0  # with any, torchrun passes a scheduler's signal on a second time
-        if alone:
+        if self._alone:
             self._restore()
-        self._say("stopping: this step is finished and saved first" + ("; once more to stop at once" if alone else ""))
+
+    @property
+    def _alone(self) -> bool:
+        return processes.helpers() == 0  # with any, torchrun passes a scheduler's signal on a second time
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
 
+    def noticed(self) -> int | None:
+        """The signal that this process received."""
+        return self._told(self.received)
+
     def agreed(self, device: torch.device) -> int | None:
         """The signal that any process received, the same on all of them; a collective call."""
         if processes.world_size() == 1:
-            return self.received
+            return self.noticed()
         value = torch.tensor(self.received or 0, device=device)
-        return int(processes.all_reduce_max(value)) or None
+        return self._told(int(processes.all_reduce_max(value)) or None)
+
+    def _told(self, number: int | None) -> int | None:
+        if number is not None and not self._said:
+            self._said = True
+            self._say("stopping: this step is saved first" + ("; once more to stop at once" if self._alone else ""))
+        return number

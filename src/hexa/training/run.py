@@ -7,7 +7,6 @@ from contextlib import closing
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from hexa import experiment as experiments
 from hexa.config import ConfigError, UserError
@@ -21,6 +20,8 @@ from hexa.nn.branch_norm import plain_state_dict
 from hexa.reporting import scores
 from hexa.reporting.runs import flatten, read_run
 from hexa.runtime import checkpoints, processes
+from hexa.runtime.console import Console
+from hexa.runtime.output import one_line
 from hexa.runtime.progress import Reporter
 from hexa.runtime.random import Stream
 from hexa.training import optimizers, trackers
@@ -106,13 +107,11 @@ def _run(
     source = open_source(experiment.data, None if "#" in experiment.data else "train")
     setting = setting_of(experiment, len(source))
     if console is not None:  # before the images are read, which may take a while
-        console.print(
-            _headline(experiment, source, machine, folder, resumed), markup=False, highlight=False, soft_wrap=True
-        )
+        console.print(one_line(_headline(experiment, source, machine, folder, resumed)))
     method = build_method(experiment, setting, machine)
     if console is not None:
         for note in [*method.notes(), *branch_notes(method, setting)]:
-            console.print(note, markup=False, highlight=False, soft_wrap=True)
+            console.print(one_line(note))
     loader = _loader(experiment, source, machine)
     trainer = _trainer(experiment, source, method, loader, machine, folder)
     warnings = [*notes, *(_go_on(trainer, folder) if resumed else ())]
@@ -196,7 +195,7 @@ def _train(
             journal.write("end", trainer.step)
             if experiment.training.report:
                 with trainer.looking(f"writing {REPORT}"):
-                    _write_report(folder)
+                    _write_report(folder, experiment.data)
     processes.barrier()
 
 
@@ -273,7 +272,7 @@ def _finish(experiment: Experiment, trainer: Trainer, folder: Path) -> None:
     save_backbone(backbone, folder / BACKBONE)
 
 
-def _write_report(folder: Path) -> None:
+def _write_report(folder: Path, data: str) -> None:
     from hexa.reporting.report import report
 
-    report([folder], folder / REPORT)
+    report([folder], folder / REPORT, data)

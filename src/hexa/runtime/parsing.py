@@ -1,0 +1,142 @@
+"""Small files of YAML and JSON from anywhere, read within bounds: of kind, size, depth, and of what YAML can do."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hexa.config import UserError, reason
+
+#: Bytes. The largest that we write have a few kB, and a few kB for each evaluation or sitting.
+MOST_YAML, MOST_JSON = 256 * 1024, 16 * 1024**2
+_DEPTH = 50
+
+
+def check(path: Path, most: int, within: Path | None = None) -> None:
+    """Raise OSError, or UserError if this isn't a regular file of at most `most` bytes.
+
+    within: a folder that the file must lie in, wherever links lead.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{path}: is not a file")
+    if within is not None and not path.resolve().is_relative_to(within.resolve()):
+        raise UserError(f"{path}: is a link out of its folder, which is not followed")
+    if found.st_size > most:
+        raise UserError(f"{path}: is too large ({found.st_size:,} bytes, at most {most:,} are read)")
+
+
+def read_text(path: Path, most: int, within: Path | None = None) -> str:
+    """The text of a file. Raises as `check`, and UserError if it isn't UTF-8."""
+    check(path, most, within)
+    with path.open("rb") as file:
+        content = file.read(most)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text (byte {error.start})") from None
+
+
+def from_yaml(text: str) -> Any:
+    """Mappings with text as keys, lists, numbers, text, true, false and null; a date is text. Raises UserError.
+
+    Aliases, which can make a small file a large one, tags, and a key given twice are refused.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise UserError("nested too deeply") from None
+    except yaml.MarkedYAMLError as error:
+        place = error.problem_mark or error.context_mark
+        where = f"line {place.line + 1}, column {place.column + 1}: " if place else ""
+        raise UserError(f"not YAML ({where}{error.problem or error.context})") from None
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError: a number of thousands of digits
+        raise UserError(f"not YAML ({reason(error)})") from None
+
+
+def from_option(text: str) -> Any:
+    """What an option of a command line means: `none`, true, a number, a list, {fields}; else it is text as given."""
+    try:
+        value = from_yaml(text)
+    except UserError:
+        return text
+    if isinstance(value, str) and value.lower() == "none":
+        return None
+    # "folder:photos: 2" is text to its user, whatever YAML makes of it; fields stand in braces
+    of_words = isinstance(value, dict) and not text.lstrip().startswith("{")
+    return text if isinstance(value, str) or of_words else value
+
+
+def from_json(text: str) -> Any:
+    """Raises UserError, also for what is nested so deeply that nothing else could be done with it."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise UserError("nested too deeply") from None
+    except ValueError as error:
+        raise UserError(f"not JSON ({reason(error)})") from None
+    level = [value]
+    for _ in range(_DEPTH):
+        level = [inner for one in level for inner in _parts(one)]
+        if not level:
+            return value
+    raise UserError("nested too deeply")
+
+
+def _parts(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader without aliases, and with the core types alone."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise _refused("aliases are not read; write the values out", self.peek_event())  # type: ignore[no-untyped-call]
+        self._depth += 1
+        if self._depth > _DEPTH:
+            raise RecursionError
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        made: dict[str, Any] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _refused("a key must be text", key)
+            if key.value in made:
+                raise _refused(f"the key '{key.value}' is given twice", key)
+            made[key.value] = self.construct_object(value, deep=deep)
+        return made
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        value = super().construct_yaml_int(node)
+        if not -(2**63) <= value < 2**63:
+            raise _refused("an integer of more than 64 bits", node)
+        return value
+
+
+def _refused(problem: str, place: yaml.Node | yaml.Event) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)  # type: ignore[arg-type]
+
+
+_TYPES = ("map", "seq", "str", "int", "float", "bool", "null")
+_Loader.yaml_constructors = {
+    tag: construct
+    for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None or tag.rpartition(":")[2] in _TYPES
+}
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] in _TYPES]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}

@@ -1,0 +1,51 @@
+"""Where a result is to go, tried before the work that makes it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from hexa.config import UserError, reason
+
+
+def check(path: Path | str, suffixes: Sequence[str] = (), option: str = "--out") -> Path:
+    """`path` if a file can be written there; nothing is left behind by trying. Raises UserError that says why not.
+
+    suffixes: the endings it may have. Tried is what writing will do: make the folders that are missing, and in them
+    first a file of a similar name.
+    """
+    out = Path(path)
+    if suffixes and out.suffix not in suffixes:
+        raise UserError(f"{option} {path}: the name must end in {' or '.join(suffixes)}")
+    try:
+        if out.is_dir():
+            raise UserError(f"{option} {path}: is a folder; name a file in it")
+        if out.exists() and not out.is_file():
+            raise UserError(f"{option} {path}: is neither a file nor a place for one")
+        _try(out.absolute())
+    except OSError as error:
+        raise UserError(f"{option} {path}: cannot be written ({error.strerror or error}); name another file") from None
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:  # a name with a zero byte; a thousand folders in each other
+        raise UserError(f"{option} {str(path)[:160]}: cannot be the name of a file ({reason(error)})") from None
+    return out
+
+
+def check_folder(path: Path | str, option: str = "--out") -> Path:
+    """The same of a folder that files are to be written into."""
+    out = Path(path)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{option} {path}: is a file; give a folder")
+    check(out / "file", option=option)
+    return out
+
+
+def _try(out: Path) -> None:
+    """In a folder of its own, beside what is there: whatever other processes try at the same time is elsewhere."""
+    there = next(folder for folder in out.parents if folder.exists() or folder.is_symlink())
+    with tempfile.TemporaryDirectory(prefix=".hexa-", dir=there) as place:
+        folder = Path(place) / out.parent.relative_to(there)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f".{out.name}.{'0' * 8}.tmp").write_bytes(bytes(1024))  # as hexa.runtime.files.write_whole

@@ -1,0 +1,112 @@
+"""YAML and JSON from anywhere: all that we write can be read, and nothing that would do more than say something."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hexa import recipes
+from hexa.config import UserError
+from hexa.experiment import dump, load, override
+from hexa.runtime.parsing import MOST_YAML, from_json, from_option, from_yaml, read_text
+
+BOMB = "a: &a [x, x]\nb: &b [*a, *a, *a]\nc: [*b, *b, *b]\n"
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_what_we_write_is_read_as_it_was(name: str, tmp_path: Path) -> None:
+    experiment = recipes.get(name)
+    dump(experiment, tmp_path / "config.yaml")
+    text = (tmp_path / "config.yaml").read_text()
+    assert from_yaml(text) == yaml.safe_load(text) == experiment.model_dump(mode="json")
+    assert load(tmp_path / "config.yaml") == experiment
+
+
+@pytest.mark.parametrize(
+    "data", ["2024-01-01", "=", "<<", "yes", "1e5", "0o7", "folder:a: b", "folder:\udcff", "a\nb", "µ"]
+)
+def test_text_that_looks_like_something_else_stays_text(data: str, tmp_path: Path) -> None:
+    experiment = override(recipes.get("digits-moco-v2"), {}).model_copy(update={"data": data})
+    dump(experiment, tmp_path / "config.yaml")
+    assert load(tmp_path / "config.yaml").data == data
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (BOMB, "line 2, column 8: aliases"),
+        ("a: &a [*a]", "aliases"),
+        ("a: 1\nb: 2\na: 3", "line 3, column 1: the key 'a' is given twice"),
+        ("!!python/object/apply:os.system [x]", "tag"),
+        ("a: !!binary aGk=", "tag"),
+        ("a: !!set {b}", "tag"),
+        ("{[1]: 2}", "a key must be text"),
+        ("a: " + "9" * 5000, "limit"),
+        ("a: 0x" + "f" * 5000, "64 bits"),
+        ("[" * 100_000, "nested too deeply"),
+        ("- " * 100_000, "nested too deeply"),
+        ("a: \0", "not YAML"),
+        ("a: [", "line 1"),
+    ],
+)
+def test_what_is_refused_is_refused_in_one_line_and_soon(text: str, said: str) -> None:
+    begin = time.monotonic()
+    with pytest.raises(UserError, match=said) as caught:
+        from_yaml(text)
+    assert "\n" not in str(caught.value)
+    assert time.monotonic() - begin < 20
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[" * 80 + "]" * 80, '{"a":' * 60 + "1" + "}" * 60, "{", "", "9" * 5000]
+)
+def test_json_that_is_refused(text: str) -> None:
+    with pytest.raises(UserError):
+        from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[", "["),
+        ("", None),
+        ("none", None),
+        ("1", 1),
+        ("true", True),
+        ("[1, 2]", [1, 2]),
+        ("{a: 1}", {"a": 1}),
+        ("2024-01-01", "2024-01-01"),
+        ("folder:photos: 2", "folder:photos: 2"),
+        ("*a", "*a"),
+        ("folder:\udcff", "folder:\udcff"),
+        ("9" * 30, "9" * 30),
+    ],
+)
+def test_options_are_what_they_look_like_or_text(text: str, value: Any) -> None:
+    assert from_option(text) == value
+
+
+def test_only_regular_files_of_a_bounded_size_in_their_folder_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (tmp_path / "outside").write_text("a: 1")
+    (folder / "inside").write_text("a: 2")
+    (folder / "out").symlink_to(tmp_path / "outside")
+    (folder / "in").symlink_to("inside")
+    (folder / "up").symlink_to("../run/inside")
+    os.mkfifo(folder / "pipe")
+    (folder / "large").write_text("x" * (MOST_YAML + 1))
+    (folder / "utf16").write_bytes("a: 1".encode("utf-16"))
+    (folder / "bom").write_bytes(b"\xef\xbb\xbfa: 1")
+    for name in ("in", "up", "inside"):
+        assert read_text(folder / name, MOST_YAML, within=folder) == "a: 2"
+    assert read_text(folder / "out", MOST_YAML) == "a: 1"
+    assert read_text(folder / "bom", MOST_YAML) == "a: 1"
+    for name, said in (("out", "link out"), ("pipe", "not a file"), ("large", "too large"), ("utf16", "UTF-8")):
+        with pytest.raises(UserError, match=said):
+            read_text(folder / name, MOST_YAML, within=folder)

@@ -1,0 +1,60 @@
+"""Where results go is tried before the work, and trying leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hexa.config import UserError
+from hexa.runtime import targets
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("x")
+    Path("folder.json").mkdir()
+    Path("loop").symlink_to("loop")
+    Path("nowhere").symlink_to("gone")
+    os.mkfifo("pipe.json")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["a.json", "new/deep/a.json", "\udcff.json", "[b].json", "file.json", "é\n.json"])
+def test_what_can_be_written_is_told_so(here: Path, name: str) -> None:
+    before = sorted(here.rglob("*"))
+    assert targets.check(name, (".json",)) == Path(name)
+    assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a.txt", "must end in .json"),
+        ("", "must end in .json"),
+        ("folder.json", "is a folder"),
+        ("pipe.json", "neither a file"),
+        ("file/a.json", "Not a directory"),
+        ("loop/a.json", "symbolic links"),
+        ("nowhere/a.json", "No such file"),
+        ("/proc/a/a.json", "cannot be written"),
+        ("x" * 250 + ".json", "name too long"),
+        ("a/" * 3000 + "a.json", "cannot be"),
+        ("a\0.json", "cannot be the name"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(here: Path, name: str, said: str) -> None:
+    before = sorted(here.rglob("*"))
+    with pytest.raises(UserError, match=said):
+        targets.check(name, (".json",))
+    assert sorted(here.rglob("*")) == before
+
+
+def test_a_folder_to_write_into(here: Path) -> None:
+    assert targets.check_folder("runs/new") == Path("runs/new")
+    for name in ("file", "file/new", "loop/new"):
+        with pytest.raises(UserError):
+            targets.check_folder(name)
+    assert not Path("runs").exists()
