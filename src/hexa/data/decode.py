@@ -64,11 +64,15 @@ def read(path: str | Path, first: int = -1) -> bytes:
         if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
             raise DecodeError("not a regular file")
         if status.st_size > MOST_BYTES:
-            raise DecodeError(f"{status.st_size:,} bytes, more than {MOST_BYTES:,} are not read for one image")
+            raise DecodeError(too_large(status.st_size))
         with open(path, "rb") as file:
             return file.read(first)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise DecodeError(getattr(error, "strerror", None) or str(error)) from None
+
+
+def too_large(size: int) -> str:
+    return f"{size:,} bytes; for one image no more than {MOST_BYTES:,} are read"
 
 
 def decode(data: bytes) -> Tensor:

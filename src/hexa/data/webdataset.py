@@ -79,16 +79,18 @@ class WebDatasetSource(Source):
         return self._shards
 
     def encoded(self, index: int) -> bytes:
-        return self._read(index, decoding.MOST_BYTES)
+        return self._read(index)
 
-    def _read(self, index: int, most: int) -> bytes:
+    def _read(self, index: int, first: int = decoding.MOST_BYTES) -> bytes:
         shard, member = self._places[index]
         if member.problem is not None:
             raise decoding.DecodeError(member.problem)
+        if member.size > decoding.MOST_BYTES:
+            raise decoding.DecodeError(decoding.too_large(member.size))
         try:
             with shard.open("rb") as file:
                 file.seek(member.offset)
-                return file.read(min(member.size, most))
+                return file.read(min(member.size, first))
         except OSError as error:
             raise decoding.DecodeError(error.strerror or str(error)) from None
 
