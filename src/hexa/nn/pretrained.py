@@ -265,9 +265,11 @@ def _of_safetensors(path: Path, name: str | None = None) -> Backbone:
     if "network" not in weights.metadata:
         return _of_state(weights, name)
     config, preparation, info = of_metadata(weights.metadata, str(path))
-    if weights.metadata.get("content", content_hash(weights.state)) != content_hash(weights.state):
+    network = filled(config, weights.state, str(path), weights.check)
+    kept = weights.metadata.get("content")  # older files lack it
+    if kept is not None and kept != content_hash(weights.state):
         raise Unreadable(f"{path}: damaged: its tensors do not match the sum that it keeps of them")
-    return Backbone.of(filled(config, weights.state, str(path), weights.check), preparation, config, info)
+    return Backbone.of(network, preparation, config, info)
 
 
 def _of_state(weights: Weights, name: str | None = None) -> Backbone:
