@@ -189,12 +189,12 @@ def _task(
     **rest: Any,
 ) -> Task:
     """What `evaluate` was asked for, loaded. Raises UserError."""
-    from hexa.evaluation.protocol import Task
+    from hexa.evaluation.protocol import Task, check_common
     from hexa.evaluation.transforms import transform_of
     from hexa.nn.pretrained import load_backbone
     from hexa.runtime import precision as precisions
 
-    _check_common(holdout, precision, num_workers, extraction_batch, rest.get("cached"))
+    check_common(holdout, precision, num_workers, extraction_batch, rest.get("cached"))
     loaded = load_backbone(backbone, seed, **given)
     where = precisions.pick_device(device)
     fit, test, class_names = _sources(data, test_data, holdout, seed)
@@ -217,24 +217,6 @@ def _collected(backbone: str | Path | Backbone) -> Path | None:
     """Where a run collects its results."""
     run = Path(backbone) if isinstance(backbone, str | Path) else None
     return run / "results.json" if run is not None and (run / "config.yaml").is_file() else None
-
-
-def _check_common(
-    holdout: object, precision: object, num_workers: object, extraction_batch: object, cached: object
-) -> None:
-    """Options of all protocols may come from a command line as any type."""
-    from hexa.config import UserError
-
-    if holdout is not None and not (isinstance(holdout, int | float) and 0 < holdout < 1):
-        raise UserError(f"holdout {holdout} is no share of the training images; give a number between 0 and 1")
-    if precision not in ("auto", "fp32", "bf16"):
-        raise UserError(f"precision '{precision}' is none of auto, fp32, bf16")
-    if num_workers is not None and not (isinstance(num_workers, int) and num_workers >= 0):
-        raise UserError(f"num_workers {num_workers} is no number of processes; give 0 or more, or leave it out")
-    if not (isinstance(extraction_batch, int) and extraction_batch > 0):
-        raise UserError(f"extraction_batch {extraction_batch} is no number of images; give 1 or more")
-    if not isinstance(cached, bool):
-        raise UserError(f"cached '{cached}' is neither true nor false")
 
 
 def _some(names: Iterable[str]) -> str:

@@ -121,6 +121,22 @@ class Protocol:
         return name, used, {key: [before[key], after[key]] for key in after if before[key] != after[key]}
 
 
+def check_common(
+    holdout: object, precision: object, num_workers: object, extraction_batch: object, cached: object
+) -> None:
+    """Options of all protocols, which may come from a command line as any type. Raises UserError."""
+    if holdout is not None and not (isinstance(holdout, int | float) and 0 < holdout < 1):
+        raise UserError(f"holdout {holdout} is no share of the training images; give a number between 0 and 1")
+    if precision not in ("auto", "fp32", "bf16"):
+        raise UserError(f"precision '{precision}' is none of auto, fp32, bf16")
+    if num_workers is not None and not (isinstance(num_workers, int) and num_workers >= 0):
+        raise UserError(f"num_workers {num_workers} is no number of processes; give 0 or more, or leave it out")
+    if not (isinstance(extraction_batch, int) and extraction_batch > 0):
+        raise UserError(f"extraction_batch {extraction_batch} is no number of images; give 1 or more")
+    if not isinstance(cached, bool):
+        raise UserError(f"cached '{cached}' is neither true nor false")
+
+
 def protocols() -> dict[str, Protocol]:
     """Every protocol by name: the modules of this package that define PROTOCOL. A new one needs one new file."""
     home = importlib.import_module("hexa.evaluation")
