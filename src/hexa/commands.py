@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hexa.config import UserError, nearest
 from hexa.runtime import targets
 from hexa.runtime.console import Console
-from hexa.runtime.output import one_line, printable
+from hexa.runtime.output import be_patient, one_line, printable
 
 if TYPE_CHECKING:
     from hexa.experiment import Experiment
@@ -362,6 +362,7 @@ def _import_what_is_trusted(given: argparse.Namespace, run: Path) -> None:
 
 
 def _finished(run: Path, data: str) -> int:
+    be_patient(lambda: 10.0)  # all is stored: nobody has to read this for the process to end
     console = Console()
     _say(console, f"run: {run}")
     _say(console, f"next: {shlex.join(['hexa', 'evaluate', 'knn', str(run), '--data', data])}")

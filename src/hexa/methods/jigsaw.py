@@ -28,7 +28,7 @@ UNMIXABLE = "its views are puzzles, and a mixture of two is in neither's order; 
 class PuzzleConfig(Config):
     """How a view becomes a puzzle."""
 
-    grid: int = pydantic.Field(default=3, ge=2)
+    grid: int = pydantic.Field(default=3, ge=2, le=16)
     """Cells a side, G."""
     tile_share: float = pydantic.Field(default=0.75, gt=0, le=1)
     """The side of a tile over that of its cell; where in its cell it lies is drawn. 64 of 85 pixels as published."""

@@ -27,7 +27,7 @@ class SimCLRConfig(MethodConfig):
     name: Literal["simclr"] = "simclr"
     dim: int = pydantic.Field(default=128, gt=0)
     """Width of the embedding, D."""
-    head_layers: int = pydantic.Field(default=2, ge=1)
+    head_layers: int = pydantic.Field(default=2, ge=1, le=16)
     """Layers of the head, as wide as the features but for the last; each has a batch-norm. 2 in v1, 3 in v2."""
     temperature: float = pydantic.Field(default=0.1, gt=0)
     """τ: 0.1 for large batches, 0.5 at CIFAR size."""

@@ -22,7 +22,7 @@ class SimSiamConfig(MethodConfig):
     name: Literal["simsiam"] = "simsiam"
     dim: int = pydantic.Field(default=2048, gt=0)
     """Width of projection and prediction, D."""
-    projector_layers: int = pydantic.Field(default=3, ge=1)
+    projector_layers: int = pydantic.Field(default=3, ge=1, le=16)
     """Layers of the projector, all D wide, each with a batch-norm; 2 at CIFAR size."""
     predictor_hidden: int = pydantic.Field(default=512, gt=0)
     """Width of the predictor's hidden layer, a quarter of D."""
