@@ -102,7 +102,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
         "Measure a backbone on labelled images by a published protocol. Options of the protocol are given as they are "
         "named there, such as --k 20 for knn; a mistyped one is answered with the nearest. "
         "`hexa evaluate PROTOCOL --help` lists them. All take --precision auto|fp32|bf16, --cached false, "
-        "--num_workers N and --extraction_batch N, too.",
+        "--num_workers N, --extraction_batch N and --max_image_pixels N, too.",
     )
     sub.add_argument("protocol", metavar="PROTOCOL", help=PROTOCOLS)
     sub.add_argument("backbone", metavar="BACKBONE", help=BACKBONES)
@@ -126,6 +126,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub.add_argument("backbone", metavar="BACKBONE", help=BACKBONES)
     sub.add_argument("--data", metavar="SOURCE", required=True, help=SOURCES)
     sub.add_argument("--out", metavar="FILE", required=True, help=".npz or .parquet with features, labels, paths")
+    sub.add_argument("--max-image-pixels", metavar="N", type=int, help="images of more count as unreadable; 89,478,485")
     _preparation(sub)
 
     sub = command("visualize", "a picture: clean | perturbation | adversarial | cut-mixed, side by side")

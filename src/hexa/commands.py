@@ -168,7 +168,7 @@ def embed(given: argparse.Namespace, extra: Fields) -> int:
     from hexa import named
     from hexa.evaluation.embed import embed as run
 
-    made = run(named(given.backbone), given.data, out, **_prepared(given))
+    made = run(named(given.backbone), given.data, out, max_image_pixels=given.max_image_pixels, **_prepared(given))
     console = Console()
     if made.preparation is not None:
         _say(console, f"note: {made.preparation}")

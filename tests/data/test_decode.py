@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import io
 import struct
+import zlib
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torchvision.io
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from hexa.data import decode as decoding
 from hexa.data.decode import DecodeError, decode, decode_with_pil, jpeg_size
+from tests.torture.image_files import (
+    PNG_KINDS,
+    chunk,
+    every_format,
+    exif,
+    palette,
+    photograph,
+    png,
+    png_values,
+    saved,
+)
 
 
 def _gradient(height: int = 40, width: int = 56) -> Image.Image:
@@ -160,3 +174,99 @@ def test_broken_files_are_refused_in_one_line(data: bytes) -> None:
     assert str(caught.value)
     assert "\n" not in str(caught.value)
     assert "0x" not in str(caught.value)
+
+
+@pytest.mark.parametrize("interlaced", [False, True], ids=["rows", "interlaced"])
+@pytest.mark.parametrize(("colour", "depth"), PNG_KINDS)
+def test_every_kind_of_png_keeps_its_pixels(colour: int, depth: int, interlaced: bool) -> None:
+    values, colours = png_values(colour, depth), palette(depth)
+    before = chunk(b"PLTE", colours.tobytes()) if colour == 3 else b""
+    made = decode(png(values, colour, depth, interlaced=interlaced, before=before))
+    if colour == 3:
+        expected = colours[values[..., 0]]
+    elif colour == 0:
+        expected = np.round(values / (2**depth - 1) * 255).astype(np.uint8).repeat(3, 2)
+    else:
+        levels = (values >> max(0, depth - 8)).astype(np.uint8)
+        picture = Image.fromarray(levels).convert("RGBA")
+        expected = np.array(Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB"))
+    assert torch.equal(made, torch.from_numpy(expected).permute(2, 0, 1))
+
+
+#: What may stand in a PNG beside its pixels.
+_BESIDE = {
+    "nothing": b"",
+    "EXIF": chunk(b"eXIf", exif().tobytes()[6:]),
+    "XMP": chunk(b"iTXt", b'XML:com.adobe.xmp\0\0\0\0\0<x tiff:Orientation="6"/>'),
+    "a colour key": b"",
+    "gamma": chunk(b"gAMA", b"\0\0\xff\xff"),
+    "a long text": chunk(b"zTXt", b"key\0\0" + zlib.compress(bytes(2_000_000))),
+    "a broken profile": chunk(b"iCCP", b"icc\0\0profile"),
+    "a false checksum": chunk(b"tEXt", b"key\0word")[:-1] + b"?",
+}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize("beside", _BESIDE)
+@pytest.mark.parametrize("colour", [0, 2])
+def test_plain_pngs_have_the_pixels_that_torchvision_read(colour: int, beside: str, late: bool) -> None:
+    """Its decoder does not survive damaged files, but has been the one: trained networks have seen these pixels."""
+    extra = chunk(b"tRNS", b"\0\7" * (colour + 1)) if beside == "a colour key" else _BESIDE[beside]
+    data = png(png_values(colour, 8), colour, 8, before=b"" if late else extra, after=extra if late else b"")
+    raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    expected = torchvision.io.decode_image(raw, torchvision.io.ImageReadMode.RGB, apply_exif_orientation=True)
+    assert torch.equal(decode(data), expected)
+
+
+def test_a_large_image_is_converted_in_blocks_without_seams(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = every_format()
+    whole = {name: decode_with_pil(data) for name, data in files.items()}
+    monkeypatch.setattr(decoding, "_BLOCK", 100)
+    for name, data in files.items():
+        assert torch.equal(decode_with_pil(data), whole[name]), name
+
+
+@pytest.mark.parametrize("name", every_format())
+def test_more_pixels_than_the_limit_are_refused(name: str) -> None:
+    data = every_format()[name]
+    _, height, width = decode(data).shape
+    assert decode(data, height * width).shape == (3, height, width)
+    with pytest.raises(DecodeError, match=rf"\d+ × \d+ pixels, more than the limit of {height * width - 1:,} "):
+        decode(data, height * width - 1)
+    if name.startswith("JPEG"):
+        with pytest.raises(DecodeError, match="more than the limit"):
+            decode_with_pil(data, 2, height * width - 1)
+
+
+def test_pillows_own_limit_stands_and_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Image.MAX_IMAGE_PIXELS == decoding.MAX_IMAGE_PIXELS
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # images of more than 200 are errors to Pillow
+    for name in ("JPEG baseline", "JPEG CMYK", "PNG of type 2, 8 bits", "PNG of type 6, 8 bits", "BMP RGB", "PPM RGB"):
+        assert decode(every_format()[name]).shape == (3, 23, 31)
+
+
+@pytest.mark.parametrize(
+    "exif_bytes", [b"Exif\0\0garbage", b"Exif\0\0II*\0\xff\xff\xff\xff", b"", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff"]
+)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_garbage_instead_of_exif_does_no_harm(kind: str, exif_bytes: bytes) -> None:
+    data = saved(photograph(), kind, exif=exif_bytes)
+    with decoding.quiet():
+        assert torch.equal(decode(data), decode(saved(photograph(), kind)))
+        assert torch.equal(decode_with_pil(data), decode_with_pil(saved(photograph(), kind)))
+
+
+def test_whatever_a_decoder_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: Any) -> None:
+        raise RecursionError("too\ndeep")
+
+    monkeypatch.setattr(decoding.PngImageFile, "load", wrong)
+    with pytest.raises(DecodeError, match=r"^too deep$"):
+        decode(_file(_gradient(), "PNG"))
+
+
+def test_other_formats_than_the_known_ones_are_not_tried() -> None:
+    """EPS would be run by Ghostscript."""
+    for kind in ("EPS", "TGA", "ICO"):
+        with pytest.raises(DecodeError, match="not one of a known format"):
+            decode(saved(photograph(32, 32), kind))

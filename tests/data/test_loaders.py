@@ -20,13 +20,14 @@ from torchvision.transforms.v2 import functional as reference
 
 from hexa.config import UserError
 from hexa.core import Batch
-from hexa.data import ArraySource, Source, decode, open_source
+from hexa.data import ArraySource, Source, decode, open_source, workers
 from hexa.data.crops import cut_crops
 from hexa.data.loaders import PretrainLoader, evaluation_batches
 from hexa.data.view_config import ViewsConfig
 from hexa.data.views import Views, evaluation_transform
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
+from tests.torture.harness import forked
 
 SIZE = 16
 SMALL = ({"count": 3, "size": 9, "scale": (0.05, 0.2)}, {"count": 1, "size": 12, "scale": (0.2, 0.2)})
@@ -203,8 +204,8 @@ def test_decoding_small_leaves_two_pixels_for_each_of_every_view(
 ) -> None:
     large, made = _large_photograph(tmp_path / "a"), []
     whole_again, small_again = decode.decode, decode.decode_with_pil
-    monkeypatch.setattr(decode, "decode", lambda data: made.append(1) or whole_again(data))
-    monkeypatch.setattr(decode, "decode_with_pil", lambda data, by: made.append(by) or small_again(data, by))
+    monkeypatch.setattr(decode, "decode", lambda data, most: made.append(1) or whole_again(data))
+    monkeypatch.setattr(decode, "decode_with_pil", lambda data, by, most: made.append(by) or small_again(data, by))
     sizes = (8, 16, 32, 96)
     for size, seed in itertools.product(sizes, range(3)):
         extra = {"count": 2, "size": size, "scale": (0.05, 0.14)}
@@ -318,6 +319,41 @@ def test_evaluation_shows_every_readable_image_once_in_order(tmp_path: Path, num
         assert torch.equal((image * 255).round().to(torch.uint8), transform(source.decode(position)))
     with pytest.raises(UserError, match="cannot be read"):
         list(evaluation_batches(source, transform, 5, num_workers=num_workers))
+
+
+@pytest.mark.parametrize("together", [1, 4000, 10**6])
+def test_images_are_transformed_together_or_alone_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    sizes = [(20, 20)] * 5 + [(30, 20), (20, 30), (30, 20), (30, 20), (9, 9)]
+    for number, (height, width) in enumerate(sizes):
+        noise = np.random.default_rng(number).integers(0, 256, (height, width, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(tmp_path / f"{number}.png")
+    source, transform = open_source(f"folder:{tmp_path}"), evaluation_transform(SIZE)
+    monkeypatch.setattr(workers, "_TOGETHER", together)
+    (images, _, _), (more, _, _) = evaluation_batches(source, transform, 8, num_workers=0)
+    expected = torch.stack([transform(source.decode(number)) for number in range(len(source))])
+    assert torch.equal((torch.cat((images, more)) * 255).round().to(torch.uint8), expected)
+
+
+def test_a_batch_of_large_images_does_not_wait_in_memory(tmp_path: Path) -> None:
+    for number in range(60):
+        Image.new("RGB", (1200, 1000), (number, 0, 0)).save(tmp_path / f"{number:02d}.png")
+    source = open_source(f"folder:{tmp_path}")
+    found = forked(lambda: len(list(evaluation_batches(source, evaluation_transform(SIZE), 64, num_workers=0))))
+    assert found.value == 1
+    assert found.megabytes < 120, "they take 216 MB"
+
+
+def test_long_strips_are_left_to_workers(tmp_path: Path) -> None:
+    for number in range(4):
+        Image.new("RGB", (100_000, 1), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    source = open_source(f"folder:{tmp_path}")
+    loader = _loader(source, 4)
+    assert not loader.resident
+    found = forked(lambda: [tuple(crop.shape) for crop in next(loader.epoch(0)).crops])
+    assert found.value == [(4, 3, SIZE, SIZE)] * 2
+    assert found.megabytes < 100
 
 
 def test_evaluation_of_arrays_without_labels() -> None:

@@ -256,3 +256,16 @@ def test_mistakes_get_one_line_with_a_remedy(tmp_path: Path, spec: str, split: s
     with pytest.raises(UserError, match=message) as caught:
         open_source(spec.format(tmp_path), split)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["folder", "parquet"])
+def test_larger_images_than_asked_for_cannot_be_read(tmp_path: Path, kind: str) -> None:
+    write_image(tmp_path / "folder" / "a.png", 1)
+    write_parquet(tmp_path / "parquet" / "train.parquet", [1])
+    spec = f"{kind}:{tmp_path / kind}"
+    assert open_source(spec, max_image_pixels=30).decode(0).shape == (3, 5, 6)
+    with pytest.raises(DecodeError, match="6 × 5 pixels, more than the limit of 29 "):
+        open_source(spec, max_image_pixels=29).decode(0)
+    for wrong in (0, -1, 1.5, "many"):
+        with pytest.raises(UserError, match="max_image_pixels must be a whole number > 0, got"):
+            open_source(spec, max_image_pixels=wrong)  # type: ignore[arg-type]

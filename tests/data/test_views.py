@@ -17,6 +17,7 @@ from hexa.data.views import EvaluationTransform, Views, evaluation_transform
 from hexa.ops import randaugment
 from hexa.ops.photometric import ORDERS
 from hexa.runtime.random import Stream
+from tests.torture.harness import forked
 
 
 def _views(**fields: Any) -> Views:
@@ -354,3 +355,42 @@ def test_another_crop_share_and_interpolation(crop: float, name: str) -> None:
 def test_the_published_crop_is_the_default() -> None:
     for size in range(1, 1000):
         assert EvaluationTransform(size).short == round(size * 256 / 224)
+
+
+def _resized_whole(image: Tensor, size: int, mode: str = "bilinear") -> Tensor:
+    """What the transform is of any image: resized whole, then cut."""
+    _, height, width = image.shape
+    short = round(size * 256 / 224)
+    high, wide = (short, int(short * width / height)) if height <= width else (int(short * height / width), short)
+    top, left = round((high - size) / 2), round((wide - size) / 2)
+    large = torch.nn.functional.interpolate(image[None], (high, wide), mode=mode, antialias=True)[0]
+    return large[:, top : top + size, left : left + size]
+
+
+@pytest.mark.parametrize(("height", "width"), [(375, 500), (40, 640), (640, 40), (3, 48)])
+def test_images_up_to_sixteen_times_as_long_are_resized_whole(height: int, width: int) -> None:
+    image = _images(1, height, width)[0]
+    assert torch.equal(evaluation_transform(64)(image), _resized_whole(image, 64))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(
+    ("height", "width", "size"),
+    [(20, 400, 32), (400, 20, 32), (3, 60, 224), (300, 5200, 64), (1, 40, 96), (2000, 4, 8)],
+)
+def test_the_centre_of_a_strip_is_that_of_the_strip_resized_whole(
+    height: int, width: int, size: int, mode: str
+) -> None:
+    image = _images(1, height, width)[0]
+    made = EvaluationTransform(size, interpolation=mode)(image)
+    difference = (made.int() - _resized_whole(image, size, mode)).abs()
+    assert difference.max() <= (1 if mode == "bilinear" else 2)
+    assert (difference > 0).float().mean() < 0.2
+
+
+@pytest.mark.parametrize("shape", [(1, 5000), (5000, 1), (3, 20000), (1, 50_000_000)])
+def test_a_strip_takes_little_memory(shape: tuple[int, int]) -> None:
+    image = torch.zeros((3, *shape), dtype=torch.uint8)
+    found = forked(lambda: evaluation_transform(224)(image).shape)
+    assert found.value == (3, 224, 224)
+    assert found.megabytes < 100

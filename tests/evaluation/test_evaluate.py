@@ -92,7 +92,7 @@ def test_a_holdout_never_touches_the_test_split(monkeypatch: pytest.MonkeyPatch)
     backbone = random_backbone(SMALL, 8)
     opened: list[str] = []
 
-    def watched(spec: str, split: str | None = None) -> Source:
+    def watched(spec: str, split: str | None = None, **_: Any) -> Source:
         opened.append(f"{spec}#{split}")
         return open_source(spec, split)
 

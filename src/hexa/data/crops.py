@@ -30,7 +30,8 @@ def cut_crops(source: Source, position: int, views: Views, numbers: Tensor) -> l
     if data is not None and full is not None:
         cuts = _cuts(views, numbers, *full)
         shrink = _shrink(min(min(cut.height, cut.width) / cut.size for cut in cuts))
-        image = decoding.decode(data) if shrink == 1 else decoding.decode_with_pil(data, shrink)
+        most = source.max_image_pixels
+        image = decoding.decode(data, most) if shrink == 1 else decoding.decode_with_pil(data, shrink, most)
     else:
         image = source.decode(position)
         full = (int(image.shape[1]), int(image.shape[2]))

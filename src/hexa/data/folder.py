@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from torch import Tensor
 
 from hexa.config import UserError
 from hexa.data import decode as decoding
@@ -57,9 +56,6 @@ class FolderSource(Source):
 
     def encoded(self, index: int) -> bytes:
         return decoding.read(self._prefix + self.paths[index])
-
-    def decode(self, index: int) -> Tensor:
-        return decoding.decode(self.encoded(index))
 
 
 def _folders(root: Path) -> list[str]:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from torch import Tensor
 
 from hexa.config import UserError, nearest, reason
 from hexa.data import decode as decoding
@@ -87,9 +86,6 @@ class HuggingFaceSource(Source):
         if row[f"{self._column}.path"] is None:
             raise decoding.DecodeError("no bytes in this row")
         return decoding.read(Path(row[f"{self._column}.path"]))
-
-    def decode(self, index: int) -> Tensor:
-        return decoding.decode(self.encoded(index))
 
 
 def _parse(argument: str, spec: str) -> tuple[str, str | None, dict[str, str]]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from hexa.config import UserError, reason
 from hexa.data import decode as decoding
@@ -121,9 +120,6 @@ class ParquetSource(Source):
         if data is None:
             raise decoding.DecodeError("no bytes in this row")
         return bytes(data)
-
-    def decode(self, index: int) -> Tensor:
-        return decoding.decode(self.encoded(index))
 
 
 def class_names(schema: Any, label: str) -> list[str] | None:

@@ -63,7 +63,7 @@ class Source(ABC):
     of the source, for messages and tables. fingerprint: changes when the images do, the same wherever they lie and
     whatever the times of the files; of large sources it sees names, sizes and a sample of the contents.
     former_fingerprint: by which hexa 0.1 knew them, where that was another (names and sizes alone). uniform_size:
-    (H, W) if it is known that all images have it.
+    (H, W) if it is known that all images have it. max_image_pixels: images of more are unreadable.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Source(ABC):
     fingerprint: str
     former_fingerprint: str | None = None
     uniform_size: tuple[int, int] | None = None
+    max_image_pixels: int = decoding.MAX_IMAGE_PIXELS
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -88,12 +89,14 @@ class Source(ABC):
     def splits(self) -> list[str]:
         """The splits there are."""
 
-    @abstractmethod
     def decode(self, index: int) -> Tensor:
         """Image `index` as uint8 [3, H, W]. Raises `hexa.data.decode.DecodeError` if it cannot be read."""
+        data = self.encoded(index)
+        assert data is not None, "a source keeps the files of its images, or has a `decode` of its own"
+        return decoding.decode(data, self.max_image_pixels)
 
     def encoded(self, index: int) -> bytes | None:
-        """The bytes of the image's file, or None where images are not kept as files."""
+        """The bytes of the image's file, or None where images are not kept as files. Raises DecodeError as well."""
         return None
 
     def files(self) -> Iterable[str | Path]:

@@ -33,9 +33,10 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source]] = {
 }
 
 
-def open_source(spec: str, split: str | None = None) -> Source:
+def open_source(spec: str, split: str | None = None, max_image_pixels: int | None = None) -> Source:
     """The source that `spec` names as NAME, NAME:ARGUMENT or either with #split; `split` is for a spec without one.
 
+    max_image_pixels: images of more cannot be read; None for `hexa.data.decode.MAX_IMAGE_PIXELS`.
     Raises UserError, one line with a remedy: an unknown name, a folder that is missing, empty or may not be read, a
     split that is not there, labels that are not class numbers.
     """
@@ -49,8 +50,14 @@ def open_source(spec: str, split: str | None = None) -> Source:
         looks_like_path = os.path.sep in spec or Path(spec).exists()
         remedy = f"for a folder of images write folder:{spec}" if looks_like_path else nearest(kind, SOURCES)
         raise UserError(f"data '{spec}': no source of this name; {remedy}")
+    # an evaluation's options may come from a command line as any type
+    if max_image_pixels is not None and not (isinstance(max_image_pixels, int) and max_image_pixels > 0):
+        raise UserError(f"max_image_pixels must be a whole number > 0, got {max_image_pixels}")
     try:
-        return SOURCES[kind](argument, named or split, body)
+        source = SOURCES[kind](argument, named or split, body)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise UserError(f"data '{spec}': cannot be read: {where}{error.strerror or error}") from None
+    if max_image_pixels is not None:
+        source.max_image_pixels = max_image_pixels
+    return source

@@ -15,6 +15,8 @@ from hexa.data.source import ArraySource, Source
 
 Progress = Callable[[int, int], None]
 _BLOCK = 256
+#: Views of resident images are made by matrices over whole sides, which strips longer than this make slow and large.
+_LONGEST_SIDE = 2**14
 
 
 class ImageStore:
@@ -38,7 +40,7 @@ class ImageStore:
         tolerance: float = 0.01,
         progress: Progress | None = None,
     ) -> ImageStore | None:
-        """The store of a source, or None if its images have several sizes or take more than `limit_bytes`.
+        """The store of a source, or None if its images have several sizes, are strips, or take more than `limit_bytes`.
 
         tolerance: the share of unreadable images above which UserError lists them. progress: called with (images
         done, of all).
@@ -46,7 +48,7 @@ class ImageStore:
         if isinstance(source, ArraySource):
             return cls(source.images.to(device), {}) if source.images.numel() <= limit_bytes else None
         size = source.uniform_size or _first_size(source)
-        if size is None or 3 * size[0] * size[1] * len(source) > limit_bytes:
+        if size is None or max(size) > _LONGEST_SIDE or 3 * size[0] * size[1] * len(source) > limit_bytes:
             return None
         images = torch.zeros((len(source), 3, *size), dtype=torch.uint8)
         problems: dict[int, str] = {}

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from hexa.config import UserError, reason
 from hexa.data import decode as decoding
@@ -98,9 +97,6 @@ class TorchvisionSource(Source):
 
     def encoded(self, index: int) -> bytes:
         return decoding.read(self._files[index])
-
-    def decode(self, index: int) -> Tensor:
-        return decoding.decode(self.encoded(index))
 
 
 def builder(kind: Set) -> Callable[[str, str | None, str], Source]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -24,6 +25,8 @@ _FLIP, _JITTER, _GRAYSCALE, _BLUR, _SOLARIZE, _SIGMA, _ORDER, _BRIGHTNESS, _CONT
 _COLUMNS = _BOX.stop + 11  # those of RandAugment follow
 # Floats worked on at a time: on a CPU what stays in cache is up to twice as fast, on a GPU memory is the only bound.
 _CHUNK = {"cpu": 2**19, "cuda": 2**27}
+#: How many times as long as wide an image may be to be resized whole before its centre is cut.
+_LONGEST = 16
 
 
 class Views:
@@ -195,7 +198,9 @@ class EvaluationTransform:
 
     Takes uint8 [..., 3, H, W] to uint8 [..., 3, S, S]. Squares no larger than S are taken whole, as they are if they
     have S pixels (CIFAR at 32, STL-10 at 96) and else enlarged. Of others the shorter side is resized to S / crop and
-    the centre S × S is cut: 256 and 224 as published. Bilinear or bicubic, antialiased.
+    the centre S × S is cut: 256 and 224 as published. Bilinear or bicubic, antialiased. Where one side is more than 16
+    times the other only that centre is computed, since such strips would grow to gigabytes; its pixels are those of the
+    strip resized whole but for a grey level of rounding, or two (bicubic).
     """
 
     def __init__(self, size: int, crop: float = 224 / 256, interpolation: str = "bilinear") -> None:
@@ -221,9 +226,37 @@ class EvaluationTransform:
             resized_h = short if height <= width else int(short * height / width)
             resized_w = short if width <= height else int(short * width / height)
             top, left = round((resized_h - self.size) / 2), round((resized_w - self.size) / 2)
-            resized = _resize(batch, resized_h, resized_w, self.interpolation)
-            out = resized[:, :, top : top + self.size, left : left + self.size]
+            if max(height, width) > _LONGEST * min(height, width):
+                above, rows = _part(height, resized_h, top, self.size, self.interpolation)
+                beside, columns = _part(width, resized_w, left, self.size, self.interpolation)
+                part = batch[:, :, above, beside].float()
+                wide = (part @ columns.T.to(part.device)).round_().clamp_(0, 255)  # as where bytes are resized
+                out = (rows.to(part.device) @ wide).round_().clamp_(0, 255).to(torch.uint8)
+            else:
+                resized = _resize(batch, resized_h, resized_w, self.interpolation)
+                out = resized[:, :, top : top + self.size, left : left + self.size]
         return out[0] if single else out
+
+
+def _part(extent: int, resized: int, first: int, count: int, interpolation: str) -> tuple[slice, Tensor]:
+    """Which pixels of an axis decide pixels first … first + count − 1 of the axis resized, and their weights.
+
+    The weights [count, pixels] are w(|x − c| / s), normalised, of a pixel at x for one of the result at c, with
+    s = max(extent / resized, 1). Bilinear: w(d) = 1 − d up to 1. Bicubic: (3d³ − 5d² + 2) / 2 up to 1 and
+    (−d³ + 5d² − 8d + 4) / 2 up to 2.
+    """
+    step = extent / resized
+    scale, reach = max(step, 1.0), 2 if interpolation == "bicubic" else 1
+    centers = (torch.arange(first, first + count, dtype=torch.float64) + 0.5) * step
+    low = max(0, math.floor(float(centers[0]) - reach * scale))
+    high = min(extent, math.ceil(float(centers[-1]) + reach * scale))
+    distance = (torch.arange(low, high, dtype=torch.float64) + 0.5 - centers[:, None]).abs_() / scale  # [count, pixels]
+    if interpolation == "bicubic":
+        near, far = 3 * distance**3 - 5 * distance**2 + 2, -(distance**3) + 5 * distance**2 - 8 * distance + 4
+        weights = torch.where(distance < 1, near, far).where(distance < 2, 0)
+    else:
+        weights = (1 - distance).clamp_(min=0)
+    return slice(low, high), (weights / weights.sum(1, keepdim=True)).float()
 
 
 def _resize(images: Tensor, height: int, width: int, interpolation: str) -> Tensor:

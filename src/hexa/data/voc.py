@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
 from hexa.config import UserError
 from hexa.data import decode as decoding
@@ -47,9 +46,6 @@ class VOCSource(Source):
     def encoded(self, index: int) -> bytes:
         return decoding.read(self.root / self.paths[index])
 
-    def decode(self, index: int) -> Tensor:
-        return decoding.decode(self.encoded(index))
-
     def boxes(self, index: int) -> Boxes:
         file = self.root / "Annotations" / f"{Path(self.paths[index]).stem}.xml"
         return voc_boxes.read(file, self.class_names or [])
@@ -57,7 +53,11 @@ class VOCSource(Source):
     def of_year(self, year: int, split: str) -> VOCSource | None:
         """A split of another year that lies beside this one, in VOCdevkit; None if there is no such year."""
         root = self.root.with_name(f"VOC{year}")
-        return VOCSource(str(root), split, f"voc:{root}") if (root / _LISTS).is_dir() else None
+        if not (root / _LISTS).is_dir():
+            return None
+        found = VOCSource(str(root), split, f"voc:{root}")
+        found.max_image_pixels = self.max_image_pixels
+        return found
 
 
 def year_folder(argument: str, spec: str) -> Path:

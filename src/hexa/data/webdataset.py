@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from hexa.config import UserError, reason
 from hexa.data import decode as decoding
@@ -93,9 +92,6 @@ class WebDatasetSource(Source):
                 return file.read(min(member.size, first))
         except OSError as error:
             raise decoding.DecodeError(error.strerror or str(error)) from None
-
-    def decode(self, index: int) -> Tensor:
-        return decoding.decode(self.encoded(index))
 
 
 def _shards(argument: str, spec: str) -> list[Path]:

@@ -28,6 +28,8 @@ __all__ = ["CropPlan", "CropStream", "choose_workers", "evaluation_stream", "to_
 PART = 32
 """Images a worker handles at a time: several workers share a batch, and little shared memory is held."""
 _MOST_WORKERS = 16
+#: Bytes of decoded images that wait to be transformed together.
+_TOGETHER = 2**22
 Problems = list[tuple[int, str]]
 
 
@@ -225,22 +227,28 @@ class _EvaluationPlan(Dataset[tuple[Tensor, Tensor, Problems]]):
     positions: range
 
     def __getitem__(self, number: int) -> tuple[Tensor, Tensor, Problems]:
+        same: list[Tensor] = []  # decoded, not yet transformed
         images, index, problems = [], [], []
         for position in self.positions[number * self.batch_size : (number + 1) * self.batch_size]:
             try:
-                images.append(self.source.decode(position))
-                index.append(position)
+                image = self.source.decode(position)
             except decoding.DecodeError as error:
                 problems.append((position, str(error)))
-        if not images:
+                continue
+            # small ones are transformed together, which is faster; a batch of large ones would fill the memory
+            if same and (image.shape != same[0].shape or len(same) * image.numel() > _TOGETHER):
+                images.append(self.transform(torch.stack(same)))
+                same.clear()
+            same.append(image)
+            index.append(position)
+        if not index:
             return (
                 torch.empty(0, 3, self.transform.size, self.transform.size, dtype=torch.uint8),
                 torch.tensor([]),
                 problems,
             )
-        if len({image.shape for image in images}) == 1:
-            return self.transform(torch.stack(images)), torch.tensor(index), problems
-        return torch.stack([self.transform(image) for image in images]), torch.tensor(index), problems
+        images.append(self.transform(torch.stack(same)))
+        return torch.cat(images), torch.tensor(index), problems
 
 
 def evaluation_stream(

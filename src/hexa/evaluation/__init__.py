@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 COMMON = (
     *("preset", "test_data", "holdout", "seed", "out"),
     *("mean", "std", "size", "crop", "interpolation"),
-    *("device", "precision", "num_workers", "extraction_batch", "cached"),
+    *("device", "precision", "num_workers", "extraction_batch", "max_image_pixels", "cached"),
 )
 
 
@@ -42,6 +42,7 @@ def evaluate(
     precision: str = "auto",
     num_workers: int | None = None,
     extraction_batch: int = 256,
+    max_image_pixels: int | None = None,
     cached: bool = True,
     progress: Progress | None = None,
     **options: Any,
@@ -54,6 +55,7 @@ def evaluate(
     mean, std, size, crop, interpolation: of the images, instead of what the backbone comes with (`Preparation`); they
     count as deviations, and the protocol id names them.
     cached: features that another evaluation extracted serve again (HEXA_CACHE/features, at most HEXA_CACHE_GB).
+    max_image_pixels: larger images cannot be read; None for `hexa.data.decode.MAX_IMAGE_PIXELS`.
     out: a JSON file. A run folder collects the result in results.json too. Raises UserError; NotWritten, which has the
     result, if a disk fills up meanwhile.
 
@@ -75,6 +77,7 @@ def evaluate(
         precision=precision,
         num_workers=num_workers,
         extraction_batch=extraction_batch,
+        max_image_pixels=max_image_pixels,
         cached=cached,
         chosen=frozenset(options),
         progress=progress,
@@ -185,6 +188,7 @@ def _task(
     precision: str,
     num_workers: int | None,
     extraction_batch: int,
+    max_image_pixels: int | None,
     learns: bool = False,
     **rest: Any,
 ) -> Task:
@@ -197,7 +201,7 @@ def _task(
     check_common(holdout, precision, num_workers, extraction_batch, rest.get("cached"))
     loaded = load_backbone(backbone, seed, **given)
     where = precisions.pick_device(device)
-    fit, test, class_names = _sources(data, test_data, holdout, seed)
+    fit, test, class_names = _sources(data, test_data, holdout, seed, max_image_pixels)
     return Task(
         backbone=loaded,
         fit=fit,
@@ -233,7 +237,9 @@ def _refuse_unlabelled(source: Source) -> None:
         raise UserError(f"{source!r}: {none}; an evaluation needs all of them labelled")
 
 
-def _sources(data: str, test_data: str | None, holdout: float | None, seed: int) -> tuple[Source, Source, list[str]]:
+def _sources(
+    data: str, test_data: str | None, holdout: float | None, seed: int, max_image_pixels: int | None = None
+) -> tuple[Source, Source, list[str]]:
     """Images to fit on and images to score, both labelled with the same classes, and the classes' names."""
     from hexa.config import UserError
     from hexa.data import open_source
@@ -241,7 +247,8 @@ def _sources(data: str, test_data: str | None, holdout: float | None, seed: int)
     from hexa.evaluation.split import stratified_part
     from hexa.runtime.random import Stream
 
-    fit = open_source(data, None if "#" in data else "train")
+    opened = partial(open_source, max_image_pixels=max_image_pixels)
+    fit = opened(data, None if "#" in data else "train")
     _refuse_unlabelled(fit)
     if fit.labels is None:
         raise UserError(
@@ -260,9 +267,9 @@ def _sources(data: str, test_data: str | None, holdout: float | None, seed: int)
             there = ", ".join(fit.splits())
             remedy = "give test images with --test-data SOURCE, or score a part of these with --holdout 0.2"
             raise UserError(f"data '{data}' has no split test (there is: {there}); {remedy}")
-        test = open_source(test_data or data.partition("#")[0], None if test_data else "test")
+        test = opened(test_data or data.partition("#")[0], None if test_data else "test")
         if test_data and "#" not in test_data and "test" in test.splits():
-            test = open_source(test_data, "test")
+            test = opened(test_data, "test")
     _refuse_unlabelled(test)
     if test.labels is None:
         raise UserError(f"data '{test_data or data}' has no labels in its split {test.split}")

@@ -21,7 +21,8 @@ from hexa.evaluation.protocol import Task
 #: The cache holds at most so many GB; HEXA_CACHE_GB says otherwise. What was not used for longest goes first.
 _GIGABYTES = 20.0
 #: Goes up with every change of the code by which the same images come to other pixels. 2: bytes are resized as bytes.
-_PREPARATION = 2
+#: 3: strips are cut before they are resized.
+_PREPARATION = 3
 
 
 def key(task: Task, source: Source) -> str:
@@ -33,7 +34,8 @@ def key(task: Task, source: Source) -> str:
     made_by = (backbone.content_hash(), repr(backbone.network), str(backbone.mean), str(backbone.std))
     transform = (type(task.transform).__name__, str(vars(task.transform)), str(_PREPARATION))
     prepared = (*transform, task.precision, task.device.type)
-    return digest(*made_by, *prepared, source.version(), str(len(source)), source.split, torch.__version__)
+    read = (source.version(), str(len(source)), source.split, str(source.max_image_pixels))
+    return digest(*made_by, *prepared, *read, torch.__version__)
 
 
 def load(name: str) -> tuple[Tensor, Tensor] | None:

@@ -181,7 +181,8 @@ def _state_folder(task: Task, fit: Source, boxes: Sequence[Boxes], used: DetectO
     made_by = (backbone.content_hash(), repr(backbone.network), str(backbone.mean), str(backbone.std))
     options = json.dumps(used.model_dump(mode="json", exclude={"save_every", "ap", "test_shorter_side"}))
     how = (options, str(task.seed), task.precision, task.device.type, str(task.class_names))
-    return cache_folder() / "detect" / digest(*made_by, *how, fit.fingerprint, fingerprint_of_boxes(boxes))
+    images = (fit.fingerprint, fingerprint_of_boxes(boxes), str(fit.max_image_pixels))
+    return cache_folder() / "detect" / digest(*made_by, *how, *images)
 
 
 def _one_at_a_time(folder: Path | None) -> AbstractContextManager[None]:

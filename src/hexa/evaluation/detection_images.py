@@ -29,6 +29,7 @@ class Joined(Source):
         self.class_names = sources[0].class_names
         self.paths = [path for source in sources for path in source.paths]
         self.fingerprint = digest(*(source.fingerprint for source in sources))
+        self.max_image_pixels = sources[0].max_image_pixels
 
     def splits(self) -> list[str]:
         return [self.split]

@@ -46,17 +46,19 @@ def embed(
     precision: precisions.Precision = "auto",
     batch_size: int = 256,
     num_workers: int | None = None,
+    max_image_pixels: int | None = None,
     **given: Unpack[Given],
 ) -> Embedded:
     """Write features [N, D] float32, labels [N] where there are any, and paths [N] of all readable images.
 
     out: .npz (arrays `features`, `labels`, `paths`) or .parquet (a list column and two more). At once or not at all.
-    Without #split in `data`, the split train. Images that cannot be read are left out.
+    Without #split in `data`, the split train. Images that cannot be read are left out, those of more than
+    `max_image_pixels` among them.
     given: mean, std, size, crop or interpolation instead of the backbone's own. Raises UserError.
     """
     out = targets.check(out, (".npz", ".parquet"))
     loaded = load_backbone(backbone, **given)
-    source = open_source(data)
+    source = open_source(data, max_image_pixels=max_image_pixels)
     where = precisions.pick_device(device)
     problems: dict[int, str] = {}
     features, labels, positions = extract(

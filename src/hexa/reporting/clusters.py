@@ -31,7 +31,10 @@ def clusters(folder: Path | str, data: str | None, out: Path | str) -> Path:
     seed = fields.get("seed", 0)
     if not isinstance(seed, int):
         raise UserError(f"{folder / 'config.yaml'}: seed: must be an integer, got {seed!r}")
-    source = open_source(str(fields.get("data")) if data is None else data, "train" if data is None else None)
+    training = fields.get("training")
+    limit = training.get("max_image_pixels") if isinstance(training, dict) else None
+    split = "train" if data is None else None
+    source = open_source(str(fields.get("data")) if data is None else data, split, limit)
     embedded = Embedded.of(load_backbone(folder), source, limit=NUM_IMAGES, seed=seed)
     found = grouped(embedded, min(NUM_CLUSTERS, len(embedded.features)), seed)
     rows = [embedded.tiles(members[:NUM_SHOWN].tolist()) for members in found]

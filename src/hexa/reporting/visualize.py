@@ -74,7 +74,8 @@ class Look:
         experiment, folder = _experiment_of(target)
         experiment = _for_looking(experiment)
         data = None if data == experiment.data else data
-        source = open_source(data or experiment.data, "train" if data is None else None)
+        split = "train" if data is None else None
+        source = open_source(data or experiment.data, split, experiment.training.max_image_pixels)
         machine = Machine.of(experiment)
         # what a method reserves follows from the data it was trained on, which may be more than what is looked at
         own = source if data is None else _own_source(experiment) if opens_own else None

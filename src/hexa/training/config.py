@@ -7,6 +7,7 @@ from typing import Literal
 import pydantic
 
 from hexa.config import Config
+from hexa.data.decode import MAX_IMAGE_PIXELS
 from hexa.training import trackers
 
 
@@ -29,6 +30,9 @@ class TrainingConfig(Config):
     """Sources up to this size, decoded, are kept in the device's memory."""
     max_corrupt_share: float = pydantic.Field(default=0.01, ge=0, le=1)
     """The run stops when a larger share of the images cannot be read."""
+    max_image_pixels: int = pydantic.Field(default=MAX_IMAGE_PIXELS, gt=0)
+    """Images of more count among those that cannot be read, by their header: a file of some kilobytes can unfold to
+    gigabytes. As given, the size from which on Pillow warns; it opens no WebP or TIFF of twice as many."""
     log_every: int = pydantic.Field(default=20, gt=0)
     """Steps between two lines of metrics."""
     checkpoint_every: int = pydantic.Field(default=1, gt=0)

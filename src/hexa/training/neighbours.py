@@ -78,7 +78,7 @@ class KnnMonitor:
         source, most = self.source, self.config.max_images
         order = torch.randperm(len(source), generator=self.stream.child("train").generator())
         if source.split != "test" and "test" in source.splits():
-            test = open_source(source.name, "test")
+            test = open_source(source.name, "test", source.max_image_pixels)
             if test.classes is not None:
                 other = torch.randperm(len(test), generator=self.stream.child("test").generator())
                 return Subset(source, order[:most].numpy()), Subset(test, other[:most].numpy())

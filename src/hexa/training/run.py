@@ -104,7 +104,8 @@ def _run(
     experiment: Experiment, folder: Path, console: Console | None, machine: Machine, resumed: bool, notes: list[str]
 ) -> None:
     trackers.check(experiment.training.tracker)
-    source = open_source(experiment.data, None if "#" in experiment.data else "train")
+    split = None if "#" in experiment.data else "train"
+    source = open_source(experiment.data, split, experiment.training.max_image_pixels)
     setting = setting_of(experiment, len(source))
     if console is not None:  # before the images are read, which may take a while
         console.print(one_line(_headline(experiment, source, machine, folder, resumed)))

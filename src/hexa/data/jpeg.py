@@ -1,0 +1,51 @@
+"""What a JPEG's header says, read without a decoder: some microseconds, where PIL takes fifty to open a file."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+BEGINNING = b"\xff\xd8\xff"
+#: The marks of frames that libjpeg decodes, of other segments that may come before an image, and of its first scan.
+_FRAMES = frozenset((0xC0, 0xC1, 0xC2, 0xC9, 0xCA))
+_PROGRESSIVE = frozenset((0xC2, 0xCA))
+_OTHERS = frozenset((0xC4, 0xCC, 0xDB, 0xDD, *range(0xE0, 0xF0), 0xFE))
+_SCAN = 0xDA
+_MOST_SEGMENTS = 1000
+
+
+class Frame(NamedTuple):
+    """The size of an image, in any format. scans: whether it is a JPEG that may be stored in several scans."""
+
+    height: int
+    width: int
+    channels: int
+    scans: bool
+
+
+def frame_of(data: bytes) -> Frame | None:
+    """The frame of a JPEG of 8 bits whose segments follow each other as they should; None for any other file.
+
+    A header like that has one meaning, so that what is checked here is what a decoder will see.
+    """
+    if not data.startswith(BEGINNING):
+        return None
+    at, height, width, channels, progressive = 2, 0, 0, 0, False
+    try:
+        for _ in range(_MOST_SEGMENTS):
+            mark, kind, length = struct.unpack_from(">BBH", data, at)
+            if mark != 0xFF or length < 2:
+                return None
+            if kind in _FRAMES and not channels:
+                bits, height, width, channels = struct.unpack_from(">BHHB", data, at + 4)
+                progressive = kind in _PROGRESSIVE
+                if bits != 8:
+                    return None
+            elif kind == _SCAN:
+                return Frame(height, width, channels, scans=progressive or data[at + 4] < channels)
+            elif kind not in _OTHERS:
+                return None
+            at += 2 + length
+    except (struct.error, IndexError):
+        pass
+    return None
