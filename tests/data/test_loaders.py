@@ -25,6 +25,7 @@ from hexa.data.crops import cut_crops
 from hexa.data.loaders import PretrainLoader, evaluation_batches
 from hexa.data.view_config import ViewsConfig
 from hexa.data.views import Views, evaluation_transform
+from hexa.data.workers import WorkerEnded
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from tests.torture.harness import forked
@@ -382,6 +383,20 @@ def test_signals_to_the_whole_group_leave_workers_alone_and_closing_ends_them(tm
     loader.close()
     assert not any(worker.is_alive() for worker in workers)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []).isdisjoint({signal.SIGINT, signal.SIGTERM})
+
+
+def test_a_worker_that_dies_is_noticed_where_it_is_awaited_and_nowhere_else(tmp_path: Path) -> None:
+    """torch would raise it in the middle of whatever this process does, such as writing a checkpoint."""
+    before = set(multiprocessing.active_children())
+    loader = _loader(_photographs(tmp_path / "photographs", 50), num_workers=1)
+    batches = loader.epoch(0)
+    next(batches)
+    (worker,) = set(multiprocessing.active_children()) - before
+    worker.kill()
+    worker.join()
+    with pytest.raises(WorkerEnded, match="a process that decodes images ended"):
+        list(batches)
+    loader.close()
 
 
 def test_a_forgotten_loader_ends_its_workers(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import signal
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -162,6 +163,8 @@ class Items(Iterator[Any]):
             collate_fn=_as_it_is,
             pin_memory=device.type == "cuda",
             prefetch_factor=4,
+            # whatever Python's default is: what follows is inherited, and workers end once their parent is killed
+            multiprocessing_context="fork" if sys.platform == "linux" else None,
         )
         # Ctrl-C goes to every process of the terminal, and a scheduler's SIGTERM to every process of the job. Workers
         # inherit the blocked signals and so see neither: this process finishes its step, saves, and ends them.
