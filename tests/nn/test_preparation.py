@@ -159,6 +159,8 @@ def test_setting_what_was_assumed_is_no_deviation(tmp_path: Path) -> None:
         ({"size": 0}, "size must be a whole number of pixels from 1 to 4096, got 0"),
         ({"size": "60000"}, "size must be a whole number of pixels from 1 to 4096"),
         ({"size": "big"}, "size must be a number, got 'big'"),
+        ({"size": True}, "size must be a number, got True"),
+        ({"size": float("inf")}, "size must be a number, got inf"),
         ({"size": 15}, "size 15: the network can't take images of it"),
         ({"crop": 2}, r"crop must be a share of the image from 0\.1 to 1, got 2"),
         ({"interpolation": "nearest"}, "interpolation must be one of bilinear, bicubic, got 'nearest'"),

@@ -15,9 +15,12 @@ from hexa import fields, recipes
 from hexa.complaints import complaint
 from hexa.config import UserError, choices
 from hexa.core import HardExampleConfig, MethodConfig
-from hexa.evaluation import COMMON, _check_common
-from hexa.evaluation.protocol import protocols
+from hexa.evaluation import COMMON
+from hexa.evaluation.protocol import check_common, protocols
 from hexa.experiment import Experiment, override
+from hexa.nn import preparation
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.pretrained import random_backbone
 from hexa.runtime.parsing import from_option
 from hexa.training.assembly import Machine, build_method, build_objective, setting_of
 from tests.torture.harness import Tally, forked
@@ -156,7 +159,10 @@ def of_protocols(every: int) -> Tries:
     for place, value in itertools.product(range(5), NASTY):
         common: list[Any] = [None, "auto", None, 256, True]
         common[place] = from_option(value)
-        yield f"option {place} of all protocols, {value[:30]!r}", partial(_check_common, *common)
+        yield f"option {place} of all protocols, {value[:30]!r}", partial(check_common, *common)
+    backbone = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8)
+    for name, value in itertools.product(preparation.NAMES, NASTY):
+        yield f"--{name} {value[:30]!r}", partial(backbone.prepared, **{name: value})
 
 
 def test_fields_are_taken_or_refused_in_one_line(tally: Tally) -> None:

@@ -115,6 +115,8 @@ def of_timm(name: str) -> Preparation:
 def _read(name: str, value: object) -> Any:
     """A value as it may come from a command line: 0.5 and 0.5,0.5,0.5 and [0.5, 0.5, 0.5] for mean and std."""
     try:
+        if isinstance(value, bool):
+            raise TypeError
         if name in ("mean", "std"):
             parts = value.strip("[]() ").split(",") if isinstance(value, str) else value
             several = [parts] if isinstance(parts, int | float) else list(cast(Any, parts))
@@ -123,7 +125,7 @@ def _read(name: str, value: object) -> Any:
         if name == "size":
             return int(cast(Any, value))
         return float(cast(Any, value)) if name == "crop" else value
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         kind = {"mean": "three numbers, one a channel", "std": "three numbers, one a channel"}.get(name, "a number")
         raise UserError(f"{name} must be {kind}, got {value!r}") from None
 
