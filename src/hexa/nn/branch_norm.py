@@ -143,7 +143,7 @@ class _GroupedNorm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, rows: list[int], eps: float) -> tuple[Tensor, ...]:
         y = torch.empty_like(x)
         means, invstds, counts = [], [], []
-        for part, out in zip(x.split(rows), y.split(rows), strict=True):
+        for part, out in zip(torch.split(x, rows), torch.split(y, rows), strict=True):
             normed, mean, invstd = torch.native_batch_norm(part, weight, bias, None, None, True, 0.0, eps)
             out.copy_(normed)
             means.append(mean)
@@ -168,9 +168,9 @@ class _GroupedNorm(torch.autograd.Function):
         wanted = [bool(w) for w in ctx.needs_input_grad[:3]]
         dy = gradients[0]
         dx = torch.empty_like(x) if wanted[0] else None
-        dx_parts = dx.split(rows) if dx is not None else [None] * len(rows)
+        dx_parts = torch.split(dx, rows) if dx is not None else [None] * len(rows)
         dweight, dbias = None, None
-        for g, (part, dpart, out) in enumerate(zip(x.split(rows), dy.split(rows), dx_parts, strict=True)):
+        for g, (part, dpart, out) in enumerate(zip(torch.split(x, rows), torch.split(dy, rows), dx_parts, strict=True)):
             dx_g, dw_g, db_g = torch.ops.aten.native_batch_norm_backward(
                 dpart, part, weight, None, None, mean[g], invstd[g], True, ctx.eps, wanted
             )

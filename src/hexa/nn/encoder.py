@@ -122,12 +122,12 @@ def _by_run(crops: list[Tensor], sizes: list[int]) -> Tensor:
     """Crops [B, …] joined to [V·B, …]: all crops of the first run of images, then all of the next."""
     if len(sizes) == 1:
         return crops[0] if len(crops) == 1 else torch.cat(crops)
-    return torch.cat([part for run in zip(*(crop.split(sizes) for crop in crops), strict=True) for part in run])
+    return torch.cat([part for run in zip(*(torch.split(crop, sizes) for crop in crops), strict=True) for part in run])
 
 
 def _runs(rows: Tensor, sizes: list[int], crops: int) -> tuple[Tensor, ...]:
     """The rows of each run of images, which has all its crops together."""
-    return rows.split([crops * size for size in sizes])
+    return torch.split(rows, [crops * size for size in sizes])
 
 
 def unit(projection: Tensor) -> Tensor:
