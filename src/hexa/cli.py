@@ -278,7 +278,9 @@ def _run(arguments: list[str]) -> int:
 
     from hexa import fields
     from hexa.config import UserError, nearest
+    from hexa.runtime.cores import limit_threads
 
+    limit_threads()  # before torch is imported
     if not name.startswith("-") and name not in parsers:
         raise UserError(f"unknown command '{name}'; {nearest(name, parsers)}")
 

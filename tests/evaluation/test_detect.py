@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import torch
 from PIL import Image
 
 from hexa.config import UserError
-from hexa.evaluation import detect, detection_training, evaluate
+from hexa.evaluation import detect, detection_scoring, evaluate
 from hexa.evaluation.detect import PROTOCOL
 from hexa.evaluation.detection_training import Training
 from hexa.evaluation.protocol import Task
@@ -77,7 +79,7 @@ def squares(folder: Path, year: str = "VOC2007", lists: tuple[str, ...] = ("trai
 def weights_of(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
     """Filled with the detector's state at the end of every training to come."""
     seen: list[dict[str, torch.Tensor]] = []
-    find = detection_training.find
+    find = detection_scoring.find
 
     def watched(task: Task, detector: Any, *rest: Any) -> Any:
         seen.append({name: value.clone() for name, value in detector.state_dict().items()})
@@ -123,16 +125,93 @@ def test_a_stopped_one_goes_on_bit_for_bit(
     assert not list((tmp_path / "cache" / "detect").iterdir()), "nothing is left once there is a result"
 
 
-@pytest.mark.parametrize(("label", "saved"), [("detecting", True), ("training the detector", False)])
-def test_ctrl_c_says_that_the_state_is_kept_only_where_it_is(tmp_path: Path, label: str, saved: bool) -> None:
-    def stop(said: str, done: int, total: int) -> None:
-        if (said, done) == (label, 2):
-            raise KeyboardInterrupt
+@pytest.mark.parametrize(
+    ("label", "stop", "raised", "next_done"),
+    [
+        ("statistics of batch-norms", signal.SIGTERM, Interrupted, 5),
+        ("statistics of batch-norms", KeyboardInterrupt, KeyboardInterrupt, 3),
+        ("detecting", signal.SIGINT, Interrupted, 5),
+        ("detecting", KeyboardInterrupt, Interrupted, 3),
+        ("detecting", MemoryError, MemoryError, 3),
+    ],
+)
+def test_after_learning_too_it_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: str, stop: Any, raised: Any, next_done: int
+) -> None:
+    """Asked to stop after three batches or images, it finishes and keeps the fourth; else it goes on from a state."""
+    monkeypatch.setattr(detection_scoring, "_CHUNK", 2)
+    data, options = squares(tmp_path), {**TINY, "precise_bn": 6}
+    (tmp_path / "VOCdevkit" / "VOC2007" / "JPEGImages" / "test001.jpg").write_bytes(b"broken")
+    seen = weights_of(monkeypatch)
+    whole = evaluate("detect", NETWORK, data, **options)
 
-    with pytest.raises(Interrupted if saved else KeyboardInterrupt) as caught:
-        evaluate("detect", NETWORK, squares(tmp_path), progress=stop, **TINY)
-    assert str(caught.value).endswith("at step 6, which is saved; go on with: the same command") == saved
-    assert bool(list((tmp_path / "cache" / "detect").glob("*/step-*6.pt"))) == saved
+    def end(what: str, done: int, total: int) -> None:
+        if (what, done) == (label, 3):
+            if isinstance(stop, signal.Signals):
+                signal.raise_signal(stop)
+            else:
+                raise stop
+
+    with pytest.raises(raised) as caught:
+        evaluate("detect", NETWORK, data, progress=end, **options)
+    assert (raised is not Interrupted) or str(caught.value).endswith("which is saved; go on with: the same command")
+    done: list[tuple[str, int]] = []
+    again = evaluate("detect", NETWORK, data, progress=lambda what, n, total: done.append((what, n)), **options)
+    assert done[0] == (label, next_done)
+    assert (again["metrics"], again["details"]) == (whole["metrics"], whole["details"])
+    assert any("1 of 8 images" in note for note in again["notes"])
+    assert all(torch.equal(value, seen[-1][name]) for name, value in seen[0].items())
+    assert not list((tmp_path / "cache" / "detect").iterdir())
+
+
+def test_other_images_or_a_damaged_part_are_looked_at_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(detection_scoring, "_CHUNK", 2)
+    data = squares(tmp_path)
+    whole = evaluate("detect", NETWORK, data, **TINY)
+    done: list[tuple[str, int]] = []
+
+    def watch(what: str, number: int, total: int) -> None:
+        done.append((what, number))
+        if (what, number) == ("detecting", 7):
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        evaluate("detect", NETWORK, data, progress=watch, **TINY)
+    with pytest.raises(MemoryError):
+        evaluate("detect", NETWORK, data, progress=watch, **{**TINY, "test_shorter_side": 48})
+    parts = sorted((tmp_path / "cache" / "detect").glob("*/found-*/step-*4.pt"))
+    assert len(parts) == 2
+    for part in parts:
+        part.write_bytes(part.read_bytes()[:-100])
+    done.clear()
+    again = evaluate("detect", NETWORK, data, progress=lambda what, n, total: done.append((what, n)), **TINY)
+    assert done[0] == ("detecting", 3)
+    assert "looked at again" in capsys.readouterr().err
+    assert (again["metrics"], again["details"]) == (whole["metrics"], whole["details"])
+
+
+def test_a_state_that_cannot_be_written_costs_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = squares(tmp_path)
+    whole = evaluate("detect", NETWORK, data, **TINY)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "step-00000002.pt")
+
+    monkeypatch.setattr("hexa.runtime.checkpoints.save", full)
+    assert evaluate("detect", NETWORK, data, **TINY)["metrics"] == whole["metrics"]
+    assert capsys.readouterr().err.count("not kept") == 1
+
+    def stop(what: str, done: int, total: int) -> None:
+        if (what, done) == ("training the detector", 3):
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted) as caught:
+        evaluate("detect", NETWORK, data, progress=stop, **TINY)
+    assert "saved" not in str(caught.value)
 
 
 def test_killed_at_any_time_it_goes_on_from_the_last_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,17 +299,17 @@ def test_batch_norms_take_the_means_over_further_batches(tmp_path: Path, monkeyp
     inputs: list[torch.Tensor] = []
     recalibrate = Training._recalibrate
 
-    def watched(self: Training, items: Any) -> None:
+    def watched(self: Training, item: Any) -> None:
         kept.append(self)
         first = next(m for m in self.detector.modules() if isinstance(m, torch.nn.BatchNorm2d))
         handle = first.register_forward_pre_hook(lambda _, given: inputs.append(given[0].detach().clone()))
-        recalibrate(self, items)
+        recalibrate(self, item)
         handle.remove()
 
     monkeypatch.setattr(Training, "_recalibrate", watched)
     evaluate("detect", NETWORK, squares(tmp_path), **{**TINY, "iterations": 2, "precise_bn": 3})
     first = next(m for m in kept[0].detector.modules() if isinstance(m, torch.nn.BatchNorm2d))
-    assert len(inputs) == 3
+    assert (len(kept), len(inputs)) == (3, 3)
     assert first.momentum == 0.1
     torch.testing.assert_close(first.running_mean, torch.stack([x.mean((0, 2, 3)) for x in inputs]).mean(0))
     torch.testing.assert_close(first.running_var, torch.stack([x.var((0, 2, 3)) for x in inputs]).mean(0))

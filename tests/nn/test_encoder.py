@@ -8,6 +8,7 @@ from torch import nn
 
 from hexa.core import Setting
 from hexa.nn.backbones import NetworkConfig, build
+from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import Encoder, normalized_head
 from hexa.nn.normalize import Normalize
 
@@ -36,15 +37,20 @@ def test_one_backbone_pass_a_size_and_one_head_pass_in_crop_major_order() -> Non
     torch.testing.assert_close(found, twin.head(torch.cat(rows)).view(5, 4, 6))
 
 
-@pytest.mark.parametrize("batch", [8, 9])
-def test_with_groups_every_run_of_images_is_a_world_of_its_own(batch: int) -> None:
-    views = crops(batch, 12, 12, 8)
-    together = encoder(2).multi_crop(views)
-    halves = [tuple(view.tensor_split(2)[part] for view in views) for part in (0, 1)]
-    apart = torch.cat([encoder().multi_crop(half) for half in halves], 1)
-    if batch % 2 == 0:
-        torch.testing.assert_close(together, apart)
-    assert together.shape == apart.shape == (3, batch, 6)
+@pytest.mark.parametrize(("batch", "groups"), [(8, 2), (9, 2), (10, 4), (7, 3), (5, 4), (3, 4), (1, 2)])
+def test_with_groups_every_run_of_images_is_a_world_of_its_own(batch: int, groups: int) -> None:
+    """Also where the batch is not divided evenly: the first runs have one image more (tensor_split)."""
+    views, made = crops(batch, 12, 12, 8, 8, 8), encoder(groups)
+    with use_branch(made, images=batch):
+        together = made.multi_crop(views)
+    runs = min(groups, batch)
+    parts = [tuple(view.tensor_split(runs)[part] for view in views) for part in range(runs)]
+    alone = [encoder() for _ in parts]
+    apart = torch.cat([one.multi_crop(part) for one, part in zip(alone, parts, strict=True)], 1)
+    torch.testing.assert_close(together, apart)
+    for name, value in made.named_buffers():
+        if "running" in name and "aux" not in name:
+            torch.testing.assert_close(value, torch.stack([dict(one.named_buffers())[name] for one in alone]).mean(0))
 
 
 def test_compiling_reaches_several_crops() -> None:

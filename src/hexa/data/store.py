@@ -12,6 +12,7 @@ from torch import Tensor
 from hexa.config import UserError
 from hexa.data import decode as decoding
 from hexa.data.source import ArraySource, Source
+from hexa.runtime.cores import usable_cores
 
 Progress = Callable[[int, int], None]
 _BLOCK = 256
@@ -120,5 +121,4 @@ def describe_problems(source: Source, problems: Mapping[int, str], most: int = 1
 
 def available_cores() -> int:
     """The cores this process may use, its share if several processes were started on this machine."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -37,13 +37,13 @@ from hexa.data.voc_boxes import boxes_of, fingerprint_of_boxes
 from hexa.evaluation.average_precision import Values
 from hexa.evaluation.detection_images import Joined, TrainingBatches, batches
 from hexa.evaluation.detection_precision import OVERLAPS, RULES, precisions
-from hexa.evaluation.detection_training import Schedule, Training, find
+from hexa.evaluation.detection_scoring import find
+from hexa.evaluation.detection_training import Schedule, State, Training
 from hexa.evaluation.detector import Detector, Layout
 from hexa.evaluation.features import Subset
 from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed
 from hexa.runtime.alone import alone
 from hexa.runtime.random import Stream, global_draws
-from hexa.runtime.signals import Interrupted
 
 
 class DetectOptions(Config):
@@ -128,15 +128,16 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     schedule = Schedule(**used.model_dump(include=fields))
     folder = _state_folder(task, fit, boxes, used) if task.cached else None
     with _one_at_a_time(folder):
-        training = Training(task, detector, data, schedule, folder)
+        state = State(folder)
+        training = Training(task, detector, data, schedule, state)
         try:
             training.run()
-            found = find(task, detector, task.test, used.test_shorter_side, used.longest_side)
+            found = find(task, detector, task.test, used.test_shorter_side, used.longest_side, state)
         except KeyboardInterrupt:
-            if training.iteration < iterations:  # in a hurry, and not saved
+            if not training.done:  # in a hurry, and not saved
                 raise
-            raise Interrupted(signal.SIGINT, iterations, None, "the same command" if folder else None) from None
-        training.forget()
+            raise state.interrupted(signal.SIGINT, training.iteration) from None
+        state.forget()
 
     seen = [truth[position] for position in found]
     tables = {rule: 100 * precisions(list(found.values()), seen, task.num_classes, rule) for rule in RULES}

@@ -1,10 +1,10 @@
-"""Training of a detector that goes on where it was stopped, and the objects it then finds."""
+"""Training of a detector that goes on where it was stopped."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,16 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hexa.config import UserError
-from hexa.data import Source
 from hexa.data.store import check_problems
 from hexa.data.workers import Items, choose_workers
-from hexa.evaluation.detection_images import TestImages, TrainingBatches, scaled
+from hexa.evaluation.detection_images import TrainingBatches
 from hexa.evaluation.detector import Detector, Objects
 from hexa.evaluation.protocol import Task
 from hexa.runtime import checkpoints
+from hexa.runtime.files import describe, sweep
 from hexa.runtime.random import global_draws
 from hexa.runtime.signals import Interrupted, Interrupts
+from hexa.runtime.turns import turns
 
 
 @dataclass(frozen=True)
@@ -46,54 +47,88 @@ class Schedule:
         return float(self.learning_rate * factor * (risen + (1 - risen) / 1000))
 
 
+class State:
+    """The folder that keeps what was done until there is a result; None keeps nothing.
+
+    One that cannot be written costs no work: a line says so, and nothing more is kept.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = self._home = folder
+        if folder is not None:
+            sweep(folder)
+
+    def below(self, name: str) -> State:
+        """A folder in it."""
+        return State(None if self.folder is None else self.folder / name)
+
+    def save(self, step: int, content: dict[str, Any], keep: int = 2) -> None:
+        """As checkpoints do."""
+        if self.folder is None:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            checkpoints.save(self.folder, step, content, keep)
+        except OSError as error:
+            say(f"{describe(error)}: what is done from here on is not kept")
+            self.folder = None
+
+    def interrupted(self, number: int, step: int) -> Interrupted:
+        """What to raise after a signal, once everything is saved."""
+        return Interrupted(number, step, None, None if self.folder is None else "the same command")
+
+    def forget(self) -> None:
+        """Remove it, since nobody needs it once there is a result."""
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+
 class Training:
-    """A detector, what it learns from, and the folder that keeps its state (None: nothing is kept).
+    """A detector, what it learns from, and where its state is kept.
 
     Draws depend on the stream and the iteration alone, so that the state is the detector's and the optimizer's.
+    After the iterations that learn come those that recalibrate batch-norms; `total` counts both.
     problems: photographs that could not be read. curve: the loss, fifty times in all. resumed: the iteration that an
     earlier attempt had come to.
     """
 
-    def __init__(
-        self, task: Task, detector: Detector, data: TrainingBatches, schedule: Schedule, folder: Path | None
-    ) -> None:
-        self.task, self.detector, self.data, self.schedule, self.folder = task, detector, data, schedule, folder
+    def __init__(self, task: Task, detector: Detector, data: TrainingBatches, schedule: Schedule, state: State) -> None:
+        self.task, self.detector, self.data, self.schedule, self.state = task, detector, data, schedule, state
         self.optimizer = _optimizer(detector, schedule)
         self.problems: dict[int, str] = {}
         self.curve: list[dict[str, float]] = []
         self.iteration = 0
+        self.total = schedule.iterations + (schedule.precise_bn if self._norms() else 0)
         self._stream = data.stream.child("sampling")
         self._restore()
         self.resumed = self.iteration
 
     def run(self) -> None:
         """Train to the end. Raises Interrupted after a signal, the state being saved, and UserError for a bad loss."""
-        schedule, task = self.schedule, self.task
-        numbers = range(self.iteration, schedule.iterations + schedule.precise_bn)
-        items = Items(self.data, numbers, task.device, choose_workers(task.num_workers, task.device))
-        try:
-            with Interrupts(_say) as interrupts:
-                while self.iteration < schedule.iterations:
+        device, learns = self.task.device, self.schedule.iterations
+        items = Items(
+            self.data, range(self.iteration, self.total), device, choose_workers(self.task.num_workers, device)
+        )
+        with closing(items), Interrupts(say) as interrupts, turns(device) as offer_cores:
+            while not self.done:
+                if self.iteration < learns:
                     self._step(next(items))
-                    stop = interrupts.noticed()
-                    if self.iteration % schedule.save_every == 0 or stop or self._last:
-                        self._save()
-                    if stop:
-                        go_on = "the same command" if self.folder is not None else None
-                        raise Interrupted(stop, self.iteration, None, go_on)
-                    task.report("training the detector", self.iteration, schedule.iterations)
-            self._recalibrate(items)
-        finally:
-            items.close()
-
-    def forget(self) -> None:
-        """Remove the stored state, which nobody needs once there is a result."""
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+                    said = ("training the detector", self.iteration, learns)
+                else:
+                    self._recalibrate(next(items))
+                    said = ("statistics of batch-norms", self.iteration - learns, self.schedule.precise_bn)
+                ends = self.done or self.iteration == learns
+                if self.iteration % self.schedule.save_every == 0 or ends or interrupts.received:
+                    self._save()
+                if interrupts.received:
+                    raise self.state.interrupted(interrupts.received, self.iteration)
+                offer_cores()
+                self.task.report(*said)
 
     @property
-    def _last(self) -> bool:
-        return self.iteration == self.schedule.iterations
+    def done(self) -> bool:
+        """Whether the detector has learnt and its batch-norms are recalibrated."""
+        return self.iteration >= self.total
 
     def _step(self, item: Any) -> None:
         images, objects = self._given(item)
@@ -106,7 +141,7 @@ class Training:
             total = torch.stack(list(losses.values())).sum()
             if not bool(total.isfinite()):
                 bad = ", ".join(name for name, value in losses.items() if not bool(value.isfinite()))
-                self.forget()  # it would come to the same
+                self.state.forget()  # it would come to the same
                 raise UserError(
                     f"detect: {bad} is not finite at iteration {self.iteration} and learning rate {rate:g}; take a "
                     "lower learning_rate, or a clip_norm of 1"
@@ -130,37 +165,40 @@ class Training:
         return [image.to(device, non_blocking=True) for image in images], moved
 
     @torch.no_grad()
-    def _recalibrate(self, items: Iterator[Any]) -> None:
+    def _recalibrate(self, item: Any) -> None:
         """Precise batch-norm: statistics are the means of those of further batches, at the final weights."""
-        norms = [m for m in self.detector.train().modules() if isinstance(m, _BatchNorm) and m.training]
+        number = self.iteration - self.schedule.iterations
+        norms = self._norms()
         momenta = [norm.momentum for norm in norms]
-        if not norms or not self.schedule.precise_bn:
-            return
         for norm in norms:
-            norm.reset_running_stats()
             norm.momentum = None  # to torch, a cumulative mean
-        for number in range(self.schedule.precise_bn):
-            with global_draws(self._stream.child("precise", number), self.task.device):
-                self.detector(*self._given(next(items)))
-            self.task.report("statistics of batch-norms", number + 1, self.schedule.precise_bn)
+            if number == 0:
+                norm.reset_running_stats()
+        with global_draws(self._stream.child("precise", number), self.task.device):
+            self.detector(*self._given(item))
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
+        self.iteration += 1
+
+    def _norms(self) -> list[_BatchNorm]:
+        return [m for m in self.detector.train().modules() if isinstance(m, _BatchNorm) and m.training]
 
     def _save(self) -> None:
-        if self.folder is not None:
-            state = {"detector": self.detector.state_dict(), "optimizer": self.optimizer.state_dict()}
-            checkpoints.save(self.folder, self.iteration, {**state, "curve": self.curve})
+        learnt = {"detector": self.detector.state_dict(), "optimizer": self.optimizer.state_dict()}
+        self.state.save(self.iteration, {**learnt, "curve": self.curve, "problems": self.problems})
 
     def _restore(self) -> None:
-        found = None if self.folder is None else checkpoints.newest_good(self.folder, _say, self.task.device)
+        folder = self.state.folder
+        found = None if folder is None else checkpoints.newest_good(folder, say, self.task.device)
         if found is not None:
             state = found[1]
             self.detector.load_state_dict(state["detector"])
             self.optimizer.load_state_dict(state["optimizer"])
-            self.iteration, self.curve = state["step"], state["curve"]
+            self.iteration, self.curve, self.problems = state["step"], state["curve"], state["problems"]
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """A line for whoever watches."""
     print(f"hexa: {line}", file=sys.stderr)
 
 
@@ -174,32 +212,3 @@ def _optimizer(detector: nn.Module, schedule: Schedule) -> torch.optim.Optimizer
         {"params": [p for p in learning if id(p) in norms], "weight_decay": 0.0},
     ]
     return torch.optim.SGD([group for group in groups if group["params"]], schedule.learning_rate, momentum=0.9)
-
-
-@torch.no_grad()
-def find(task: Task, detector: Detector, source: Source, shorter: int, longest: int) -> dict[int, Objects]:
-    """The objects found in each image that can be read, by its position, on the CPU, in pixels of the photograph."""
-    detector.eval()
-    found: dict[int, Objects] = {}
-    problems: dict[int, str] = {}
-    items = Items(
-        TestImages(source, shorter, longest),
-        range(len(source)),
-        task.device,
-        choose_workers(task.num_workers, task.device),
-    )
-    try:
-        for position in range(len(source)):
-            image, size, problem = next(items)
-            if image is None:
-                problems[position] = problem
-                check_problems(source, problems, 0.01)
-                continue
-            objects = {name: value.cpu() for name, value in detector([image.to(task.device)])[0].items()}
-            found[position] = {**objects, "boxes": scaled(objects["boxes"], image.shape[1:], size)}
-            task.report("detecting", position + 1, len(source))
-    finally:
-        items.close()
-    if problems:
-        task.notes.append(f"{len(problems)} of {len(source)} images of {source!r} could not be read")
-    return found

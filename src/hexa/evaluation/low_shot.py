@@ -94,7 +94,8 @@ def run(task: Task, options: LowShotOptions) -> Outcome:
     for i, k in enumerate(shots):
         for draw in range(options.draws):
             fits = _fits(fit, k, draw, options, task.seed)
-            solved = in_parallel(task, f"fitting SVMs, {k} shots, draw {draw + 1}", linear_svm.fit, fits)
+            label = f"fitting SVMs, {k} shots, draw {draw + 1}"
+            solved = in_parallel(task, label, linear_svm.fit, fits, together=len(options.costs))
             for number, (weights, _) in enumerate(solved):
                 column, cost = divmod(number, len(options.costs))
                 found[i, draw, column, cost] = scored(weights, test, column, options)

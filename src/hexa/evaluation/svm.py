@@ -83,16 +83,20 @@ def scored(weights: Array, test: Images, column: int, settings: SVMSettings) -> 
     return 100 * average_precision(linear_svm.decisions(test.features, weights)[kept], labels[kept] == 1)
 
 
-def in_parallel(task: Task, label: str, work: Callable[..., Any], jobs: Sequence[Iterable[Any]]) -> list[Any]:
+def in_parallel(
+    task: Task, label: str, work: Callable[..., Any], jobs: Sequence[Iterable[Any]], together: int = 1
+) -> list[Any]:
     """[work(*job) for each job], several at once in processes of their own: LIBLINEAR's random numbers are global.
 
-    `work` is best a function of a module without torch, which takes seconds to import.
+    `work` is best a function of a module without torch, which takes seconds to import. together: so many jobs in a row,
+    longer and shorter ones, are reported when all are done, so that time left can be told from time taken.
     """
     done: list[Any] = []
     pool = Parallel(n_jobs=max(1, min(cpu_count(), len(jobs))), return_as="generator")
     for result in pool(delayed(work)(*job) for job in jobs):
         done.append(result)
-        task.report(label, len(done), len(jobs))
+        if len(done) % together == 0:
+            task.report(label, len(done), len(jobs))
     return done
 
 
@@ -111,10 +115,13 @@ def run(task: Task, options: SVMOptions) -> Outcome:
         if rare:
             remedy = f"give one cost (--costs 0.5), or {options.folds} images and more of each class"
             raise UserError(f"{options.folds} folds need as many positives; too few are of {_named(rare)}; {remedy}")
-        jobs = [(fit.features, mask, cost, options.folds, *how) for mask in positive for cost in options.costs]
-        values = in_parallel(task, "choosing costs", linear_svm.cross_validated, jobs)
-        best = np.reshape(values, (task.num_classes, len(options.costs))).argmax(1)
-        costs = [options.costs[number] for number in best]
+        # large costs take longest: first, so that no process waits long for the last job of a class
+        order = np.argsort(options.costs)[::-1]
+        jobs = [(fit.features, mask, options.costs[n], options.folds, *how) for mask in positive for n in order]
+        values = in_parallel(task, "choosing costs", linear_svm.cross_validated, jobs, together=len(order))
+        table = np.empty((task.num_classes, len(order)))
+        table[:, order] = np.reshape(values, table.shape)
+        costs = [options.costs[number] for number in table.argmax(1)]
     fits = [(fit.features, mask, cost, *how) for mask, cost in zip(positive, costs, strict=True)]
     solved = in_parallel(task, "fitting SVMs", linear_svm.fit, fits)
     precisions = {

@@ -18,6 +18,7 @@ from hexa.evaluation.protocol import Task, topk_accuracy
 from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
+from hexa.runtime.turns import turns
 
 Curve = list[dict[str, float]]
 
@@ -66,19 +67,21 @@ def tune(task: Task, fit: Source, test: Source, plan: Plan, stream: Stream, labe
     images_of.notes.extend(slow_statistics(backbone, total))
     curve: Curve = []
     try:
-        for epoch in range(plan.epochs):
-            for group, rate in zip(optimizer.param_groups, start, strict=True):
-                group["lr"] = rate * plan.share_of_rate(epoch)
-            backbone.train()
-            for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
-                with precisions.autocast(task.precision, task.device):
-                    features = backbone(images.contiguous(memory_format=torch.channels_last)).float()
-                optimizer.zero_grad()
-                F.cross_entropy(head(features), labels).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                task.report(label, step, total)
-            if (epoch + 1) % score_every == 0 or epoch + 1 == plan.epochs:
-                curve.append({"epoch": epoch + 1, **_score(task, backbone, head, test)})
+        with turns(task.device) as offer_cores:
+            for epoch in range(plan.epochs):
+                for group, rate in zip(optimizer.param_groups, start, strict=True):
+                    group["lr"] = rate * plan.share_of_rate(epoch)
+                backbone.train()
+                for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
+                    with precisions.autocast(task.precision, task.device):
+                        features = backbone(images.contiguous(memory_format=torch.channels_last)).float()
+                    optimizer.zero_grad()
+                    F.cross_entropy(head(features), labels).backward()  # type: ignore[no-untyped-call]
+                    optimizer.step()
+                    offer_cores()
+                    task.report(label, step, total)
+                if (epoch + 1) % score_every == 0 or epoch + 1 == plan.epochs:
+                    curve.append({"epoch": epoch + 1, **_score(task, backbone, head, test)})
     finally:
         images_of.close()
     return Tuned(curve, images_of.notes, images_of.batch_size)

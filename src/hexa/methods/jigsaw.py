@@ -119,7 +119,7 @@ class Jigsaw(Method):
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         (puzzle,) = crops
         cut = tiles.cut(puzzle, self.config.puzzle.grid)
-        return self.encoder.project((cut,), branch, together=False)
+        return self.encoder.project((cut,), branch, together=False, images=len(puzzle))
 
     def directions(self, embedding: Tensor) -> None:
         return None

@@ -92,7 +92,7 @@ class PIRL(Method):
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         rows = [self.encoder.embed(crops[:1], branch)[0]]
         for puzzle in crops[1:]:
-            with use_branch(self.encoder, branch.name, branch.training, branch.update):
+            with use_branch(self.encoder, branch.name, branch.training, branch.update, len(puzzle)):
                 features = self.encoder.features(tiles.cut(puzzle, self.config.puzzle.grid))
             rows.append(unit(self.puzzle_head(features)))
         return torch.stack(rows)

@@ -31,16 +31,24 @@ def groups_here(groups: int) -> int:
     return max(1, groups // processes.world_size())
 
 
+def run_sizes(images: int, groups: int) -> list[int]:
+    """Images of each run, as many as there are groups; the first ones have one more where it does not come out even."""
+    least, more = divmod(images, groups)
+    return [least + 1] * more + [least] * (groups - more)
+
+
 class _Switch:
     """Which branch the batch-norms of one network use now; shared by all of them, so that switching costs nothing.
 
-    apart: processes see different groups, so that their running statistics have to be averaged.
+    images: those that a pass is of, each with as many rows; 0 if each row is one. apart: processes see different
+    groups, so that their running statistics have to be averaged.
     """
 
     def __init__(self, apart: bool) -> None:
         self.name = "main"
         self.training = True
         self.update = True
+        self.images = 0
         self.apart = apart
 
 
@@ -97,9 +105,11 @@ class BranchBatchNorm(nn.Module):
         return y if self.act is None else self.act(y)
 
     def _grouped(self, x: Tensor, chosen: Any, update: bool) -> Tensor:
-        """Each group is normalised on its own; no group is smaller than two images."""
-        groups = min(self.groups, len(x) // 2)
-        y, mean, var = _GroupedNorm.apply(x, chosen.weight, chosen.bias, groups, self.eps)
+        """Each group is normalised on its own. None has fewer than two rows, nor a part of an image's."""
+        images = self.switch.images or len(x)
+        sizes = run_sizes(images, min(self.groups, images, len(x) // 2))
+        rows = [len(x) // images * size for size in sizes]
+        y, mean, var = _GroupedNorm.apply(x, chosen.weight, chosen.bias, rows, self.eps)
         if update:
             self._follow(chosen, mean, var)
         return y  # type: ignore[no-any-return]
@@ -130,10 +140,10 @@ class _GroupedNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, rows: list[int], eps: float) -> tuple[Tensor, ...]:
         y = torch.empty_like(x)
         means, invstds, counts = [], [], []
-        for part, out in zip(x.tensor_split(groups), y.tensor_split(groups), strict=True):
+        for part, out in zip(torch.split(x, rows), torch.split(y, rows), strict=True):
             normed, mean, invstd = torch.native_batch_norm(part, weight, bias, None, None, True, 0.0, eps)
             out.copy_(normed)
             means.append(mean)
@@ -141,7 +151,7 @@ class _GroupedNorm(torch.autograd.Function):
             counts.append(part.numel() // part.shape[1])
         mean, invstd = torch.stack(means), torch.stack(invstds)
         ctx.save_for_backward(x, weight, mean, invstd)
-        ctx.eps = eps
+        ctx.rows, ctx.eps = rows, eps
         var = invstd.pow(-2) - eps
         if counts[0] == counts[-1]:  # as a number, so that nothing is copied to the device
             var = var * (counts[0] / (counts[0] - 1))
@@ -154,15 +164,13 @@ class _GroupedNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, invstd = ctx.saved_tensors
-        groups = len(mean)
+        rows: list[int] = ctx.rows
         wanted = [bool(w) for w in ctx.needs_input_grad[:3]]
         dy = gradients[0]
         dx = torch.empty_like(x) if wanted[0] else None
-        dx_parts = dx.tensor_split(groups) if dx is not None else [None] * groups
+        dx_parts = torch.split(dx, rows) if dx is not None else [None] * len(rows)
         dweight, dbias = None, None
-        for g, (part, dpart, out) in enumerate(
-            zip(x.tensor_split(groups), dy.tensor_split(groups), dx_parts, strict=True)
-        ):
+        for g, (part, dpart, out) in enumerate(zip(torch.split(x, rows), torch.split(dy, rows), dx_parts, strict=True)):
             dx_g, dw_g, db_g = torch.ops.aten.native_batch_norm_backward(
                 dpart, part, weight, None, None, mean[g], invstd[g], True, ctx.eps, wanted
             )
@@ -213,9 +221,12 @@ def convert(network: nn.Module, branches: Iterable[str] = ("main", "aux"), group
 
 
 @contextmanager
-def use_branch(network: nn.Module, name: str = "main", training: bool = True, update: bool = True) -> Iterator[None]:
+def use_branch(
+    network: nn.Module, name: str = "main", training: bool = True, update: bool = True, images: int = 0
+) -> Iterator[None]:
     """Send what runs inside through the batch-norms of one branch; restored on the way out, whatever happens.
 
+    images: of what goes through, if an image has several rows (crops, tiles), ordered by runs of images.
     training: normalise with batch statistics. update: let the passes move the running statistics; where processes see
     different groups, all of them then get the mean over all groups, as one process would have it (a collective).
     A network without batch-norm (a ViT) has one branch only, so nothing happens.
@@ -224,14 +235,14 @@ def use_branch(network: nn.Module, name: str = "main", training: bool = True, up
     if switch is None:
         yield
         return
-    before = switch.name, switch.training, switch.update
-    switch.name, switch.training, switch.update = name, training, update
+    before = switch.name, switch.training, switch.update, switch.images
+    switch.name, switch.training, switch.update, switch.images = name, training, update, images
     try:
         yield
         if switch.apart and training and update and network.training:
             _average_statistics(network, name)
     finally:
-        switch.name, switch.training, switch.update = before
+        switch.name, switch.training, switch.update, switch.images = before
 
 
 def _average_statistics(network: nn.Module, branch: str) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hexa.nn.branch_norm import convert, groups_here, use_branch
+from hexa.nn.branch_norm import convert, groups_here, run_sizes, use_branch
 from hexa.nn.momentum import twin_of
 from hexa.nn.normalize import Normalize
 
@@ -68,13 +68,13 @@ class Encoder(nn.Module):
         convert(twin, ("main",), bn_groups)
         return cls.branched(backbone, head, setting, bn_groups), twin
 
-    def project(self, crops: tuple[Tensor, ...], through: Pass, together: bool = True) -> Tensor:
+    def project(self, crops: tuple[Tensor, ...], through: Pass, together: bool = True, images: int = 0) -> Tensor:
         """V crops [B, 3, S_v, S_v] in [0, 1] -> projections [V, B, D].
 
         together: crops of one size in one pass, else each in one of its own, so that the statistics of one view do not
-        enter another's.
+        enter another's. Each may be the tiles of `images` then, [B·T, …], image after image.
         """
-        with use_branch(self, through.name, through.training, through.update):
+        with use_branch(self, through.name, through.training, through.update, images or len(crops[0])):
             return self.multi_crop(crops) if together else torch.stack([self(crop) for crop in crops])
 
     def embed(self, crops: tuple[Tensor, ...], through: Pass, together: bool = True) -> Tensor:
@@ -104,33 +104,30 @@ class Encoder(nn.Module):
         run holds the same images in every crop.
         """
         count, batch = len(crops), len(crops[0])
-        groups = max(1, min(self.groups, batch))
+        sizes = run_sizes(batch, max(1, min(self.groups, batch)))
         features = []
         for _, same in itertools.groupby(crops, key=lambda crop: crop.shape[-1]):
-            together = _by_run(list(same), groups)
-            features.append(self.features(together))
-        if groups > 1:  # from (size, run, crop, image) to (run, crop, image), the order in which the head sees rows
-            runs = [torch.tensor_split(f, _borders(batch, groups, len(f) // batch)) for f in features]
+            features.append(self.features(_by_run(list(same), sizes)))
+        if len(sizes) > 1:  # from (size, run, crop, image) to (run, crop, image), the order in which the head sees rows
+            runs = [_runs(found, sizes, len(found) // batch) for found in features]
             features = [part for run in zip(*runs, strict=True) for part in run]
         rows = self.head(torch.cat(features))
-        if groups == 1:
+        if len(sizes) == 1:
             every: Tensor = rows.view(count, batch, -1)
             return every
-        parts = torch.tensor_split(rows, _borders(batch, groups, count))
-        return torch.cat([part.view(count, -1, rows.shape[-1]) for part in parts], 1)
+        return torch.cat([part.view(count, -1, rows.shape[-1]) for part in _runs(rows, sizes, count)], 1)
 
 
-def _by_run(crops: list[Tensor], groups: int) -> Tensor:
+def _by_run(crops: list[Tensor], sizes: list[int]) -> Tensor:
     """Crops [B, …] joined to [V·B, …]: all crops of the first run of images, then all of the next."""
-    if groups == 1:
+    if len(sizes) == 1:
         return crops[0] if len(crops) == 1 else torch.cat(crops)
-    return torch.cat([part for run in zip(*(c.tensor_split(groups) for c in crops), strict=True) for part in run])
+    return torch.cat([part for run in zip(*(torch.split(crop, sizes) for crop in crops), strict=True) for part in run])
 
 
-def _borders(batch: int, groups: int, crops: int) -> list[int]:
-    """Where the runs of images end when each comes with all its crops."""
-    sizes = [len(part) * crops for part in torch.arange(batch).tensor_split(groups)]
-    return list(itertools.accumulate(sizes))[:-1]
+def _runs(rows: Tensor, sizes: list[int], crops: int) -> tuple[Tensor, ...]:
+    """The rows of each run of images, which has all its crops together."""
+    return torch.split(rows, [crops * size for size in sizes])
 
 
 def unit(projection: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from hexa.runtime.cores import crowding, usable_cores
 from hexa.runtime.packages import install, version
 
 REQUIRED = (
@@ -78,13 +79,17 @@ def _packages() -> Iterator[Finding]:
 def _processor() -> Iterator[Finding]:
     import torch
 
-    cores, threads = usable_cores(), torch.get_num_threads()
-    found = f"{_processor_name()}, {cores} usable cores, torch uses {threads} threads"
+    cores, threads, there = usable_cores(), torch.get_num_threads(), os.cpu_count() or 1
+    found = f"{_processor_name()}, {cores} usable cores{f' of {there}' * (cores < there)}, torch uses {threads} threads"
+    crowded = crowding(threads)
     if threads > cores:
         remedy = f"more threads than cores slow each other down: set OMP_NUM_THREADS={cores}"
         yield Finding("processor", "warning", found, remedy)
+    elif crowded is not None:
+        yield Finding("processor", "warning", f"{found}; {crowded[0]}", crowded[1])
     elif threads < cores and "OMP_NUM_THREADS" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Finding("processor", "warning", found, "OMP_NUM_THREADS leaves cores idle; unset it")
+        remedy = "OMP_NUM_THREADS leaves cores idle; unset it, unless several trainings are to share them"
+        yield Finding("processor", "warning", found, remedy)
     else:
         yield Finding("processor", "ok", found)
     yield _works(torch.device("cpu"))
@@ -184,13 +189,6 @@ def _storage(folder: Path) -> Iterator[Finding]:
         small = size < _GIB // 4
         found = f"{size / _GIB:.2f} GiB"
         yield Finding("shared memory", "warning" if small else "ok", found, remedy if small else "")
-
-
-def usable_cores() -> int:
-    """The processor cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _processor_name() -> str:

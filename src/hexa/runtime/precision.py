@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from hexa.config import UserError
-from hexa.runtime.processes import local_rank
+from hexa.runtime import processes
+from hexa.runtime.cores import crowding
 
 Precision = Literal["auto", "fp32", "bf16"]
 
@@ -28,13 +29,21 @@ def pick_device(name: str = "auto") -> torch.device:
             "device 'cuda' is not there; `hexa doctor` says what this machine has, auto or cpu runs anywhere"
         )
     if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", local_rank())
+        device = torch.device("cuda", processes.local_rank())
     if device.type == "cuda" and device.index >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         raise UserError(
             f"device '{device}' is not there: {count} GPUs are seen; start at most {count} processes on a machine"
         )
     return device
+
+
+def crowded(device: torch.device) -> list[str]:
+    """A line on others that use the cores that this process computes on, and on what to do, if that is so."""
+    if device.type != "cpu" or processes.world_size() > 1:
+        return []
+    found = crowding(torch.get_num_threads())
+    return [] if found is None else [f"this machine is busy, {found[0]}; {found[1]}"]
 
 
 def has_native_bf16(device: torch.device) -> bool:

@@ -20,6 +20,7 @@ from hexa.nn.branch_norm import plain_state_dict
 from hexa.reporting import scores
 from hexa.reporting.runs import flatten, read_run
 from hexa.runtime import checkpoints, processes
+from hexa.runtime import precision as precisions
 from hexa.runtime.console import Console
 from hexa.runtime.output import one_line
 from hexa.runtime.progress import Reporter
@@ -111,7 +112,7 @@ def _run(
         console.print(one_line(_headline(experiment, source, machine, folder, resumed)))
     method = build_method(experiment, setting, machine)
     if console is not None:
-        for note in [*method.notes(), *branch_notes(method, setting)]:
+        for note in [*precisions.crowded(machine.device), *method.notes(), *branch_notes(method, setting)]:
             console.print(one_line(note))
     loader = _loader(experiment, source, machine)
     trainer = _trainer(experiment, source, method, loader, machine, folder)

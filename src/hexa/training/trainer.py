@@ -16,6 +16,7 @@ from hexa.core import Batch, Objective
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.progress import Reporter
 from hexa.runtime.signals import Interrupted, Interrupts
+from hexa.runtime.turns import turns
 from hexa.training.clock import Clock
 from hexa.training.journal import Journal
 from hexa.training.looking import Looking
@@ -71,7 +72,7 @@ class Trainer:
     def run(self) -> None:
         """Train to the end from wherever the state stands."""
         method = self.objective.method
-        with self._interrupts:
+        with self._interrupts, turns(self.device) as offer_cores:
             self._clock.start(self.seconds)
             self._monitor_if_due(self.journal.there)
             while self.step < self.total_steps:
@@ -82,6 +83,7 @@ class Trainer:
                 for batch in self.loader.epoch(epoch, start):
                     self._train_step(self._prepared(batch))
                     self._after_step()
+                    offer_cores()
                 self._list_problems()
 
     def _start_epoch(self, epoch: int) -> None:

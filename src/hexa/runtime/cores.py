@@ -1,0 +1,88 @@
+"""The processor's cores: how many this process may use, and how many others are using. Without torch."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+
+def allowed_cores() -> list[int]:
+    """The numbers of the cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def usable_cores() -> int:
+    """How many those are, or what a container's share of their time amounts to if that is less."""
+    return max(1, math.ceil(min([len(allowed_cores()), *_quotas()])))
+
+
+def limit_threads() -> None:
+    """Have OpenMP, if it is yet to be loaded, start no more threads than `usable_cores`: it does not see a container's
+    share, and threads that have used it up stand still. What the user set stays.
+    """
+    if usable_cores() < len(allowed_cores()):
+        os.environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
+
+
+def crowding(threads: int, seconds: float = 0.2) -> tuple[str, str] | None:
+    """What others use, found by looking for so many seconds, and what to do; None if these threads have their cores."""
+    used = _used_by_others(seconds)
+    free = len(allowed_cores()) - used
+    if threads <= max(1.0, free + 0.5):
+        return None
+    return (
+        f"other processes use {used:.1f} of {len(allowed_cores())} cores",
+        f"{threads} threads wait for each other in every operation, and for a core all the time: "
+        f"OMP_NUM_THREADS={max(1, round(free))} can be many times as fast",
+    )
+
+
+def _used_by_others(seconds: float) -> float:
+    """Cores, a mean over so many seconds; 0 where the system does not tell."""
+    try:
+        before, own = _busy_seconds(), sum(os.times()[:2])
+        begin = time.monotonic()
+        time.sleep(seconds)
+        passed = time.monotonic() - begin
+        return max(0.0, (_busy_seconds() - before - (sum(os.times()[:2]) - own)) / passed)
+    except OSError:
+        return 0.0
+
+
+def _busy_seconds() -> float:
+    """Time that the cores this process may run on have spent on any process, or on other machines' (proc(5))."""
+    names = {f"cpu{number}" for number in allowed_cores()}
+    total = 0
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *times = line.split()
+        if name in names:
+            user, nice, system, _, _, irq, softirq, steal, *_ = map(int, times)
+            total += user + nice + system + irq + softirq + steal
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def _quotas(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[float]:
+    """Processor seconds a second that each control group around this process may use, of both versions of them."""
+    with suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers or "cpu" in controllers.split(","):
+                home = groups / "cpu" if controllers else groups
+                inside = home / path.lstrip("/")
+                yield from (_quota(folder) for folder in (inside, *inside.parents) if folder.is_relative_to(home))
+
+
+def _quota(folder: Path) -> float:
+    with suppress(OSError, ValueError):
+        quota, period = (folder / "cpu.max").read_text().split()
+        return int(quota) / int(period)  # or "max", which is no number
+    with suppress(OSError, ValueError):
+        quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    return math.inf
