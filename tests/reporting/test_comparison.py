@@ -60,6 +60,18 @@ def test_a_recipe_that_is_not_here_falls_back_on_the_file(make_run: MakeRun) -> 
     assert shlex.split(comparison.command(run))[3].endswith("a run/config.yaml")
 
 
+def test_a_command_to_be_copied_is_quoted_whole_and_runs_no_code_to_be_found(make_run: MakeRun, tmp_path: Path) -> None:
+    stranger = make_run("stranger", **{"x; touch sang #": 1, "data": "$(touch sang)"})
+    words = shlex.split(comparison.command(read_run(stranger)).replace("\\\n", " "))
+    assert "--x; touch sang #" in words
+    assert "$(touch sang)" in words
+    assert comparison.command(read_run(make_run("control", data="a\x1b[31m"))).startswith("hexa pretrain --config")
+    (tmp_path / "mine.py").write_text("open('sang', 'w')")
+    own = make_run("own", recipe=f"{tmp_path}/mine.py:f")
+    assert comparison.command(read_run(own)).startswith("hexa pretrain --config")
+    assert not list(tmp_path.glob("**/sang"))
+
+
 def test_facts_say_hard_examples_with_source_and_weight(make_run: MakeRun) -> None:
     hard = {
         "adversarial": {"kind": "adversarial", "weight": 1.0, "source": "std"},

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from hexa.config import UserError
+from hexa.experiment import override
 from hexa.reporting.report import report
 from tests.reporting.conftest import MakeRun, made_up_gallery
 
@@ -75,8 +76,8 @@ class Page(HTMLParser):
         return " ".join(data for tag, data in self.texts if tag not in ("style", "script"))
 
 
-def page_of(folders: list[Path], tmp_path: Path) -> Page:
-    return Page(report(folders, tmp_path / "out" / "report.html").read_text(encoding="utf-8"))
+def page_of(folders: list[Path], tmp_path: Path, data: str | None = None) -> Page:
+    return Page(report(folders, tmp_path / "out" / "report.html", data).read_text(encoding="utf-8"))
 
 
 def charts(page: Page) -> dict[str, list[str]]:
@@ -281,11 +282,61 @@ def test_reports_are_small(make_run: MakeRun, tmp_path: Path) -> None:
     assert report([make_run()], tmp_path / "x.html").stat().st_size < 300_000
 
 
-def test_a_report_makes_the_gallery_of_a_run_that_lacks_it(tmp_path: Path) -> None:
+def test_a_report_makes_the_gallery_of_a_run_that_lacks_it_of_images_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hexa.reporting import clusters, visualize
     from tests.reporting.test_visualize import a_run, tiny
 
     run = a_run(tmp_path / "run", tiny())
-    page = page_of([run], tmp_path)
+    opened: list[str] = []
+    for module in (visualize, clusters):
+        monkeypatch.setattr(
+            module, "open_source", lambda spec, *_, real=module.open_source: (opened.append(spec), real(spec))[1]
+        )
+    left_out: list[str] = []
+    report([run], tmp_path / "page.html", left_out=left_out)
+    assert left_out == ["pictures that run lacks are left out; --data SOURCE makes them"]
+    assert "No pictures: hexa report --data SOURCE makes them" in (tmp_path / "page.html").read_text()
+    assert not (run / "gallery.png").exists()
+    assert opened == []
+    page = page_of([run], tmp_path, "digits#test")
+    assert set(opened) == {"digits#test"}
     assert (run / "gallery.png").is_file()
-    assert "perturbation × 64" in page.text
+    assert "perturbation × " in page.text
     assert len(page.all("img")) == 3 * 8
+
+
+def test_a_run_that_remembers_its_images_is_shown_with_these_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hexa.reporting import visualize
+    from tests.reporting.test_visualize import a_run, tiny
+
+    run = a_run(tmp_path / "run", override(tiny(), {"method.name": "instdisc", "views.num_views": 1}))
+    monkeypatch.setattr(visualize, "_own_source", pytest.fail)
+    page = page_of([run], tmp_path, "digits#test")
+    assert "it remembers every image it was trained on; give these with --data" in page.text
+
+
+def test_links_out_of_a_run_are_not_followed(make_run: MakeRun, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("password: a-secret")
+    for name in ("config.yaml", "environment.json", "metrics.jsonl", "results.json", "gallery.png"):
+        folder = make_run(f"with {name}")
+        (folder / name).unlink()
+        (folder / name).symlink_to(tmp_path / "outside")
+        page = page_of([folder], tmp_path)
+        assert "link out of its folder" in page.text
+        assert "a-secret" not in page.text
+
+
+def test_a_page_of_very_long_journals_is_small(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run(epochs=2)
+    lines = [{"event": "train", "step": step, "epoch": step / 10, "loss": 1.5} for step in range(100, 120_000)]
+    lines += [{"event": "warning", "step": 1, "message": f"m{number}"} for number in range(500)]
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    page = page_of([folder], tmp_path)
+    assert "metrics.jsonl is long: of its lines of training one in 3 is shown" in page.text
+    assert "500 warnings, of which the first 100 are shown" in page.text
+    assert (tmp_path / "out" / "report.html").stat().st_size < 400_000

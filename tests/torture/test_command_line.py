@@ -138,7 +138,7 @@ def test_a_training_ends_as_ever(where: str, tmp_path: Path, tally: Tally) -> No
 
 # -- names ----------------------------------------------------------------------------------------------------------
 
-ODD = os.fsdecode(b"[/b] \xff\x1b[31m:smile:")
+ODD = os.fsdecode(b"[b] \xff\x1b[31m:smile:")
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_a_run_of_names_that_are_not_text(
         ended = survived(done.code, done.out, done.err, expected=2 if number == len(commands) - 1 else 0)
         tally.input("names that are not text", ended)
         assert ended, f"{arguments[0]}: {done.code} {done.out[-1000:]!a} {done.err[-3000:]!a}"
-    assert "[/b] \\udcff" in hexa(*commands[-1], cwd=tmp_path).err
+    assert "[b] \\udcff" in hexa(*commands[-1], cwd=tmp_path).err
     assert yaml.safe_load((run / "config.yaml").read_bytes())["data"] == data
     json.loads((run / "results.json").read_bytes())
     with np.load(tmp_path / f"{ODD}.npz") as arrays:

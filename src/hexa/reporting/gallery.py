@@ -223,7 +223,12 @@ def _cut(picture: Pixels, layout: dict[str, Any]) -> Gallery:
             raise ValueError("the layout does not fit the picture")
         columns.append(Column(str(title), np.stack(tiles), tuple(map(str, captions))))
     # tiles lie beside each other, so that together they have no more pixels than the picture
-    if not columns or not tops or len(columns) * len(tops) * (size * scale) ** 2 > picture.shape[0] * picture.shape[1]:
+    if (
+        size < 1
+        or not columns
+        or not tops
+        or len(columns) * len(tops) * (size * scale) ** 2 > picture.shape[0] * picture.shape[1]
+    ):
         raise ValueError("the layout does not fit the picture")
     return Gallery(tuple(columns))
 

@@ -221,7 +221,7 @@ def _parsed(lines: Iterable[bytes], every: int, problems: list[str]) -> Iterator
         else:
             broken.append(number)
     if every > 1:
-        problems.append(f"metrics.jsonl is long: every {every}th line of training is shown")
+        problems.append(f"metrics.jsonl is long: of its lines of training one in {every} is shown")
     if others > _MOST_LINES:
         problems.append(f"metrics.jsonl: {others - _MOST_LINES:,} lines left out, which are not of training")
     if broken:
