@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +103,17 @@ def test_another_network_is_refused(weights: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"), [("pixels:8", "cannot be trained further as pixels"), ("nowhere.pt", "nowhere.pt: no such")]
+    ("spec", "words"),
+    [
+        ("pixels:8", "cannot be trained further"),
+        ("python:antigravity:fly", "cannot be trained further"),
+        ("nowhere.pt", "nowhere.pt: no such"),
+    ],
 )
 def test_what_holds_no_weights_is_refused(spec: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         begun(spec)
+    assert "antigravity" not in sys.modules
 
 
 def test_other_fields_need_weights() -> None:
