@@ -25,24 +25,27 @@ def pretrain(
     data: str | None = None,
     epochs: int | None = None,
     out: str | Path | None = None,
+    start: str | Path | None = None,
     **fields: Any,
 ) -> Path:
     """Pre-train a backbone without labels and return the run folder.
 
     `recipe` is a name that `hexa recipes` lists, `file.py:function`, or an Experiment. `data` is a source such as
-    "digits" or "folder:photos"; `out` the run folder, "runs/RECIPE" if not given. Further fields of the experiment are
-    given by their dotted path: `pretrain("digits-moco-v2", **{"method.temperature": 0.1})`.
+    "digits" or "folder:photos"; `out` the run folder, "runs/RECIPE" if not given; `start` the weights to begin from, a
+    run, a file or "timm:NAME", whose network, normalisation and image size are taken over. Further fields of the
+    experiment are given by their dotted path: `pretrain("digits-moco-v2", **{"method.temperature": 0.1})`.
 
     Raises ValueError for a field, a source or a folder that does not serve, before anything is written.
     """
     from hexa.experiment import override
     from hexa.plugins import experiment_of, run_folder
+    from hexa.start import begin_from_weights
     from hexa.training.run import pretrain as train
 
     experiment = experiment_of(recipe) if isinstance(recipe, str) else recipe
-    changes = {"data": data, "epochs": epochs}
+    changes = {"data": data, "epochs": epochs, "start.weights": None if start is None else str(start)}
     changes = {name: value for name, value in changes.items() if value is not None} | fields
-    return train(override(experiment, changes), run_folder(experiment, out))
+    return train(begin_from_weights(override(experiment, changes), changes), run_folder(experiment, out))
 
 
 def load_backbone(spec: str | Path, **given: Unpack[Given]) -> Backbone:

@@ -313,6 +313,7 @@ def _experiment(given: argparse.Namespace, extra: Fields) -> Experiment:
         raise UserError("give either a recipe or --config FILE.yaml; `hexa recipes` lists the recipes")
     from hexa import fields, plugins
     from hexa.experiment import override
+    from hexa.start import begin_from_weights
 
     if given.config is not None:
         experiment = plugins.load(Path(given.config), _trust(given))
@@ -325,12 +326,13 @@ def _experiment(given: argparse.Namespace, extra: Fields) -> Experiment:
             changes[path] = value
     known = [field.path for field in fields.of_experiment(experiment)]
     fields.check_names(changes, known, getattr(given, "options", ()))
-    return override(experiment, changes)
+    return begin_from_weights(override(experiment, changes), changes)
 
 
 #: Declared options of `hexa pretrain` and the fields they stand for.
 _SHORT = {
     "data": "data",
+    "start": "start.weights",
     "epochs": "epochs",
     "device": "training.device",
     "precision": "training.precision",

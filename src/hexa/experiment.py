@@ -13,6 +13,7 @@ from hexa.config import Config, ConfigError, UserError, choices, choose, nearest
 from hexa.core import HardExampleConfig, MethodConfig, ObjectiveConfig
 from hexa.data.views import ViewsConfig
 from hexa.nn.backbones import NetworkConfig
+from hexa.nn.start import StartConfig
 from hexa.runtime import parsing
 from hexa.runtime.files import write_whole
 from hexa.training.config import TrainingConfig
@@ -35,6 +36,7 @@ class Experiment(Config):
     batch_size: int = pydantic.Field(gt=0)
     """Images a step over all processes."""
     network: NetworkConfig
+    start: StartConfig = StartConfig()
     views: ViewsConfig
     method: pydantic.SerializeAsAny[MethodConfig]
     hard_examples: dict[str, pydantic.SerializeAsAny[HardExampleConfig]] = {}

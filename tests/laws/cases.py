@@ -116,11 +116,12 @@ METHODS: dict[str, list[dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One method with some hard examples."""
+    """One method with some hard examples. kept: the backbone's batch-norm statistics are those it begins with."""
 
     method: str
     fields: dict[str, Any] = field(default_factory=dict)
     hard_examples: dict[str, dict[str, Any]] = field(default_factory=dict)
+    kept: bool = False
 
     def __str__(self) -> str:
         fields = ",".join(f"{k}={v}" for k, v in self.fields.items())
@@ -128,7 +129,7 @@ class Case:
             name + "".join(f",{k}={v}" for k, v in entry.items() if k != "kind")
             for name, entry in self.hard_examples.items()
         )
-        return f"{self.method}({fields})-{hard or 'plain'}"
+        return f"{self.method}({fields})-{hard or 'plain'}{'-kept' if self.kept else ''}"
 
     def build(self, dtype: torch.dtype = torch.float64, network: nn.Module | None = None, **fields: Any) -> Method:
         """The method in fp64 with seeded weights; `fields` override the case's."""
@@ -144,6 +145,7 @@ class Case:
             world_size=processes.world_size(),
             num_crops=len(CROPS.get(self.method, (SIZE, SIZE))),
             branches=tuple(branches),
+            keep_statistics=self.kept,
         )
         method = config.build(network, setting).to(dtype)
         method.start_epoch(0, CasePasses(self, dtype))
@@ -183,6 +185,7 @@ def all_cases() -> list[Case]:
             cases.append(Case(method, fields))
             both = Case(method, fields, {"adversarial": {}, "cutmix": {}})
             cases.append(both if both.fits else Case(method, fields, {"adversarial": {}}))
+        cases.append(replace(cases[-1], fields={}, kept=True))
         for kind in kinds:
             cases += [Case(method, {}, {kind: variant}) for variant in VARIANTS.get(kind, [{}])]
         mixed = {"kind": "cutmix", "source": "adversarial"}

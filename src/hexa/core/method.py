@@ -20,7 +20,8 @@ class Setting:
     """What a method must know of its surroundings to reserve everything it will remember.
 
     batch_size is global; num_crops counts the views of an image; branches are the names of all batch-norm sets that
-    some pass will use; epochs is how long the run is to be, for schedules of the method's own.
+    some pass will use; epochs is how long the run is to be, for schedules of the method's own. keep_statistics: the
+    backbone's batch-norms normalise by the running statistics they begin with, which stay as they are.
     """
 
     data_size: int
@@ -32,6 +33,7 @@ class Setting:
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     seed: int = 0
+    keep_statistics: bool = False
 
     @property
     def steps_per_epoch(self) -> int:

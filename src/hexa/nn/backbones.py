@@ -66,6 +66,10 @@ class SmallResNet(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, str]:
+        """How timm's tools tell the stages apart."""
+        return {"stem": r"^conv1|bn1", "blocks": r"^layer(\d+)"}
+
     def forward(self, images: Tensor) -> Tensor:
         x = self.relu(self.bn1(self.conv1(images)))
         for stage in range(self.num_stages):

@@ -65,6 +65,9 @@ class BranchBatchNorm(nn.Module):
     per GPU (split BN, REFERENCE §2.4). Fewer than processes are shared among consecutive ones (SyncBN).
     """
 
+    kept: bool = False
+    """Normalise by the running statistics in training too, and leave them as they are (`keep_statistics`)."""
+
     def __init__(self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: _Switch) -> None:
         super().__init__()
         assert plain.momentum is not None, "cumulative averages have no second set"
@@ -87,7 +90,7 @@ class BranchBatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         switch = self.switch
         chosen: Any = self if switch.name == "main" else getattr(self, switch.name)
-        if not (self.training and switch.training):
+        if self.kept or not (self.training and switch.training):
             mean, var = chosen.running_mean, chosen.running_var
             y = F.batch_norm(x, mean, var, chosen.weight, chosen.bias, False, 0.0, self.eps)
         elif self.part > 1:
@@ -130,7 +133,7 @@ class BranchBatchNorm(nn.Module):
 
     def extra_repr(self) -> str:
         branches = ["main", *dict(self.named_children())]
-        return f"{len(self.weight)}, groups={self.groups}, processes={self.part}, branches={branches}"
+        return f"{len(self.weight)}, groups={self.groups}, processes={self.part}, kept={self.kept}, branches={branches}"
 
 
 class _GroupedNorm(torch.autograd.Function):
@@ -220,6 +223,16 @@ def convert(network: nn.Module, branches: Iterable[str] = ("main", "aux"), group
     return replace(network)
 
 
+def keep_statistics(network: nn.Module) -> None:
+    """Have the batch-norms of a converted network normalise by the statistics they have, in every branch, for good.
+
+    Scale and shift still learn. Training passes then see the network that evaluation sees, and move no statistics.
+    """
+    for module in network.modules():
+        if isinstance(module, BranchBatchNorm):
+            module.kept = True
+
+
 @contextmanager
 def use_branch(
     network: nn.Module, name: str = "main", training: bool = True, update: bool = True, images: int = 0
@@ -250,7 +263,7 @@ def _average_statistics(network: nn.Module, branch: str) -> None:
 
     They are linear in the batch statistics, so this is what following the mean over all groups would have given.
     """
-    norms = [module for module in network.modules() if isinstance(module, BranchBatchNorm)]
+    norms = [module for module in network.modules() if isinstance(module, BranchBatchNorm) and not module.kept]
     sets: list[Any] = [norm if branch == "main" else getattr(norm, branch) for norm in norms]
     # .data, since torch's batch-norm keeps them for a backward to come, which in training uses neither
     processes.average([s.data for chosen in sets for s in (chosen.running_mean, chosen.running_var)])

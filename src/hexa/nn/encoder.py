@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hexa.nn.branch_norm import convert, groups_here, run_sizes, use_branch
+from hexa.nn.branch_norm import convert, groups_here, keep_statistics, run_sizes, use_branch
 from hexa.nn.momentum import twin_of
 from hexa.nn.normalize import Normalize
 
@@ -26,6 +26,8 @@ class Surroundings(Protocol):
     def std(self) -> Channels: ...
     @property
     def branches(self) -> Iterable[str]: ...
+    @property
+    def keep_statistics(self) -> bool: ...
 
 
 class Pass(Protocol):
@@ -56,7 +58,7 @@ class Encoder(nn.Module):
     def branched(cls, backbone: nn.Module, head: nn.Module, setting: Surroundings, bn_groups: int = 1) -> Encoder:
         """An encoder for `setting` whose batch-norms, the head's too, are those of `branch_norm.convert`."""
         made = cls(backbone, head, Normalize(setting.mean, setting.std), groups_here(bn_groups))
-        convert(made, setting.branches, bn_groups)
+        made._convert(setting, setting.branches, bn_groups)
         return made
 
     @classmethod
@@ -65,8 +67,13 @@ class Encoder(nn.Module):
     ) -> tuple[Encoder, Encoder]:
         """As `branched`, and its momentum twin: the same weights, main batch-norms alone, no gradient."""
         twin = twin_of(cls(backbone, head, Normalize(setting.mean, setting.std), groups_here(bn_groups)))
-        convert(twin, ("main",), bn_groups)
+        twin._convert(setting, ("main",), bn_groups)
         return cls.branched(backbone, head, setting, bn_groups), twin
+
+    def _convert(self, setting: Surroundings, branches: Iterable[str], bn_groups: int) -> None:
+        convert(self, branches, bn_groups)
+        if setting.keep_statistics:  # the head's, which are new, have none worth keeping
+            keep_statistics(self.backbone)
 
     def project(self, crops: tuple[Tensor, ...], through: Pass, together: bool = True, images: int = 0) -> Tensor:
         """V crops [B, 3, S_v, S_v] in [0, 1] -> projections [V, B, D].

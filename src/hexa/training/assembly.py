@@ -10,17 +10,19 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from hexa.config import ConfigError
 from hexa.core import STD, Method, Objective, Setting
 from hexa.data import Source
 from hexa.experiment import Experiment
-from hexa.nn import backbones
+from hexa.nn import backbones, start
 from hexa.nn.branch_norm import BranchBatchNorm
 from hexa.nn.encoder import Encoder
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
+from hexa.training.optimizers import Pace
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
         mean=experiment.network.mean,
         std=experiment.network.std,
         seed=experiment.seed,
+        keep_statistics=experiment.start.weights is not None and experiment.start.batch_norm == "keep",
     )
     experiment.method.check(setting)
     return setting
@@ -90,11 +93,17 @@ def _needed(experiment: Experiment) -> list[str]:
     return list(dict.fromkeys(needed))
 
 
-def build_method(experiment: Experiment, setting: Setting, machine: Machine) -> Method:
-    """The method with freshly drawn weights, which depend on the seed alone, on the device and in its memory format."""
+def build_method(experiment: Experiment, setting: Setting, machine: Machine, *, filled: bool = True) -> Method:
+    """The method as it is before training, on the device and in its memory format.
+
+    Weights are drawn from the seed alone. The backbone's are those of `start`, and with it those of its momentum twin
+    and further batch-norms; not `filled`, they are left as drawn, for a checkpoint to come.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Stream(experiment.seed).child("initial weights").integer())
-        method = experiment.method.build(backbones.build(experiment.network), setting)
+        begins = filled and experiment.start.weights is not None
+        network = start.begun(experiment.network, experiment.start) if begins else backbones.build(experiment.network)
+        method = experiment.method.build(network, setting)
     if experiment.training.channels_last:
         method = method.to(machine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     method = method.to(machine.device)
@@ -104,6 +113,17 @@ def build_method(experiment: Experiment, setting: Setting, machine: Machine) -> 
         for network in encoders or method.children():
             network.compile()
     return method
+
+
+def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]:
+    """How the parameters of a backbone learn that begins with weights; those that never do lose `requires_grad`."""
+    if config.weights is None:
+        return {}
+    rates = start.rates(method, config)
+    for parameter, rate in rates.items():
+        if not rate:
+            parameter.requires_grad_(False)
+    return {parameter: Pace(rate, config.freeze_backbone) for parameter, rate in rates.items()}
 
 
 def branch_notes(method: Method, setting: Setting) -> list[str]:
@@ -139,8 +159,9 @@ def fingerprint(experiment: Experiment, source: Source, *, former: bool = False)
     Fields at their defaults do not enter, so that a field that is new does not part a run from its checkpoints.
     former: as hexa 0.1 computed it, which knew image files by their names and sizes alone.
     """
-    others = {"training", "monitor", "recipe", "data"}
-    fields = experiment.model_dump(mode="json", exclude=others, exclude_defaults=True)
+    others = dict.fromkeys(("training", "monitor", "recipe", "data"), True)
+    # where the weights lie does not matter: their digest says what they are
+    fields = experiment.model_dump(mode="json", exclude={**others, "start": {"weights"}}, exclude_defaults=True)
     kinds = [experiment.method.name, *(hard.kind for hard in experiment.hard_examples.values())]
     images = (former and source.former_fingerprint) or source.fingerprint
     text = json.dumps([fields, kinds, images], sort_keys=True)

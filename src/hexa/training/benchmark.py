@@ -173,7 +173,7 @@ class _Bench:
         own = experiment.model_dump(mode="json")["hard_examples"]
         needed = override(experiment, {"hard_examples": own | widest, "objective.split": False})
         data_size = _BATCHES_OF_DATA * experiment.batch_size
-        self.method = build_method(needed, roomy_setting(needed, data_size), machine)
+        self.method = build_method(needed, roomy_setting(needed, data_size), machine, filled=False)
         self.optimizer = optimizers.build(
             self.method.parameters(), experiment.optimizer, experiment.batch_size, self.method.unscheduled()
         )

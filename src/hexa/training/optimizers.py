@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import pydantic
@@ -59,6 +61,14 @@ class OptimizerConfig(Config):
         return self.learning_rate * batch_size / self.base_batch_size
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How a parameter learns: at this share of the learning rate, from this epoch on."""
+
+    rate: float = 1.0
+    from_epoch: int = 0
+
+
 Groups = list[dict[str, Any]]
 
 
@@ -106,23 +116,36 @@ def build(
     config: OptimizerConfig,
     batch_size: int,
     unscheduled: Iterable[nn.Parameter] = (),
+    paces: Mapping[nn.Parameter, Pace] = MappingProxyType({}),
 ) -> torch.optim.Optimizer:
     """The optimizer of all parameters that require a gradient, at the rate for `batch_size` (global).
 
-    Groups have `scheduled`, whether their rate follows the schedule, and `decayed`. Parameters whose gradient is None
-    in a step are left as they are, not decayed (REFERENCE §10.16).
+    Groups have `scheduled`, whether their rate follows the schedule, `decayed`, and the `rate` and `from_epoch` of a
+    pace. Parameters whose gradient is None in a step are left as they are, not
+    decayed (REFERENCE §10.16).
     """
     fixed = {id(parameter) for parameter in unscheduled}
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    groups: dict[tuple[bool, bool, Pace], list[nn.Parameter]] = {}
     for parameter in parameters:
         if parameter.requires_grad:
             spared = config.name in _SPARE_VECTORS and parameter.ndim <= 1
-            groups.setdefault((id(parameter) not in fixed, spared), []).append(parameter)
+            pace = paces.get(parameter, Pace())
+            groups.setdefault((id(parameter) not in fixed, spared, pace), []).append(parameter)
     described = [
-        {"params": members, "scheduled": scheduled, "decayed": not spared} | ({"weight_decay": 0.0} if spared else {})
-        for (scheduled, spared), members in groups.items()
+        {"params": members, "scheduled": scheduled, "decayed": not spared}
+        | ({"rate": pace.rate, "from_epoch": pace.from_epoch} if pace != Pace() else {})
+        | ({"weight_decay": 0.0} if spared else {})
+        for (scheduled, spared, pace), members in groups.items()
     ]
     return _BUILDERS[config.name](described, config, config.scaled_learning_rate(batch_size))
+
+
+def thaw(optimizer: torch.optim.Optimizer, epoch: int) -> None:
+    """Have the parameters learn that do so in this epoch; the others get no gradient, and cost none."""
+    for group in optimizer.param_groups:
+        if "from_epoch" in group:
+            for parameter in group["params"]:
+                parameter.requires_grad_(epoch >= group["from_epoch"])
 
 
 @torch.no_grad()

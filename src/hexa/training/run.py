@@ -33,6 +33,7 @@ from hexa.training.assembly import (
     build_objective,
     fingerprint,
     kernels,
+    paces,
     setting_of,
 )
 from hexa.training.events import TensorBoard
@@ -110,8 +111,11 @@ def _run(
     setting = setting_of(experiment, len(source))
     if console is not None:  # before the images are read, which may take a while
         console.print(one_line(_headline(experiment, source, machine, folder, resumed)))
-    method = build_method(experiment, setting, machine)
+    stored = resumed and bool(checkpoints.checkpoints(folder / CHECKPOINTS))
+    method = build_method(experiment, setting, machine, filled=not stored)
     if console is not None:
+        if experiment.start.weights is not None:
+            console.print(one_line(_start_line(experiment)))
         for note in [*precisions.crowded(machine.device), *method.notes(), *branch_notes(method, setting)]:
             console.print(one_line(note))
     loader = _loader(experiment, source, machine)
@@ -138,7 +142,13 @@ def _trainer(
     knn = KnnMonitor.of(experiment, source, method, machine)
     trainer = Trainer(
         build_objective(experiment, method, machine),
-        optimizers.build(method.parameters(), experiment.optimizer, experiment.batch_size, method.unscheduled()),
+        optimizers.build(
+            method.parameters(),
+            experiment.optimizer,
+            experiment.batch_size,
+            method.unscheduled(),
+            paces(method, experiment.start),
+        ),
         loader,
         plan,
         machine.device,
@@ -243,6 +253,12 @@ def _headline(experiment: Experiment, source: Source, machine: Machine, folder: 
     return f"{experiment.recipe}: {experiment.method.name}{hard} on {source!r}, {length}, {where}, {out}"
 
 
+def _start_line(experiment: Experiment) -> str:
+    start, network = experiment.start, experiment.network
+    norms = "its batch-norm statistics kept" if start.batch_norm == "keep" else "batch-norm statistics following"
+    return f"starts from {start.weights}: {network.name} at {experiment.views.size} px, mean {network.mean}, {norms}"
+
+
 def _finish(experiment: Experiment, trainer: Trainer, folder: Path) -> None:
     """The trained backbone as a plain network."""
     from hexa.nn.layouts import owner
@@ -263,6 +279,8 @@ def _finish(experiment: Experiment, trainer: Trainer, folder: Path) -> None:
         "seed": experiment.seed,
         "data": experiment.data,
     }
+    if experiment.start.weights is not None:
+        info |= {"start": experiment.start.weights, "start_sha256": experiment.start.sha256}
     backbone = Backbone(
         network.eval(),
         mean=experiment.network.mean,

@@ -22,7 +22,7 @@ from hexa.training.journal import Journal
 from hexa.training.looking import Looking
 from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finite
 from hexa.training.monitor import Watch
-from hexa.training.optimizers import clip_each_gradient
+from hexa.training.optimizers import clip_each_gradient, thaw
 from hexa.training.plan import Loader, Plan, Prepared
 from hexa.training.schedules import learning_rate_share
 
@@ -78,6 +78,7 @@ class Trainer:
             while self.step < self.total_steps:
                 epoch, start = divmod(self.step, self.steps_per_epoch)
                 method.train()
+                thaw(self.optimizer, epoch)
                 if start == 0:
                     self._start_epoch(epoch)
                 for batch in self.loader.epoch(epoch, start):
@@ -122,7 +123,8 @@ class Trainer:
         learning_rate = self.learning_rate
         decay = self.plan.optimizer.weight_decay_at(self.step / self.total_steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate if group.get("scheduled", True) else self.plan.learning_rate
+            rate = learning_rate if group.get("scheduled", True) else self.plan.learning_rate
+            group["lr"] = rate * group.get("rate", 1.0)
             group["weight_decay"] = decay if group.get("decayed", True) else 0.0
         seen = StepFacts(wanted=self._logs(self.step + 1))
         losses: dict[str, Tensor] = {}

@@ -1,0 +1,143 @@
+"""Weights to begin from, and what keeps a good start good while it is trained further."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+from timm.layers import resample_abs_pos_embed
+from timm.models import group_parameters
+from torch import Tensor, nn
+
+from hexa.config import Config, UserError
+from hexa.nn import backbones
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.encoder import Encoder
+from hexa.nn.layouts import filled
+from hexa.nn.pretrained import WEIGHTS, Backbone, load_backbone
+
+#: A vision transformer's positions, [1, prefix tokens + h·w, D].
+_POSITIONS = "pos_embed"
+
+
+class StartConfig(Config):
+    """Weights that the backbone begins with, and how gently they are treated. The head begins with random ones."""
+
+    weights: str | None = None
+    """A run folder, a file in any layout that `hexa evaluate` reads, or timm:NAME; none draws weights from the seed.
+    They bring their network, normalisation and image size, unless these are given too."""
+    sha256: str | None = None
+    """SHA-256 of the weights' file (of their tensors where they are not a file). It is noted when the run begins, and
+    other weights under the same name are refused from then on."""
+    batch_norm: Literal["keep", "follow"] = "keep"
+    """keep: the backbone's batch-norms normalise by the statistics of the start, which stay as they are; follow: by
+    those of the batch, and their running statistics move to those of augmented views, as from random weights."""
+    freeze_backbone: int = pydantic.Field(default=0, ge=0)
+    """Epochs at the beginning in which the head learns alone."""
+    trainable_stages: int | None = pydantic.Field(default=None, gt=0)
+    """The last stages of the backbone that learn at all (a ViT's blocks are stages); none for the whole backbone."""
+    backbone_rate: float = pydantic.Field(default=1.0, gt=0, le=1)
+    """The learning rate of the backbone as a share of the head's."""
+    layer_decay: float = pydantic.Field(default=1.0, gt=0, le=1)
+    """Each stage of the backbone learns at this share of the rate of the stage above it."""
+
+    @pydantic.model_validator(mode="after")
+    def _only_with_weights(self) -> StartConfig:
+        given = [name for name, value in self if name != "weights" and value != type(self).model_fields[name].default]
+        if self.weights is None and given:
+            raise ValueError(f"{given[0]} has no effect without start.weights; name the weights to begin from")
+        return self
+
+
+def digest(weights: str, backbone: Backbone) -> str:
+    """`StartConfig.sha256` of the weights that `backbone` was read from."""
+    path = Path(weights)
+    if not path.exists() and "#" in path.name:
+        path = Path(weights.rpartition("#")[0])
+    if path.is_dir():
+        path = path / WEIGHTS
+    if path.is_file():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    return backbone.content_hash()
+
+
+def read(weights: str) -> Backbone:
+    """The backbone to begin from. Raises UserError for what holds no weights of a network that can be built again."""
+    if weights.startswith(("pixels:", "python:")):  # before it is read: a config.yaml from elsewhere must not run code
+        remedy = "save its state_dict, and name the timm network that has these tensors: FILE#NETWORK"
+        raise UserError(f"start.weights: {weights} cannot be trained further; {remedy}")
+    return load_backbone(weights)
+
+
+def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
+    """The network with the start's weights. Raises UserError that names what does not fit.
+
+    A ViT's positions are interpolated to the network's own grid.
+    """
+    assert config.weights is not None
+    backbone = read(config.weights)
+    found = digest(config.weights, backbone)
+    if config.sha256 not in (None, found):
+        raise UserError(
+            f"start.weights: {config.weights} has changed since this experiment was set up (SHA-256 {found}, not "
+            f"{config.sha256}); restore it, or begin a new experiment with --start"
+        )
+    state = dict(backbone.network.state_dict())
+    if _POSITIONS in state:
+        state[_POSITIONS] = _positions(backbones.outline(network), state[_POSITIONS])
+    return filled(network, state, f"start.weights {config.weights}", lambda tensors: None)
+
+
+def _positions(network: nn.Module, given: Tensor) -> Tensor:
+    grid = getattr(getattr(network, "patch_embed", None), "grid_size", None)
+    own = getattr(network, _POSITIONS, None)
+    if grid is None or own is None or own.shape == given.shape:
+        return given
+    prefix = 0 if getattr(network, "no_embed_class", False) else getattr(network, "num_prefix_tokens", 0)
+    resampled: Tensor = resample_abs_pos_embed(given, grid, num_prefix_tokens=prefix)
+    return resampled
+
+
+def stages(network: Any) -> dict[str, int]:
+    """The stage of every parameter by name, 0 next to the pixels: the stem, then stages or blocks, as timm groups them.
+
+    Raises UserError for a network that does not say what its stages are.
+    """
+    try:
+        found: dict[str, int] = group_parameters(network, network.group_matcher(coarse=True), reverse=True)
+    except (AttributeError, AssertionError):
+        raise UserError(
+            f"start: {type(network).__name__} does not say what its stages are; leave out start.layer_decay and "
+            "start.trainable_stages"
+        ) from None
+    ranks = {stage: rank for rank, stage in enumerate(sorted(set(found.values())))}
+    return {name: ranks[stage] for name, stage in found.items()}
+
+
+def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
+    """The share of the learning rate of each parameter of a method's backbones; of those that never learn, 0.
+
+    backbone_rate · layer_decay^(n − 1 − stage) for n stages. Momentum twins, which follow, are left out.
+    """
+    found: dict[nn.Parameter, float] = {}
+    by_stage = config.layer_decay < 1 or config.trainable_stages is not None
+    for backbone in _learning(method):
+        stage_of = stages(backbone) if by_stage else {}
+        last = max(stage_of.values(), default=0)
+        first = 0 if config.trainable_stages is None else last + 1 - config.trainable_stages
+        for name, parameter in backbone.named_parameters():
+            stage = stage_of.get(name, last)
+            rate = config.backbone_rate * config.layer_decay ** (last - stage)
+            found[parameter] = rate if stage >= first else 0.0
+    return found
+
+
+def _learning(method: nn.Module) -> Iterator[nn.Module]:
+    """The backbones of a method's encoders but for momentum twins."""
+    for module in method.modules():
+        if isinstance(module, Encoder) and any(p.requires_grad for p in module.backbone.parameters()):
+            yield module.backbone
