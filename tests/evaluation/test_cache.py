@@ -16,6 +16,7 @@ from hexa.config import UserError
 from hexa.evaluation import cache, evaluate
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import Backbone, random_backbone
+from hexa.runtime.alone import alone
 
 QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
@@ -101,6 +102,31 @@ def test_what_was_used_last_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [cache.load(name) is not None for name in "abc"] == [True, False, True]
     cache.store("large", torch.rand(1000, 100), positions)
     assert cache.load("large") is None
+
+
+def test_states_of_detectors_are_bounded_too_but_for_those_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One limit for both; each entry here is of 40 kB, and the limit of 100 kB."""
+    monkeypatch.setenv("HEXA_CACHE_GB", "0.0001")
+    rows, positions = torch.rand(100, 98), torch.arange(100)
+    states = {name: cache.state_folder(name) for name in ("oldest", "old", "new")}
+    for age, state in enumerate(states.values()):
+        (state / "found-1").mkdir(parents=True)
+        for file in (state / "step-00000002.pt", state / "found-1" / "step-00000003.pt"):
+            file.write_bytes(bytes(20_000))
+            os.utime(file, (age, age))
+        for folder in (state / "found-1", state):
+            os.utime(folder, (age, age))
+    with alone(cache.lock_of(states["oldest"]), "is in use"):
+        cache.store("features", rows, positions)
+        assert [state.exists() for state in states.values()] == [True, False, False]
+    assert cache.load("features") is not None
+    cache.trim()
+    assert states["oldest"].exists()
+    cache.store("more", rows, positions)
+    assert [cache.load(name) is not None for name in ("features", "more")] == [True, True]
+    assert not states["oldest"].exists()
+    monkeypatch.setenv("HEXA_CACHE_GB", "few")
+    assert "HEXA_CACHE_GB=few" in (cache.trim() or "")
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,6 +235,23 @@ def test_killed_at_any_time_it_goes_on_from_the_last_state(tmp_path: Path, monke
     assert not all(torch.equal(value, seen[2][name]) for name, value in seen[0].items())
 
 
+def test_states_of_others_make_room_and_its_own_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = squares(tmp_path)
+
+    def killed(label: str, done: int, total: int) -> None:
+        if done == 5:
+            raise MemoryError
+
+    for seed in (0, 1):
+        with pytest.raises(MemoryError):
+            evaluate("detect", NETWORK, data, progress=killed, seed=seed, **TINY)
+    assert len(list((tmp_path / "cache" / "detect").iterdir())) == 2
+    monkeypatch.setenv("HEXA_CACHE_GB", "0")
+    found = evaluate("detect", NETWORK, data, seed=1, **TINY)
+    assert "went on from iteration 4 of an earlier attempt" in found["notes"]
+    assert not list((tmp_path / "cache" / "detect").iterdir())
+
+
 def test_workers_do_not_change_it(tmp_path: Path) -> None:
     data = squares(tmp_path)
     alone, together = (evaluate("detect", NETWORK, data, **{**TINY, "num_workers": number}) for number in (0, 2))

@@ -1,10 +1,12 @@
-"""Features that were extracted once, kept under a hash of all that made them, for every protocol."""
+"""What evaluations keep: features that were extracted once, under a hash of all that made them, for every protocol, and
+the states of detectors that are not finished."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import os
+import shutil
 from pathlib import Path
 
 import safetensors
@@ -12,11 +14,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from hexa.config import reason
+from hexa.config import UserError, reason
 from hexa.data import Source
 from hexa.data.named import cache_folder
 from hexa.data.source import digest
 from hexa.evaluation.protocol import Task
+from hexa.runtime.alone import alone
 
 #: The cache holds at most so many GB; HEXA_CACHE_GB says otherwise. What was not used for longest goes first.
 _GIGABYTES = 20.0
@@ -60,7 +63,7 @@ def store(name: str, features: Tensor, positions: Tensor) -> str | None:
     try:
         folder = _folder()
         folder.mkdir(parents=True, exist_ok=True)
-        _make_room(folder, allowed - size)
+        _make_room(allowed - size)
         temporary = folder / f".{name}.{os.getpid()}.tmp"
         try:
             safetensors.torch.save_file({"features": features.contiguous(), "positions": positions}, temporary)
@@ -84,19 +87,58 @@ def _allowed_bytes() -> tuple[float, str | None]:
     return 1e9 * _GIGABYTES, f"HEXA_CACHE_GB={given} is not a number of GB from 0 on; {_GIGABYTES:g} are used"
 
 
-def _make_room(folder: Path, allowed: float) -> None:
-    """Delete what was not used for longest, files that a process left half written among it."""
-    stats = []
-    for path in folder.iterdir():
+def state_folder(name: str) -> Path:
+    """Where the state of a training is kept; whoever works there holds `lock_of` it."""
+    return _states() / name
+
+
+def lock_of(state: Path) -> Path:
+    """The lock of a state's folder."""
+    return cache_folder() / "locks" / state.name
+
+
+def trim() -> str | None:
+    """Make room as HEXA_CACHE_GB says. Returns what is wrong with it, if the default stands for it."""
+    allowed, problem = _allowed_bytes()
+    with contextlib.suppress(OSError, RuntimeError):
+        _make_room(allowed)
+    return problem
+
+
+def _make_room(allowed: float) -> None:
+    """Delete what was not used for longest, but for states that a process works at, until no more bytes are left.
+
+    Files that a process left half written are among it.
+    """
+    entries = []
+    for path in (path for folder in (_folder(), _states()) if folder.is_dir() for path in folder.iterdir()):
         with contextlib.suppress(OSError):  # another process made room
-            stats.append((path.stat(), path))
-    total = sum(stat.st_size for stat, _ in stats)
-    for stat, path in sorted(stats, key=lambda pair: pair[0].st_mtime):
+            stats = [one.stat() for one in (path, *path.rglob("*"))]
+            entries.append((max(stat.st_mtime for stat in stats), sum(stat.st_size for stat in stats), path))
+    total = sum(size for _, size, _ in entries)
+    for _, size, path in sorted(entries):
         if total <= allowed:
             return
-        path.unlink(missing_ok=True)
-        total -= stat.st_size
+        if path.parent == _folder():
+            path.unlink(missing_ok=True)
+        elif not _forgotten(path):
+            continue
+        total -= size
+
+
+def _forgotten(state: Path) -> bool:
+    """Whether a state could be deleted: nobody works there."""
+    try:
+        with alone(lock_of(state), "works there"):
+            shutil.rmtree(state, ignore_errors=True)
+    except UserError:
+        return False
+    return True
 
 
 def _folder() -> Path:
     return cache_folder() / "features"
+
+
+def _states() -> Path:
+    return cache_folder() / "detect"

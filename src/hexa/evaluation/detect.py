@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 
 from hexa.config import Config, UserError
 from hexa.data import Source
-from hexa.data.named import cache_folder
 from hexa.data.source import Boxes, digest
 from hexa.data.voc import VOCSource
 from hexa.data.voc_boxes import boxes_of, fingerprint_of_boxes
+from hexa.evaluation import cache
 from hexa.evaluation.average_precision import Values
 from hexa.evaluation.detection_images import Joined, TrainingBatches, batches
 from hexa.evaluation.detection_precision import OVERLAPS, RULES, precisions
@@ -128,6 +128,7 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     schedule = Schedule(**used.model_dump(include=fields))
     folder = _state_folder(task, fit, boxes, used) if task.cached else None
     with _one_at_a_time(folder):
+        task.notes.extend(filter(None, [cache.trim() if folder is not None else None]))
         state = State(folder)
         training = Training(task, detector, data, schedule, state)
         try:
@@ -182,17 +183,16 @@ def _state_folder(task: Task, fit: Source, boxes: Sequence[Boxes], used: DetectO
     made_by = (backbone.content_hash(), repr(backbone.network), str(backbone.mean), str(backbone.std))
     options = json.dumps(used.model_dump(mode="json", exclude={"save_every", "ap", "test_shorter_side"}))
     how = (options, str(task.seed), task.precision, task.device.type, str(task.class_names))
-    images = (fit.fingerprint, fingerprint_of_boxes(boxes), str(fit.max_image_pixels))
-    return cache_folder() / "detect" / digest(*made_by, *how, *images)
+    images = (fit.version(), fingerprint_of_boxes(boxes), str(fit.max_image_pixels))
+    return cache.state_folder(digest(*made_by, *how, *images))
 
 
 def _one_at_a_time(folder: Path | None) -> AbstractContextManager[None]:
     """Two equal commands would save into one folder, and the first to end would take it from the other."""
     if folder is None:
         return nullcontext()
-    return alone(
-        cache_folder() / "locks" / folder.name, "trains this detector already; wait for it, or give --cached false"
-    )
+    said = "trains this detector already; wait for it, or give --cached false"
+    return alone(cache.lock_of(folder), said, patience=1.0)  # who makes room in the cache holds it for a moment
 
 
 def _metrics(table: Values) -> dict[str, float]:

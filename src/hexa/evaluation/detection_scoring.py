@@ -47,11 +47,11 @@ class _Found:
     def keep(self) -> None:
         """Write what was found since the last time."""
 
-        def new(found: dict[int, object]) -> dict[int, object]:
-            return {position: found[position] for position in range(self._kept, self.seen) if position in found}
-
-        if self.seen > self._kept:
-            part = {"begin": self._kept, "objects": new({**self.objects}), "problems": new({**self.problems})}
+        new = range(self._kept, self.seen)
+        if new:
+            objects = {position: self.objects[position] for position in new if position in self.objects}
+            problems = {position: self.problems[position] for position in new if position in self.problems}
+            part = {"begin": self._kept, "objects": objects, "problems": problems}
             self._state.save(self.seen, part, keep=self.seen)
             self._kept = self.seen
 
@@ -65,7 +65,7 @@ def find(
     Raises Interrupted after a signal, what was found being kept below `state`.
     """
     detector.eval()
-    found = _Found(state.below(f"found-{digest(source.fingerprint, str(len(source)), str(shorter), str(longest))}"))
+    found = _Found(state.below(f"found-{digest(source.version(), str(len(source)), str(shorter), str(longest))}"))
     left = range(found.seen, len(source))
     workers = choose_workers(task.num_workers, task.device)
     with (
@@ -82,10 +82,11 @@ def find(
                 objects = {name: value.cpu() for name, value in detector([image.to(task.device)])[0].items()}
                 found.objects[position] = {**objects, "boxes": scaled(objects["boxes"], image.shape[1:], size)}
             found.seen = position + 1
-            if found.seen % _CHUNK == 0 or interrupts.received:
+            stop = interrupts.noticed()
+            if found.seen % _CHUNK == 0 or stop:
                 found.keep()
-            if interrupts.received:
-                raise state.interrupted(interrupts.received, found.seen)
+            if stop:
+                raise state.interrupted(stop, found.seen)
             offer_cores()
             task.report("detecting", found.seen, len(source))
     if found.problems:

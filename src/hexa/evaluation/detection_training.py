@@ -117,11 +117,11 @@ class Training:
                 else:
                     self._recalibrate(next(items))
                     said = ("statistics of batch-norms", self.iteration - learns, self.schedule.precise_bn)
-                ends = self.done or self.iteration == learns
-                if self.iteration % self.schedule.save_every == 0 or ends or interrupts.received:
+                ends, stop = self.done or self.iteration == learns, interrupts.noticed()
+                if self.iteration % self.schedule.save_every == 0 or ends or stop:
                     self._save()
-                if interrupts.received:
-                    raise self.state.interrupted(interrupts.received, self.iteration)
+                if stop:
+                    raise self.state.interrupted(stop, self.iteration)
                 offer_cores()
                 self.task.report(*said)
 
