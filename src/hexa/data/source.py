@@ -186,7 +186,7 @@ def choose_split(spec: str, split: str | None, there: Iterable[str]) -> str:
 
 
 def by_split(names: Iterable[str]) -> dict[str, str]:
-    """The split each of these names stands for, train and test first: {split: name}. Raises UserError for two of one."""
+    """The split each of these names stands for, train and test first: {split: name}. UserError for two of one."""
     found: dict[str, str] = {}
     for name in names:
         other = found.setdefault(SPLIT_NAMES.get(name.lower(), name), name)
