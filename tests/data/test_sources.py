@@ -120,6 +120,17 @@ def test_test_and_validation_are_two_splits(tmp_path: Path) -> None:
     assert _values(source) == [1]
 
 
+@pytest.mark.parametrize("kind", ["folder", "parquet"])
+def test_two_names_of_one_split_are_refused_and_not_one_of_them_left_out(tmp_path: Path, kind: str) -> None:
+    for number, name in enumerate(("train", "val", "validation")):
+        if kind == "folder":
+            write_image(tmp_path / name / "1.png", number)
+        else:
+            write_parquet(tmp_path / f"{name}.parquet", [number])
+    with pytest.raises(UserError, match="'val' and 'validation' beside each other both name one split"):
+        open_source(f"{kind}:{tmp_path}")
+
+
 def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
     for number, name in enumerate(("train", "aeroplane")):
         write_image(tmp_path / name / "1.png", number)

@@ -189,8 +189,12 @@ def choose_split(spec: str, split: str | None, there: Iterable[str]) -> str:
 
 
 def by_split(names: Iterable[str]) -> dict[str, str]:
-    """The split each of these names stands for, train and test first: {split: name}."""
-    found = {SPLIT_NAMES.get(name.lower(), name): name for name in sorted(names, reverse=True)}
+    """The split each of these names stands for, train and test first: {split: name}. UserError for two of one."""
+    found: dict[str, str] = {}
+    for name in names:
+        other = found.setdefault(SPLIT_NAMES.get(name.lower(), name), name)
+        if other != name:
+            raise UserError(f"'{other}' and '{name}' beside each other both name one split; rename or move one of them")
     if "val" in found and "test" not in found:
         found["test"] = found.pop("val")
     return dict(sorted(found.items(), key=lambda item: (item[0] != "train", item[0] != "test", item[0])))

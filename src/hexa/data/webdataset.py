@@ -28,7 +28,7 @@ _MOST_SHARDS = 100_000
 _MOST_READ = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """Where an image lies in a shard. problem: why its bytes are not to be found there."""
 
