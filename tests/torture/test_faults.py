@@ -111,7 +111,8 @@ def _step(folder: Path) -> int:
     return checkpoints.step_of(found[-1]) if found else 0
 
 
-@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 10))])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(10))
 def test_asked_to_stop_at_a_random_moment(tmp_path: Path, whole: Path, calls: int, number: int, tally: Tally) -> None:
     folder = tmp_path / "run"
     end = go_on(folder, Strike(ask, "", random.Random(number).randrange(1, calls)))
@@ -152,7 +153,20 @@ def test_a_full_disk(tmp_path: Path, whole: Path, name: str, tally: Tally) -> No
     assert left is None
 
 
-@pytest.mark.parametrize("many", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+def test_a_full_disk_when_a_result_is_stored(tmp_path: Path, whole: Path, tally: Tally) -> None:
+    folder = shutil.copytree(whole, tmp_path / "run")
+    words = ("evaluate", "knn", folder, "--data", "digits", "--device", "cpu")
+    stored = [struck(*words), struck(*words, strike=Strike(fill, "hexa.evaluation.results:append")), struck(*words)]
+    results = json.loads((folder / "results.json").read_text())
+    said = stored[1].complaint is None and "results.json" in stored[1].err
+    tally.fault("a full disk", said and len(results) == 2)
+    assert said, stored[1]
+    assert [end.code for end in stored] == [0, 2, 0], stored
+    assert [result["metrics"] for result in results] == 2 * [results[0]["metrics"]]
+
+
+@pytest.mark.parametrize("many", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_damaged_checkpoints(tmp_path: Path, whole: Path, many: int, tally: Tally) -> None:
     """The one before it is used; or it itself, where the damage is in the gaps of its file."""
     stopped = tmp_path / "stopped"
@@ -170,7 +184,8 @@ def test_damaged_checkpoints(tmp_path: Path, whole: Path, many: int, tally: Tall
         assert left is None
 
 
-@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 5))])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(5))
 def test_a_run_folder_that_is_removed(tmp_path: Path, calls: int, number: int, tally: Tally) -> None:
     folder = tmp_path / "run"
     call = random.Random(10 + number).randrange(calls // 50, calls // 2)
@@ -180,6 +195,7 @@ def test_a_run_folder_that_is_removed(tmp_path: Path, calls: int, number: int, t
     assert survived, end
 
 
+@pytest.mark.slow
 def test_a_clock_that_goes_back(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, tally: Tally) -> None:
     """The clock on the wall, that is; durations are measured by another, which never does."""
     now = time.time()
