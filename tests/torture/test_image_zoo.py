@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
@@ -146,6 +149,35 @@ def test_a_folder_of_odd_images_goes_all_the_way(resident: bool, tmp_path: Path,
     assert sorted([*positions.tolist(), *problems]) == list(range(len(source)))
     for _ in source.paths:
         tally.input("odd images in folders", True)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_pngs_with_flipped_bytes_in_a_parquet_file(num_workers: int, tmp_path: Path, tally: Tally) -> None:
+    """Each of these used to end the process."""
+    generator, files = random.Random(0), [saved(photograph(8, 8), "PNG")]
+    for number in range(100):
+        data = bytearray(saved(photograph(64, 64).rotate(number), "PNG"))
+        for _ in range(20):
+            data[generator.randrange(60, len(data) - 20)] = generator.randrange(256)
+        files.append(bytes(data))
+    images = [{"bytes": data, "path": f"{number}.png"} for number, data in enumerate(files)]
+    pyarrow.parquet.write_table(pyarrow.table({"image": images}), tmp_path / "train.parquet")
+    source = open_source(f"parquet:{tmp_path}")
+
+    def work() -> list[int]:
+        problems: dict[int, str] = {}
+        shown = list(
+            evaluation_batches(
+                source, evaluation_transform(16), 32, num_workers=num_workers, problems=problems, tolerance=1.0
+            )
+        )
+        return [sum(len(index) for _, _, index in shown), len(problems)]
+
+    found = forked(work)
+    for _ in files:
+        tally.input("damaged PNGs in Parquet files", found.value is not None and sum(found.value) == len(files))
+    assert found.value is not None, found
+    assert sum(found.value) == len(files)
 
 
 @pytest.fixture
