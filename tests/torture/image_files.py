@@ -140,6 +140,7 @@ def _jpegs(picture: Image.Image) -> Iterator[tuple[str, bytes]]:
     for mode in ("L", "CMYK"):
         yield f"JPEG {mode}", saved(picture.convert(mode), "JPEG")
         yield f"JPEG {mode}, progressive", saved(picture.convert(mode), "JPEG", progressive=True)
+    yield "JPEG of several pictures", saved(picture, "MPO", save_all=True, append_images=[picture.rotate(180)])
     yield "JPEG large", saved(photograph(200, 300), "JPEG")
 
 
