@@ -25,6 +25,11 @@ VOC: tuple[tuple[str, dict[str, Any]], ...] = (
     ("low-shot", {"preset": "pcl", "shots": [1, 2, 4, 8, 16, 32]}),
     ("low-shot", {"preset": "goyal", "shots": [2, 8], "costs": [0.1, 1.0, 10.0]}),
 )
+#: What it costs to feed it otherwise than it was trained.
+OTHERWISE: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("svm", {"preset": "pcl", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}),
+    ("svm", {"preset": "pcl", "interpolation": "bilinear"}),
+)
 CIFAR: tuple[tuple[str, dict[str, Any]], ...] = (
     ("knn", {}),
     ("probe", {}),
@@ -55,9 +60,14 @@ def main() -> None:
     at_224 = ((SUPERVISED, PYTHON), (TIMM, networks.weights()))
     at_64 = ((SUPERVISED, f"{PYTHON}_small"), (TIMM, f"{PYTHON}_timm_small"))
     ours = ours_of(given.run) if given.run else ()
-    for data, protocols, others in ((given.voc, VOC, at_224), (given.cifar10, CIFAR, at_64)):
+    plans = (
+        (given.voc, VOC, (*ours, *at_224)),
+        (given.voc, OTHERWISE, at_224[:1]),
+        (given.cifar10, CIFAR, (*ours, *at_64)),
+    )
+    for data, protocols, backbones in plans:
         for protocol, options in protocols:
-            for name, backbone in (*ours, *others):
+            for name, backbone in backbones:
                 row = {
                     "backbone": name,
                     "data": data.partition(":")[0] + ":" + Path(data).name,

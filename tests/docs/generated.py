@@ -31,7 +31,7 @@ SIMCLR = "2026-11-21-simclr-cifar10-small-4-epochs.json"
 ABLATIONS = {name: f"2026-11-21-ablation-{name}/result.json" for name in ("moco", "dcluster")}
 ATTACKS = "2026-11-21-attacks-cifar10-small-6-epochs.json"
 EVERY = "2026-11-21-every-method-cifar10-small.json"
-PROTOCOLS = "2026-11-21-protocols.json"
+PROTOCOLS = "2026-11-22-protocols.json"
 DETECTION = "2026-11-21-detect-voc07-subset.json"
 TORTURE = "2026-11-22-torture.json"
 COSTS = {
@@ -226,15 +226,19 @@ def _scored(one: dict[str, Any]) -> str:
 
 
 def by_protocol() -> str:
-    """Backbones by every protocol: the first metric of each."""
+    """Backbones by every protocol: the first metric of each. Ids of protocols may have become longer since a row."""
+    rows = result(PROTOCOLS)["rows"]
     found: dict[tuple[str, str, str], dict[str, str]] = {}
-    for row in result(PROTOCOLS)["rows"]:
+    ids: dict[tuple[str, str, str], str] = {}
+    for row in sorted(rows, key=lambda row: row["data"].startswith("parquet:")):
         metric, value = next(iter(row["metrics"].items()))
         data = "VOC07 subset" if row["data"].startswith("voc:") else "CIFAR-10"
-        found.setdefault((row["protocol"], data, metric), {})[row["backbone"]] = f"{value:.1f}"
-    names = list(dict.fromkeys(row["backbone"] for row in result(PROTOCOLS)["rows"]))
-    rows = [(f"`{p}`", data, m, *(values.get(name, "–") for name in names)) for (p, data, m), values in found.items()]
-    return table(rows, "protocol", "data", "metric", *names)
+        place = row["asked"], data, metric
+        found.setdefault(place, {})[row["backbone"]] = f"{value:.1f}"
+        ids[place] = max(ids.get(place, ""), row["protocol"], key=len)
+    names = list(dict.fromkeys(row["backbone"] for row in rows))
+    lines = [(f"`{ids[at]}`", *at[1:], *(values.get(name, "–") for name in names)) for at, values in found.items()]
+    return table(lines, "protocol", "data", "metric", *names)
 
 
 def by_detection() -> str:
