@@ -17,13 +17,14 @@ from hexa.runtime.peers import Peer
 from hexa.training.folder import LOCK, mine
 
 
-def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
+def test_two_demos_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demos, "PATIENCE", 0.0)
     with alone(tmp_path / LOCK, "is here"), pytest.raises(UserError, match=r"runs the demo in .* already"):
         demos.demo(tmp_path, console=Console(file=io.StringIO()))
 
 
 def test_a_run_that_is_trained_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hexa.training.folder._PATIENCE", 0.0)
+    monkeypatch.setattr("hexa.training.folder.PATIENCE", 0.0)
     experiment, folder = demos._experiment("digits-moco-v2", 1), tmp_path / "digits-moco-v2"
     with mine(folder):
         (folder / "config.yaml").write_text("recipe: digits-moco-v2\n")

@@ -16,7 +16,7 @@ from hexa.experiment import load as load_experiment
 from hexa.reporting.report import report
 from hexa.runtime.alone import alone
 from hexa.runtime.console import Console
-from hexa.training.folder import LOCK, is_ours, mine
+from hexa.training.folder import LOCK, PATIENCE, is_ours, mine
 from hexa.training.run import pretrain, resume
 
 ARMS = {"MoCo-v2": "digits-moco-v2", "HEXA-MoCo": "digits-hexa-moco"}
@@ -41,7 +41,8 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
     another experiment is replaced. Raises UserError for a folder in the way that holds something else, and if another
     demo is under way there.
     """
-    with alone(out / LOCK, f"runs the demo in {out} already; wait until it ends, or give another --out"):
+    what = f"runs the demo in {out} already; wait until it ends, or give another --out"
+    with alone(out / LOCK, what, patience=PATIENCE):
         return _demo(out, epochs, console or Console())
 
 

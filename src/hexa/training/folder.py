@@ -20,7 +20,7 @@ CONFIG, BACKBONE, REPORT, CHECKPOINTS = "config.yaml", "backbone.safetensors", "
 #: Held by the process that trains into the folder; there while it does, or after it was killed.
 LOCK = ".lock"
 #: Seconds that a process that was killed may take to be gone.
-_PATIENCE = 5.0
+PATIENCE = 5.0
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def mine(folder: Path, say: Callable[[str], object] | None = None) -> Iterator[b
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give another --out")
     what = f"trains {folder} already; wait until it ends, or end it, and give the command again"
-    with alone(folder / LOCK, what, patience=_PATIENCE, say=say):
+    with alone(folder / LOCK, what, patience=PATIENCE, say=say):
         sweep(folder, CONFIG, ENVIRONMENT, METRICS, BACKBONE, trackers.FILE)
         sweep(folder / CHECKPOINTS)
         yield True
@@ -58,7 +58,7 @@ def is_ours(folder: Path) -> bool:
 def _is_empty(folder: Path) -> bool:
     """Whether there is nothing in a folder, or only what a run that was killed at once wrote first."""
     there = {path.name for path in folder.iterdir()} - {LOCK}
-    return not there or (there == {ENVIRONMENT} and _noted(folder, "process") is not None)
+    return not there or (there == {ENVIRONMENT} and _process(folder) is not None)
 
 
 def _is_stillborn(folder: Path) -> bool:
@@ -73,10 +73,18 @@ def _is_stillborn(folder: Path) -> bool:
     written = journal.read_text(errors="replace") if journal.exists() else ""
     if '"event": "non-finite"' in written:
         return True
-    process = _noted(folder, "process")
-    if not isinstance(process, dict) or not peers.Peer(**process).is_over():
-        return False
-    return '"event": "train"' not in written
+    process = _process(folder)
+    return process is not None and process.is_over() and '"event": "train"' not in written
+
+
+def _process(folder: Path) -> peers.Peer | None:
+    """The main process of the run in `folder`, if it noted it."""
+    noted = _noted(folder, "process")
+    try:
+        found = peers.Peer(**noted)  # type: ignore[arg-type]
+    except TypeError:  # something else
+        return None
+    return found if isinstance(found.pid, int) else None
 
 
 def _noted(folder: Path, name: str) -> object:

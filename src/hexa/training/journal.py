@@ -68,7 +68,7 @@ class Journal:
     def _append(self, line: str) -> None:
         assert self.folder is not None
         try:
-            if os.fstat(self._file.fileno()).st_nlink == 0:
+            if os.fstat(self._file.fileno()).st_nlink == 0 and not (self.folder / METRICS).exists():
                 raise OSError(errno.ENOENT, "was removed while the run was going on")
             rest = line.encode()
             while rest:
