@@ -20,6 +20,7 @@ from hexa.data.named import cache_folder
 from hexa.data.source import digest
 from hexa.evaluation.protocol import Task
 from hexa.runtime.alone import alone
+from hexa.runtime.files import by_plain_name
 
 #: The cache holds at most so many GB; HEXA_CACHE_GB says otherwise. What was not used for longest goes first.
 _GIGABYTES = 20.0
@@ -45,7 +46,8 @@ def load(name: str) -> tuple[Tensor, Tensor] | None:
     """Features [N, D] fp32 and positions int64 [N] of this key; None if they are not there, or not whole."""
     try:
         path = _folder() / f"{name}.safetensors"
-        found = safetensors.torch.load_file(path)
+        with by_plain_name(path) as plain:
+            found = safetensors.torch.load_file(plain)
         features, positions = found["features"], found["positions"]
     except (OSError, KeyError, RuntimeError, safetensors.SafetensorError):  # RuntimeError: a user without a home
         return None

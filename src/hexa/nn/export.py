@@ -20,6 +20,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.nn.key_names import of_detectron2, to_detectron2
 from hexa.nn.preparation import Given
 from hexa.nn.pretrained import Backbone, load_backbone, save_backbone
+from hexa.runtime.files import by_plain_name
 from hexa.runtime.random import Stream
 
 #: The largest difference of features that counts as the same, relative to the largest feature.
@@ -174,7 +175,8 @@ def _read(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".pkl":
         return {of_detectron2(name): value for name, value in arrays.tensors(arrays.read(path)["model"]).items()}
     if path.suffix == ".safetensors":
-        return safetensors.torch.load_file(path)
+        with by_plain_name(path) as name:
+            return safetensors.torch.load_file(name)
     return cast(dict[str, Tensor], torch.load(path, weights_only=True))
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from hexa.config import UserError, reason
 from hexa.nn import arrays
+from hexa.runtime.files import by_plain_name
 
 State = Mapping[str, Tensor]
 
@@ -77,7 +78,8 @@ def read(path: Path) -> Weights:
             data = arrays.tensors(_innermost(arrays.read(path)))
         elif begin.startswith(_ZIP):
             sums = _sums(path)
-            data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            with by_plain_name(path) as name:
+                data = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
         else:
             data = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch's reader raises whatever the damaged bytes lead it to
@@ -90,7 +92,7 @@ def read(path: Path) -> Weights:
 
 def _safetensors(path: Path) -> Weights:
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
+        with by_plain_name(path) as name, safetensors.safe_open(name, framework="pt") as file:
             state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (it is no mapping)
             return Weights(str(path), state, file.metadata() or {})
     except Exception as error:  # types that torch lacks, besides its own

@@ -26,6 +26,7 @@ from torch.nn import functional
 from hexa.config import reason
 from hexa.core import STD, Batch, Example, Objective
 from hexa.runtime.files import write_whole
+from hexa.runtime.output import one_line
 
 MID_GREY = 128
 _LAYOUT = "hexa-gallery"
@@ -172,6 +173,7 @@ def _channels_last(images: Tensor) -> Pixels:
 
 def _draw(grid: Gallery) -> tuple[Image.Image, dict[str, Any]]:
     """The picture, and where in it the tiles are."""
+    grid = Gallery(tuple(_printable(column) for column in grid.columns))
     size = grid.columns[0].tiles.shape[1]
     scale = max(1, round(_TILE / size))
     side, gap, margin = size * scale, 14, 16
@@ -211,6 +213,11 @@ def _draw(grid: Gallery) -> tuple[Image.Image, dict[str, Any]]:
         "captions": [list(column.captions) for column in grid.columns],
     }
     return image, layout
+
+
+def _printable(column: Column) -> Column:
+    """Names of classes and hard examples may hold anything."""
+    return replace(column, title=one_line(column.title), captions=tuple(map(one_line, column.captions)))
 
 
 def _cut(picture: Pixels, layout: dict[str, Any]) -> Gallery:

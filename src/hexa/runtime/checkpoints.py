@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.runtime import processes
-from hexa.runtime.files import write_whole
+from hexa.runtime.files import by_plain_name, write_whole
 
 FORMAT = "hexa-checkpoint-1"
 _NAME = re.compile(r"step-(\d{8,})\.pt")
@@ -59,7 +59,8 @@ def _opened(path: Path, device: torch.device | str, mapped: bool = False) -> tup
     if path.exists() and not path.is_file():  # a pipe would make us wait for ever
         raise BadCheckpoint(f"{path}: not a file")
     try:
-        content = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
+        with by_plain_name(path) as name:
+            content = torch.load(name, map_location=device, weights_only=True, mmap=mapped)
     except OSError as error:
         raise BadCheckpoint(f"{path}: {error.strerror or error}") from None
     except Exception as error:  # torch's reader raises whatever the damaged bytes lead it to
@@ -102,7 +103,7 @@ def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a folder by their names, oldest first."""
     if not folder.is_dir():
         return []
-    return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), key=step_of)
+    return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_file()), key=step_of)
 
 
 def step_of(path: Path) -> int:

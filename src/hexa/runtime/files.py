@@ -6,8 +6,8 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -55,6 +55,18 @@ def sweep(folder: Path, *names: str) -> None:
     for path in folder.iterdir() if folder.is_dir() else ():
         if left.fullmatch(path.name):
             path.unlink(missing_ok=True)
+
+
+@contextmanager
+def by_plain_name(path: Path) -> Iterator[str]:
+    """A name of the file to read it by, for libraries that take UTF-8 alone; Linux has another for any open file."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        with path.open("rb") as file:
+            yield f"/proc/self/fd/{file.fileno()}"
+    else:
+        yield str(path)
 
 
 def describe(error: OSError) -> str:

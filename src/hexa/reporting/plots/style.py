@@ -13,10 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from hexa.config import UserError
 from hexa.runtime.files import write_whole
+from hexa.runtime.output import printable
 
 INK, MUTED, RULE = "#1b1f24", "#5d6875", "#d5d9de"
 #: Okabe and Ito's, without yellow, which white paper swallows; dark enough to write beside.
@@ -49,6 +51,7 @@ _STYLE: Any = {
     "lines.linewidth": 1.8,
     "lines.markersize": 5.5,
     "svg.fonttype": "none",  # texts stay texts
+    "text.parse_math": False,  # a dollar in a name is a dollar
 }
 _DPI = 160
 SUFFIXES = (".png", ".svg")
@@ -109,5 +112,7 @@ def save(figure: Figure, path: Path | str) -> Path:
     options: dict[str, Any] = {"format": path.suffix[1:], "dpi": _DPI, "facecolor": "white"}
     if path.suffix == ".svg":
         options["metadata"] = {"Date": None}
+    for text in figure.findobj(Text):  # names of files and classes may hold anything
+        text.set_text(printable(text.get_text()))
     with style(), matplotlib.rc_context({"svg.hashsalt": "hexa"}):
         return write_whole(path, lambda file: figure.savefig(file, **options))
