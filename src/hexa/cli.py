@@ -206,14 +206,15 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
         "benchmark",
         "images per second of this machine for each scheme, the data path and the step apart",
         "Measure this machine: each scheme of hard examples relative to the plain step, the naive adversarial step "
-        "beside the shared-gradient one, the data path alone, the whole. Fields of the recipe are options here too.",
+        "beside the shared-gradient one, the data path alone, the whole. Fields of the recipe are options here too; "
+        "without --batch-size a smaller batch is taken where that is needed to end in two minutes.",
     )
     sub.add_argument(
         "recipe", metavar="RECIPE", nargs="?", default="cifar10-hexa-moco", help="cifar10-hexa-moco if not given"
     )
     sub.add_argument("--json", action="store_true", help="as JSON")
     sub.add_argument(
-        "--repeats", metavar="N", type=whole(1, 1000), default=5, help="rounds over all schemes; 5 if not given"
+        "--repeats", metavar="N", type=whole(1, 1000), help="rounds over all schemes; at most 5 that end in two minutes"
     )
 
     sub = command("doctor", "versions, devices, precision, decoders; what is wrong and how to mend it")

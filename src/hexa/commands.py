@@ -258,9 +258,13 @@ def benchmark(given: argparse.Namespace, extra: Fields) -> int:
     from hexa.runtime.progress import Bar
     from hexa.training.benchmark import benchmark as run
     from hexa.training.benchmark import table
+    from hexa.training.benchmark_plan import plan
 
-    with Bar(Console(stderr=True)) as progress:
-        measured = run(experiment, repeats=given.repeats, progress=progress)
+    said = Console(stderr=True)
+    with Bar(said) as progress:
+        planned = plan(experiment, given.repeats, keep_batch="batch_size" in extra)
+        said.print(str(planned))
+        measured = run(planned.experiment, planned.repeats, progress=progress, say=said.print)
     if given.json:
         print(json.dumps(measured, indent=2))
     else:

@@ -22,7 +22,7 @@ from hexa.reporting.gallery import Gallery
 from hexa.reporting.visualize import visualize
 from hexa.runtime.signals import Interrupted
 from hexa.training.assembly import Machine
-from hexa.training.benchmark import SCHEMES, _Bench, benchmark
+from hexa.training.benchmark import SCHEMES, Bench, benchmark
 from hexa.training.journal import METRICS
 from hexa.training.run import pretrain, resume
 
@@ -133,7 +133,7 @@ def test_benchmark_covers_them(name: str) -> None:
 def test_benchmark_measures_what_comes_after_the_warm_up() -> None:
     changes = {"batch_size": 8, "views.size": 8, "method.warmup_epochs": 20, "method.num_negatives": 4}
     made = experiment("pcl-v2", **changes)
-    bench = _Bench(made, Machine.of(made))
+    bench = Bench(made, Machine.of(made))
     for batch in (bench._next(), next(bench.batches)):
         assert bench.method.pseudo_labels(batch, None).compared
 

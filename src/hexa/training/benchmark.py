@@ -34,12 +34,13 @@ SCHEMES: dict[str, tuple[str, ...]] = {
 }
 NAIVE = ("std+adv", "std+adv+cmx")
 #: A measurement takes at least so many seconds, so that a fast device is not timed by its launches.
-_LEAST_SECONDS = 0.3
+LEAST_SECONDS = 0.3
 _BATCHES_OF_DATA = 4
 #: Steps are numbered from here, where no warm-up is left (PCL-v2's, a queue to fill, frozen prototypes).
 _SETTLED = 10**9
 
 Progress = Callable[[str, int, int], None]
+_PLAIN = {"objective.split": False, "objective.clean_fraction": 1.0}
 
 
 def benchmark(
@@ -48,6 +49,7 @@ def benchmark(
     *,
     schemes: Collection[str] | None = None,
     progress: Progress | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Measure an experiment's method, network, views and batch size in every scheme, on images of its views' size.
 
@@ -58,25 +60,26 @@ def benchmark(
     query_share is the time of the query's forward, loss and backward over that of the plain step, so that with shared
     gradients std+adv should cost 1 + q (REFERENCE §6.2). The whole, end to end, is that of the experiment's own scheme.
     Schemes with hard examples that are none of the method's are left out. schemes: measure these and the plain one
-    alone, and nothing naive.
+    alone, and nothing naive. say: takes a line for each scheme when it was measured for the first time.
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; measure at least once")
     machine = Machine.of(experiment)
     about = environment(machine.device, machine.precision)
     with kernels(experiment.training.deterministic):
-        bench = _Bench(experiment, machine, schemes)
+        bench = Bench(experiment, machine, schemes)
         work = bench.work()
-        counts = {name: _calibrate(machine.device, step) for name, step in work.items()}
-        peaks = {
-            name: peak_bytes(work[name], machine.device, bench.standing())
-            for name in work
-            if name in bench.schemes or name.startswith("naive ")
-        }
+        counts, first, peaks = dict[str, int](), dict[str, float](), dict[str, int]()
+        for name, step in work.items():
+            counts[name], first[name] = _calibrate(machine.device, step)
+            if name in bench.objectives:
+                peaks[name] = peak_bytes(step, machine.device, bench.standing())
+                speed, cost = experiment.batch_size / first[name], first[name] / first["std"]
+                say(f"{name}: {speed:,.0f} images/s, {cost:.2f} × the plain step, {peaks[name] / 2**20:,.0f} MiB")
         seconds: dict[str, list[float]] = {name: [] for name in work}
         for repeat in range(repeats):
             for number, (name, step) in enumerate(work.items()):
-                seconds[name].append(_time(machine.device, step, counts[name]))
+                seconds[name].append(timed(machine.device, step, counts[name]))
                 if progress is not None:
                     progress("measuring", repeat * len(work) + number + 1, repeats * len(work))
     medians = {name: statistics.median(values) for name, values in seconds.items()}
@@ -156,19 +159,25 @@ class _Parts:
         return {name: {**made[name], "weight": 1.0, "fraction": 1.0} for name in terms}
 
 
-class _Bench:
+def possible(experiment: Experiment, only: Collection[str] | None = None) -> dict[str, Experiment]:
+    """The experiment in every scheme whose hard examples its method takes. only: these and the plain one."""
+    parts = _Parts.of(experiment)
+    made = {
+        name: override(experiment, {"hard_examples": parts.hard_examples(terms), **_PLAIN})
+        for name, terms in SCHEMES.items()
+        if only is None or name in {"std", *only}
+    }
+    return {name: scheme for name, scheme in made.items() if not refusals(scheme)}
+
+
+class Bench:
     """One method and one optimizer that all schemes train in turn: what differs is the objective around them."""
 
     def __init__(self, experiment: Experiment, machine: Machine, only: Collection[str] | None = None) -> None:
         self.experiment, self.machine = experiment, machine
-        parts = _Parts.of(experiment)
-        plain = {"split": False, "clean_fraction": 1.0}
-        self.schemes = {
-            name: terms
-            for name, terms in SCHEMES.items()
-            if (only is None or name in {"std", *only}) and not refusals(self._scheme(parts, terms, plain))
-        }
-        widest = parts.hard_examples(tuple(dict.fromkeys(term for terms in self.schemes.values() for term in terms)))
+        self.schemes = possible(experiment, only)
+        terms = dict.fromkeys(term for name in self.schemes for term in SCHEMES[name])
+        widest = _Parts.of(experiment).hard_examples(tuple(terms))
         # the experiment's own terms may need batch-norms that no scheme has
         own = experiment.model_dump(mode="json")["hard_examples"]
         needed = override(experiment, {"hard_examples": own | widest, "objective.split": False})
@@ -188,24 +197,13 @@ class _Bench:
         self.loader = PretrainLoader(source, self.views, experiment.batch_size, Stream(0), machine.device)
         self.batches = self._forever()
         self.batch = next(self.batches)
-        self.objectives = {
-            name: build_objective(self._scheme(parts, terms, plain), self.method, machine)
-            for name, terms in self.schemes.items()
-        }
+        self.objectives = {name: build_objective(made, self.method, machine) for name, made in self.schemes.items()}
         for name in NAIVE if only is None else ():
-            if name not in self.schemes:
-                continue
-            scheme = self._scheme(parts, SCHEMES[name], plain)
-            self.objectives[f"naive {name}"] = build_objective(scheme, self.method, machine, share_gradients=False)
+            if name in self.schemes:
+                naive = build_objective(self.schemes[name], self.method, machine, share_gradients=False)
+                self.objectives[f"naive {name}"] = naive
         self.own = build_objective(experiment, self.method, machine)
         self.steps = 0
-
-    def _scheme(self, parts: _Parts, terms: tuple[str, ...], objective: dict[str, Any]) -> Experiment:
-        return override(
-            self.experiment,
-            {"hard_examples": parts.hard_examples(terms)}
-            | {f"objective.{name}": value for name, value in objective.items()},
-        )
 
     def work(self) -> dict[str, Callable[[], None]]:
         """Everything that is timed, by name."""
@@ -278,7 +276,7 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _time(device: torch.device, work: Callable[[], None], count: int) -> float:
+def timed(device: torch.device, work: Callable[[], None], count: int) -> float:
     """Seconds of one piece of work, the mean of `count`."""
     _synchronize(device)
     begin = time.perf_counter()
@@ -288,7 +286,8 @@ def _time(device: torch.device, work: Callable[[], None], count: int) -> float:
     return (time.perf_counter() - begin) / count
 
 
-def _calibrate(device: torch.device, work: Callable[[], None]) -> int:
-    """Warm up, and the number of runs that a measurement needs."""
+def _calibrate(device: torch.device, work: Callable[[], None]) -> tuple[int, float]:
+    """Warm up; the number of runs that a measurement needs, and the seconds of one."""
     work()  # compiles kernels, picks algorithms, fills caches
-    return max(1, round(_LEAST_SECONDS / _time(device, work, 1)))
+    seconds = timed(device, work, 1)
+    return max(1, round(LEAST_SECONDS / seconds)), seconds

@@ -1,0 +1,116 @@
+"""How large a batch and how many rounds a benchmark takes, so that it ends while somebody waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hexa.config import ConfigError
+from hexa.experiment import Experiment, override
+from hexa.training.assembly import Machine, kernels, roomy_setting
+from hexa.training.benchmark import LEAST_SECONDS, NAIVE, SCHEMES, Bench, possible, timed
+
+#: Seconds that everything after the plan may take; two minutes are left for it and what comes before.
+BUDGET = 90.0
+_MOST_REPEATS, _WANTED_REPEATS = 5, 3
+_PROBE, _SMALLEST = 32, 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is going to be measured."""
+
+    experiment: Experiment
+    """With the batch size that is measured."""
+    repeats: int
+    seconds: float
+    """Expected."""
+    own_batch_size: int
+    """The recipe's."""
+    schemes: int
+    naive: int
+
+    def __str__(self) -> str:
+        batch, length = self.experiment.batch_size, max(1, round(self.seconds / 10)) * 10
+        smaller = "" if batch == self.own_batch_size else f" (instead of {self.own_batch_size}, to end in two minutes)"
+        about = f"{length} s" if length < 120 else f"{round(length / 60)} min"
+        rounds = f"{self.repeats} round{'s' if self.repeats != 1 else ''}"
+        naive = f" and {self.naive} of them the naive way" if self.naive else ""
+        return (
+            f"{self.experiment.recipe}: {self.schemes} schemes{naive}, batch {batch}{smaller}, {rounds}, about {about}"
+        )
+
+
+def plan(experiment: Experiment, repeats: int | None = None, keep_batch: bool = False) -> Plan:
+    """Time a step of the plain scheme, on few images first, and choose what is not given.
+
+    keep_batch: measure at the experiment's batch size, however long it takes.
+    """
+    machine, own = Machine.of(experiment), experiment.batch_size
+
+    def probe(batch: int) -> tuple[float, dict[str, float]]:
+        """Seconds of the plain step, and every piece of work in such steps."""
+        with kernels(experiment.training.deterministic):
+            bench = Bench(_at(experiment, batch), machine, ())
+            work = bench.work()
+            for name in ("std", "query"):
+                work[name]()  # algorithms are picked, memory is taken
+            step, query = (timed(machine.device, work[name], 1) for name in ("std", "query"))
+        return step, units(list(possible(experiment)), query / step, len(experiment.hard_examples))
+
+    first = own if keep_batch else min(own, _PROBE)
+    step, work = probe(first)
+    batch = own if keep_batch else fit_batch(_sizes(experiment), step / first, work, repeats or _WANTED_REPEATS)
+    if batch != first:
+        step, work = probe(batch)
+    repeats = repeats or fit_repeats(step, work)
+    naive = sum(name.startswith("naive ") for name in work)
+    schemes = sum(name in SCHEMES for name in work)
+    return Plan(_at(experiment, batch), repeats, expected(step, work, repeats), own, schemes, naive)
+
+
+def units(schemes: list[str], query: float, own: int) -> dict[str, float]:
+    """What each piece of work costs in plain steps, by counting: `query` for every pass beyond those of the plain one.
+
+    own: hard examples of the experiment, whose own step is measured with its data.
+    """
+    found = {name: 1 + query * name.count("+") for name in schemes}
+    naive = {f"naive {name}": found[name] + query for name in NAIVE if name in found}
+    return {**found, **naive, "query": query, "views": 0.1, "end to end": 1.1 + query * own}
+
+
+def expected(step: float, work: Mapping[str, float], repeats: int) -> float:
+    """Seconds of a benchmark whose plain step takes `step`: each piece of work twice to begin with, schemes once more
+    for their memory, and `repeats` times in measurements of some length at least.
+    """
+    total = 0.0
+    for name, cost in work.items():
+        seconds = cost * step
+        total += (2 + (name in SCHEMES or name.startswith("naive "))) * seconds + repeats * max(seconds, LEAST_SECONDS)
+    return total
+
+
+def fit_batch(sizes: list[int], per_image: float, work: Mapping[str, float], repeats: int) -> int:
+    """The first of these sizes with which everything is expected to fit the budget, else the last."""
+    return next((size for size in sizes if expected(size * per_image, work, repeats) <= BUDGET), sizes[-1])
+
+
+def fit_repeats(step: float, work: Mapping[str, float]) -> int:
+    """As many rounds as fit the budget, of one to five."""
+    return next((n for n in range(_MOST_REPEATS, 1, -1) if expected(step, work, n) <= BUDGET), 1)
+
+
+def _at(experiment: Experiment, batch: int) -> Experiment:
+    return override(experiment, {"batch_size": batch})
+
+
+def _sizes(experiment: Experiment) -> list[int]:
+    """The experiment's batch size, and halves of it again and again for as long as the method takes them."""
+    found = [experiment.batch_size]
+    while found[-1] % 2 == 0 and found[-1] // 2 >= _SMALLEST:
+        try:
+            roomy_setting(_at(experiment, found[-1] // 2), found[-1])
+        except ConfigError:
+            break
+        found.append(found[-1] // 2)
+    return found
