@@ -301,6 +301,7 @@ def test_damaged_annotations(tmp_path: Path, tally: Tally, count: int) -> None:
     assert not complaints
 
 
+@pytest.mark.slow
 def test_the_command_line_says_it_in_a_line(tmp_path: Path, tally: Tally) -> None:
     for split in ("train", "test"):
         (tmp_path / split / "a").mkdir(parents=True)

@@ -323,6 +323,7 @@ def test_damaged_folders_of_datasets(tmp_path: Path, tally: Tally, count: int) -
         file.write_bytes(whole[file])
 
 
+@pytest.mark.slow
 def test_a_row_without_image_is_left_out_by_the_command_line(tmp_path: Path, tally: Tally) -> None:
     written(tmp_path, image=[*ROWS * 50, None], label=[0, 1] * 50 + [1])
     written(tmp_path, name="test.parquet", image=ROWS, label=[0, 1])

@@ -106,7 +106,7 @@ class Source(ABC):
     def version(self) -> str:
         """The fingerprint with sizes and times of all files, for what is kept on this machine: any replaced file shows.
 
-        Looks at every file, which takes a second or two for a million on a local disk.
+        Looks at every file, which takes some three seconds for a million on a local disk.
         """
         return digest(self.fingerprint, *map(_stamp, self.files()))
 
@@ -134,8 +134,8 @@ class Source(ABC):
         if highest >= most:
             where = f" ({self.paths[int(told.argmax())]})" if len(told) == len(self) else ""
             raise UserError(
-                f"data '{self.name}': the label {highest}{where} is not a class number, which go from 0 to {most - 1} "
-                "here; number the classes from 0, or leave the labels out"
+                f"data '{self.name}': the label {highest}{where} is not a class number from 0 to {most - 1}; "
+                "number the classes from 0, or leave the labels out"
             )
         known = int((told >= 0).sum())
         self.labels = told.astype(np.int64) if known == len(self) else None
