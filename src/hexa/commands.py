@@ -277,8 +277,6 @@ def reproduce(given: argparse.Namespace, extra: Fields) -> int:
     from hexa.reproduce.command import run
     from hexa.runtime.progress import Bar
 
-    if given.out is not None and not given.plan:
-        targets.check_folder(given.out)
     console = Console()
     return run(given, extra, console, Bar(console))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from hexa.config import ConfigError, UserError
+from hexa.runtime.files import describe
 
 
 def complaint(error: Exception) -> tuple[int, str]:
@@ -25,10 +26,9 @@ def own_file(error: Exception) -> str:
 
 
 def sentence(error: Exception) -> str:
-    """The error on one line, with a remedy where only the system spoke."""
-    if isinstance(error, OSError) and error.strerror:
-        places = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
-        return f"{places}: {error.strerror}" if places else error.strerror
+    """The error on one line."""
+    if isinstance(error, OSError):
+        return describe(error)
     text = " ".join(str(error).split())
     if _is_of_memory(error):
         return f"the memory is full; lower --batch-size, or use another --device ({text[:200] or 'there is no more'})"

@@ -159,6 +159,47 @@ def test_results_of_a_run_are_collected(tmp_path: Path, monkeypatch: pytest.Monk
         evaluate("knn", run, "digits", **QUIET)
 
 
+def a_run(tmp_path: Path) -> Path:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("recipe: of-yesterday\n")
+    save_backbone(random_backbone(SMALL, 8), run / "backbone.safetensors")
+    return run
+
+
+def test_a_run_that_cannot_collect_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, check = a_run(tmp_path), results.targets.check
+
+    def read_only(path: Path, *rest: Any, **options: Any) -> Path:
+        if run in Path(path).parents:
+            raise UserError(f"{path}: cannot be written; name another file")
+        return check(path, *rest, **options)
+
+    monkeypatch.setattr(results.targets, "check", read_only)
+    kept = evaluate("knn", run, "digits", out=tmp_path / "kept.json", **QUIET)
+    assert kept == json.loads((tmp_path / "kept.json").read_text())
+    assert f"not added to the run: {run}" in kept["notes"][-1]
+    monkeypatch.setattr("hexa.evaluation.features.extract", pytest.fail)
+    with pytest.raises(UserError, match="name another file, with --out"):
+        evaluate("knn", run, "digits", **QUIET)
+
+
+def test_a_result_that_cannot_be_written_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, out = a_run(tmp_path), tmp_path / "full" / "result.json"
+    whole = results.write_whole
+
+    def full(path: Path, write: Any) -> Path:
+        if path == out:
+            raise OSError(28, "No space left on device", str(path))
+        return whole(path, write)
+
+    monkeypatch.setattr(results, "write_whole", full)
+    with pytest.raises(results.NotWritten, match=r"full/result\.json: the disk is full") as caught:
+        evaluate("knn", run, "digits", out=out, **QUIET)
+    assert caught.value.result["metrics"]["top1"] > 10
+    assert json.loads((run / "results.json").read_text()) == [caught.value.result], "what can be written is"
+
+
 def test_images_that_cannot_be_read_are_said(tmp_path: Path) -> None:
     data = pictures(tmp_path / "fit", {"a": 3, "b": 4})
     test = pictures(tmp_path / "other", {"a": 2, "b": 2}, shade=9)

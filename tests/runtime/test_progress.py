@@ -32,3 +32,13 @@ def test_of_a_first_step_nothing_is_known() -> None:
     bar.PAUSE = 0.0
     bar("detecting", 1, 10)
     assert written.getvalue() == "detecting: 1 of 10\n"
+
+
+def test_names_are_text_whatever_the_console() -> None:
+    written = io.StringIO()
+    console = Console(file=written, width=40)  # anybody's own, which takes markup
+    progress.Reporter(console, 10).say("run[old] [/b] :smile: " + "x" * 60 + "\nhexa: done")
+    bar = progress.Bar(console)
+    bar.PAUSE = 0.0
+    bar("of [/b]\x1b[2J", 1, 10)
+    assert written.getvalue() == "run[old] [/b] :smile: " + "x" * 60 + "\\nhexa: done\nof [/b]\\x1b[2J: 1 of 10\n"

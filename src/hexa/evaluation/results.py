@@ -11,7 +11,7 @@ from typing import Any
 from hexa.config import UserError
 from hexa.runtime import parsing, targets
 from hexa.runtime.alone import alone
-from hexa.runtime.files import sweep, write_whole
+from hexa.runtime.files import describe, sweep, write_whole
 from hexa.runtime.packages import version
 
 Result = dict[str, Any]
@@ -57,9 +57,10 @@ def keep(result: Result, out: Path | None, collected: Path | None) -> None:
         try:
             if path is not None:
                 store(result, path)
-        except (OSError, UserError) as error:
-            said = error.strerror if isinstance(error, OSError) else None
-            problems.append(f"{path}: {said or error}")
+        except OSError as error:
+            problems.append(describe(error))
+        except UserError as error:  # results.json has become something else meanwhile
+            problems.append(str(error))
     if problems:
         raise NotWritten(result, problems)
 

@@ -103,7 +103,7 @@ def read_run(folder: Path | str) -> Run:
     """
     folder = Path(folder)
     if folder.is_file():
-        results = _results(folder, [])
+        results = _results(folder, [], within=None)
         if not results:
             raise UserError(f"{folder}: no result of 'hexa evaluate' in it; give run folders or such JSON files")
         return Run(folder, results=results)
@@ -112,7 +112,7 @@ def read_run(folder: Path | str) -> Run:
     if not any((folder / name).is_file() for name in ("config.yaml", "metrics.jsonl", "results.json")):
         raise UserError(f"{folder}: not a run folder (no config.yaml, metrics.jsonl or results.json in it)")
     problems: list[str] = []
-    config_text = _text(folder / "config.yaml", parsing.MOST_YAML, problems)
+    config_text = _text(folder / "config.yaml", parsing.MOST_YAML, problems, folder)
     lines = _journal(folder / "metrics.jsonl", problems)
     run = Run(
         folder,
@@ -121,7 +121,7 @@ def read_run(folder: Path | str) -> Run:
         environment=_mapping(
             "environment.json",
             parsing.from_json,
-            _text(folder / "environment.json", parsing.MOST_YAML * 4, problems),
+            _text(folder / "environment.json", parsing.MOST_YAML * 4, problems, folder),
             problems,
         ),
         train=_by_step(lines, "train"),
@@ -129,7 +129,7 @@ def read_run(folder: Path | str) -> Run:
         epochs=_by_step(lines, "epoch"),
         warnings=_warnings(lines, problems),
         events=[line for line in lines if line.get("event") not in ("train", "monitor", "epoch", "warning")],
-        results=_results(folder / "results.json", problems),
+        results=_results(folder / "results.json", problems, folder),
         problems=problems,
     )
     if len(run.quantities) > MOST_QUANTITIES:
@@ -154,9 +154,9 @@ def flatten(fields: Mapping[str, Any], prefix: str = "") -> Record:
     return flat
 
 
-def _text(path: Path, most: int, problems: list[str]) -> str:
+def _text(path: Path, most: int, problems: list[str], within: Path | None) -> str:
     try:
-        return parsing.read_text(path, most, within=path.parent)
+        return parsing.read_text(path, most, within)
     except FileNotFoundError:
         problems.append(f"{path.name} is missing")
     except OSError as error:
@@ -248,11 +248,11 @@ def _warnings(lines: list[Record], problems: list[str]) -> list[Record]:
     return list(found.values())[:_MOST_WARNINGS]
 
 
-def _results(path: Path, problems: list[str]) -> list[Record]:
+def _results(path: Path, problems: list[str], within: Path | None) -> list[Record]:
     """The evaluations: a list of them, or one alone. Absent is no problem: not every run is evaluated."""
     if not path.exists():
         return []
-    text = _text(path, parsing.MOST_JSON, problems)
+    text = _text(path, parsing.MOST_JSON, problems, within)
     try:
         value = parsing.from_json(text) if text else []
     except UserError as error:

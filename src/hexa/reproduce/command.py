@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 
 from hexa.reproduce.session import Progress, Session
 from hexa.reproduce.writing import sentence
+from hexa.runtime import targets
 from hexa.runtime.console import Console
 from hexa.runtime.signals import Interrupted
 
@@ -33,6 +34,8 @@ def run(
         fields=fields,
     )
     study = session.study
+    if not given.plan or study.scale != "full":  # that plan alone writes nothing
+        targets.check_folder(session.out)
     head = f"{study.name}, {study.method}, {study.scale} scale: {sentence(study.question)}"
     console.print(head)
     try:

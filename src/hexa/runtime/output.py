@@ -74,6 +74,9 @@ class Drain(io.RawIOBase):
 @contextmanager
 def drained() -> Iterator[None]:
     """Have sys.stdout and sys.stderr never fail while entered, where they are those that the process began with."""
+    if os.name != "posix":  # where only sockets can be asked whether they take some
+        yield
+        return
     for descriptor in (0, 1, 2):  # or the next file that is opened would become standard output
         try:
             os.fstat(descriptor)
