@@ -393,4 +393,4 @@ def test_a_strip_takes_little_memory(shape: tuple[int, int]) -> None:
     image = torch.zeros((3, *shape), dtype=torch.uint8)
     found = forked(lambda: evaluation_transform(224)(image).shape)
     assert found.value == (3, 224, 224)
-    assert found.megabytes < 100
+    assert found.megabytes < 500, "resized whole they take gigabytes"
