@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
-from hexa.runtime import cores, doctor
+from hexa.runtime import cores, doctor, precision
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,13 @@ def test_a_busy_machine_is_told_with_a_number_that_fits(
         monkeypatch.setattr("torch.get_num_threads", lambda: threads)
         finding = next(doctor._processor())
         assert (finding.status, finding.remedy) == ("warning", found[1])
+
+
+def test_a_run_says_so_where_it_computes_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "crowding", lambda threads: ("others use 2.0 cores", "set OMP_NUM_THREADS=1"))
+    said = "this machine is busy, others use 2.0 cores; set OMP_NUM_THREADS=1"
+    assert precision.crowded(torch.device("cpu")) == [said]
+    assert precision.crowded(torch.device("cuda")) == []
 
 
 def test_what_others_use_is_measured() -> None:

@@ -134,7 +134,7 @@ def test_the_plan_comes_first_then_each_scheme_then_the_table(capsys: pytest.Cap
     assert list(json.loads(out)["schemes"]) == list(SCHEMES)
     lines = [line.partition(":")[0] for line in said.splitlines() if " × the plain step" in line or "round" in line]
     assert lines == ["digits-hexa-moco", *SCHEMES, *(f"naive {name}" for name in NAIVE)]
-    assert "6 schemes and 2 of them the naive way, batch 8, 1 round, about" in said
+    assert "6 schemes, 2 of them the naive way too, batch 8, 1 round, about" in said
 
 
 def test_a_mistake_is_named() -> None:

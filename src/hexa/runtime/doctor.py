@@ -87,9 +87,13 @@ def _processor() -> Iterator[Finding]:
         yield Finding("processor", "warning", found, remedy)
     elif crowded is not None:
         yield Finding("processor", "warning", f"{found}; {crowded[0]}", crowded[1])
-    elif threads < cores and "OMP_NUM_THREADS" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        remedy = "OMP_NUM_THREADS leaves cores idle; unset it, unless several trainings are to share them"
-        yield Finding("processor", "warning", found, remedy)
+    elif (
+        threads < cores
+        and "OMP_NUM_THREADS" in os.environ
+        and int(os.environ.get("WORLD_SIZE", "1")) == 1
+        and crowding(cores) is None
+    ):
+        yield Finding("processor", "warning", found, "OMP_NUM_THREADS leaves cores idle; unset it")
     else:
         yield Finding("processor", "ok", found)
     yield _works(torch.device("cpu"))

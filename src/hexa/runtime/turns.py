@@ -28,7 +28,7 @@ except ImportError:  # not on Windows
 #: Shorter steps share a turn of so many seconds.
 _TURN = 0.1
 #: Seconds to wait for a turn; then beside whoever does not give way, being stopped or in a step of minutes.
-_PATIENCE = 30.0
+_PATIENCE = 120.0
 _POLL = 0.001
 
 

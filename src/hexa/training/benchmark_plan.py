@@ -35,7 +35,7 @@ class Plan:
         smaller = "" if batch == self.own_batch_size else f" (instead of {self.own_batch_size}, to end in two minutes)"
         about = f"{length} s" if length < 120 else f"{round(length / 60)} min"
         rounds = f"{self.repeats} round{'s' if self.repeats != 1 else ''}"
-        naive = f" and {self.naive} of them the naive way" if self.naive else ""
+        naive = f", {self.naive} of them the naive way too" if self.naive else ""
         return (
             f"{self.experiment.recipe}: {self.schemes} schemes{naive}, batch {batch}{smaller}, {rounds}, about {about}"
         )

@@ -54,6 +54,7 @@ class Trainer:
         self._window = LossWindow(self.device)
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self._interrupts = Interrupts(lambda message: self.reporter.say(message))
+        self._offer_cores: Callable[[], None] = lambda: None
         self._saved_step = -1
         self._problems: set[str] = set()
         self.looking = Looking(self.warn)
@@ -72,7 +73,7 @@ class Trainer:
     def run(self) -> None:
         """Train to the end from wherever the state stands."""
         method = self.objective.method
-        with self._interrupts, turns(self.device) as offer_cores:
+        with self._interrupts, turns(self.device) as self._offer_cores:
             self._clock.start(self.seconds)
             self._monitor_if_due(self.journal.there)
             while self.step < self.total_steps:
@@ -84,7 +85,6 @@ class Trainer:
                 for batch in self.loader.epoch(epoch, start):
                     self._train_step(self._prepared(batch))
                     self._after_step()
-                    offer_cores()
                 self._list_problems()
 
     def _start_epoch(self, epoch: int) -> None:
@@ -112,7 +112,11 @@ class Trainer:
                 self.warn(self.watch.epoch(facts))
 
     def _prepared(self, batch: Batch) -> Batch:
-        """Layers that draw numbers (dropout) draw those of this step and process, as everything else does."""
+        """Layers that draw numbers (dropout) draw those of this step and process, as everything else does.
+
+        Between two batches, of a step or of what a method does between epochs, other trainings may have the cores.
+        """
+        self._offer_cores()
         torch.manual_seed(batch.stream.child("layers", processes.rank()).integer())
         if not self.plan.training.channels_last:
             return batch
