@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from hexa.config import UserError
 from hexa.data.workers import WorkerEnded
-from hexa.runtime import checkpoints, peers
+from hexa.runtime import checkpoints, parsing, peers
 from hexa.runtime.alone import alone
 from hexa.runtime.files import describe, sweep
 from hexa.training import trackers
@@ -90,7 +89,7 @@ def _process(folder: Path) -> peers.Peer | None:
 def _noted(folder: Path, name: str) -> object:
     """What the run in `folder` noted of its environment; None if it didn't."""
     try:
-        return json.loads((folder / ENVIRONMENT).read_text())[name]
+        return parsing.from_json(parsing.read_text(folder / ENVIRONMENT, parsing.MOST_JSON))[name]
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

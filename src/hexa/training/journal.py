@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import torch
 
-from hexa.runtime import packages, peers, processes
+from hexa.runtime import packages, parsing, peers, processes
 from hexa.runtime.checkout import commit
 from hexa.runtime.files import write_whole
 from hexa.training.trackers import State, Tracking
@@ -101,6 +101,7 @@ def truncate(path: Path, step: int) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
+    parsing.check(path, sys.maxsize)  # a pipe would be read for ever
     kept, parsed = [], []
     for line in path.read_bytes().splitlines(keepends=True):
         try:
@@ -131,7 +132,7 @@ def write_environment(folder: Path, device: torch.device, precision: str, resume
     if resumed is not None and path.is_file():
         found["step"] = resumed
         try:
-            first = json.loads(path.read_text())
+            first = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
             found = {**first, "launcher": found["launcher"], "resumed": [*first.get("resumed", []), found]}
         except (ValueError, AttributeError, TypeError):
             pass  # a broken file is replaced

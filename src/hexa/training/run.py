@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from hexa import experiment as experiments
-from hexa.config import ConfigError, UserError
+from hexa.config import ConfigError, UserError, reason
 from hexa.core import Method
 from hexa.data import Source, open_source
 from hexa.data.loaders import PretrainLoader
@@ -168,7 +168,16 @@ def _go_on(trainer: Trainer, folder: Path) -> list[str]:
     if found is None and checkpoints.checkpoints(folder / CHECKPOINTS):
         # only the main process warns
         raise UserError("; ".join([*warnings, f"no checkpoint of {folder} is intact, start a new run"]))
-    return warnings + (trainer.load(found[1]) if found is not None else [])
+    if found is None:
+        return warnings
+    try:
+        return warnings + trainer.load(found[1])
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:  # whole, but made for something else
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise UserError(
+            f"{found[0]}: not a checkpoint of this experiment ({reason(error)}); start a new run"
+        ) from error
 
 
 def _train(
