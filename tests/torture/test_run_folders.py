@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 import re
 import shutil
 import time
@@ -21,9 +22,12 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from hexa import cli, recipes
+from hexa.config import UserError
 from hexa.experiment import override
 from hexa.reporting.gallery import Column, Gallery
-from tests.torture.harness import Tally, forked
+from hexa.reporting.report import render
+from hexa.reporting.runs import read_run
+from tests.torture.harness import Tally, damaged, forked
 
 SECRET = "a-secret-that-no-report-may-hold"
 TINY = {
@@ -416,11 +420,48 @@ def complaint(run: Path, what: str) -> str | None:
     return None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("what", LOOK)
-@pytest.mark.parametrize("name", ZOO)
-def test_every_command_ends_in_order(name: str, what: str, run: Path, tally: Tally) -> None:
+def survives(name: str, what: str, run: Path, tally: Tally) -> None:
     ZOO[name](run)
     found = complaint(run, what)
     tally.input("run folders", found is None)
     assert found is None, f"{what}: {found}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", LOOK)
+@pytest.mark.parametrize("name", ZOO)
+def test_every_command_ends_in_order(name: str, what: str, run: Path, tally: Tally) -> None:
+    survives(name, what, run, tally)
+
+
+@pytest.mark.parametrize("what", ["report", "visualize", "evaluate", "resume"])
+@pytest.mark.parametrize("name", [name for name in ZOO if name.startswith("code: ")])
+def test_no_code_is_run(name: str, what: str, run: Path, tally: Tally) -> None:
+    survives(name, what, run, tally)
+
+
+@pytest.mark.parametrize("name", [name for name in ZOO if name.startswith("link: ")] + list(ZOO)[::5])
+def test_a_report_ends_in_order(name: str, run: Path, tally: Tally) -> None:
+    survives(name, "report", run, tally)
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(3000, marks=pytest.mark.slow)])
+def test_a_report_of_damaged_files_is_a_page(count: int, run: Path, tally: Tally) -> None:
+    generator = random.Random(count)
+    names = ("config.yaml", "metrics.jsonl", "results.json", "environment.json", "gallery.png")
+    whole = {name: (run / name).read_bytes() for name in names}
+    for _ in range(count):
+        name = generator.choice(names)
+        content = damaged(whole[name], generator, whole.values())
+        (run / name).write_bytes(content)
+        problem = None
+        try:
+            page = render([read_run(run)]).encode(errors="backslashreplace")
+            problem = None if page.count(b"<script") == 1 else "markup"
+        except UserError:
+            pass
+        except Exception as error:
+            problem = repr(error)
+        tally.input("run folders", problem is None)
+        assert problem is None, f"{problem} of {name}: {content[:2000]!r}"
+        (run / name).write_bytes(whole[name])

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hexa.config import UserError
 from hexa.reporting.runs import Record, Run, flatten, is_number
 from hexa.reporting.tables import NOTHING, format_number
 from hexa.runtime.output import one_line
@@ -61,7 +60,7 @@ def command(run: Run) -> str:
         return ""
     try:
         changes = _changes(run.config)
-    except (UserError, ImportError, AttributeError, TypeError):  # no such recipe here, or fields of another version
+    except (ImportError, AttributeError, LookupError, TypeError, ValueError):  # no such recipe, or other fields
         return fallback
     words = [f"hexa pretrain {shlex.quote(str(run.config['recipe']))}"]
     for path, value in changes.items():

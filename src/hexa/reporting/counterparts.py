@@ -61,7 +61,7 @@ def _beside(result: Record) -> Comparison | None:
     """`published.beside` of whatever a file held."""
     try:
         return published.beside(result)
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except (LookupError, TypeError, AttributeError, ValueError):
         return None
 
 
