@@ -81,7 +81,8 @@ def measure(source: Path, threads: list[int], seconds: float, first: bool) -> di
         trainings = [
             subprocess.Popen(
                 [*command, str(run)],
-                env={**clean, "PYTHONPATH": str(source), "OMP_NUM_THREADS": str(count)},
+                # a folder of their own, so that they do not take turns with others on the machine
+                env={**clean, "PYTHONPATH": str(source), "OMP_NUM_THREADS": str(count), "TMPDIR": folder},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,

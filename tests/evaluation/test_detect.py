@@ -129,10 +129,10 @@ def test_a_stopped_one_goes_on_bit_for_bit(
     ("label", "stop", "raised", "next_done"),
     [
         ("statistics of batch-norms", signal.SIGTERM, Interrupted, 5),
-        ("statistics of batch-norms", KeyboardInterrupt, KeyboardInterrupt, 3),
+        pytest.param("statistics of batch-norms", KeyboardInterrupt, KeyboardInterrupt, 3, marks=pytest.mark.slow),
         ("detecting", signal.SIGINT, Interrupted, 5),
         ("detecting", KeyboardInterrupt, Interrupted, 3),
-        ("detecting", MemoryError, MemoryError, 3),
+        pytest.param("detecting", MemoryError, MemoryError, 3, marks=pytest.mark.slow),
     ],
 )
 def test_after_learning_too_it_goes_on_where_it_was(
