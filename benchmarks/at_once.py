@@ -32,6 +32,8 @@ KINDS = {
     "two, one thread each": [1, 1],
     "two beside two with one thread": [CORES, CORES, 1, 1],
 }
+#: What else can be set: the threads of OpenMP sleep while they wait, instead of spinning.
+PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def main() -> None:
@@ -42,12 +44,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--first", action="store_true")
     given = parser.parse_args()
-    versions = {"before": given.before, "now": HERE} if given.before else {"now": HERE}
+    versions: dict[str, tuple[Path, dict[str, str]]] = {"now": (HERE, {})}
+    if given.before:
+        versions = {"before": (given.before, {}), "before, passive": (given.before, PASSIVE), **versions}
     samples: dict[str, dict[str, list[Any]]] = {version: {kind: [] for kind in KINDS} for version in versions}
     for _ in range(given.repeats):
         for kind, threads in KINDS.items():
-            for version, source in versions.items():
-                found = measure(source, threads, given.seconds, given.first)
+            for version, (source, environment) in versions.items():
+                found = measure(source, environment, threads, given.seconds, given.first)
                 samples[version][kind].append(found)
                 print(version, kind, found, f"load {os.getloadavg()[0]:.1f}", flush=True)
     git = ["git", "-C", str(HERE), "rev-parse", "HEAD"]
@@ -71,11 +75,14 @@ def main() -> None:
     given.result.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def measure(source: Path, threads: list[int], seconds: float, first: bool) -> dict[str, Any]:
+def measure(
+    source: Path, environment: dict[str, str], threads: list[int], seconds: float, first: bool
+) -> dict[str, Any]:
     """Images/s of each training while all go, and the cores that other processes used meanwhile."""
     command = [sys.executable, "-m", "hexa", "pretrain", "digits-moco-v2", "--epochs", "100000"]
     command += ["--monitor.knn_every", "0", "--training.tensorboard", "false", "--training.log_every", "2", "--out"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
+    clean |= environment
     with tempfile.TemporaryDirectory() as folder:
         runs = [Path(folder) / str(number) for number in range(len(threads))]
         trainings = [
