@@ -28,7 +28,6 @@ VOC: tuple[tuple[str, dict[str, Any]], ...] = (
 #: What it costs to feed it otherwise than it was trained.
 OTHERWISE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("svm", {"preset": "pcl", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}),
-    ("svm", {"preset": "pcl", "interpolation": "bilinear"}),
 )
 CIFAR: tuple[tuple[str, dict[str, Any]], ...] = (
     ("knn", {}),
