@@ -190,5 +190,6 @@ def test_the_demo_prints_its_table_and_can_be_run_again(tmp_path: Path, capsys: 
         assert (out / "report.html").is_file()
     stranger = tmp_path / "stranger"
     (stranger / "digits-moco-v2").mkdir(parents=True)
+    (stranger / "digits-moco-v2" / "thesis.txt").write_text("mine")
     assert cli.main(["demo", "--out", str(stranger)]) == 2
-    assert list(stranger.iterdir()) == [stranger / "digits-moco-v2"]
+    assert list(stranger.rglob("*")) == [stranger / "digits-moco-v2", stranger / "digits-moco-v2" / "thesis.txt"]
