@@ -128,5 +128,5 @@ def test_a_vit_is_told_that_it_has_one_branch(tmp_path: Path) -> None:
     out = pretrain(made, tmp_path / "run", console=Console(file=said, width=200))
     assert said.getvalue().count("the backbone has no batch-norm: aux examples go through it as clean ones do") == 1
     assert load_backbone(out).content_hash() == load_backbone(out / "checkpoints" / "step-00000005.pt").content_hash()
-    with pytest.raises(UserError, match=r"network\.options: vit_tiny_patch16_224 can't be built so"):
+    with pytest.raises(UserError, match=r"network\.options.*'patches'"):
         pretrain(experiment("dino", **{"network": {**network, "options": {"patches": 3}}}), tmp_path / "other")
