@@ -231,7 +231,7 @@ def test_a_disk_that_fills_up_at_the_end_loses_no_result(tmp_path: Path, tally: 
     assert done.complaint is None
     assert result["metrics"]["top1"] > 90
     assert "note: features are not kept" in done.out
-    assert f"{out}: File too large" in done.err
+    assert f"{out}: the limit on the size of files is reached" in done.err
     assert not list(tmp_path.iterdir())
 
 
