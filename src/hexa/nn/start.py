@@ -32,9 +32,10 @@ class StartConfig(Config):
     sha256: str | None = None
     """SHA-256 of the weights' file (of their tensors where they are not a file). It is noted when the run begins, and
     other weights under the same name are refused from then on."""
-    batch_norm: Literal["keep", "follow"] = "keep"
-    """keep: the backbone's batch-norms normalise by the statistics of the start, which stay as they are; follow: by
-    those of the batch, and their running statistics move to those of augmented views, as from random weights."""
+    batch_norm: Literal["keep", "re-estimate", "follow"] = "keep"
+    """keep: the backbone's batch-norms normalise by the statistics of the start, which stay as they are; re-estimate:
+    they are first estimated anew on images of the data, not augmented, then kept; follow: they normalise by those of
+    the batch, and their running statistics move to those of augmented views, as from random weights."""
     freeze_backbone: int = pydantic.Field(default=0, ge=0)
     """Epochs at the beginning in which the head learns alone."""
     trainable_stages: int | None = pydantic.Field(default=None, gt=0)
@@ -50,6 +51,11 @@ class StartConfig(Config):
         if self.weights is None and given:
             raise ValueError(f"{given[0]} has no effect without start.weights; name the weights to begin from")
         return self
+
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether the backbone's batch-norms normalise by running statistics that stay as they are in training."""
+        return self.weights is not None and self.batch_norm != "follow"
 
 
 def digest(weights: str, backbone: Backbone) -> str:

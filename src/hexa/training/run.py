@@ -112,7 +112,7 @@ def _run(
     if console is not None:  # before the images are read, which may take a while
         console.print(one_line(_headline(experiment, source, machine, folder, resumed)))
     stored = resumed and bool(checkpoints.checkpoints(folder / CHECKPOINTS))
-    method = build_method(experiment, setting, machine, filled=not stored)
+    method = build_method(experiment, setting, machine, source, filled=not stored)
     if console is not None:
         if experiment.start.weights is not None:
             console.print(one_line(_start_line(experiment)))
@@ -264,8 +264,9 @@ def _headline(experiment: Experiment, source: Source, machine: Machine, folder: 
 
 def _start_line(experiment: Experiment) -> str:
     start, network = experiment.start, experiment.network
-    norms = "its batch-norm statistics kept" if start.batch_norm == "keep" else "batch-norm statistics following"
-    return f"starts from {start.weights}: {network.name} at {experiment.views.size} px, mean {network.mean}, {norms}"
+    of_norms = {"keep": "kept", "re-estimate": "re-estimated on the data, then kept", "follow": "following"}
+    said = f"batch-norm statistics {of_norms[start.batch_norm]}"
+    return f"starts from {start.weights}: {network.name} at {experiment.views.size} px, mean {network.mean}, {said}"
 
 
 def _finish(experiment: Experiment, trainer: Trainer, folder: Path) -> None:
