@@ -44,6 +44,12 @@ class StartConfig(Config):
     """The learning rate of the backbone as a share of the head's."""
     layer_decay: float = pydantic.Field(default=1.0, gt=0, le=1)
     """Each stage of the backbone learns at this share of the rate of the stage above it."""
+    l2_sp: float = pydantic.Field(default=0.0, ge=0)
+    """β of the pull β/2 · ‖θ − θ0‖² of the backbone's learning parameters towards the start (L2-SP). It takes the place
+    of weight decay there, as published; the head is decayed as ever."""
+    distillation: float = pydantic.Field(default=0.0, ge=0)
+    """γ of the term γ · (1 − cos(f(x), f0(x))) that holds the features of clean views to those of the start, frozen: a
+    mean over images and crops, which no hard example attacks. It costs one more forward pass, of the start."""
 
     @pydantic.model_validator(mode="after")
     def _only_with_weights(self) -> StartConfig:
@@ -139,6 +145,12 @@ def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
             stage = stage_of.get(name, last)
             rate = config.backbone_rate * config.layer_decay ** (last - stage)
             found[parameter] = rate if stage >= first else 0.0
+    return found
+
+
+def learning(method: Any) -> nn.Module:
+    """The backbone of a method that learns: of a student and its teacher, the student's."""
+    found: nn.Module = next(_learning(method), method.backbone)
     return found
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hexa.config import ConfigError
-from hexa.core import STD, Method, Objective, Setting
+from hexa.core import STD, Method, Objective, Origin, Setting
 from hexa.data import Source
 from hexa.experiment import Experiment
 from hexa.nn import backbones, start
@@ -129,11 +129,11 @@ def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]
     """How the parameters of a backbone learn that begins with weights; those that never do lose `requires_grad`."""
     if config.weights is None:
         return {}
-    rates = start.rates(method, config)
+    rates, decayed = start.rates(method, config), not config.l2_sp
     for parameter, rate in rates.items():
         if not rate:
             parameter.requires_grad_(False)
-    return {parameter: Pace(rate, config.freeze_backbone) for parameter, rate in rates.items()}
+    return {parameter: Pace(rate, config.freeze_backbone, decayed) for parameter, rate in rates.items()}
 
 
 def branch_notes(method: Method, setting: Setting) -> list[str]:
@@ -149,7 +149,16 @@ def build_objective(
 ) -> Objective:
     """The objective of the experiment around a method."""
     hard = {name: config.build() for name, config in experiment.hard_examples.items()}
-    return Objective(method, hard, experiment.objective, autocast=machine.autocast, share_gradients=share_gradients)
+    held = experiment.start
+    origin = Origin(start.learning(method), held.l2_sp, held.distillation) if held.l2_sp or held.distillation else None
+    return Objective(
+        method,
+        hard,
+        experiment.objective,
+        autocast=machine.autocast,
+        share_gradients=share_gradients,
+        origin=origin,
+    )
 
 
 def roomy_setting(experiment: Experiment, data_size: int) -> Setting:
