@@ -51,7 +51,7 @@ ALLOWED = {
         "training",
     },
     "plugins": {"config", "experiment", "recipes"},
-    "start": {"config", "experiment", "nn"},
+    "start": {"config", "data", "experiment", "nn"},
     "recipes": {"config", "core", "data", "nn", "methods", "hard_examples", "training", "experiment"},
 }
 # The way in: these may import everything below them, and nobody there may import them.

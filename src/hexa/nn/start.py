@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pydantic
 from timm.layers import resample_abs_pos_embed
@@ -16,7 +16,9 @@ from hexa.config import Config, UserError
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.encoder import Encoder
-from hexa.nn.layouts import filled
+from hexa.nn.external import external
+from hexa.nn.layouts import filled, foreign_state
+from hexa.nn.preparation import DECLARED, Given, of_timm
 from hexa.nn.pretrained import WEIGHTS, Backbone, load_backbone
 
 #: A vision transformer's positions, [1, prefix tokens + h·w, D].
@@ -27,8 +29,9 @@ class StartConfig(Config):
     """Weights that the backbone begins with, and how gently they are treated. The head begins with random ones."""
 
     weights: str | None = None
-    """A run folder, a file in any layout that `hexa evaluate` reads, or timm:NAME; none draws weights from the seed.
-    They bring their network, normalisation and image size, unless these are given too."""
+    """A run folder, a file in any layout that `hexa evaluate` reads, or timm:NAME; none draws weights from the seed. On
+    the command line also python:MODULE:CALLABLE, whose weights go into a file, which then stands here. They bring their
+    network, normalisation and image size, unless these are given too."""
     sha256: str | None = None
     """SHA-256 of the weights' file (of their tensors where they are not a file). It is noted when the run begins, and
     other weights under the same name are refused from then on."""
@@ -79,10 +82,33 @@ def digest(weights: str, backbone: Backbone) -> str:
 
 def read(weights: str) -> Backbone:
     """The backbone to begin from. Raises UserError for what holds no weights of a network that can be built again."""
-    if weights.startswith(("pixels:", "python:")):  # before it is read: a config.yaml from elsewhere must not run code
-        remedy = "save its state_dict, and name the timm network that has these tensors: FILE#NETWORK"
-        raise UserError(f"start.weights: {weights} cannot be trained further; {remedy}")
+    if weights.startswith("python:"):  # before it is read: a config.yaml from elsewhere must not run code
+        raise UserError(f"start.weights: {weights} is code, which no file may name; give it as --start {weights}")
+    if weights.startswith("pixels:"):
+        raise UserError(f"start.weights: {weights} has no weights; give a run, a file of weights or timm:NAME")
     return load_backbone(weights)
+
+
+def made_by_code(spec: str) -> Backbone:
+    """The network that `python:MODULE:CALLABLE` gives, as one of timm's that can be built again without that code.
+
+    spec: as the user typed it, for the code runs. The network says which of timm's it is (`pretrained_cfg`), or is a
+    ResNet with torchvision's names, or the user adds #NETWORK. It must have the same tensors, but for a classifier.
+    Raises UserError.
+    """
+    call, _, name = spec.partition("#")
+    made = external(call)
+    network: Any = made.network
+    architecture = (getattr(network, "pretrained_cfg", None) or {}).get("architecture")
+    if architecture and not name:
+        network.reset_classifier(0)
+        config, preparation, state = NetworkConfig(name=architecture), of_timm(architecture), network.state_dict()
+    else:
+        config, preparation, state, _ = foreign_state(network.state_dict(), call, name or None)
+    own = made.preparation
+    declared = {key: value for key, value in own.values().items() if own.origins[key] == DECLARED}
+    preparation, _ = preparation.changed(cast(Given, declared))
+    return Backbone.of(filled(config, state, spec, lambda tensors: None).eval(), preparation, config, {"encoder": spec})
 
 
 def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
