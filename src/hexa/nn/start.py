@@ -108,7 +108,8 @@ def made_by_code(spec: str) -> Backbone:
     own = made.preparation
     declared = {key: value for key, value in own.values().items() if own.origins[key] == DECLARED}
     preparation, _ = preparation.changed(cast(Given, declared))
-    return Backbone.of(filled(config, state, spec, lambda tensors: None).eval(), preparation, config, {"encoder": spec})
+    plain = filled(config, state, spec, lambda tensors: None, f"it must be as timm builds {config.name} by its name")
+    return Backbone.of(plain.eval(), preparation, config, {"encoder": spec})
 
 
 def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
@@ -127,7 +128,8 @@ def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
     state = dict(backbone.network.state_dict())
     if _POSITIONS in state:
         state[_POSITIONS] = _positions(backbones.outline(network), state[_POSITIONS])
-    return filled(network, state, f"start.weights {config.weights}", lambda tensors: None)
+    remedy = "leave out what you set of network: the weights bring theirs"
+    return filled(network, state, f"start.weights {config.weights}", lambda tensors: None, remedy)
 
 
 def _positions(network: nn.Module, given: Tensor) -> Tensor:
