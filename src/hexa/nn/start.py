@@ -52,7 +52,8 @@ class StartConfig(Config):
     of weight decay there, as published; the head is decayed as ever."""
     distillation: float = pydantic.Field(default=0.0, ge=0)
     """γ of the term γ · (1 − cos(f(x), f0(x))) that holds the features of clean views to those of the start, frozen: a
-    mean over images and crops, which no hard example attacks. It costs one more forward pass, of the start."""
+    mean over images and crops. It costs a forward pass of the start. No hard example attacks it, for which an attack
+    that takes its gradient from the clean pass needs a pass of its own."""
 
     @pydantic.model_validator(mode="after")
     def _only_with_weights(self) -> StartConfig:
