@@ -16,6 +16,8 @@ from hexa.training import trackers
 from hexa.training.journal import ENVIRONMENT, METRICS
 
 CONFIG, BACKBONE, REPORT, CHECKPOINTS = "config.yaml", "backbone.safetensors", "report.html", "checkpoints"
+#: The backbone of the epoch that the monitor liked best.
+BEST = "best.safetensors"
 #: Held by the process that trains into the folder; there while it does, or after it was killed.
 LOCK = ".lock"
 #: Seconds that a process that was killed may take to be gone.
@@ -38,7 +40,7 @@ def mine(folder: Path, say: Callable[[str], object] | None = None) -> Iterator[b
         raise UserError(f"{folder} is a file; give another --out")
     what = f"trains {folder} already; wait until it ends, or end it, and give the command again"
     with alone(folder / LOCK, what, patience=PATIENCE, say=say):
-        sweep(folder, CONFIG, ENVIRONMENT, METRICS, BACKBONE, trackers.FILE)
+        sweep(folder, CONFIG, ENVIRONMENT, METRICS, BACKBONE, BEST, trackers.FILE)
         sweep(folder / CHECKPOINTS)
         yield True
 
