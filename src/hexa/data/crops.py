@@ -23,7 +23,7 @@ def cut_crops(source: Source, position: int, views: Views, numbers: Tensor) -> l
     """Decode image `position` once and cut its views: V tensors uint8 [3, S_v, S_v]. Raises DecodeError.
 
     numbers: [V, P], what `views.draw` drew for this image. Equals torchvision's `resized_crop` with antialiasing and
-    `hflip` of the decoded image, but for large JPEGs, see REDUCING_GAP.
+    the turns of the decoded image, but for large JPEGs, see REDUCING_GAP.
     """
     data = source.encoded(position)
     full = decoding.jpeg_size(data) if data is not None and len(data) >= _LARGE else None
@@ -38,11 +38,13 @@ def cut_crops(source: Source, position: int, views: Views, numbers: Tensor) -> l
         cuts = _cuts(views, numbers, *full)
     scale_h, scale_w = image.shape[1] / full[0], image.shape[2] / full[1]
     crops = []
-    for top, left, high, wide, flip, size in cuts:
+    for top, left, high, wide, flip, upside_down, transposed, size in cuts:
         rows = slice(round(top * scale_h), max(round((top + high) * scale_h), round(top * scale_h) + 1))
         columns = slice(round(left * scale_w), max(round((left + wide) * scale_w), round(left * scale_w) + 1))
         crop = functional.interpolate(image[None, :, rows, columns], (size, size), mode="bilinear", antialias=True)[0]
-        crops.append(crop.flip(2) if flip else crop)
+        crop = crop.flip(2) if flip else crop
+        crop = crop.flip(1) if upside_down else crop
+        crops.append(crop.transpose(1, 2) if transposed else crop)
     return crops
 
 
@@ -54,15 +56,17 @@ class _Cut(NamedTuple):
     height: int
     width: int
     flip: bool
+    upside_down: bool
+    transposed: bool
     size: int
 
 
 def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[_Cut]:
     cuts = []
     for group, share in views.by_group(numbers):
-        boxes, flips = views.boxes(share, height, width, group)
-        for top, left, high, wide, flip in torch.stack((*boxes, flips.long()), 1).tolist():
-            cuts.append(_Cut(top, left, high, wide, bool(flip), group.size))
+        boxes, turns = views.boxes(share, height, width, group)
+        for *box, flip, upside_down, transposed in torch.stack((*boxes, *(turn.long() for turn in turns)), 1).tolist():
+            cuts.append(_Cut(*box, bool(flip), bool(upside_down), bool(transposed), group.size))
     return cuts
 
 

@@ -22,7 +22,10 @@ _BOX = slice(0, geometry.UNIFORMS_PER_BOX)
 _FLIP, _JITTER, _GRAYSCALE, _BLUR, _SOLARIZE, _SIGMA, _ORDER, _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(
     _BOX.stop, _BOX.stop + 11
 )
-_COLUMNS = _BOX.stop + 11  # those of RandAugment follow
+_COLUMNS = _BOX.stop + 11
+# Those of domains, where one of their fields is set; those of RandAugment come last.
+_UPSIDE_DOWN, _TURNED, _QUARTERS = range(_COLUMNS, _COLUMNS + 3)
+_STAINS = slice(_COLUMNS + 3, _COLUMNS + 9)
 # Floats worked on at a time: on a CPU what stays in cache is up to twice as fast, on a GPU memory is the only bound.
 _CHUNK = {"cpu": 2**19, "cuda": 2**27}
 #: How many times as long as wide an image may be to be resized whole before its centre is cut.
@@ -59,14 +62,16 @@ class Views:
         batch, size = len(images), group.size
         height, width = images.shape[2:]
         flat = numbers.flatten(0, 1)
-        boxes, flip = self.boxes(flat, height, width, group)
-        packed = photometric.to_device(torch.stack((*boxes, flip.long())), images.device)  # [5, count·B]
+        boxes, turns = self.boxes(flat, height, width, group)
+        numbers = torch.stack((*boxes, turns.flip.long(), turns.upside_down.long()))
+        packed = photometric.to_device(numbers, images.device)  # [6, count·B]
         source = torch.arange(batch, device=images.device).repeat(group.count)
         scale = 1 / 255 if images.dtype == torch.uint8 else 1.0
         out = torch.empty((len(flat), 3, size, size), device=images.device)
         for part in _chunks(len(flat), 3 * max(height * width, size * size), images.device):
             chosen = images.index_select(0, source[part])
-            cut = geometry.crop_resize(chosen, geometry.Boxes(*packed[:4, part]), size, packed[4, part].bool())
+            cut = geometry.crop_resize(chosen, geometry.Boxes(*packed[:4, part]), size, *packed[4:, part].bool())
+            _apply_(cut, turns.transposed[part].nonzero()[:, 0], lambda some: some.transpose(2, 3))
             self.recolor_(torch.mul(cut, scale, out=out[part]), flat[part], group)
         return out.view(group.count, batch, 3, size, size)
 
@@ -87,18 +92,24 @@ class Views:
 
         A row's numbers depend on the stream and on its place, not on the size of the batch; those of a group do not
         depend on the groups after it, so that a run with small crops sees the large ones of the run without; and what
-        RandAugment needs comes last and from a stream of its own, so that a run with it sees the crops of the run
-        without.
+        turns, stains and RandAugment need comes last and from streams of their own, so that a run with them sees the
+        crops of the run without.
         """
+        config = self.config
+        turned = config.vertical_flip_probability or config.quarter_turn_probability or config.stain
+        further = {
+            "domain": _STAINS.stop - _COLUMNS if turned else 0,
+            "randaugment": config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION,
+        }
         drawn = []
         for place, group in enumerate(self.groups):
             own = stream.child("views", place) if place else stream.child("views")
-            numbers = torch.rand((rows.stop, group.count, _COLUMNS), generator=own.generator())
-            if self.config.randaugment_ops:
-                shape = (rows.stop, group.count, self.config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION)
-                further = torch.rand(shape, generator=stream.child("randaugment", place).generator())
-                numbers = torch.cat((numbers, further), 2)
-            drawn.append(numbers[rows.start or 0 :].transpose(0, 1))
+            numbers = [torch.rand((rows.stop, group.count, _COLUMNS), generator=own.generator())]
+            for name, columns in further.items():
+                if columns:
+                    generator = stream.child(name, place).generator()
+                    numbers.append(torch.rand((rows.stop, group.count, columns), generator=generator))
+            drawn.append(torch.cat(numbers, 2)[rows.start or 0 :].transpose(0, 1))
         return torch.cat(drawn)
 
     def by_group(self, numbers: Tensor) -> Iterator[tuple[Group, Tensor]]:
@@ -108,16 +119,29 @@ class Views:
 
     def boxes(
         self, numbers: Tensor, height: Tensor | int, width: Tensor | int, group: Group
-    ) -> tuple[geometry.Boxes, Tensor]:
-        """The crop boxes and flips [n], on the CPU, that `numbers` [n, P] decide for images of these sizes."""
-        boxes = geometry.random_boxes(numbers[:, _BOX], height, width, group.scale, self.config.ratio)
-        return boxes, numbers[:, _FLIP] < self.config.flip_probability
+    ) -> tuple[geometry.Boxes, geometry.Turns]:
+        """The crop boxes and turns [n], on the CPU, that `numbers` [n, P] decide for images of these sizes."""
+        config, uniforms = self.config, numbers[:, _BOX]
+        if config.magnification is None:
+            boxes = geometry.random_boxes(uniforms, height, width, group.scale, config.ratio)
+        else:
+            boxes = geometry.scaled_boxes(uniforms, height, width, group.size, config.magnification, config.ratio)
+        flip = numbers[:, _FLIP] < config.flip_probability
+        if not (config.vertical_flip_probability or config.quarter_turn_probability):
+            return boxes, geometry.Turns(flip, torch.zeros_like(flip), torch.zeros_like(flip))
+        turned = numbers[:, _TURNED] < config.quarter_turn_probability
+        quarters = (1 + 3 * numbers[:, _QUARTERS]).long() * turned
+        upside_down = numbers[:, _UPSIDE_DOWN] < config.vertical_flip_probability
+        return boxes, geometry.quarter_turned(flip, upside_down, quarters)
 
     def recolor_(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         """Colour operations in place on crops [n, 3, S, S] of a group, as `numbers` [n, P] decide, each on its share.
 
         Pixels are in [0, 1].
         """
+        if strength := self.config.stain:
+            change = strength * (2 * numbers[:, _STAINS] - 1)
+            crops.copy_(photometric.stain_jitter(crops, 1 + change[:, :3], change[:, 3:]))
         for name in self.config.order:
             getattr(self, f"_{name}")(crops, numbers, group)
 
@@ -164,7 +188,8 @@ class Views:
         config = self.config
         if not config.randaugment_ops:
             return
-        for uniforms in torch.split(numbers[:, _COLUMNS:], randaugment.UNIFORMS_PER_OPERATION, 1):
+        columns = config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION
+        for uniforms in torch.split(numbers[:, -columns:], randaugment.UNIFORMS_PER_OPERATION, 1):
             plan = randaugment.plan(uniforms, config.randaugment_magnitude, config.randaugment_magnitude_std)
             _apply_(crops, plan.rows, functools.partial(randaugment.apply, chosen=plan))
 

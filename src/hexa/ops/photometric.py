@@ -196,6 +196,24 @@ def solarize(images: Tensor, threshold: float = 0.5) -> Tensor:
     return torch.where(images >= threshold, 1 - images, images)
 
 
+#: What haematoxylin, eosin and DAB take from red, green and blue: optical densities, a stain a row (Ruifrok and
+#: Johnston 2001).
+STAINS = torch.tensor([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
+
+
+def stain_jitter(images: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+    """Each stain's amount s -> a·s + b, in RGB of histological sections. factor, shift: a, b, [B, 3] on the CPU.
+
+    With optical densities −ln x = s·M, where the rows of M are STAINS, x' = clip(exp(−(a∘s + b)·M)) (Tellez et al.
+    2018, doi 10.1109/TMI.2018.2820199). Densities end at that of 10⁻⁶.
+    """
+    mix = STAINS.inverse() @ (factor[:, :, None] * STAINS)  # [B, 3, 3], from densities to densities
+    packed = to_device(torch.cat((mix, (shift @ STAINS)[:, None]), 1), images.device)
+    density = images.clamp(min=1e-6).log_().flatten(2)  # negative: −s·M
+    out = torch.baddbmm(packed[:, 3, :, None], packed[:, :3].transpose(1, 2), density, beta=-1)
+    return out.exp_().clamp_(0, 1).view_as(images)
+
+
 def to_device(values: Tensor, device: torch.device) -> Tensor:
     """A copy that the host does not wait for."""
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
