@@ -16,6 +16,7 @@ SOURCES = "digits · folder:PATH · parquet:PATH · hf:NAME · webdataset:PATTER
 BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:MODULE:CALLABLE · random:NAME"
 #: Typed here, since finding them takes seconds; a test compares.
 PROTOCOLS = "detect, fine-tune, knn, linear, low-shot, probe, semi-supervised, svm"
+DOMAINS = "fit the views to photos, aerial, microscopy, documents, medical-grey or histology; fields given win"
 TRUST = "import the Python file that the run names as its method's, whatever it is"
 
 
@@ -88,6 +89,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub.add_argument("--out", metavar="RUN", help="the run folder; runs/RECIPE if not given")
     sub.add_argument("--start", metavar="BACKBONE", help="weights to begin from: a run · a file of weights · timm:NAME")
     sub.add_argument("--epochs", metavar="N", help="passes over the data")
+    sub.add_argument("--domain", metavar="NAME", help=DOMAINS)
     sub.add_argument("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N; short for --training.device")
     sub.add_argument("--precision", metavar="NAME", help="auto, fp32 or bf16; short for --training.precision")
     sub.add_argument("--compile", action="store_const", const="true", help="short for --training.compile true")
@@ -133,6 +135,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub = command("visualize", "a picture: clean | perturbation | adversarial | cut-mixed, side by side")
     sub.add_argument("target", metavar="RUN|RECIPE", help="a run folder, or a recipe with fresh weights")
     sub.add_argument("--data", metavar="SOURCE", help=SOURCES + "; the recipe's or run's own if not given")
+    sub.add_argument("--domain", metavar="NAME", help="of a recipe: " + DOMAINS)
     sub.add_argument("--out", metavar="FILE.png", required=True)
     sub.add_argument(
         "--num-images", metavar="N", type=whole(1, 256), default=8, help="rows of the picture; 8 if not given"

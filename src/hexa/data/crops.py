@@ -65,8 +65,9 @@ def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[_Cut]:
     cuts = []
     for group, share in views.by_group(numbers):
         boxes, turns = views.boxes(share, height, width, group)
-        for *box, flip, upside_down, transposed in torch.stack((*boxes, *(turn.long() for turn in turns)), 1).tolist():
-            cuts.append(_Cut(*box, bool(flip), bool(upside_down), bool(transposed), group.size))
+        packed = torch.stack((*boxes, *(turn.long() for turn in turns)), 1)
+        for top, left, high, wide, flip, over, across in packed.tolist():
+            cuts.append(_Cut(top, left, high, wide, bool(flip), bool(over), bool(across), group.size))
     return cuts
 
 
