@@ -63,7 +63,8 @@ class Source(ABC):
     of the source, for messages and tables. fingerprint: changes when the images do, the same wherever they lie and
     whatever the times of the files; of large sources it sees names, sizes and a sample of the contents.
     former_fingerprint: by which hexa 0.1 knew them, where that was another (names and sizes alone). uniform_size:
-    (H, W) if it is known that all images have it. max_image_pixels: images of more are unreadable.
+    (H, W) if it is known that all images have it. max_image_pixels: images of more are unreadable. channels: those of
+    every image, images of another number are unreadable.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Source(ABC):
     former_fingerprint: str | None = None
     uniform_size: tuple[int, int] | None = None
     max_image_pixels: int = decoding.MAX_IMAGE_PIXELS
+    channels: int = 3
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -147,7 +149,7 @@ class Source(ABC):
 
 
 class ArraySource(Source):
-    """Images that are in memory already, uint8 [N, 3, H, W]."""
+    """Images that are in memory already, uint8 [N, C, H, W]."""
 
     def __init__(
         self,
@@ -165,7 +167,8 @@ class ArraySource(Source):
         self.paths = [f"{name}/{split}/{number:06d}" for number in range(len(images))]
         if labels is not None and labels.ndim == 1:
             self._take_labels(labels, class_names)
-        self.uniform_size = (int(images.shape[2]), int(images.shape[3]))
+        self.channels, *size = images.shape[1:]
+        self.uniform_size = (size[0], size[1])
         self.fingerprint = digest(images.numpy().tobytes(), b"" if labels is None else labels.tobytes())
 
     def splits(self) -> list[str]:

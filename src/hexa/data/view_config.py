@@ -26,6 +26,8 @@ _SWAV = {
 _SMALL = {"size": 96, "scale": (0.05, 0.14)}
 _BYOL = {"size": 224, "num_views": 1, "saturation": 0.2, "blur_probability": 1.0}
 _BYOL_SECOND = {"count": 1, "blur_probability": 0.1, "solarize_probability": 0.2}
+#: What is done to colours, which RGB images alone have.
+COLOURED = ("stain", "saturation", "hue", "grayscale_probability", "randaugment_ops")
 _COLOURS = ("jitter", "grayscale", "blur", "solarize")
 
 # REFERENCE §2.2 (v1, v2), §2.6 (cifar), §4.2 (swav); crop-flip is what supervised probes train on (§7.1). Nothing is

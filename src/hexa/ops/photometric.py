@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+#: What pixels of a type are multiplied by to lie in [0, 1]; floats do already.
+SCALES = {torch.uint8: 1 / 255, torch.uint16: 1 / 65535}
 LUMA = (0.2989, 0.587, 0.114)
 ORDERS = tuple(itertools.permutations(range(4)))
 _PLACE = torch.tensor(ORDERS).argsort(1)  # [24, 4]: when each operation comes
@@ -23,6 +25,13 @@ _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)
 
 def _per_image(values: Tensor) -> Tensor:
     return values.view(-1, 1, 1, 1)
+
+
+def unit(images: Tensor) -> Tensor:
+    """Pixels in [0, 1] as float32: of uint8 x / 255, of uint16 x / 65535, of floats x."""
+    if images.is_floating_point():
+        return images.float()
+    return images.float().div_(255 if images.dtype == torch.uint8 else 65535)
 
 
 def luma(images: Tensor) -> Tensor:

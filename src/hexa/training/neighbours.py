@@ -34,8 +34,8 @@ class KnnMonitor:
         self.config, self.size = experiment.monitor, experiment.views.size
         self.method, self.machine, self.source = method, machine, source
         self.channels_last = experiment.training.channels_last
-        self.mean = torch.tensor(experiment.network.mean, device=machine.device).view(1, 3, 1, 1)
-        self.std = torch.tensor(experiment.network.std, device=machine.device).view(1, 3, 1, 1)
+        self.mean = torch.tensor(experiment.network.mean, device=machine.device).view(1, -1, 1, 1)
+        self.std = torch.tensor(experiment.network.std, device=machine.device).view(1, -1, 1, 1)
         self.stream = Stream(experiment.seed).child("knn monitor")
         self.say: Callable[[str], object] = lambda message: None
         self._images: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
@@ -78,7 +78,7 @@ class KnnMonitor:
         source, most = self.source, self.config.max_images
         order = torch.randperm(len(source), generator=self.stream.child("train").generator())
         if source.split != "test" and "test" in source.splits():
-            test = open_source(source.name, "test", source.max_image_pixels)
+            test = open_source(source.name, "test", source.max_image_pixels, source.channels)
             if test.classes is not None:
                 other = torch.randperm(len(test), generator=self.stream.child("test").generator())
                 return Subset(source, order[:most].numpy()), Subset(test, other[:most].numpy())

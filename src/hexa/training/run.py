@@ -35,6 +35,7 @@ from hexa.training.assembly import (
     kernels,
     paces,
     setting_of,
+    settled,
 )
 from hexa.training.events import TensorBoard
 from hexa.training.folder import BACKBONE, CHECKPOINTS, CONFIG, REPORT, is_ours, mine, stopping_well, way_on
@@ -107,16 +108,23 @@ def _run(
 ) -> None:
     trackers.check(experiment.training.tracker)
     split = None if "#" in experiment.data else "train"
-    source = open_source(experiment.data, split, experiment.training.max_image_pixels)
-    setting = setting_of(experiment, len(source))
+    source = open_source(experiment.data, split, experiment.training.max_image_pixels, experiment.network.channels)
+    setting_of(experiment, len(source))  # finds what can't be, which the images would only delay
     if console is not None:  # before the images are read, which may take a while
         console.print(one_line(_headline(experiment, source, machine, folder, resumed)))
+    experiment, settlements = settled(experiment, source)
+    setting = setting_of(experiment, len(source))
     stored = resumed and bool(checkpoints.checkpoints(folder / CHECKPOINTS))
     method = build_method(experiment, setting, machine, filled=not stored)
     if console is not None:
         if experiment.start.weights is not None:
             console.print(one_line(_start_line(experiment)))
-        for note in [*precisions.crowded(machine.device), *method.notes(), *branch_notes(method, setting)]:
+        for note in [
+            *settlements,
+            *precisions.crowded(machine.device),
+            *method.notes(),
+            *branch_notes(method, setting),
+        ]:
             console.print(one_line(note))
     loader = _loader(experiment, source, machine)
     trainer = _trainer(experiment, source, method, loader, machine, folder)
