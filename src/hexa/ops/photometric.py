@@ -35,7 +35,9 @@ def unit(images: Tensor) -> Tensor:
 
 
 def luma(images: Tensor) -> Tensor:
-    """0.2989 R + 0.587 G + 0.114 B, [B, 1, H, W]."""
+    """0.2989 R + 0.587 G + 0.114 B, [B, 1, H, W]; the mean of the channels if these are not three."""
+    if images.shape[1] != 3:
+        return images.mean(1, keepdim=True)
     gray = images[:, :1] * LUMA[0]
     gray.add_(images[:, 1:2], alpha=LUMA[1])
     return gray.add_(images[:, 2:], alpha=LUMA[2])
@@ -123,7 +125,7 @@ def color_jitter(images: Tensor, jitter: Jitter) -> Tensor:
     The first three are all clip(a·x + b·luma(x) + c·mean luma(x)), so whatever the orders are, three such steps serve
     the whole batch; before, between and after them the hue turns of those images whose turn it is. Parameters are on
     the CPU and are copied to the device once; nothing is read back. Images that come sorted by `hue_turn` are spared
-    two passes.
+    two passes. Images of other than three channels have no hue, and want no saturation.
     """
     turns = hue_turn(jitter)
     if bool((turns.diff() >= 0).all()):
@@ -148,7 +150,7 @@ def _jitter_by_turn(out: Tensor, jitter: Jitter, turns: Tensor) -> Tensor:
     packed = to_device(torch.cat((coefficients.view(9, -1), jitter.hue[None])), out.device)
     start = 0
     for turn, count in enumerate(turns.bincount(minlength=4).tolist()):
-        if count:
+        if count and out.shape[1] == 3:
             part = slice(start, start + count)
             adjust_hue(out[part], packed[9, part], out[part])
             start += count
