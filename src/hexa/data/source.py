@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.config import UserError
+from hexa.data import bands
 from hexa.data import decode as decoding
 
 Labels = NDArray[np.int64]
@@ -92,10 +93,10 @@ class Source(ABC):
         """The splits there are."""
 
     def decode(self, index: int) -> Tensor:
-        """Image `index` as uint8 [3, H, W]. Raises `hexa.data.decode.DecodeError` if it cannot be read."""
+        """Image `index` as uint8 [3, H, W], or as `hexa.data.bands.decode` says. Raises DecodeError."""
         data = self.encoded(index)
         assert data is not None, "a source keeps the files of its images, or has a `decode` of its own"
-        return decoding.decode(data, self.max_image_pixels)
+        return bands.decode(data, self.max_image_pixels, self.channels)
 
     def encoded(self, index: int) -> bytes | None:
         """The bytes of the image's file, or None where images are not kept as files. Raises DecodeError as well."""
