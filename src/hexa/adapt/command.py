@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,8 +29,8 @@ from hexa.runtime.console import Console
 from hexa.runtime.files import write_whole
 from hexa.training.assembly import Machine
 from hexa.training.folder import ADAPTATION, BACKBONE, CONFIG, REPORT
-from hexa.training.neighbours import KnnMonitor
-from hexa.training.run import pretrain, resume, without_holdout
+from hexa.training.neighbours import KnnMonitor, without_holdout
+from hexa.training.run import pretrain, resume
 
 #: The better of start and result, as timm reads it.
 WINNER = "winner.safetensors"
@@ -51,7 +51,7 @@ class Request:
     labelled: str | None = None
     seconds: float = 1800.0
     domain: str | None = None
-    fields: Mapping[str, Any] = SimpleNamespace().__dict__
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -247,5 +247,7 @@ def _kept(out: Path, request: Request) -> dict[str, Any] | None:
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give another --out") from None
     if other:
-        raise UserError(f"{out} holds an adaptation with another {', '.join(other)}; repeat its command, or give another --out")
+        raise UserError(
+            f"{out} holds an adaptation with another {', '.join(other)}; repeat its command, or give another --out"
+        )
     return cast(dict[str, Any], found)

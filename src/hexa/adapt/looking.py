@@ -84,7 +84,13 @@ def look(source: Source, seed: int = 0) -> Seen:
     classes = 0 if source.classes is None else len(np.unique(source.classes))
     share = 1 - len(sides) / len(order)
     return Seen(
-        len(source), int(np.median(sides)), float(np.mean(grey)), float(np.mean(pages)), 1 - distinct / len(thumbs), classes, share
+        len(source),
+        int(np.median(sides)),
+        float(np.mean(grey)),
+        float(np.mean(pages)),
+        1 - distinct / len(thumbs),
+        classes,
+        share,
     )
 
 

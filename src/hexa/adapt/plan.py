@@ -58,7 +58,7 @@ def first_draft(backbone: str, data: str, seen: Seen, domain: str | None, fields
     batch = min(128, 1 << (seen.count // 4).bit_length() - 1)
     changes: dict[str, Any] = {"data": data, "start.weights": backbone, "batch_size": batch}
     changes |= {"method.queue_size": max(batch, min(2048, seen.count // 2 // batch * batch))}
-    changes |= domains.changes(domain or seen.domain) | dict(fields)
+    changes |= domains.changes(domain or seen.domain, fields) | dict(fields)
     draft = override(recipes.get("adapt"), changes)
     return begin_from_weights(draft, {**fields, "start.weights": backbone})
 

@@ -96,7 +96,7 @@ def _nearest_mean(features: Tensor, labels: Tensor, drawn: NDArray[np.int64]) ->
     asked = torch.ones(len(labels), dtype=torch.bool)
     asked[drawn] = False
     x = functional.normalize(features - features[drawn].mean(0), dim=1)
-    classes, place = labels[drawn].unique(return_inverse=True)
+    classes, place = torch.unique(labels[drawn], return_inverse=True)
     means = torch.zeros(len(classes), x.shape[1]).index_add_(0, place, x[drawn])
     found = classes[(x[asked] @ functional.normalize(means, dim=1).T).argmax(1)]
     return 100 * float((found == labels[asked]).double().mean())
@@ -134,6 +134,12 @@ def by_labels(start: Labelled, result: Labelled) -> tuple[bool, str]:
         return False, f"not better; the start is kept: k-NN {start.knn:.1f} → {result.knn:.1f} % ({found} points)"
     why = f"k-NN {start.knn:.1f} → {result.knn:.1f} %, {found} points on {len(start.right)} labelled images"
     return False, f"not better; the start is kept: no difference that these labels could show ({why})"
+
+
+def without_labels(start: Mapping[str, float], result: Mapping[str, float]) -> tuple[bool, str]:
+    """Whether the result is better as far as can be said without labels, and a sentence on it."""
+    before, after = start["neighbours"], result["neighbours"]
+    return after > before, f"neighbours {before:.1f} → {after:.1f} %"
 
 
 def table(

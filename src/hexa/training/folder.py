@@ -16,6 +16,8 @@ from hexa.training import trackers
 from hexa.training.journal import ENVIRONMENT, METRICS
 
 CONFIG, BACKBONE, REPORT, CHECKPOINTS = "config.yaml", "backbone.safetensors", "report.html", "checkpoints"
+#: What `hexa adapt` writes before anything else: its plan.
+ADAPTATION = "adapt.json"
 #: The backbone of the epoch that the monitor liked best.
 BEST = "best.safetensors"
 #: Held by the process that trains into the folder; there while it does, or after it was killed.
@@ -58,7 +60,7 @@ def is_ours(folder: Path) -> bool:
 
 def _is_empty(folder: Path) -> bool:
     """Whether there is nothing in a folder, or only what a run that was killed at once wrote first."""
-    there = {path.name for path in folder.iterdir()} - {LOCK}
+    there = {path.name for path in folder.iterdir()} - {LOCK, ADAPTATION}
     return not there or (there == {ENVIRONMENT} and _process(folder) is not None)
 
 

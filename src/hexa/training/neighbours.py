@@ -46,8 +46,8 @@ class KnnMonitor:
         self.held, self.views = held, Views(experiment.views)
         self.method, self.machine, self.source = method, machine, source
         self.channels_last = experiment.training.channels_last
-        self.mean = torch.tensor(experiment.network.mean, device=machine.device).view(1, 3, 1, 1)
-        self.std = torch.tensor(experiment.network.std, device=machine.device).view(1, 3, 1, 1)
+        self.mean = torch.tensor(experiment.network.mean, device=machine.device).view(1, -1, 1, 1)
+        self.std = torch.tensor(experiment.network.std, device=machine.device).view(1, -1, 1, 1)
         self.stream = Stream(experiment.seed).child("knn monitor")
         self.say: Callable[[str], object] = lambda message: None
         self._images: tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]] | None = None
@@ -62,7 +62,7 @@ class KnnMonitor:
             return None
         if config.data is not None:
             split = None if "#" in config.data else "train"
-            source, held = open_source(config.data, split, experiment.training.max_image_pixels), None
+            source, held = open_source(config.data, split, experiment.training.max_image_pixels, source.channels), None
         if config.keep_best == "knn" and source.classes is None:
             raise ConfigError([("monitor.keep_best", f"{source!r} has no labels to vote; give monitor.data")])
         if source.classes is None and not config.label_free:
@@ -100,16 +100,17 @@ class KnnMonitor:
 
     def _decoded(self) -> tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]:
         """(images uint8, labels) of those that vote and those that ask, on the CPU."""
-        bank, queries = self._parts()
+        bank, queries = self.parts()
         return self._read(bank), self._read(queries)
 
-    def _parts(self) -> tuple[Source, Source]:
+    def parts(self) -> tuple[Source, Source]:
+        """The images that vote, and those that ask."""
         source, most = self.source, self.config.max_images
         order = torch.randperm(len(source), generator=self.stream.child("train").generator())
         if self.held is not None:
             return Subset(source, order[:most].numpy()), Subset(self.held, np.arange(min(most, len(self.held))))
         if source.split != "test" and "test" in source.splits():
-            test = open_source(source.name, "test", source.max_image_pixels)
+            test = open_source(source.name, "test", source.max_image_pixels, source.channels)
             if test.classes is not None or source.classes is None:
                 other = torch.randperm(len(test), generator=self.stream.child("test").generator())
                 return Subset(source, order[:most].numpy()), Subset(test, other[:most].numpy())
@@ -146,3 +147,13 @@ class KnnMonitor:
             with self.machine.autocast():
                 found.append(self.method.backbone((pixels - self.mean) / self.std).float())
         return torch.cat(found)
+
+
+def without_holdout(experiment: Experiment, source: Source) -> tuple[Source, Source | None]:
+    """The images to train on, and those that `monitor.holdout` keeps for the monitor."""
+    count = round(experiment.monitor.holdout * len(source))
+    if not count:
+        return source, None
+    order = torch.randperm(len(source), generator=Stream(experiment.seed).child("monitor holdout").generator())
+    held, rest = (rows.sort().values.numpy() for rows in (order[:count], order[count:]))
+    return Subset(source, rest), Subset(source, held)

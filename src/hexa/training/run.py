@@ -13,7 +13,6 @@ from hexa.config import ConfigError, UserError, reason
 from hexa.core import Method
 from hexa.data import Source, open_source
 from hexa.data.loaders import PretrainLoader
-from hexa.data.source import Subset
 from hexa.data.views import Views
 from hexa.experiment import Experiment
 from hexa.nn import backbones
@@ -38,12 +37,13 @@ from hexa.training.assembly import (
     kernels,
     paces,
     setting_of,
+    settled,
 )
 from hexa.training.events import TensorBoard
 from hexa.training.folder import BACKBONE, BEST, CHECKPOINTS, CONFIG, REPORT, is_ours, mine, stopping_well, way_on
 from hexa.training.journal import TENSORBOARD, Journal, discard, write_environment
 from hexa.training.monitor import Best, Watch
-from hexa.training.neighbours import KnnMonitor
+from hexa.training.neighbours import KnnMonitor, without_holdout
 from hexa.training.plan import Plan
 from hexa.training.trackers import Tracker, Tracking
 from hexa.training.trainer import Trainer
@@ -110,17 +110,24 @@ def _run(
 ) -> None:
     trackers.check(experiment.training.tracker)
     split = None if "#" in experiment.data else "train"
-    source = open_source(experiment.data, split, experiment.training.max_image_pixels)
-    source, held = _without_holdout(experiment, source)
-    setting = setting_of(experiment, len(source))
+    source = open_source(experiment.data, split, experiment.training.max_image_pixels, experiment.network.channels)
+    source, held = without_holdout(experiment, source)
+    setting_of(experiment, len(source))  # finds what can't be, which the images would only delay
     if console is not None:  # before the images are read, which may take a while
         console.print(one_line(_headline(experiment, source, machine, folder, resumed)))
+    experiment, settlements = settled(experiment, source)
+    setting = setting_of(experiment, len(source))
     stored = resumed and bool(checkpoints.checkpoints(folder / CHECKPOINTS))
     method = build_method(experiment, setting, machine, filled=not stored)
     if console is not None:
         if experiment.start.weights is not None:
             console.print(one_line(_start_line(experiment)))
-        for note in [*precisions.crowded(machine.device), *method.notes(), *branch_notes(method, setting)]:
+        for note in [
+            *settlements,
+            *precisions.crowded(machine.device),
+            *method.notes(),
+            *branch_notes(method, setting),
+        ]:
             console.print(one_line(note))
     loader = _loader(experiment, source, machine)
     trainer = _trainer(experiment, source, held, method, loader, machine, folder)
@@ -172,16 +179,6 @@ def _trainer(
     if knn is not None:
         knn.say = lambda message: trainer.warn([message])
     return trainer
-
-
-def _without_holdout(experiment: Experiment, source: Source) -> tuple[Source, Source | None]:
-    """The images to train on, and those that `monitor.holdout` keeps for the monitor."""
-    count = round(experiment.monitor.holdout * len(source))
-    if not count:
-        return source, None
-    order = torch.randperm(len(source), generator=Stream(experiment.seed).child("monitor holdout").generator())
-    held, rest = (rows.sort().values.numpy() for rows in (order[:count], order[count:]))
-    return Subset(source, rest), Subset(source, held)
 
 
 def _go_on(trainer: Trainer, folder: Path) -> list[str]:
