@@ -1,4 +1,4 @@
-"""Batch-norm statistics re-estimated on other images, nothing learned: all that many a change of domain needs."""
+"""Batch-norm statistics re-estimated on other images, with nothing learned."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.loaders import evaluation_batches
-from hexa.evaluation.features import Subset
+from hexa.data.source import Subset
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.pretrained import Backbone
 from hexa.runtime.random import Stream
 
-#: Images that are enough: from a thousand on, more hardly change the statistics (Wu & Johnson 2021, §3.2).
+#: Images that are enough: from a thousand on, more hardly change the statistics (Wu & Johnson 2021).
 MOST = 8192
 _BATCH = 256
 
