@@ -16,8 +16,8 @@ from hexa.evaluation.transforms import transform_of
 from hexa.nn.pretrained import Backbone
 from hexa.runtime.random import Stream
 
-#: Images that are enough: from a thousand on, more hardly change the statistics (Wu & Johnson 2021).
-MOST = 8192
+#: Images that are enough: a thousand and more (Wu & Johnson 2021).
+MOST = 2048
 _BATCH = 256
 
 

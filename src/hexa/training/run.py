@@ -118,10 +118,10 @@ def _run(
     experiment, settlements = settled(experiment, source)
     setting = setting_of(experiment, len(source))
     stored = resumed and bool(checkpoints.checkpoints(folder / CHECKPOINTS))
+    if console is not None and experiment.start.weights is not None:
+        console.print(one_line(_start_line(experiment)))
     method = build_method(experiment, setting, machine, source, filled=not stored)
     if console is not None:
-        if experiment.start.weights is not None:
-            console.print(one_line(_start_line(experiment)))
         for note in [
             *settlements,
             *precisions.crowded(machine.device),
