@@ -13,6 +13,7 @@ from hexa.data import Source, open_source
 from hexa.data.loaders import evaluation_batches
 from hexa.data.store import describe_problems
 from hexa.data.views import evaluation_transform
+from hexa.data.workers import alike, unit
 from hexa.experiment import Experiment
 from hexa.runtime.random import Stream
 from hexa.training.assembly import Machine
@@ -68,7 +69,7 @@ class KnnMonitor:
         return {"knn": 100 * float((scores.argmax(1).cpu() == labels).double().mean())}
 
     def _decoded(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """(images uint8, labels) of those that vote and those that ask, on the CPU."""
+        """(images, uint8 where that is exact, labels) of those that vote and those that ask, on the CPU."""
         bank, queries = self._parts()
         return self._read(bank), self._read(queries)
 
@@ -91,7 +92,8 @@ class KnnMonitor:
         transform = evaluation_transform(self.size)
         for batch, batch_labels, _ in evaluation_batches(source, transform, _BATCH, problems=problems, tolerance=1.0):
             assert batch_labels is not None
-            images.append((batch * 255).round().to(torch.uint8))
+            levels = (batch * 255).round()
+            images.append(levels.to(torch.uint8) if torch.equal(levels / 255, batch) else batch)
             labels.append(batch_labels)
         if problems:
             which = f"{len(problems)} of {len(source)} images of {source.name}#{source.split}"
@@ -99,14 +101,14 @@ class KnnMonitor:
             self.say(f"the k-NN monitor leaves out {which}, which can't be read: {first}{' …' * (len(problems) > 1)}")
         if not images:
             raise UserError("there is no image left to ask, or to vote")
-        return torch.cat(images), torch.cat(labels)
+        return torch.cat(alike(images)), torch.cat(labels)
 
     def _features(self, images: Tensor) -> Tensor:
-        """Features [N, D] fp32 on the device of uint8 images [N, 3, S, S]."""
+        """Features [N, D] fp32 on the device of images [N, C, S, S], uint8 or float in [0, 1]."""
         found = []
         for start in range(0, len(images), _BATCH):
             part = images[start : start + _BATCH]
-            pixels = part.to(self.machine.device, non_blocking=True).float() / 255
+            pixels = unit(part.to(self.machine.device, non_blocking=True))
             if self.channels_last:
                 pixels = pixels.contiguous(memory_format=torch.channels_last)
             with self.machine.autocast():
