@@ -100,6 +100,26 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub.add_argument("--trust", action="store_true", help=TRUST)
 
     sub = command(
+        "adapt",
+        "train given weights further on your own images within a time, and say whether it helped",
+        "Look at the images, plan what fits the time, train, and compare start and result. Any field of the experiment "
+        "is an option, as of `hexa pretrain adapt --help`. The same command goes on where it was interrupted.",
+    )
+    sub.add_argument(
+        "backbone", metavar="BACKBONE", help="weights to begin from: a run · a file of weights · timm:NAME"
+    )
+    sub.add_argument("--data", metavar="SOURCE", required=True, help="images to learn from: " + SOURCES)
+    sub.add_argument("--labelled", metavar="SOURCE", help="labelled images to judge by; labels are never trained on")
+    sub.add_argument(
+        "--time", metavar="TIME", default="30m", help="of everything, such as 90s, 30m or 2h; 30m if not given"
+    )
+    sub.add_argument("--out", metavar="RUN", default="runs/adapt", help="the run folder; runs/adapt if not given")
+    sub.add_argument("--domain", metavar="NAME", help="preset of the views; by the look of the images if not given")
+    sub.add_argument("--plan", action="store_true", help="print the plan, train nothing")
+    sub.add_argument("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N; short for --training.device")
+    sub.add_argument("--precision", metavar="NAME", help="auto, fp32 or bf16; short for --training.precision")
+
+    sub = command(
         "evaluate",
         f"measure a backbone on labelled images: {PROTOCOLS}",
         "Measure a backbone on labelled images by a published protocol. Options of the protocol are given as they are "
@@ -240,7 +260,7 @@ def _preparation(sub: Parser) -> None:
 
 
 #: Commands that take fields or options of their own beyond those declared above.
-OPEN = ("pretrain", "evaluate", "visualize", "benchmark", "reproduce")
+OPEN = ("pretrain", "adapt", "evaluate", "visualize", "benchmark", "reproduce")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

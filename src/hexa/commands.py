@@ -61,6 +61,23 @@ def pretrain(given: argparse.Namespace, extra: Fields) -> int:
     return _finished(run, experiment.data)
 
 
+def adapt(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa adapt`"""
+    out = targets.check_folder(given.out)
+    from hexa import fields, recipes
+    from hexa.adapt.command import Request
+    from hexa.adapt.command import adapt as run
+    from hexa.adapt.plan import seconds_of
+
+    changes = dict(extra) | {_SHORT[name]: value for name in ("device", "precision") if (value := getattr(given, name))}
+    known = [field.path for field in fields.of_experiment(recipes.get("adapt"))]
+    absent = [field.path for field in fields.of_absent_hard_examples(recipes.get("adapt"))]
+    fields.check_names(changes, [*known, *absent], getattr(given, "options", ()))
+    request = Request(given.backbone, given.data, given.labelled, seconds_of(given.time), given.domain, changes)
+    run(request, out, only_plan=given.plan, console=Console())
+    return 0
+
+
 def describe_fields(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa pretrain RECIPE --help`"""
     from hexa import fields

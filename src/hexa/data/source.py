@@ -179,6 +179,31 @@ class ArraySource(Source):
         return self.images[index]
 
 
+class Subset(Source):
+    """Some images of a source, in this order."""
+
+    def __init__(self, source: Source, rows: Labels) -> None:
+        self.source, self.rows = source, rows
+        self.name, self.split, self.class_names = source.name, source.split, source.class_names
+        self.labels = None if source.labels is None else source.labels[rows]
+        self.paths = [source.paths[row] for row in rows]
+        self.uniform_size, self.max_image_pixels = source.uniform_size, source.max_image_pixels
+        self.channels = source.channels
+        self.fingerprint = hashlib.sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()[:16]
+
+    def splits(self) -> list[str]:
+        return self.source.splits()
+
+    def files(self) -> Iterable[str | Path]:
+        return self.source.files()
+
+    def decode(self, index: int) -> Tensor:
+        return self.source.decode(int(self.rows[index]))
+
+    def boxes(self, index: int) -> Boxes | None:
+        return self.source.boxes(int(self.rows[index]))
+
+
 def choose_split(spec: str, split: str | None, there: Iterable[str]) -> str:
     known = list(there)
     if not known:
