@@ -168,3 +168,22 @@ def test_more_eosin_takes_what_eosin_takes() -> None:
     section = torch.exp(-0.3 * eosin).view(1, 3, 1, 1).expand(1, 3, 4, 4)
     made = stain_jitter(section, torch.tensor([[1.0, 2.0, 1.0]]), torch.tensor([[0.0, 0.5, 0.0]]))
     torch.testing.assert_close(made, torch.exp(-1.1 * eosin).view(1, 3, 1, 1).expand(1, 3, 4, 4))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 5])
+def test_images_without_colours_change_in_brightness_and_contrast(channels: int) -> None:
+    """Contrast is around the mean of all channels; what is clipped in between depends on the order."""
+    generator = torch.Generator().manual_seed(1)
+    images = torch.rand(COUNT, channels, 8, 8, generator=generator)
+    brightness, contrast = (0.4 + 1.4 * torch.rand(COUNT, generator=generator) for _ in range(2))
+    orders = torch.arange(COUNT) % len(ORDERS)
+    made = color_jitter(images, Jitter(brightness, contrast, torch.ones(COUNT), torch.zeros(COUNT), orders))
+    for number, image in enumerate(images):
+        expected = image
+        for operation in ORDERS[int(orders[number])]:
+            if operation == 0:
+                expected = (expected * brightness[number]).clamp(0, 1)
+            elif operation == 1:
+                factor = contrast[number]
+                expected = (factor * expected + (1 - factor) * expected.mean()).clamp(0, 1)
+        torch.testing.assert_close(made[number], expected, atol=1e-5, rtol=0)

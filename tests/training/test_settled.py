@@ -66,6 +66,13 @@ def test_statistics_of_another_number_of_channels_are_refused(field: str) -> Non
         _experiment(**{f"network__{field}": [0.5, 0.5]})
 
 
+def test_one_number_is_for_all_channels() -> None:
+    network = _experiment(network__channels=2, network__mean="0.5", network__std=0.25).network
+    assert (network.mean, network.std) == ((0.5, 0.5), (0.25, 0.25))
+    with pytest.raises(ConfigError, match=r"network\.std: std must be numbers above 0"):
+        _experiment(network__std=0)
+
+
 def test_what_has_no_colours_is_not_recoloured() -> None:
     changes = {"network__channels": 4, "network__mean": [0.5] * 4, "network__std": [0.25] * 4, "views__stain": 0.1}
     made, notes = settled(_experiment(**changes), ArraySource(torch.zeros(8, 4, 5, 5, dtype=torch.uint8)))
@@ -75,6 +82,14 @@ def test_what_has_no_colours_is_not_recoloured() -> None:
     assert len(notes) == 1
     assert notes[0].startswith("images of 4 channels have no colours: without views.")
     assert "views.stain" in notes[0]
+
+
+def test_crops_that_can_only_be_the_whole_image_are_told_of() -> None:
+    images = ArraySource(torch.zeros(4, 3, 40, 64, dtype=torch.uint8))
+    whole, varied = (_experiment(views__magnification=(0.5, 2.0), views__size=size) for size in (80, 64))
+    (note,) = settled(whole, images)[1]
+    assert note.startswith("views.magnification: crops of the first image, 64 × 40 pixels, are all of it")
+    assert settled(varied, images) == (varied, [])
 
 
 def _member(folder: str) -> None:

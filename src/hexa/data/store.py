@@ -56,7 +56,9 @@ class ImageStore:
         """
         if isinstance(source, ArraySource):
             return cls(source.images.to(device), {}) if source.images.nbytes <= limit_bytes else None
-        first = torch.empty((3, *source.uniform_size), dtype=torch.uint8) if source.uniform_size else _first(source)
+        first = (
+            torch.empty((3, *source.uniform_size), dtype=torch.uint8) if source.uniform_size else first_image(source)
+        )
         if first is None or max(first.shape[1:]) > _LONGEST_SIDE or first.nbytes * len(source) > limit_bytes:
             return None
         images = torch.zeros((len(source), *first.shape), dtype=first.dtype)
@@ -88,7 +90,7 @@ class ImageStore:
         return cls(images.to(device), problems)
 
 
-def _first(source: Source) -> Tensor | None:
+def first_image(source: Source) -> Tensor | None:
     """The first image that can be read."""
     for index in range(min(100, len(source))):
         try:

@@ -24,7 +24,7 @@ from hexa.data.views import Transform, Views
 from hexa.ops.photometric import to_device, unit
 from hexa.runtime.random import Stream
 
-__all__ = ["CropPlan", "CropStream", "choose_workers", "evaluation_stream", "to_device"]
+__all__ = ["CropPlan", "CropStream", "alike", "choose_workers", "evaluation_stream", "to_device", "unit"]
 
 PART = 32
 """Images a worker handles at a time: several workers share a batch, and little shared memory is held."""

@@ -120,6 +120,8 @@ def _measure(
     if chosen.labels == "one" and fit.classes is None:
         several = ", ".join(name for name, other in known.items() if other.labels == "any")
         raise UserError(f"images of '{data}' show several classes, {protocol} needs one each; measure with {several}")
+    if chosen.resizes and len(loaded.mean) != 3:
+        raise UserError(f"{protocol} is for images in RGB, and this backbone takes {len(loaded.mean)} channels")
     resized = loaded.deviations.keys() & {"size", "crop", "interpolation"}
     if resized and chosen.resizes:
         raise UserError(f"{protocol} resizes images by options of its own; leave out {', '.join(sorted(resized))}")
@@ -201,7 +203,7 @@ def _task(
     check_common(holdout, precision, num_workers, extraction_batch, rest.get("cached"))
     loaded = load_backbone(backbone, seed, **given)
     where = precisions.pick_device(device)
-    fit, test, class_names = _sources(data, test_data, holdout, seed, max_image_pixels)
+    fit, test, class_names = _sources(data, test_data, holdout, seed, max_image_pixels, len(loaded.mean))
     return Task(
         backbone=loaded,
         fit=fit,
@@ -238,7 +240,12 @@ def _refuse_unlabelled(source: Source) -> None:
 
 
 def _sources(
-    data: str, test_data: str | None, holdout: float | None, seed: int, max_image_pixels: int | None = None
+    data: str,
+    test_data: str | None,
+    holdout: float | None,
+    seed: int,
+    max_image_pixels: int | None = None,
+    channels: int = 3,
 ) -> tuple[Source, Source, list[str]]:
     """Images to fit on and images to score, both labelled with the same classes, and the classes' names."""
     from hexa.config import UserError
@@ -247,7 +254,7 @@ def _sources(
     from hexa.evaluation.split import stratified_part
     from hexa.runtime.random import Stream
 
-    opened = partial(open_source, max_image_pixels=max_image_pixels)
+    opened = partial(open_source, max_image_pixels=max_image_pixels, channels=channels)
     fit = opened(data, None if "#" in data else "train")
     _refuse_unlabelled(fit)
     if fit.labels is None:

@@ -58,7 +58,7 @@ def embed(
     """
     out = targets.check(out, (".npz", ".parquet"))
     loaded = load_backbone(backbone, **given)
-    source = open_source(data, max_image_pixels=max_image_pixels)
+    source = open_source(data, max_image_pixels=max_image_pixels, channels=len(loaded.mean))
     where = precisions.pick_device(device)
     problems: dict[int, str] = {}
     features, labels, positions = extract(

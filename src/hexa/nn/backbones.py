@@ -36,14 +36,19 @@ class NetworkConfig(Config):
     channels: int = pydantic.Field(default=3, ge=1, le=_WIDEST)
     """Of the images: 1 for grey, 4 and more for bands of TIFF and .npy files, which mean and std must match."""
     mean: Channels = IMAGENET_MEAN
-    """Mean of each channel over the data, pixels in [0, 1]; auto measures it when the run begins, [] until then."""
+    """Mean of each channel over the data, or one number for all, pixels in [0, 1]; auto measures it when the run
+    begins, and is [] until then."""
     std: Channels = IMAGENET_STD
     """Standard deviation of each channel; auto measures it."""
 
     @pydantic.field_validator("mean", "std", mode="before")
     @classmethod
-    def _auto(cls, value: Any) -> Any:
-        return () if value == "auto" else value
+    def _short(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        """`auto`, and one number for all channels."""
+        if value == "auto":
+            return ()
+        alike = isinstance(value, int | float) and not isinstance(value, bool)
+        return (value,) * info.data.get("channels", 3) if alike else value
 
     @pydantic.model_validator(mode="after")
     def _one_a_channel(self) -> NetworkConfig:
@@ -54,8 +59,10 @@ class NetworkConfig(Config):
                     f"{len(values)} numbers for {self.channels} channels; give one a channel, or auto to measure it"
                 )
                 raise ConfigError([(name, message)])
-            if values:
-                check(values)
+            try:
+                check(values or (1.0,))
+            except UserError as error:
+                raise ConfigError([(name, str(error))]) from None
         return self
 
 

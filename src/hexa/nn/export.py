@@ -60,6 +60,10 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
     config = backbone.network_config
     if config.name == "pixels" or (config.name == "python" and to != "onnx"):
         raise UserError(f"{run}: not a network that hexa can build; export a run or a file of weights")
+    if config.channels != 3 and to in ("torchvision", "detectron2"):
+        raise UserError(
+            f"--to {to}: its networks take 3 channels, this one {config.channels}; export --to timm or onnx"
+        )
     if config.name == "small-resnet" and out.suffix not in (".safetensors", ".onnx"):
         raise UserError(
             f"--to {to}: small-resnet is a network of ours that no library has, so that the file must say how to build "
@@ -102,10 +106,17 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
 def describe_network(config: NetworkConfig) -> str:
     """How to build the network the exported weights belong to."""
     if config.name == "small-resnet":
-        return f"hexa.nn.backbones.SmallResNet({config.widths}, stem_stride={config.stem_stride})"
-    options = "".join(f", {name}={value!r}" for name, value in config.options.items())
+        channels = f", channels={config.channels}" if config.channels != 3 else ""
+        return f"hexa.nn.backbones.SmallResNet({config.widths}, stem_stride={config.stem_stride}{channels})"
+    options = _options(config)
     name = f"timm.create_model('{config.name}', num_classes=0{options})" if options else config.name
     return name + (" with a 3×3 stem of stride 1 and no max-pool" if config.small_stem else "")
+
+
+def _options(config: NetworkConfig) -> str:
+    """What timm.create_model is given beside the name."""
+    given = config.options | ({} if config.channels == 3 else {"in_chans": config.channels})
+    return "".join(f", {name}={value!r}" for name, value in given.items())
 
 
 def how_to_load(config: NetworkConfig, to: str, out: Path) -> str:
@@ -117,7 +128,7 @@ def how_to_load(config: NetworkConfig, to: str, out: Path) -> str:
         return f"cfg.MODEL.WEIGHTS = {file}"
     if to == "safetensors" or config.name == "small-resnet":
         return f"import hexa; network = hexa.load_backbone({file}).network"
-    options = "".join(f", {name}={value!r}" for name, value in config.options.items())
+    options = _options(config)
     if to == "timm" and not config.small_stem:
         return (
             f"import timm; network = timm.create_model({config.name!r}, num_classes=0{options}, checkpoint_path={file})"
@@ -129,7 +140,8 @@ def how_to_load(config: NetworkConfig, to: str, out: Path) -> str:
         steps.append("network.fc = torch.nn.Identity()")
     if config.small_stem:
         steps.append("network.maxpool = torch.nn.Identity()")
-        steps.append("network.conv1 = torch.nn.Conv2d(3, network.conv1.out_channels, 3, padding=1, bias=False)")
+        size = f"{config.channels}, network.conv1.out_channels, 3, padding=1, bias=False"
+        steps.append(f"network.conv1 = torch.nn.Conv2d({size})")
     if out.suffix == ".safetensors":
         steps[0] += ", safetensors.torch"
         read = f"safetensors.torch.load_file({file})"
@@ -145,7 +157,8 @@ def largest_difference(backbone: Backbone, other: Callable[[Tensor], Tensor]) ->
     other: pixels in [0, 1] -> features.
     """
     generator = Stream(0).child("export").generator()
-    images = torch.rand(4, 3, backbone.image_size, backbone.image_size, generator=generator)
+    size = backbone.image_size
+    images = torch.rand(4, len(backbone.mean), size, size, generator=generator)
     expected = backbone.cpu().eval()(images)
     found = other(images)
     if found.shape != expected.shape:

@@ -28,14 +28,14 @@ def check_packages() -> None:
 def write(backbone: Backbone, path: Path) -> int:
     """The graph of `backbone` in eval mode as a file; returns how many tensors it holds.
 
-    Input `images`: float32 [batch, 3, S, S], RGB with pixels in [0, 1], S = image_size, any batch; normalisation is a
-    part of the graph. Output `features`: float32 [batch, num_features]. The metadata say so, and what
-    `metadata.metadata_of` says. Raises UserError if torch can't export this network.
+    Input `images`: float32 [batch, C, S, S], RGB or other channels, pixels in [0, 1], S = image_size, any batch;
+    normalisation is a part of the graph. Output `features`: float32 [batch, num_features]. The metadata say so, and
+    what `metadata.metadata_of` says. Raises UserError if torch can't export this network.
     """
-    size = backbone.image_size
+    size, channels = backbone.image_size, len(backbone.mean)
     if sum(value.nbytes for value in backbone.state_dict().values()) > _LARGEST:
         raise UserError("--to onnx: a file of ONNX holds at most 2 GiB, and this network is larger; export --to timm")
-    images = torch.rand(2, 3, size, size)
+    images = torch.rand(2, channels, size, size)
     batch = {INPUT: {0: torch.export.Dim("batch")}}
     try:
         with warnings.catch_warnings():
@@ -52,10 +52,11 @@ def write(backbone: Backbone, path: Path) -> int:
         said = reason(error.__cause__ or error, 200)
         raise UserError(f"--to onnx: torch can't export {backbone.network_config.name} ({said})") from None
     assert program is not None
+    colours = "RGB, pixels " if channels == 3 else "pixels "
     program.model.metadata_props.update(
         metadata_of(backbone)
         | {
-            "input": f"{INPUT}: float32 [batch, 3, {size}, {size}], RGB, pixels in 0 ... 1; normalised inside",
+            "input": f"{INPUT}: float32 [batch, {channels}, {size}, {size}], {colours}in 0 ... 1; normalised inside",
             "output": f"{OUTPUT}: float32 [batch, {backbone.num_features}]",
         }
     )
@@ -64,7 +65,7 @@ def write(backbone: Backbone, path: Path) -> int:
 
 
 def features(path: Path, images: Tensor) -> Tensor:
-    """What onnxruntime makes of pixels in [0, 1], [B, 3, S, S] -> [B, D], on the CPU."""
+    """What onnxruntime makes of pixels in [0, 1], [B, C, S, S] -> [B, D], on the CPU."""
     runtime: Any = import_extra("onnxruntime", "onnx", "an ONNX file")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import pydantic
 from timm.layers import resample_abs_pos_embed
-from timm.models import group_parameters
+from timm.models import adapt_input_conv, group_parameters
 from torch import Tensor, nn
 
 from hexa.config import Config, UserError
@@ -129,8 +129,18 @@ def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
     state = dict(backbone.network.state_dict())
     if _POSITIONS in state:
         state[_POSITIONS] = _positions(backbones.outline(network), state[_POSITIONS])
+    if network.channels != backbone.network_config.channels:
+        own = backbones.outline(network).state_dict()
+        state = {name: _of_channels(network.channels, value, own.get(name)) for name, value in state.items()}
     remedy = "leave out what you set of network: the weights bring theirs"
     return filled(network, state, f"start.weights {config.weights}", lambda tensors: None, remedy)
+
+
+def _of_channels(channels: int, given: Tensor, own: Tensor | None) -> Tensor:
+    """A convolution of RGB for images of `channels`, as timm adapts it; any other tensor as it is."""
+    of_rgb = given.ndim == 4 and given.shape[1] == 3 and own is not None and own.shape[1:2] == (channels,)
+    adapted: Tensor = adapt_input_conv(channels, given) if of_rgb else given
+    return adapted
 
 
 def _positions(network: nn.Module, given: Tensor) -> Tensor:

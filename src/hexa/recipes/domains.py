@@ -1,6 +1,7 @@
 """What is known of images that are not photographs of things: fields that fit a recipe's views to their domain.
 
-`--domain NAME` of `hexa pretrain` and `hexa visualize` sets them; what a user sets beside wins.
+`--domain NAME` of `hexa pretrain` and `hexa visualize` sets them; what a user sets beside wins. Groups of extra_crops
+keep what they say themselves, as those of BYOL and DINO do of blur and solarisation.
 """
 
 from __future__ import annotations

@@ -34,8 +34,9 @@ def clusters(folder: Path | str, data: str | None, out: Path | str) -> Path:
     training = fields.get("training")
     limit = training.get("max_image_pixels") if isinstance(training, dict) else None
     split = "train" if data is None else None
-    source = open_source(str(fields.get("data")) if data is None else data, split, limit)
-    embedded = Embedded.of(load_backbone(folder), source, limit=NUM_IMAGES, seed=seed)
+    backbone = load_backbone(folder)
+    source = open_source(str(fields.get("data")) if data is None else data, split, limit, len(backbone.mean))
+    embedded = Embedded.of(backbone, source, limit=NUM_IMAGES, seed=seed)
     found = grouped(embedded, min(NUM_CLUSTERS, len(embedded.features)), seed)
     rows = [embedded.tiles(members[:NUM_SHOWN].tolist()) for members in found]
     blank = np.full((embedded.size, embedded.size, 3), MID_GREY, np.uint8)

@@ -78,7 +78,7 @@ def figure(kind: str, target: Target | Backbone, data: str | None, out: Path | s
     data = data or backbone.info.get("data")
     if not data:
         raise UserError("a backbone without a run has no images of its own; give some with --data SOURCE")
-    source = open_source(str(data), None if "#" in str(data) else "train")
+    source = open_source(str(data), None if "#" in str(data) else "train", channels=len(backbone.mean))
     embedded = plots.Embedded.of(backbone, source, seed=seed)
     name = target if isinstance(target, str | Path) else backbone.info.get("spec", "a backbone")
     heading = {"neighbours": "nearest neighbours", "clusters": "clusters"}[kind]

@@ -130,9 +130,9 @@ def _losses(example: Example) -> list[float]:
 
 
 def magnify(perturbation: Tensor, gain: float) -> Pixels:
-    """128 + gain·255·δ, clipped, for δ in units of the pixel range [0, 1]; [N, 3, S, S] -> uint8 [N, S, S, 3]."""
+    """128 + gain·255·δ, clipped, for δ in units of the pixel range [0, 1]; [N, C, S, S] -> uint8 [N, S, S, 3]."""
     grey = MID_GREY + gain * 255 * perturbation.double()
-    return _channels_last(grey.round().clamp(0, 255))
+    return as_pixels(grey)
 
 
 def automatic_gain(perturbation: Tensor) -> float:
@@ -149,7 +149,7 @@ def _perturbation(delta: Tensor, gain: float | None) -> Column:
 
 
 def _plain(title: str, images: Tensor) -> Column:
-    tiles = _channels_last((255 * images.double()).round().clamp(0, 255))
+    tiles = as_pixels(255 * images.double())
     return Column(title, tiles, ("",) * len(tiles))
 
 
@@ -163,8 +163,11 @@ def _column(title: str, example: Example, losses: list[float]) -> Column:
     return replace(_plain(title, example.crops[0]), captions=tuple(captions))
 
 
-def _channels_last(images: Tensor) -> Pixels:
-    pixels: Pixels = images.to("cpu", torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
+def as_pixels(images: Tensor) -> Pixels:
+    """Values from 0 to 255, [N, C, S, S], as uint8 [N, S, S, 3]: the first three channels, or the first as grey."""
+    shown = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
+    levels = shown.round().clamp(0, 255) if shown.is_floating_point() else shown
+    pixels: Pixels = levels.to("cpu", torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
     return pixels
 
 

@@ -16,6 +16,7 @@ from hexa.data import Source, open_source
 from hexa.data.crops import cut_crops
 from hexa.data.decode import DecodeError
 from hexa.data.views import Views
+from hexa.data.workers import alike
 from hexa.experiment import Experiment
 from hexa.reporting.gallery import gallery
 from hexa.runtime import checkpoints
@@ -204,5 +205,5 @@ def _batch(
             if not order:
                 message = f"data '{source.name}': no image can be read"
                 raise UserError(f"{message}, not {source.paths[position]} either ({error})") from None
-    stacked = tuple(torch.stack(view).to(device) for view in zip(*crops, strict=True))
+    stacked = tuple(torch.stack(alike(view)).to(device) for view in zip(*crops, strict=True))
     return Batch(views.finish(stacked, stream), torch.tensor(index, device=device), stream)

@@ -14,12 +14,14 @@ from typing import Any
 
 from hexa import experiment as experiments
 from hexa.config import UserError
+from hexa.data import open_source
 from hexa.evaluation import evaluate
 from hexa.reporting.runs import read_run
 from hexa.reproduce import storage
 from hexa.reproduce.plan import Job
 from hexa.runtime.alone import alone, end_with
 from hexa.runtime.console import Console
+from hexa.training.assembly import settled
 from hexa.training.losses import NonFiniteError
 from hexa.training.run import BACKBONE, CONFIG, pretrain, resume
 
@@ -86,6 +88,11 @@ def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | 
 def _pretrain(record: dict[str, Any], run: Path, console: Console | None) -> None:
     """Begin, go on with, or find finished the run of a job."""
     experiment = experiments.validate(record["experiment"])
+    network = experiment.network
+    if not (network.mean and network.std) or network.channels != 3:  # then images decide a part of it
+        split = None if "#" in experiment.data else "train"
+        limit = experiment.training.max_image_pixels
+        experiment, _ = settled(experiment, open_source(experiment.data, split, limit, network.channels))
     if (run / CONFIG).is_file():
         if _without_training(experiments.load(run / CONFIG)) != _without_training(experiment):
             raise UserError(f"{run}: is a run of other settings; remove it, or give another --out")

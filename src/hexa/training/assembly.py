@@ -17,6 +17,7 @@ from hexa.config import ConfigError, UserError
 from hexa.core import STD, Method, Objective, Origin, Setting
 from hexa.data import Source
 from hexa.data.statistics import measured
+from hexa.data.store import first_image
 from hexa.data.view_config import COLOURED
 from hexa.experiment import Experiment, override
 from hexa.nn import backbones, start
@@ -111,6 +112,12 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
         changes |= {f"views.{name}": value for name, value in off.items()}
         if off:
             notes.append(f"images of {network.channels} channels have no colours: without views.{', views.'.join(off)}")
+    if views.magnification is not None and (image := first_image(source)) is not None:
+        height, width = image.shape[1:]
+        largest = views.magnification[1] * min(height, width)
+        if any(group.size >= largest for group in views.groups):
+            message = f"crops of the first image, {width} × {height} pixels, are all of it"
+            notes.append(f"views.magnification: {message}; give a views.size well below {largest:g}, or views.scale")
     return (override(experiment, changes) if changes else experiment), notes
 
 

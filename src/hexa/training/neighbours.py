@@ -15,6 +15,7 @@ from hexa.data.loaders import evaluation_batches
 from hexa.data.source import Subset
 from hexa.data.store import describe_problems
 from hexa.data.views import Views, evaluation_transform
+from hexa.data.workers import alike, unit
 from hexa.evaluation.knn import knn_classify
 from hexa.evaluation.label_free import label_free
 from hexa.experiment import Experiment
@@ -99,7 +100,7 @@ class KnnMonitor:
         return found
 
     def _decoded(self) -> tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]:
-        """(images uint8, labels) of those that vote and those that ask, on the CPU."""
+        """(images, uint8 where that is exact, labels) of those that vote and those that ask, on the CPU."""
         bank, queries = self.parts()
         return self._read(bank), self._read(queries)
 
@@ -122,7 +123,8 @@ class KnnMonitor:
         problems: dict[int, str] = {}
         transform = evaluation_transform(self.size)
         for batch, batch_labels, _ in evaluation_batches(source, transform, _BATCH, problems=problems, tolerance=1.0):
-            images.append((batch * 255).round().to(torch.uint8))
+            levels = (batch * 255).round()
+            images.append(levels.to(torch.uint8) if torch.equal(levels / 255, batch) else batch)
             labels += [] if batch_labels is None else [batch_labels]
         if problems:
             which = f"{len(problems)} of {len(source)} images of {source.name}#{source.split}"
@@ -130,18 +132,18 @@ class KnnMonitor:
             self.say(f"the k-NN monitor leaves out {which}, which can't be read: {first}{' …' * (len(problems) > 1)}")
         if not images:
             raise UserError("there is no image left to ask, or to vote")
-        return torch.cat(images), torch.cat(labels) if labels else None
+        return torch.cat(alike(images)), torch.cat(labels) if labels else None
 
     def _features(self, images: Tensor, seen: Stream | None = None) -> Tensor:
-        """Features [N, D] fp32 on the device of uint8 images [N, 3, S, S], or of a random view of each from `seen`."""
+        """Features [N, D] fp32 on the device of images [N, C, S, S], uint8 or float in [0, 1], or of a random view of
+        each from `seen`.
+        """
         found = []
         for start in range(0, len(images), _BATCH):
             part = images[start : start + _BATCH]
             pixels = part.to(self.machine.device, non_blocking=True)
-            if seen is None:
-                pixels = pixels.float() / 255
-            else:
-                pixels = self.views(pixels, seen, slice(start, start + len(part)))[0]
+            rows = slice(start, start + len(part))
+            pixels = unit(pixels) if seen is None else self.views(pixels, seen, rows)[0]
             if self.channels_last:
                 pixels = pixels.contiguous(memory_format=torch.channels_last)
             with self.machine.autocast():

@@ -17,6 +17,8 @@ from hexa.data.views import EvaluationTransform
 from hexa.evaluation.features import Subset, extract
 from hexa.nn.pretrained import Backbone
 from hexa.ops.kmeans import spherical_kmeans
+from hexa.ops.photometric import unit
+from hexa.reporting.gallery import as_pixels
 from hexa.reporting.plots.pictures import PictureRow, pictures
 from hexa.reporting.plots.style import COLOURS
 from hexa.runtime import precision as precisions
@@ -41,14 +43,13 @@ class Embedded:
         order = torch.randperm(len(source), generator=Stream(seed).child("gallery").generator())[:limit]
         some = Subset(source, np.sort(order.numpy()))
         features, _, positions = extract(backbone, some, device=precisions.pick_device("auto"))
-        unit = functional.normalize(features, dim=1).numpy()
-        return cls(unit, Subset(some, positions.numpy()), backbone.image_size)
+        directions = functional.normalize(features, dim=1).numpy()
+        return cls(directions, Subset(some, positions.numpy()), backbone.image_size)
 
     def tiles(self, places: Sequence[int]) -> NDArray[np.uint8]:
         """Images as the backbone sees them, uint8 [K, S, S, 3]."""
         transform = EvaluationTransform(self.size)
-        shown = [transform(self.source.decode(int(place))).permute(1, 2, 0).numpy() for place in places]
-        return np.stack(shown)
+        return as_pixels(255 * torch.stack([unit(transform(self.source.decode(int(place)))) for place in places]))
 
     def class_of(self, place: int) -> str:
         """The name of an image's class; empty where it has none, or several."""

@@ -16,7 +16,8 @@ from torch import Tensor
 from hexa.config import UserError
 from hexa.core import MAIN, STD, Batch, Example
 from hexa.data.views import EvaluationTransform
-from hexa.reporting.gallery import unchanged
+from hexa.ops.photometric import unit
+from hexa.reporting.gallery import as_pixels, unchanged
 from hexa.reporting.plots.style import COLOURS, INK, MUTED, heading, note, panels, style
 from hexa.reporting.visualize import Look
 from hexa.runtime.random import Stream
@@ -81,8 +82,8 @@ def embed_views(
     crops = examples[STD].crops[0]
     partner = image[partners(crops, examples["cutmix"].crops[0]).cpu().numpy()]
     whole = EvaluationTransform(crops.shape[-1])
-    shown = [whole(look.source.decode(place)) for place in batch.index[::num_views].tolist()]
-    tiles = torch.stack(shown).permute(0, 2, 3, 1).numpy()
+    shown = [unit(whole(look.source.decode(place))) for place in batch.index[::num_views].tolist()]
+    tiles = as_pixels(255 * torch.stack(shown))
     return ViewSpace(clean, adversarial, mixed, image, partner, tiles, explained, look.experiment.method.name)
 
 

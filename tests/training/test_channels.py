@@ -1,0 +1,221 @@
+"""Images of any number of channels from files to results: the pixels that views are made of, and every command."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from rich.console import Console
+
+import hexa
+from hexa import recipes
+from hexa.cli import main
+from hexa.config import UserError
+from hexa.data import ArraySource, open_source
+from hexa.data.loaders import PretrainLoader, evaluation_batches
+from hexa.data.views import EvaluationTransform, Views, ViewsConfig, evaluation_transform
+from hexa.experiment import override
+from hexa.nn import start
+from hexa.nn.backbones import NetworkConfig, build
+from hexa.nn.export import export
+from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.nn.start import StartConfig
+from hexa.runtime.random import Stream
+from hexa.start import begin_from_weights
+from hexa.training.run import pretrain
+
+BANDS, COUNT, SIDE = 5, 40, 12
+TINY: dict[str, Any] = {
+    "batch_size": 16,
+    "epochs": 1,
+    "method.queue_size": 32,
+    "network.channels": BANDS,
+    "network.mean": "auto",
+    "network.std": "auto",
+    "training.device": "cpu",
+    "training.precision": "fp32",
+    "training.report": False,
+    "training.tensorboard": False,
+}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "cache"))
+
+
+def _values(number: int, kind: str = "uint16") -> Any:
+    values = np.random.default_rng(number).random((SIDE, SIDE, BANDS)) * (1 + number % 2) / 2
+    return (values * 65535).astype(kind) if kind == "uint16" else values.astype(kind)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    for split in ("train", "test"):
+        for number in range(COUNT):
+            folder = tmp_path / "data" / split / f"class{number % 2}"
+            folder.mkdir(parents=True, exist_ok=True)
+            np.save(folder / f"{number}.npy", _values(number + COUNT * (split == "test")))
+    return f"folder:{tmp_path / 'data'}"
+
+
+def _loader(source: Any, **options: Any) -> PretrainLoader:
+    views = {
+        "size": SIDE,
+        "saturation": 0.0,
+        "hue": 0.0,
+        "grayscale_probability": 0.0,
+        "vertical_flip_probability": 0.5,
+    }
+    return PretrainLoader(
+        source, Views(ViewsConfig.model_validate(views)), 16, Stream(0), num_workers=0, tolerance=0.1, **options
+    )
+
+
+def test_sixteen_bits_are_kept_on_the_device_and_from_workers(data: str) -> None:
+    source = open_source(data, "train", channels=BANDS)
+    resident, decoded = _loader(source), _loader(source, resident_limit_bytes=0)
+    assert resident.store is not None
+    assert resident.store.images.dtype == torch.uint16
+    as_floats = ArraySource(torch.stack([source.decode(n) for n in range(COUNT)]).float() / 65535)
+    floats = _loader(as_floats)
+    for left, right, exact in zip(resident.epoch(0), decoded.epoch(0), floats.epoch(0), strict=True):
+        assert torch.equal(left.index, right.index)
+        for views in zip(left.crops, right.crops, exact.crops, strict=True):
+            assert views[0].shape == (16, BANDS, SIDE, SIDE)
+            # a level of 16 bits is 1.5e-5, one of 8 bits 4e-3
+            torch.testing.assert_close(views[0], views[1], atol=3e-6, rtol=0)
+            torch.testing.assert_close(views[0], views[2], atol=3e-6, rtol=0)
+
+
+def test_evaluation_sees_all_bits(data: str) -> None:
+    source = open_source(data, "test", channels=BANDS)
+    ((images, labels, index),) = evaluation_batches(source, evaluation_transform(SIDE), COUNT, num_workers=0)
+    assert labels is not None
+    for image, place in zip(images, index.tolist(), strict=True):
+        assert torch.equal(image, source.decode(place).float() / 65535)
+    enlarged = EvaluationTransform(2 * SIDE, interpolation="bicubic")(source.decode(0))
+    assert enlarged.dtype == torch.float32
+    assert 0 <= float(enlarged.min()) <= float(enlarged.max()) <= 1
+    strip = torch.rand(BANDS, 4, 4 * 17)
+    torch.testing.assert_close(
+        EvaluationTransform(8)(strip),
+        torch.nn.functional.interpolate(strip[None], (9, 153), mode="bilinear", antialias=True)[0, :, 0:8, 72:80],
+        atol=1e-5,
+        rtol=0,
+    )
+
+
+def test_images_of_several_types_are_brought_together(tmp_path: Path, data: str) -> None:
+    for number, kind in enumerate(("uint8", "float32", "uint16", "float64")):
+        values = _values(number, "float64")
+        values = (values * np.iinfo(kind).max).astype(kind) if kind.startswith("u") else values.astype(kind)
+        for copy in range(8):
+            np.save(tmp_path / f"{copy}{number}.npy", values)
+    source = open_source(f"folder:{tmp_path}", channels=BANDS)
+    source.paths = [path for path in source.paths if "/" not in path]
+    loader = _loader(source)
+    assert not loader.resident  # one type fits the memory of the device, several do not
+    (batch, _) = loader.epoch(0)
+    assert all(crop.dtype == torch.float32 for crop in batch.crops)
+    assert all(0 <= float(crop.min()) <= float(crop.max()) <= 1 + 1e-6 for crop in batch.crops)
+    for images, _, index in evaluation_batches(source, evaluation_transform(SIDE), 8, num_workers=0):
+        for image, place in zip(images, index.tolist(), strict=True):
+            exact = torch.from_numpy(_values(place % 4, "float64")).permute(2, 0, 1).float()
+            torch.testing.assert_close(image, exact, atol=1 / 255, rtol=0)
+
+
+def test_every_command_takes_them(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = pretrain(
+        override(recipes.get("digits-hexa-moco"), {**TINY, "data": data, "views.hue": 0.2, "monitor.knn_every": 1}),
+        tmp_path / "run",
+        console=Console(file=(said := io.StringIO()), width=200),
+    )
+    assert "images of 5 channels have no colours: without views.hue" in said.getvalue()
+    assert "knn" in said.getvalue()
+    backbone = load_backbone(run)
+    assert len(backbone.mean) == len(backbone.std) == BANDS
+    assert hexa.evaluate("knn", run, data)["metrics"]["top1"] >= 0
+    hexa.embed(run, data, tmp_path / "features.npz")
+    assert np.load(tmp_path / "features.npz")["features"].shape[0] == COUNT
+    assert main(["visualize", str(run), "--out", str(tmp_path / "v.png"), "--num-images", "2"]) == 0
+    for kind in ("hard-examples", "neighbours"):
+        assert main(["figure", kind, str(run), "--out", str(tmp_path / f"{kind}.png")]) == 0
+    assert main(["resume", str(run)]) == 0
+    assert export(run, "safetensors", tmp_path / "x.safetensors")["largest_difference"] == 0
+    assert load_backbone(tmp_path / "x.safetensors")(torch.rand(2, BANDS, SIDE, SIDE)).shape[0] == 2
+    with pytest.raises(UserError, match="--to torchvision: its networks take 3 channels, this one 5"):
+        export(run, "torchvision", tmp_path / "x.pth")
+    with pytest.raises(UserError, match="data 'digits': has images of 3 channels, and the network takes 5"):
+        hexa.evaluate("knn", run, "digits")
+    with pytest.raises(UserError, match="mean must be 5 numbers, one a channel"):
+        load_backbone(run, mean="0.1,0.2")
+    assert load_backbone(run, mean="0.5").mean == (0.5,) * 5
+    capsys.readouterr()
+
+
+def test_bands_that_differ_are_named_with_the_file(data: str, tmp_path: Path) -> None:
+    np.save(next((tmp_path / "data" / "train" / "class0").iterdir()), np.zeros((SIDE, SIDE, 3), np.uint16))
+    loader = _loader(open_source(data, "train", channels=BANDS))
+    (problem,) = loader.problems
+    assert problem.endswith("3 bands where 5 are expected (network.channels)")
+    assert problem.startswith("class0/")
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224", "mobilenetv3_small_050"])
+@pytest.mark.parametrize("channels", [1, 5])
+def test_timms_networks_take_any_number(name: str, channels: int, tmp_path: Path) -> None:
+    statistics = {"mean": (0.5,) * channels, "std": (0.25,) * channels}
+    small = {"img_size": 32} if name.startswith("vit") else {}
+    config = NetworkConfig(name=name, channels=channels, options=small, **statistics)
+    backbone = random_backbone(config, 32)
+    again = load_backbone(save_backbone(backbone, tmp_path / "x.safetensors"))
+    images = torch.rand(2, channels, 32, 32)
+    assert torch.equal(again(images), backbone.eval()(images))
+    assert again.network_config == config
+    plain = timm.create_model(name, num_classes=0, in_chans=channels, **small)
+    plain.load_state_dict(backbone.network.state_dict())
+    made = export(backbone, "timm", tmp_path / "x.pth")
+    namespace: dict[str, Any] = {}
+    exec(made["load"], namespace)
+    torch.testing.assert_close(namespace["network"].eval()((images - 0.5) / 0.25), backbone(images))
+    if name == "resnet18":
+        stem = build(NetworkConfig(name=name, small_stem=True, channels=channels, **statistics)).conv1
+        assert stem.weight.shape == (64, channels, 3, 3)
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+def test_a_start_of_three_channels_is_inflated_as_timm_does(channels: int, tmp_path: Path) -> None:
+    weights = save_backbone(random_backbone(NetworkConfig(name="resnet18"), 32, seed=3), tmp_path / "x.safetensors")
+    given = {
+        "network.channels": channels,
+        "network.mean": "auto",
+        "network.std": [0.2] * channels,
+        "start.weights": str(weights),
+    }
+    experiment = begin_from_weights(override(recipes.get("digits-moco-v2"), given), given)
+    assert experiment.network.channels == channels
+    assert (experiment.network.mean, experiment.network.std) == ((), (0.2,) * channels)
+    network = start.begun(experiment.network, experiment.start)
+    before = load_backbone(weights).network.state_dict()
+    after = network.state_dict()
+    expected = timm.models.adapt_input_conv(channels, before["conv1.weight"])
+    assert torch.equal(after["conv1.weight"], expected)
+    assert all(torch.equal(after[name], before[name]) for name in before if name != "conv1.weight")
+    if channels == 1:  # grey gives what RGB of three equal channels gave
+        grey = torch.rand(2, 1, 32, 32)
+        torch.testing.assert_close(
+            network.eval()(grey), load_backbone(weights).network(grey.expand(-1, 3, -1, -1)), atol=1e-4, rtol=1e-4
+        )
+    without = {name: value for name, value in given.items() if name != "network.mean"}
+    with pytest.raises(UserError, match=r"network.mean: 3 numbers for \d channels; give one a channel, or auto"):
+        begin_from_weights(override(recipes.get("digits-moco-v2"), given), without)
+    four = random_backbone(NetworkConfig(name="resnet18", channels=4, mean=(0.5,) * 4, std=(0.5,) * 4), 32)
+    save_backbone(four, weights)
+    with pytest.raises(UserError, match=r"of another shape are conv1\.weight"):
+        start.begun(experiment.network, StartConfig(weights=str(weights)))
