@@ -127,6 +127,8 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub.add_argument("backbone", metavar="BACKBONE", help=BACKBONES)
     sub.add_argument("--data", metavar="SOURCE", required=True, help=SOURCES)
     sub.add_argument("--out", metavar="FILE", required=True, help=".npz or .parquet with features, labels, paths")
+    sub.add_argument("--maps", action="store_true", help="feature maps [N, C, h, w] instead, to .npy or .parquet")
+    sub.add_argument("--maps-precision", metavar="NAME", default="float32", help="float32 (the default) or float16")
     sub.add_argument("--max-image-pixels", metavar="N", type=int, help="images of more count as unreadable; 89,478,485")
     _preparation(sub)
 

@@ -164,15 +164,24 @@ def evaluate(given: argparse.Namespace, extra: Fields) -> int:
 
 def embed(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa embed`"""
-    out = targets.check(given.out, (".npz", ".parquet"))
+    out = targets.check(given.out, (".npy", ".parquet") if given.maps else (".npz", ".parquet"))
     from hexa import named
     from hexa.evaluation.embed import embed as run
 
-    made = run(named(given.backbone), given.data, out, max_image_pixels=given.max_image_pixels, **_prepared(given))
+    made = run(
+        named(given.backbone),
+        given.data,
+        out,
+        max_image_pixels=given.max_image_pixels,
+        maps=given.maps,
+        maps_precision=given.maps_precision,
+        **_prepared(given),
+    )
     console = Console()
     if made.preparation is not None:
         _say(console, f"note: {made.preparation}")
-    _say(console, f"{made.num_images} × {made.num_features} features written to {out}")
+    what = "feature maps" if given.maps else "features"
+    _say(console, f"{' × '.join(map(str, (made.num_images, *made.shape)))} {what} written to {out}")
     for problem in made.left_out[:20]:
         _say(console, f"left out: {problem}")
     if made.left_out[20:]:

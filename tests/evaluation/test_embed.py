@@ -59,7 +59,7 @@ def test_an_unreadable_image_is_left_out_of_all_arrays(tmp_path: Path) -> None:
         Image.new("RGB", (8, 8), (80 * shade,) * 3).save(tmp_path / "flat" / f"{shade}.png")
     (tmp_path / "flat" / "1.png").write_bytes(b"broken")
     made = embed("pixels:8", f"folder:{tmp_path / 'flat'}", tmp_path / "out.npz", num_workers=0)
-    assert (made.num_images, made.num_features, len(made.left_out)) == (2, 3 * 8 * 8, 1)
+    assert (made.num_images, made.shape, len(made.left_out)) == (2, (3 * 8 * 8,), 1)
     assert "1.png" in made.left_out[0]
     found = read(made.path)
     assert [Path(path).name for path in found["paths"].tolist()] == ["0.png", "2.png"]
