@@ -16,6 +16,7 @@ SOURCES = "digits · folder:PATH · parquet:PATH · hf:NAME · webdataset:PATTER
 BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:MODULE:CALLABLE · random:NAME"
 #: Typed here, since finding them takes seconds; a test compares.
 PROTOCOLS = "detect, fine-tune, knn, linear, low-shot, probe, semi-supervised, svm"
+ASPECT = "crop: the centre square, the default; keep: the whole image, batched by shape, where the network allows it"
 TRUST = "import the Python file that the run names as its method's, whatever it is"
 
 
@@ -121,6 +122,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     )
     sub.add_argument("--seed", metavar="N", type=SEED, default=0, help="of what the protocol draws; 0 if not given")
 
+    sub.add_argument("--aspect", metavar="NAME", default="crop", help=ASPECT)
     _preparation(sub)
 
     sub = command("embed", "write the features of every image, for search, clustering, plots")
@@ -129,6 +131,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub.add_argument("--out", metavar="FILE", required=True, help=".npz or .parquet with features, labels, paths")
     sub.add_argument("--maps", action="store_true", help="feature maps [N, C, h, w] instead, to .npy or .parquet")
     sub.add_argument("--maps-precision", metavar="NAME", default="float32", help="float32 (the default) or float16")
+    sub.add_argument("--aspect", metavar="NAME", default="crop", help=ASPECT)
     sub.add_argument("--max-image-pixels", metavar="N", type=int, help="images of more count as unreadable; 89,478,485")
     _preparation(sub)
 

@@ -132,7 +132,7 @@ def evaluate(given: argparse.Namespace, extra: Fields) -> int:
     from hexa.runtime.progress import Bar
 
     options = {name: from_option(value) for name, value in extra.items()}
-    for name in ("preset", "test_data", "holdout", "device"):
+    for name in ("preset", "test_data", "holdout", "device", "aspect"):
         if getattr(given, name) is not None:
             options[name] = getattr(given, name)
     console, lost = Console(), None
@@ -175,6 +175,7 @@ def embed(given: argparse.Namespace, extra: Fields) -> int:
         max_image_pixels=given.max_image_pixels,
         maps=given.maps,
         maps_precision=given.maps_precision,
+        aspect=given.aspect,
         **_prepared(given),
     )
     console = Console()

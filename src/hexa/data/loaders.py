@@ -12,6 +12,7 @@ from hexa.config import UserError
 from hexa.core.batch import Batch
 from hexa.data import store as stores
 from hexa.data import workers
+from hexa.data.evaluation_stream import evaluation_stream
 from hexa.data.source import Source
 from hexa.data.views import EvaluationTransform, Transform, Views
 from hexa.runtime import processes
@@ -189,9 +190,7 @@ class EpochPasses:
 
     def _decoded(self, share: range, transform: Transform, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         loader = self._loader
-        stream = workers.evaluation_stream(
-            loader.source, transform, batch_size, loader.device, loader._num_workers, share
-        )
+        stream = evaluation_stream(loader.source, transform, batch_size, loader.device, loader._num_workers, share)
         for images, index, problems in stream:
             loader._note(problems)
             if len(index):
@@ -222,7 +221,7 @@ def evaluation_batches(
     found: dict[int, str] = {} if problems is None else problems
     target = torch.device(device)
     labels = None if source.labels is None else torch.from_numpy(source.labels)
-    made = workers.evaluation_stream(source, transform, batch_size, target, num_workers, share=share)
+    made = evaluation_stream(source, transform, batch_size, target, num_workers, share=share)
     for images, index, unreadable in made:
         if unreadable:
             found.update(unreadable)

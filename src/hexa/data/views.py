@@ -26,7 +26,7 @@ _COLUMNS = _BOX.stop + 11  # those of RandAugment follow
 # Floats worked on at a time: on a CPU what stays in cache is up to twice as fast, on a GPU memory is the only bound.
 _CHUNK = {"cpu": 2**19, "cuda": 2**27}
 #: How many times as long as wide an image may be to be resized whole before its centre is cut.
-_LONGEST = 16
+LONGEST = 16
 
 
 class Views:
@@ -220,20 +220,20 @@ class EvaluationTransform:
         batch = images[None] if single else images
         height, width = batch.shape[2:]
         if self.takes_whole(height, width):
-            out = _resize(batch, self.size, self.size, self.interpolation)
+            out = resize(batch, self.size, self.size, self.interpolation)
         else:
             short = self.short
             resized_h = short if height <= width else int(short * height / width)
             resized_w = short if width <= height else int(short * width / height)
             top, left = round((resized_h - self.size) / 2), round((resized_w - self.size) / 2)
-            if max(height, width) > _LONGEST * min(height, width):
+            if max(height, width) > LONGEST * min(height, width):
                 above, rows = _part(height, resized_h, top, self.size, self.interpolation)
                 beside, columns = _part(width, resized_w, left, self.size, self.interpolation)
                 part = batch[:, :, above, beside].float()
                 wide = (part @ columns.T.to(part.device)).round_().clamp_(0, 255)  # as where bytes are resized
                 out = (rows.to(part.device) @ wide).round_().clamp_(0, 255).to(torch.uint8)
             else:
-                resized = _resize(batch, resized_h, resized_w, self.interpolation)
+                resized = resize(batch, resized_h, resized_w, self.interpolation)
                 out = resized[:, :, top : top + self.size, left : left + self.size]
         return out[0] if single else out
 
@@ -259,7 +259,8 @@ def _part(extent: int, resized: int, first: int, count: int, interpolation: str)
     return slice(low, high), (weights / weights.sum(1, keepdim=True)).float()
 
 
-def _resize(images: Tensor, height: int, width: int, interpolation: str) -> Tensor:
+def resize(images: Tensor, height: int, width: int, interpolation: str) -> Tensor:
+    """uint8 [B, 3, H, W] -> [B, 3, height, width], antialiased."""
     if images.shape[2:] == (height, width):
         return images
     if images.device.type == "cpu":  # on bytes four times as fast, and nearer to PIL, which published codes resize with

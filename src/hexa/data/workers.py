@@ -18,19 +18,17 @@ from torch.utils.data import DataLoader, Dataset
 from hexa.config import UserError
 from hexa.data import decode as decoding
 from hexa.data.crops import cut_crops
-from hexa.data.source import ArraySource, Source
+from hexa.data.source import Source
 from hexa.data.store import available_cores
-from hexa.data.views import Transform, Views
+from hexa.data.views import Views
 from hexa.ops.photometric import to_device
 from hexa.runtime.random import Stream
 
-__all__ = ["CropPlan", "CropStream", "choose_workers", "evaluation_stream", "to_device"]
+__all__ = ["CropPlan", "CropStream", "choose_workers", "to_device"]
 
 PART = 32
 """Images a worker handles at a time: several workers share a batch, and little shared memory is held."""
 _MOST_WORKERS = 16
-#: Bytes of decoded images that wait to be transformed together.
-_TOGETHER = 2**22
 Problems = list[tuple[int, str]]
 
 
@@ -220,69 +218,3 @@ class _Guarded(Dataset[Any]):
 
 def _as_it_is(item: Any) -> Any:
     return item
-
-
-@dataclass
-class _EvaluationPlan(Dataset[tuple[Tensor, Tensor, Problems]]):
-    source: Source
-    transform: Transform
-    batch_size: int
-    positions: range
-
-    def __getitem__(self, number: int) -> tuple[Tensor, Tensor, Problems]:
-        same: list[Tensor] = []  # decoded, not yet transformed
-        images, index, problems = [], [], []
-        for position in self.positions[number * self.batch_size : (number + 1) * self.batch_size]:
-            try:
-                image = self.source.decode(position)
-            except decoding.DecodeError as error:
-                problems.append((position, str(error)))
-                continue
-            # small ones are transformed together, which is faster; a batch of large ones would fill the memory
-            if same and (image.shape != same[0].shape or len(same) * image.numel() > _TOGETHER):
-                images.append(self.transform(torch.stack(same)))
-                same.clear()
-            same.append(image)
-            index.append(position)
-        if not index:
-            return (
-                torch.empty(0, 3, self.transform.size, self.transform.size, dtype=torch.uint8),
-                torch.tensor([]),
-                problems,
-            )
-        images.append(self.transform(torch.stack(same)))
-        return torch.cat(images), torch.tensor(index), problems
-
-
-def evaluation_stream(
-    source: Source,
-    transform: Transform,
-    batch_size: int,
-    device: torch.device,
-    num_workers: int | None,
-    positions: range | None = None,
-    share: tuple[int, int] = (0, 1),
-) -> Iterator[tuple[Tensor, Tensor, Problems]]:
-    """Batches of transformed uint8 images, their positions, and what was unreadable, in order: all, or `positions`.
-
-    share: (r, n), only every n-th batch from the r-th on, each as it is among all.
-    """
-    if num_workers is None:
-        num_workers = 0 if isinstance(source, ArraySource) or _is_small(source) else choose_workers(None, device)
-    plan = _EvaluationPlan(source, transform, batch_size, range(len(source)) if positions is None else positions)
-    first, step = share
-    items = Items(plan, range(first, math.ceil(len(plan.positions) / batch_size), step), device, num_workers)
-    try:
-        yield from items
-    finally:
-        items.close()
-
-
-def _is_small(source: Source) -> bool:
-    """Whether decoding is cheaper than handing over: by the first image that can be read."""
-    for position in range(min(100, len(source))):
-        try:
-            return source.decode(position).shape[1] <= 64
-        except decoding.DecodeError:
-            continue
-    return True

@@ -17,6 +17,7 @@ from hexa.config import UserError, whole_characters
 from hexa.data import Source, open_source
 from hexa.evaluation import maps as dense
 from hexa.evaluation.features import batches, check_finite, extract, nothing_read
+from hexa.evaluation.transforms import transform_of
 from hexa.nn.feature_maps import last_maps
 from hexa.nn.preparation import Given
 from hexa.nn.pretrained import Backbone, load_backbone
@@ -54,6 +55,7 @@ def embed(
     max_image_pixels: int | None = None,
     maps: bool = False,
     maps_precision: str = "float32",
+    aspect: str = "crop",
     **given: Unpack[Given],
 ) -> Embedded:
     """Write features [N, D] float32, labels [N] where there are any, and paths [N] of all readable images.
@@ -63,6 +65,7 @@ def embed(
     `max_image_pixels` among them.
     maps: instead the network's last feature maps [N, C, h, w], to .npy or .parquet (`hexa.evaluation.maps.write`),
     float32 or float16 as `maps_precision` says.
+    aspect: keep has images seen whole, in their own aspect (`OwnAspect`).
     given: mean, std, size, crop or interpolation instead of the backbone's own. Raises UserError.
     """
     out = targets.check(out, (".npy", ".parquet") if maps else (".npz", ".parquet"))
@@ -75,6 +78,7 @@ def embed(
     # images of more pixels than usual come in smaller batches
     size = loaded.image_size
     how: dict[str, Any] = {
+        "transform": transform_of(loaded, aspect),
         "batch_size": max(1, batch_size * 224**2 // max(224, size) ** 2) if maps else batch_size,
         "device": precisions.pick_device(device),
         "precision": precision,
@@ -84,7 +88,7 @@ def embed(
     }
     if maps:
         last, _ = last_maps(loaded.network, str(backbone), (size, size))
-        made = batches(loaded, lambda images: last(loaded.normalize(images)), source, None, **how)
+        made = batches(loaded, lambda images: last(loaded.normalize(images)), source, **how)
         num_images, *shape = dense.write(out, _parts(source, names, made), len(source), maps_precision)
     else:
         features, labels, positions = extract(loaded, source, **how)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.data import Source
+from hexa.data.aspect import OwnAspect
 from hexa.data.loaders import evaluation_batches
 from hexa.data.source import Boxes
 from hexa.data.store import check_problems
@@ -71,7 +72,8 @@ def extract(
     Raises UserError if more than the share `tolerance` of the images, or all, cannot be read, and for features that are
     not finite.
     """
-    features, labels, positions = [], [], []
+    features, labels, positions, done = [], [], [], 0
+    transform = transform or transform_of(backbone)
     made = batches(
         backbone, backbone, source, transform, batch_size, device, precision, num_workers, problems, tolerance, share
     )
@@ -79,15 +81,19 @@ def extract(
         features.append(found)
         labels += [] if wanted is None else [wanted]
         positions.append(index)
+        done = max(done, int(index[-1]) + 1)
         if progress is not None:
-            progress(int(index[-1]) + 1, len(source))
+            progress(done, len(source))
     if not features and share[1] > 1:  # others may have some
         return torch.empty(0, backbone.num_features), None, torch.empty(0, dtype=torch.int64)
     if not features:
         raise nothing_read(source)
-    together = torch.cat(features)
+    together, index, known = torch.cat(features), torch.cat(positions), torch.cat(labels) if labels else None
     check_finite(together, source)
-    return together, torch.cat(labels) if labels else None, torch.cat(positions)
+    if isinstance(transform, OwnAspect):  # batches came shape by shape
+        index, order = index.sort()
+        together, known = together[order], None if known is None else known[order]
+    return together, known, index
 
 
 @torch.no_grad()
@@ -95,7 +101,7 @@ def batches(
     backbone: Backbone,
     forward: Callable[[Tensor], Tensor],
     source: Source,
-    transform: EvaluationTransform | None,
+    transform: EvaluationTransform,
     batch_size: int,
     device: torch.device | str,
     precision: precisions.Precision,
@@ -107,7 +113,6 @@ def batches(
     """What `forward` makes of pixels [B, 3, S, S], float32, with labels and positions, batch by batch; as `extract`."""
     device = torch.device(device)
     backbone.eval().to(device).to(memory_format=torch.channels_last)
-    transform = transform or transform_of(backbone)
     resolved = precisions.resolve(precision, device)
     for images, wanted, index in evaluation_batches(
         source, transform, batch_size, device, num_workers, problems, tolerance, share

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,6 +90,28 @@ def last_maps(network: nn.Module, name: str, size: tuple[int, int]) -> tuple[Cal
     finally:
         network.train(training)
     return maps, blank
+
+
+def stride(network: nn.Module, name: str, num_features: int) -> int:
+    """Pixels of the image for each pixel of the network's last maps, for a network that takes images of any aspect.
+
+    Raises UserError for one that does not, or has no maps.
+    """
+    patch = getattr(getattr(network, "patch_embed", None), "patch_size", 64)
+    side = patch if isinstance(patch, int) else max(patch)
+    unit = side * math.ceil(64 / side)
+    training, device = network.training, next((value.device for value in network.parameters()), torch.device("cpu"))
+    try:
+        blank = last_maps(network.eval(), name, (2 * unit, 3 * unit))[1]
+        with torch.no_grad():
+            found = network(torch.zeros(1, 3, 2 * unit, 3 * unit, device=device))
+        if found.shape != (1, num_features):
+            raise ValueError(f"{found.shape[1]} features instead of {num_features}")
+    except Exception as error:  # see parts
+        raise UserError(f"{name}: takes images of one aspect alone ({reason(error)}); leave out aspect keep") from None
+    finally:
+        network.train(training)
+    return max(1, 3 * unit // blank.shape[3])
 
 
 def _laid_out(found: Tensor, network: nn.Module, images: Tensor) -> Tensor:

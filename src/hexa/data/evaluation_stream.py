@@ -1,0 +1,103 @@
+"""Every image once, as evaluation sees it, by worker processes where decoding takes long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from hexa.data import decode as decoding
+from hexa.data.aspect import OwnAspect
+from hexa.data.source import ArraySource, Source
+from hexa.data.views import Transform
+from hexa.data.workers import PART, Items, Problems, choose_workers
+
+#: Bytes of decoded images that wait to be transformed together.
+_TOGETHER = 2**22
+#: Images uint8 [n, 3, h, w] of one shape and their positions [n], one shape after the other.
+Alike = list[tuple[Tensor, Tensor]]
+
+
+@dataclass
+class _EvaluationPlan(Dataset[tuple[Alike, Problems]]):
+    source: Source
+    transform: Transform
+    batch_size: int
+    positions: range
+
+    def __getitem__(self, number: int) -> tuple[Alike, Problems]:
+        same: list[Tensor] = []  # decoded, not yet transformed
+        images, index, problems = [], [], []
+        for position in self.positions[number * self.batch_size : (number + 1) * self.batch_size]:
+            try:
+                image = self.source.decode(position)
+            except decoding.DecodeError as error:
+                problems.append((position, str(error)))
+                continue
+            # small ones are transformed together, which is faster; a batch of large ones would fill the memory
+            if same and (image.shape != same[0].shape or len(same) * image.numel() > _TOGETHER):
+                images.append(self.transform(torch.stack(same)))
+                same.clear()
+            same.append(image)
+            index.append(position)
+        if not index:
+            none = torch.empty(0, 3, self.transform.size, self.transform.size, dtype=torch.uint8)
+            return [(none, torch.tensor([]))], problems
+        images.append(self.transform(torch.stack(same)))
+        return _by_shape(images, index), problems
+
+
+def _by_shape(images: list[Tensor], index: list[int]) -> Alike:
+    """Images of one shape together, in the order in which shapes come."""
+    positions = torch.split(torch.tensor(index), [len(some) for some in images])
+    places: dict[torch.Size, list[int]] = {}
+    for place, some in enumerate(images):
+        places.setdefault(some.shape[1:], []).append(place)
+    return [
+        (torch.cat([images[place] for place in group]), torch.cat([positions[place] for place in group]))
+        for group in places.values()
+    ]
+
+
+def evaluation_stream(
+    source: Source,
+    transform: Transform,
+    batch_size: int,
+    device: torch.device,
+    num_workers: int | None,
+    positions: range | None = None,
+    share: tuple[int, int] = (0, 1),
+) -> Iterator[tuple[Tensor, Tensor, Problems]]:
+    """Batches of transformed uint8 images, their positions, and what was unreadable, in order: all, or `positions`.
+
+    share: (r, n), only every n-th batch from the r-th on, each as it is among all. A transform that keeps aspects gets
+    small batches, of which the images of one shape come together.
+    """
+    if num_workers is None:
+        num_workers = 0 if isinstance(source, ArraySource) or _is_small(source) else choose_workers(None, device)
+    if isinstance(transform, OwnAspect):
+        batch_size = min(batch_size, PART)
+    plan = _EvaluationPlan(source, transform, batch_size, range(len(source)) if positions is None else positions)
+    first, step = share
+    items = Items(plan, range(first, math.ceil(len(plan.positions) / batch_size), step), device, num_workers)
+    try:
+        for alike, problems in items:
+            for images, index in alike:
+                yield images, index, problems
+                problems = []
+    finally:
+        items.close()
+
+
+def _is_small(source: Source) -> bool:
+    """Whether decoding is cheaper than handing over: by the first image that can be read."""
+    for position in range(min(100, len(source))):
+        try:
+            return source.decode(position).shape[1] <= 64
+        except decoding.DecodeError:
+            continue
+    return True
