@@ -13,8 +13,8 @@ from torch.utils.data import Dataset
 from hexa.data import decode as decoding
 from hexa.data.aspect import OwnAspect
 from hexa.data.source import ArraySource, Source
-from hexa.data.views import Transform
-from hexa.data.workers import PART, Items, Problems, choose_workers
+from hexa.data.views import LONGEST, Transform
+from hexa.data.workers import Items, Problems, choose_workers
 
 #: Bytes of decoded images that wait to be transformed together.
 _TOGETHER = 2**22
@@ -75,12 +75,13 @@ def evaluation_stream(
     """Batches of transformed uint8 images, their positions, and what was unreadable, in order: all, or `positions`.
 
     share: (r, n), only every n-th batch from the r-th on, each as it is among all. A transform that keeps aspects gets
-    small batches, of which the images of one shape come together.
+    batches so much smaller that even strips have no more pixels than `batch_size` squares; images of one shape in them
+    come together.
     """
     if num_workers is None:
         num_workers = 0 if isinstance(source, ArraySource) or _is_small(source) else choose_workers(None, device)
     if isinstance(transform, OwnAspect):
-        batch_size = min(batch_size, PART)
+        batch_size = max(1, batch_size // LONGEST)
     plan = _EvaluationPlan(source, transform, batch_size, range(len(source)) if positions is None else positions)
     first, step = share
     items = Items(plan, range(first, math.ceil(len(plan.positions) / batch_size), step), device, num_workers)
