@@ -345,6 +345,7 @@ def _experiment(given: argparse.Namespace, extra: Fields) -> Experiment:
 _SHORT = {
     "data": "data",
     "start": "start.weights",
+    "pairs": "pairs.of",
     "epochs": "epochs",
     "device": "training.device",
     "precision": "training.precision",

@@ -41,34 +41,45 @@ class Views:
     def __init__(self, config: ViewsConfig) -> None:
         self.config, self.groups = config, config.groups
 
-    def __call__(self, images: Tensor, stream: Stream, rows: slice | None = None) -> tuple[Tensor, ...]:
+    @property
+    def own(self) -> int:
+        """How many views, the first, are of the image itself if a partner gives the others: half, rounded up."""
+        return (self.config.total_views + 1) // 2
+
+    def __call__(
+        self, images: Tensor, stream: Stream, rows: slice | None = None, partners: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         """The views of `images` [B, 3, H, W], uint8 or float in [0, 1]: V float32 [B, 3, S_v, S_v] on their device.
 
         rows: where these images stand in the global batch (default: they are all of it), so that every process makes
-        the views that one process would have made. Pixels are float32 whatever the autocast of the caller.
+        the views that one process would have made. partners: images [B, 3, H, W] that all views but the `own` ones are
+        of. Pixels are float32 whatever the autocast of the caller.
         """
         numbers = self.draw(stream, rows or slice(0, len(images)))  # [V, B, P]
         crops: list[Tensor] = []
         with torch.autocast(images.device.type, enabled=False):
             for group, share in self.by_group(numbers):
-                crops += self._group(images, share, group).unbind()
+                count = group.count if partners is None else max(0, self.own - len(crops))
+                for shown, part in ((images, share[:count]), (partners, share[count:])):
+                    if shown is not None and len(part):
+                        crops += self._group(shown, part, group).unbind()
         return tuple(crops)
 
     def _group(self, images: Tensor, numbers: Tensor, group: Group) -> Tensor:
-        """The views of one group, [count, B, 3, S, S], that `numbers` [count, B, P] decide."""
-        batch, size = len(images), group.size
+        """Views of one group, [count, B, 3, S, S], that `numbers` [count, B, P] decide."""
+        count, batch, size = len(numbers), len(images), group.size
         height, width = images.shape[2:]
         flat = numbers.flatten(0, 1)
         boxes, flip = self.boxes(flat, height, width, group)
         packed = photometric.to_device(torch.stack((*boxes, flip.long())), images.device)  # [5, count·B]
-        source = torch.arange(batch, device=images.device).repeat(group.count)
+        source = torch.arange(batch, device=images.device).repeat(count)
         scale = 1 / 255 if images.dtype == torch.uint8 else 1.0
         out = torch.empty((len(flat), 3, size, size), device=images.device)
         for part in _chunks(len(flat), 3 * max(height * width, size * size), images.device):
             chosen = images.index_select(0, source[part])
             cut = geometry.crop_resize(chosen, geometry.Boxes(*packed[:4, part]), size, packed[4, part].bool())
             self.recolor_(torch.mul(cut, scale, out=out[part]), flat[part], group)
-        return out.view(group.count, batch, 3, size, size)
+        return out.view(count, batch, 3, size, size)
 
     def finish(self, crops: Sequence[Tensor], stream: Stream, rows: slice | None = None) -> tuple[Tensor, ...]:
         """The colour half alone, of V tensors of crops [B, 3, S_v, S_v] that a worker cut, uint8 or float in [0, 1]."""

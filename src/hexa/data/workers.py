@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from hexa.config import UserError
 from hexa.data import decode as decoding
 from hexa.data.crops import cut_crops
+from hexa.data.pairs import Pairs
 from hexa.data.source import Source
 from hexa.data.store import available_cores
 from hexa.data.views import Views
@@ -53,7 +54,8 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
     batch_size: int
     stream: Stream
     rows: slice
-    _order: tuple[int, Tensor] = field(default=(-1, torch.empty(0)), repr=False)
+    pairs: Pairs | None = None
+    _drawn: tuple[int, Tensor, Tensor | None] = field(default=(-1, torch.empty(0), None), repr=False)
 
     @property
     def parts(self) -> int:
@@ -68,28 +70,38 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         numbers = self.views.draw(self.stream.child("step", number), rows)  # [V, n, P]
         crops: list[list[Tensor]] = []
         index, problems = [], []
-        for row, wanted in enumerate(self._positions(number, rows)):
-            position, cut, unreadable = self._readable(wanted, numbers[:, row])
+        epoch, step = divmod(number, len(self.source) // self.batch_size)
+        order, partners = self._of_epoch(epoch)
+        start = step * self.batch_size
+        for row, wanted in enumerate(order[start + rows.start : start + rows.stop].tolist()):
+            position, cut, unreadable = self._readable(wanted, numbers[:, row], partners)
             index.append(position)
             crops.append(cut)
             problems += unreadable
         return [torch.stack(view) for view in zip(*crops, strict=True)], torch.tensor(index), problems
 
-    def _positions(self, number: int, rows: slice) -> list[int]:
-        epoch, step = divmod(number, len(self.source) // self.batch_size)
-        if self._order[0] != epoch:
+    def _of_epoch(self, epoch: int) -> tuple[Tensor, Tensor | None]:
+        """The order of the images in an epoch, and their partners, int64 [N]."""
+        if self._drawn[0] != epoch:
             generator = self.stream.child("order", epoch).generator()
-            self._order = (epoch, torch.randperm(len(self.source), generator=generator))
-        start = step * self.batch_size
-        return [int(position) for position in self._order[1][start + rows.start : start + rows.stop]]
+            partners = None if self.pairs is None else self.pairs.partners(self.stream, epoch)
+            self._drawn = (epoch, torch.randperm(len(self.source), generator=generator), partners)
+        return self._drawn[1:]
 
-    def _readable(self, wanted: int, numbers: Tensor) -> tuple[int, list[Tensor], Problems]:
-        """The crops of image `wanted`, or of the first after it that can be read."""
+    def _readable(self, wanted: int, numbers: Tensor, partners: Tensor | None) -> tuple[int, list[Tensor], Problems]:
+        """The crops of image `wanted`, or of the first after it that can be read; some of its partner, if that can."""
         problems: Problems = []
         for offset in range(min(100, len(self.source))):
             position = (wanted + offset) % len(self.source)
+            partner, given = position if partners is None else int(partners[position]), None
+            if partner != position:
+                try:
+                    given = cut_crops(self.source, partner, self.views, numbers, slice(self.views.own, None))
+                except decoding.DecodeError as error:
+                    problems.append((partner, str(error)))
+            own = slice(None if given is None else self.views.own)
             try:
-                return position, cut_crops(self.source, position, self.views, numbers), problems
+                return position, cut_crops(self.source, position, self.views, numbers, own) + (given or []), problems
             except decoding.DecodeError as error:
                 problems.append((position, str(error)))
         reason = f"{self.source.paths[wanted]}: {problems[0][1]}"
