@@ -74,6 +74,15 @@ def test_only_unreadable_images_are_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "out.npz").exists()
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_an_image_may_have_several_labels(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source("digits", "test")
+    source.labels = np.eye(10, dtype=np.int64)[source.labels]
+    monkeypatch.setattr("hexa.evaluation.embed.open_source", lambda data, max_image_pixels: source)
+    found = read(embed(random_backbone(SMALL, 8), "digits", tmp_path / f"out{suffix}").path)
+    assert np.array_equal(found["labels"], source.labels)
+
+
 def test_another_kind_of_file_is_refused_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"\.npz or \.parquet"):
         embed("nowhere", "nothing", tmp_path / "out.csv")

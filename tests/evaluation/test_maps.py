@@ -188,7 +188,17 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFi
     assert f"450 × 8 × 8 × 8 feature maps written to {out}" in " ".join(capsys.readouterr().out.split())
     assert cli.main([*arguments, "--maps-precision", "int8"]) == 2
     assert "maps_precision must be float32 or float16, got 'int8'" in capsys.readouterr().err
+    plain = ["--out", str(tmp_path / "f.npz"), "--maps-precision", "float16"]
+    assert cli.main([*arguments[:4], *plain]) == 2
+    assert "maps_precision has no effect without maps" in capsys.readouterr().err
     assert cli.main(["embed", "pixels:8", *arguments[2:]]) == 2
     assert "pixels:8: gives no feature maps" in capsys.readouterr().err
     assert cli.main([*arguments[:5], str(tmp_path / "m.npz"), "--maps"]) == 2
     assert "must end in .npy or .parquet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+def test_labels_may_be_several(tmp_path: Path, suffix: str) -> None:
+    labels = np.array([[1, 0, -1], [-1, 1, 1]])
+    maps.write(tmp_path / f"m{suffix}", [(np.ones((2, 2, 3, 4), np.float32), labels, ["a", "b"])], 2, "float32")
+    assert read(tmp_path / f"m{suffix}")["labels"].tolist() == labels.tolist()

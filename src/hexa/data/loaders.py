@@ -33,7 +33,7 @@ class PretrainLoader:
     UserError lists them; fewer are replaced by their neighbours and appear in `problems`. Raises UserError if the
     batch is larger than the data or does not divide among the processes.
 
-    pairs: images that may give views of each other. An unreadable partner gives none.
+    pairs: images that may give views of each other in an epoch; an unreadable partner gives none.
     wait_seconds: how long, in all, the caller waited for batches (on a GPU: for their making to be queued).
     """
 

@@ -71,6 +71,8 @@ def embed(
     out = targets.check(out, (".npy", ".parquet") if maps else (".npz", ".parquet"))
     if maps_precision not in dense.PRECISIONS:
         raise UserError(f"maps_precision must be {' or '.join(dense.PRECISIONS)}, got {maps_precision!r}")
+    if maps_precision != "float32" and not maps:
+        raise UserError("maps_precision has no effect without maps; features are float32")
     loaded = load_backbone(backbone, **given)
     source = open_source(data, max_image_pixels=max_image_pixels)
     problems: dict[int, str] = {}

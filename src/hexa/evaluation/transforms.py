@@ -42,7 +42,9 @@ def check(task: Task, protocol: str, chosen: Protocol, options: Any) -> None:
         raise UserError(f"{protocol} resizes images by options of its own; leave out {', '.join(sorted(resized))}")
     if isinstance(task.transform, OwnAspect) and (chosen.learns or not chosen.fixed(options)):
         others = ", ".join(name for name, one in protocols().items() if not one.learns and one is not chosen)
-        raise UserError(f"{protocol} trains on squares cut from the images; leave out aspect keep, or take {others}")
+        raise UserError(
+            f"{protocol} cuts or resizes the images it trains on itself; leave out aspect keep, or take {others}"
+        )
 
 
 def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]:
