@@ -50,6 +50,10 @@ ALLOWED = {
         "runtime",
         "training",
     },
+    "adapt": {
+        *("config", "core", "data", "evaluation", "experiment", "nn", "recipes", "reporting", "runtime", "start"),
+        "training",
+    },
     "plugins": {"config", "experiment", "recipes"},
     "start": {"config", "experiment", "nn"},
     "recipes": {"config", "core", "data", "nn", "methods", "hard_examples", "training", "experiment"},

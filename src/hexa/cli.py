@@ -17,6 +17,7 @@ BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · p
 #: Typed here, since finding them takes seconds; a test compares.
 PROTOCOLS = "detect, fine-tune, knn, linear, low-shot, probe, semi-supervised, svm"
 ASPECT = "crop: the centre square, the default; keep: the whole image, batched by shape, where the network allows it"
+DOMAINS = "fit the views to photos, aerial, microscopy, documents, medical-grey or histology; fields given win"
 TRUST = "import the Python file that the run names as its method's, whatever it is"
 
 
@@ -92,6 +93,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
         "--pairs", metavar="FILE.csv", help="images that belong together: path,group · column:NAME · key:NAME"
     )
     sub.add_argument("--epochs", metavar="N", help="passes over the data")
+    sub.add_argument("--domain", metavar="NAME", help=DOMAINS)
     sub.add_argument("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N; short for --training.device")
     sub.add_argument("--precision", metavar="NAME", help="auto, fp32 or bf16; short for --training.precision")
     sub.add_argument("--compile", action="store_const", const="true", help="short for --training.compile true")
@@ -100,6 +102,26 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub = command("resume", "go on with a run exactly where it stopped")
     sub.add_argument("run", metavar="RUN", help="a run folder")
     sub.add_argument("--trust", action="store_true", help=TRUST)
+
+    sub = command(
+        "adapt",
+        "train given weights further on your own images within a time, and say whether it helped",
+        "Look at the images, plan what fits the time, train, and compare start and result. Any field of the experiment "
+        "is an option, as of `hexa pretrain adapt --help`. The same command goes on where it was interrupted.",
+    )
+    sub.add_argument(
+        "backbone", metavar="BACKBONE", help="weights to begin from: a run · a file of weights · timm:NAME"
+    )
+    sub.add_argument("--data", metavar="SOURCE", required=True, help="images to learn from: " + SOURCES)
+    sub.add_argument("--labelled", metavar="SOURCE", help="labelled images to judge by; labels are never trained on")
+    sub.add_argument(
+        "--time", metavar="TIME", default="30m", help="of everything, such as 90s, 30m or 2h; 30m if not given"
+    )
+    sub.add_argument("--out", metavar="RUN", default="runs/adapt", help="the run folder; runs/adapt if not given")
+    sub.add_argument("--domain", metavar="NAME", help="preset of the views; by the look of the images if not given")
+    sub.add_argument("--plan", action="store_true", help="print the plan, train nothing")
+    sub.add_argument("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N; short for --training.device")
+    sub.add_argument("--precision", metavar="NAME", help="auto, fp32 or bf16; short for --training.precision")
 
     sub = command(
         "evaluate",
@@ -141,6 +163,7 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     sub = command("visualize", "a picture: clean | perturbation | adversarial | cut-mixed, side by side")
     sub.add_argument("target", metavar="RUN|RECIPE", help="a run folder, or a recipe with fresh weights")
     sub.add_argument("--data", metavar="SOURCE", help=SOURCES + "; the recipe's or run's own if not given")
+    sub.add_argument("--domain", metavar="NAME", help="of a recipe: " + DOMAINS)
     sub.add_argument("--out", metavar="FILE.png", required=True)
     sub.add_argument(
         "--num-images", metavar="N", type=whole(1, 256), default=8, help="rows of the picture; 8 if not given"
@@ -245,7 +268,7 @@ def _preparation(sub: Parser) -> None:
 
 
 #: Commands that take fields or options of their own beyond those declared above.
-OPEN = ("pretrain", "evaluate", "visualize", "benchmark", "reproduce")
+OPEN = ("pretrain", "adapt", "evaluate", "visualize", "benchmark", "reproduce")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

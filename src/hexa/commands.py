@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hexa.config import UserError, nearest
 from hexa.runtime import targets
@@ -59,6 +59,23 @@ def pretrain(given: argparse.Namespace, extra: Fields) -> int:
 
     run = train(experiment, run_folder(experiment, given.out), console=Console())
     return _finished(run, experiment.data)
+
+
+def adapt(given: argparse.Namespace, extra: Fields) -> int:
+    """`hexa adapt`"""
+    out = targets.check_folder(given.out)
+    from hexa import fields, recipes
+    from hexa.adapt.command import Request
+    from hexa.adapt.command import adapt as run
+    from hexa.adapt.plan import seconds_of
+
+    changes = dict(extra) | {_SHORT[name]: value for name in ("device", "precision") if (value := getattr(given, name))}
+    known = [field.path for field in fields.of_experiment(recipes.get("adapt"))]
+    absent = [field.path for field in fields.of_absent_hard_examples(recipes.get("adapt"))]
+    fields.check_names(changes, [*known, *absent], getattr(given, "options", ()))
+    request = Request(given.backbone, given.data, given.labelled, seconds_of(given.time), given.domain, changes)
+    run(request, out, only_plan=given.plan, console=Console())
+    return 0
 
 
 def describe_fields(given: argparse.Namespace, extra: Fields) -> int:
@@ -198,8 +215,9 @@ def visualize(given: argparse.Namespace, extra: Fields) -> int:
     target: Path | Experiment
     folder = Path(given.target)
     if folder.is_dir():
-        if extra:
-            raise UserError(f"--{next(iter(extra))}: a run has its fields already; they can be set for a recipe only")
+        if extra or given.domain:
+            option = next(iter(extra), "domain")
+            raise UserError(f"--{option}: a run has its fields already; they can be set for a recipe only")
         _import_what_is_trusted(given, folder)
         target = folder
     else:
@@ -325,17 +343,22 @@ def _experiment(given: argparse.Namespace, extra: Fields) -> Experiment:
         raise UserError("give either a recipe or --config FILE.yaml; `hexa recipes` lists the recipes")
     from hexa import fields, plugins
     from hexa.experiment import override
+    from hexa.recipes import domains
     from hexa.start import begin_from_weights
 
     if given.config is not None:
         experiment = plugins.load(Path(given.config), _trust(given))
     else:
         experiment = plugins.experiment_of(given.recipe)
-    changes = dict(extra)
+    changes: dict[str, Any] = dict(extra)
     for name, path in _SHORT.items():
         value = getattr(given, name, None)
         if value is not None:
             changes[path] = value
+    if domain := getattr(given, "domain", None):
+        # first: a recipe of views replaces what still has its default, as much of a domain has
+        experiment = override(experiment, {path: changes[path] for path in ("views.recipe",) if path in changes})
+        changes |= domains.changes(domain, changes)
     known = [field.path for field in fields.of_experiment(experiment)]
     fields.check_names(changes, known, getattr(given, "options", ()))
     return begin_from_weights(override(experiment, changes), changes)

@@ -55,6 +55,7 @@ def _array(count: int = 50) -> ArraySource:
 
 def _loader(source: Source, batch_size: int = 16, seed: int = 0, **options: Any) -> PretrainLoader:
     fields = {"recipe": options.pop("recipe", "moco-v2"), "size": SIZE, "extra_crops": options.pop("extra_crops", ())}
+    fields |= {name: options.pop(name) for name in tuple(options) if name in ViewsConfig.model_fields}
     views = Views(ViewsConfig.model_validate(fields))
     return PretrainLoader(source, views, batch_size, Stream(seed), num_workers=options.pop("num_workers", 0), **options)
 
@@ -156,15 +157,19 @@ def test_workers_cut_what_torchvision_cuts(tmp_path: Path) -> None:
     for crops, number, group in zip(batch.crops, numbers, groups, strict=True):
         for row, position in enumerate(batch.index.tolist()):
             image = source.decode(position)
-            box, flip = loader.views.boxes(number[row : row + 1], *image.shape[1:], group)
+            box, turns = loader.views.boxes(number[row : row + 1], *image.shape[1:], group)
             top, left, high, wide = (int(value) for value in box)
             expected = reference.resized_crop(image, top, left, high, wide, [group.size] * 2, antialias=True)
-            expected = reference.hflip(expected) if flip else expected
+            expected = reference.hflip(expected) if turns.flip else expected
             torch.testing.assert_close(crops[row] * 255, expected.float(), atol=1e-3, rtol=0)
 
 
-def test_what_is_cut_by_workers_and_on_the_device_differs_by_rounding_alone() -> None:
-    options: dict[str, Any] = {"recipe": "crop-flip", "extra_crops": SMALL}
+TURNED = {"vertical_flip_probability": 0.5, "quarter_turn_probability": 0.75, "magnification": (0.8, 2.0)}
+
+
+@pytest.mark.parametrize("further", [{}, TURNED])
+def test_what_is_cut_by_workers_and_on_the_device_differs_by_rounding_alone(further: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"recipe": "crop-flip", "extra_crops": SMALL, **further}
     resident, decoded = _loader(_array(), **options), _loader(_array(), resident_limit_bytes=0, **options)
     assert (resident.resident, decoded.resident) == (True, False)
     for left, right in zip(resident.epoch(1), decoded.epoch(1), strict=True):

@@ -49,6 +49,13 @@ def test_published_values_of_multi_crop(name: str, groups: list[tuple[int, int, 
     assert (config.ratio, config.flip_probability) == ((3 / 4, 4 / 3), 0.5)
 
 
+@pytest.mark.parametrize("value", [(2.0, 1.0), (0.0, 1.0), (1.0, 1000.0)])
+def test_a_magnification_that_cannot_be_is_refused(value: tuple[float, float]) -> None:
+    with pytest.raises(pydantic.ValidationError, match="two increasing numbers from"):
+        _views(magnification=value)
+    assert _views(magnification=None) == _views()
+
+
 def test_published_values_of_infomin() -> None:
     """Tian et al. 2020 and the authors' code: MoCo-v2's but for stronger colours and RandAugment between the others."""
     config = _views(recipe="infomin")

@@ -63,8 +63,19 @@ def _one_view(image: Tensor, number: Tensor, config: ViewsConfig, group: Crops) 
         return view
 
     flip = column["flip"] < config.flip_probability
-    if flip and config.randaugment_ops:
+    turned = bool(config.vertical_flip_probability or config.quarter_turn_probability)
+    if flip and (config.randaugment_ops or turned):
         view, flip = reference.hflip(view), False
+    if turned and number[made_by._UPSIDE_DOWN] < config.vertical_flip_probability:
+        view = reference.vflip(view)
+    if turned and number[made_by._TURNED] < config.quarter_turn_probability:
+        view = torch.rot90(view, 1 + int(3 * number[made_by._QUARTERS]), (1, 2))
+    if config.stain:
+        a, b = config.stain * (2 * number[made_by._STAINS].double().numpy().reshape(2, 3) - 1)
+        density = -np.log(view.double().numpy().clip(1e-6)).reshape(3, -1).T
+        stains = density @ np.linalg.inv(RGB_FROM_HED) * (1 + a) + b
+        rgb = np.exp(-stains @ RGB_FROM_HED).clip(0, 1)
+        view = torch.from_numpy(rgb.T.reshape(view.shape)).float()
     sigma = config.blur_sigma[0] + (config.blur_sigma[1] - config.blur_sigma[0]) * column["sigma"]
     operations = {
         "jitter": jitter,
@@ -80,9 +91,14 @@ def _one_view(image: Tensor, number: Tensor, config: ViewsConfig, group: Crops) 
     return reference.hflip(view) if flip else view
 
 
+#: As scikit-image has it.
+RGB_FROM_HED = np.array([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
+
+
 def _by_randaugment(view: Tensor, number: Tensor, config: ViewsConfig) -> Tensor:
     """What RandAugment makes of a single view [3, S, S]."""
-    for uniforms in number[made_by._COLUMNS :].view(config.randaugment_ops, -1):
+    columns = config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION
+    for uniforms in number[-columns:].view(config.randaugment_ops, -1):
         if uniforms[0] < randaugment.PROBABILITY:
             plan = randaugment.plan(uniforms[None], config.randaugment_magnitude, config.randaugment_magnitude_std)
             view = randaugment.apply(view[None], plan)[0]
@@ -102,6 +118,8 @@ COLUMNS = ["jitter", "grayscale", "blur", "solarize", "sigma", "order", "brightn
         {"recipe": "moco-v2", "solarize_probability": 0.3, "brightness": 1.5, "num_views": 3},
         MULTI,
         {"recipe": "swav-cifar-6crop", "size": 32},
+        {"vertical_flip_probability": 0.3, "quarter_turn_probability": 0.75, "stain": 0.2},
+        {"magnification": (0.7, 3.0), "ratio": (0.8, 1.25), "quarter_turn_probability": 1.0},
     ],
 )
 def test_every_view_equals_the_published_pipeline_of_its_image(fields: dict[str, Any]) -> None:
@@ -182,6 +200,38 @@ def test_randaugment_changes_neither_the_numbers_nor_the_views_of_a_run_without(
     # two operations, each with probability ½: a quarter of the views stays
     same = [(left == right).flatten(1).all(1) for left, right in zip(with_it(images, stream), plain, strict=True)]
     assert 0.15 < float(torch.cat(same).float().mean()) < 0.45
+
+
+def test_what_domains_draw_leaves_all_other_numbers_as_they_are() -> None:
+    plain, stream, rows = _views(**RANDOM), Stream(4), slice(0, 16)
+    further = _views(**RANDOM, quarter_turn_probability=0.5).draw(stream, rows)
+    numbers, width = plain.draw(stream, rows), made_by._STAINS.stop - made_by._COLUMNS
+    kept = torch.cat((further[..., : made_by._COLUMNS], further[..., made_by._COLUMNS + width :]), 2)
+    assert torch.equal(kept, numbers)
+    _, turns = plain.boxes(numbers[0], 32, 32, plain.groups[0])
+    assert not turns.upside_down.any()
+    assert not turns.transposed.any()
+
+
+def test_a_crop_of_fixed_magnification_has_its_pixels_whatever_the_image() -> None:
+    views = _views(magnification=(0.5, 2.0), ratio=(1.0, 1.0), extra_crops=[{"count": 1, "size": 12}])
+    numbers = views.draw(Stream(0), slice(0, 4000))
+    for group, share in views.by_group(numbers):
+        for height, width in ((1000, 700), (100, 300)):
+            boxes, _ = views.boxes(share[0], height, width, group)
+            magnification = group.size / boxes.height.double()
+            assert torch.equal(boxes.height, boxes.width)
+            assert float(magnification.min()) >= 0.5 * 0.97
+            assert float(magnification.max()) <= 2.0 * 1.05
+            assert abs(float(magnification.log().mean())) < 0.03  # log-uniform around 1
+            assert int((boxes.left + boxes.width).max()) == width
+            assert int(boxes.top.min()) == 0
+    # 24 pixels of view: an image of 30 pixels leaves the magnifications from 0.8 on, one of 10 is taken whole
+    small, _ = views.boxes(numbers[0], 30, 90, views.groups[0])
+    assert 24 / 30 <= float((24 / small.height.double()).min()) < 0.82
+    whole, _ = views.boxes(numbers[0], 10, 90, views.groups[0])
+    assert bool((whole.height == 10).all())
+    assert bool((whole.width == 10).all())
 
 
 def test_each_group_covers_its_share_of_the_area() -> None:

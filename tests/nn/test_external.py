@@ -96,8 +96,8 @@ def test_it_is_evaluated_as_any_other(file: Path) -> None:
         ("python:FILE.none.py:f", "no such file"),
         ("python:FILE:raises", r"raises\(\) raised OSError: weights are somewhere else"),
         ("python:FILE:asks", r"asks\(\) raised TypeError: .* missing 1 required positional argument: 'path'"),
-        ("python:FILE:one_mean", "mean must be three numbers, one a channel, got 0.5"),
-        ("python:FILE:two_stds", "std must be three numbers above 0, one a channel"),
+        ("python:FILE:one_mean", "mean must be numbers, one a channel, got 0.5"),
+        ("python:FILE:two_stds", "std must be 3 numbers above 0, one a channel"),
         ("python:FILE:big", "size must be a whole number of pixels .*'big'"),
     ],
 )

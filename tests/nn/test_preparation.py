@@ -151,11 +151,11 @@ def test_setting_what_was_assumed_is_no_deviation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"mean": "nan"}, "mean must be three numbers, one a channel"),
-        ({"mean": "0.5,0.5"}, "mean must be three numbers, one a channel"),
-        ({"mean": "grey"}, "mean must be three numbers, one a channel, got 'grey'"),
-        ({"std": 0}, "std must be three numbers above 0"),
-        ({"std": "1,-1,1"}, "std must be three numbers above 0"),
+        ({"mean": "nan"}, "mean must be 3 numbers, one a channel"),
+        ({"mean": "0.5,0.5"}, "mean must be 3 numbers, one a channel"),
+        ({"mean": "grey"}, "mean must be 3 numbers, one a channel, got 'grey'"),
+        ({"std": 0}, "std must be 3 numbers above 0"),
+        ({"std": "1,-1,1"}, "std must be 3 numbers above 0"),
         ({"size": 0}, "size must be a whole number of pixels from 1 to 4096, got 0"),
         ({"size": "60000"}, "size must be a whole number of pixels from 1 to 4096"),
         ({"size": "big"}, "size must be a number, got 'big'"),

@@ -10,7 +10,7 @@ import torch
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.v2 import functional as reference
 
-from hexa.ops.geometry import UNIFORMS_PER_BOX, Boxes, crop_resize, random_boxes
+from hexa.ops.geometry import UNIFORMS_PER_BOX, Boxes, crop_resize, quarter_turned, random_boxes
 
 
 def _boxes(count: int, height: int, width: int, seed: int = 0) -> Boxes:
@@ -33,6 +33,20 @@ def test_crop_resize_equals_torchvision_per_image(height: int, width: int, size:
         expected = reference.resized_crop(image, top, left, high, wide, [size, size], antialias=True)
         expected = reference.hflip(expected) if flip[number] else expected
         torch.testing.assert_close(made[number], expected, atol=1e-5, rtol=0)
+
+
+def test_all_turns_of_a_view_are_those_of_torch() -> None:
+    images = torch.rand(16, 3, 9, 9)
+    flip, upside_down = (torch.arange(16) % 2).bool(), (torch.arange(16) // 2 % 2).bool()
+    quarters = torch.arange(16) // 4
+    turns, whole = quarter_turned(flip, upside_down, quarters), Boxes(*(torch.full((16,), n) for n in (0, 0, 9, 9)))
+    made = crop_resize(images, whole, 9, turns.flip, turns.upside_down)
+    for number, image in enumerate(images):
+        expected = reference.hflip(image) if flip[number] else image
+        expected = reference.vflip(expected) if upside_down[number] else expected
+        expected = torch.rot90(expected, int(quarters[number]), (1, 2))
+        view = made[number].transpose(1, 2) if turns.transposed[number] else made[number]
+        torch.testing.assert_close(view, expected)
 
 
 def test_crop_resize_of_bytes_keeps_their_range_and_input() -> None:

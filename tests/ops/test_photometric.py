@@ -22,6 +22,7 @@ from hexa.ops.photometric import (
     grayscale,
     luma,
     solarize,
+    stain_jitter,
 )
 
 COUNT = 48
@@ -153,3 +154,17 @@ def test_operations_do_not_mix_images(images: Tensor, factor: Tensor, shift: Ten
     torch.testing.assert_close(
         gaussian_blur(images[alone], sigma[alone], 6), gaussian_blur(images, sigma, 6)[alone], atol=1e-6, rtol=0
     )
+
+
+def test_stains_that_do_not_change_leave_the_image(images: Tensor) -> None:
+    before = images.clone()
+    torch.testing.assert_close(stain_jitter(images, torch.ones(COUNT, 3), torch.zeros(COUNT, 3)), images)
+    assert torch.equal(images, before)
+
+
+def test_more_eosin_takes_what_eosin_takes() -> None:
+    """A section of pure eosin: e^(−s·M) becomes e^(−(2s + ½)·M) in its own stain and nothing else happens."""
+    eosin = torch.tensor([0.07, 0.99, 0.11])
+    section = torch.exp(-0.3 * eosin).view(1, 3, 1, 1).expand(1, 3, 4, 4)
+    made = stain_jitter(section, torch.tensor([[1.0, 2.0, 1.0]]), torch.tensor([[0.0, 0.5, 0.0]]))
+    torch.testing.assert_close(made, torch.exp(-1.1 * eosin).view(1, 3, 1, 1).expand(1, 3, 4, 4))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
+import itertools
+import math
 import struct
 import zlib
 from collections.abc import Iterator
@@ -125,6 +128,36 @@ def _files() -> Iterator[tuple[str, bytes]]:
     yield "JP2 16 bits", saved(_sixteen_bits(), "JPEG2000")
     yield "JP2 codestream", saved(picture, "JPEG2000", no_jp2=True, irreversible=True)
     yield "JP2 in tiles", saved(picture, "JPEG2000", tile_size=(16, 16))
+
+
+def bands_of(channels: int) -> dict[str, bytes]:
+    """Arrays of every type, and TIFF of every layout where tifffile is installed."""
+    found, shape = {}, (_HEIGHT, _WIDTH, channels)
+    for dtype in ("u1", "<u2", ">u2", "<f4", "<f8"):
+        values = (np.arange(math.prod(shape)).reshape(shape) % 200 / (200 if "f" in dtype else 1)).astype(dtype)
+        for order in ("C", "F"):
+            file = io.BytesIO()
+            np.save(file, np.asarray(values, order=order))  # type: ignore[call-overload]
+            found[f"NPY {dtype} {order}"] = file.getvalue()
+    if channels not in (1, 3) and importlib.util.find_spec("tifffile"):  # others are PIL's
+        import tifffile
+
+        for dtype, (name, options) in itertools.product(("u1", "u2", "f4"), _LAYOUTS.items()):
+            values = (np.arange(math.prod(shape)).reshape(shape) % 200 / (200 if "f" in dtype else 1)).astype(dtype)
+            apart = name in ("separate", "pages")
+            file = io.BytesIO()
+            tifffile.imwrite(file, values.transpose(2, 0, 1) if apart else values, photometric="minisblack", **options)
+            found[f"TIFF {dtype} {name}"] = file.getvalue()
+    return found
+
+
+_LAYOUTS: dict[str, dict[str, Any]] = {
+    "together": {"planarconfig": "contig"},
+    "separate": {"planarconfig": "separate", "compression": "zlib"},
+    "pages": {},
+    "tiles": {"planarconfig": "contig", "tile": (16, 16), "compression": "zlib"},
+    "big": {"planarconfig": "contig", "bigtiff": True, "rowsperstrip": 4},
+}
 
 
 def _jpegs(picture: Image.Image) -> Iterator[tuple[str, bytes]]:

@@ -6,15 +6,17 @@ import io
 import random
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
 from PIL import Image
 
+from hexa.data import bands
 from hexa.data.decode import MAX_IMAGE_PIXELS, DecodeError, decode, decode_with_pil, jpeg_size, quiet
 from tests.torture import image_bombs
 from tests.torture.harness import Forked, Tally, damaged, forked
-from tests.torture.image_files import every_format
+from tests.torture.image_files import bands_of, every_format
 
 #: Damaged files in the slow test, and in the fast one.
 MANY, FEW = 10_000, 400
@@ -38,13 +40,13 @@ class Outcome:
     size: float
 
 
-def _damaged_file(seed: int) -> tuple[str, bytes]:
-    """A file of `FILES`, damaged one to three times: its name and what is left of it."""
+def _damaged_file(seed: int, files: Mapping[str, bytes] = FILES) -> tuple[str, bytes]:
+    """A file of `files`, damaged one to three times: its name and what is left of it."""
     generator = random.Random(seed)
-    kind = generator.choice(FORMATS)
-    names = sorted(name for name in FILES if name.split()[0] == kind)
+    kind = generator.choice(sorted({name.split()[0] for name in files}))
+    names = sorted(name for name in files if name.split()[0] == kind)
     name = generator.choice(names)
-    data, others = FILES[name], [FILES[other] for other in names]
+    data, others = files[name], [files[other] for other in names]
     for _ in range(generator.choice((1, 1, 2, 3))):
         if generator.random() < 0.4:  # where headers are, and by numbers that hurt
             flipped = bytearray(data)
@@ -57,12 +59,15 @@ def _damaged_file(seed: int) -> tuple[str, bytes]:
     return name, data
 
 
-def _decoded(data: bytes) -> Outcome:
+def _decoded(data: bytes, channels: int | None) -> Outcome:
     begin, complaint = time.monotonic(), None
     try:
-        if jpeg_size(data) is not None:  # as training crops are cut of large ones
-            decode_with_pil(data, 4)
-        decode(data)
+        if channels is not None:
+            bands.decode(data, channels=channels)
+        else:
+            if jpeg_size(data) is not None:  # as training crops are cut of large ones
+                decode_with_pil(data, 4)
+            decode(data)
     except DecodeError as error:
         message = str(error)
         complaint = None if message and "\n" not in message and " at 0x" not in message else f"says {message!r}"
@@ -95,23 +100,23 @@ def _complaints(found: Forked, files: int) -> list[str]:
     return wrong
 
 
-def _try(files: list[bytes]) -> Forked:
+def _try(files: list[bytes], channels: int | None = None) -> Forked:
     def work() -> list[Outcome]:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return [_decoded(data) for data in files]
+            return [_decoded(data, channels) for data in files]
 
     return forked(work, seconds=300)
 
 
-def _try_damaged(count: int, tally: Tally) -> None:
+def _try_damaged(count: int, tally: Tally, files: Mapping[str, bytes] = FILES, channels: int | None = None) -> None:
     """Decode damaged files, some to a child; each by itself where something is wrong with a child."""
     wrong = []
     for start in range(0, count, _TOGETHER):
-        batch = [(seed, *_damaged_file(seed)) for seed in range(start, min(start + _TOGETHER, count))]
-        fine = not _complaints(_try([data for _, _, data in batch]), len(batch))
+        batch = [(seed, *_damaged_file(seed, files)) for seed in range(start, min(start + _TOGETHER, count))]
+        fine = not _complaints(_try([data for _, _, data in batch], channels), len(batch))
         for seed, name, data in batch:
-            complaints = [] if fine else _complaints(_try([data]), 1)
+            complaints = [] if fine else _complaints(_try([data], channels), 1)
             tally.input(f"damaged {name.split()[0]} files", not complaints)
             wrong += [f"seed {seed} ({name}): {complaint}" for complaint in complaints]
     assert not wrong, "\n".join(wrong[:20])
@@ -133,6 +138,20 @@ def test_damaged_files_are_read_or_refused(tally: Tally) -> None:
 @pytest.mark.slow
 def test_many_damaged_files_are_read_or_refused(tally: Tally) -> None:
     _try_damaged(MANY, tally)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_damaged_arrays_and_bands_are_read_or_refused(channels: int, tally: Tally) -> None:
+    files = bands_of(channels)
+    for data in files.values():
+        assert bands.decode(data, channels=channels).shape[0] == channels
+    _try_damaged(FEW, tally, files, channels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("channels", [1, 4])
+def test_many_damaged_arrays_and_bands_are_read_or_refused(channels: int, tally: Tally) -> None:
+    _try_damaged(MANY // 2, tally, bands_of(channels), channels)
 
 
 TOO_LARGE = image_bombs.too_large()

@@ -30,8 +30,8 @@ class Setting:
     world_size: int = 1
     num_crops: int = 2
     branches: tuple[str, ...] = ("main",)
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
     seed: int = 0
     keep_statistics: bool = False
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from hexa.data.views import LONGEST, EvaluationTransform, resize
+from hexa.data.evaluation_transform import LONGEST, EvaluationTransform, resize
+from hexa.ops.photometric import unit
 
 
 class OwnAspect(EvaluationTransform):
     """The whole image, its shorter side resized to `size`, both sides rounded to multiples of `stride`.
 
-    Takes uint8 [3, H, W] or [B, 3, H, W] to uint8 [3, h, w] or [B, 3, h, w]. Bilinear or bicubic, antialiased. Of an
-    image more than 16 times as long as wide the middle alone is seen, so that a strip of a few kilobytes does not grow
-    to gigabytes.
+    Takes [C, H, W] or [B, C, H, W] to [C, h, w] or [B, C, h, w], uint8 as uint8, others as float in [0, 1]. Bilinear or
+    bicubic, antialiased. Of an image more than 16 times as long as wide the middle alone is seen, so that a strip of a
+    few kilobytes does not grow to gigabytes.
     """
 
     def __init__(self, size: int, stride: int, interpolation: str = "bilinear") -> None:
@@ -31,5 +33,7 @@ class OwnAspect(EvaluationTransform):
         top, left = max(0, height - most) // 2, max(0, width - most) // 2
         middle = images[..., top : top + most, left : left + most]
         batch = middle[None] if images.ndim == 3 else middle
-        out = resize(batch, *self.sides(height, width), self.interpolation)
+        out = resize(
+            batch if batch.dtype == torch.uint8 else unit(batch), *self.sides(height, width), self.interpolation
+        )
         return out[0] if images.ndim == 3 else out

@@ -11,6 +11,7 @@ from torch.nn import functional
 from hexa.data import decode as decoding
 from hexa.data.source import Source
 from hexa.data.views import Views
+from hexa.ops.photometric import unit
 
 #: A photograph is decoded at a half, quarter or eighth of its size where every crop still has this many pixels for each
 #: pixel of its view, so that the difference to decoding it whole stays below what resizing leaves.
@@ -20,12 +21,12 @@ _LARGE = 200_000
 
 
 def cut_crops(source: Source, position: int, views: Views, numbers: Tensor, some: slice = slice(None)) -> list[Tensor]:
-    """Decode image `position` once and cut `some` of its V views, tensors uint8 [3, S_v, S_v]. Raises DecodeError.
+    """Decode image `position` once and cut `some` of its V views, tensors [C, S_v, S_v], uint8 or float in [0, 1].
 
     numbers: [V, P], what `views.draw` drew for this image. Equals torchvision's `resized_crop` with antialiasing and
-    `hflip` of the decoded image, but for large JPEGs, see REDUCING_GAP.
+    the turns of the decoded image, but for large JPEGs, see REDUCING_GAP. Raises DecodeError.
     """
-    data = source.encoded(position)
+    data = source.encoded(position) if source.channels == 3 else None
     full = decoding.jpeg_size(data) if data is not None and len(data) >= _LARGE else None
     if data is not None and full is not None:
         cuts = _cuts(views, numbers, *full)[some]
@@ -38,11 +39,15 @@ def cut_crops(source: Source, position: int, views: Views, numbers: Tensor, some
         cuts = _cuts(views, numbers, *full)[some]
     scale_h, scale_w = image.shape[1] / full[0], image.shape[2] / full[1]
     crops = []
-    for top, left, high, wide, flip, size in cuts:
+    for top, left, high, wide, flip, upside_down, transposed, size in cuts:
         rows = slice(round(top * scale_h), max(round((top + high) * scale_h), round(top * scale_h) + 1))
         columns = slice(round(left * scale_w), max(round((left + wide) * scale_w), round(left * scale_w) + 1))
-        crop = functional.interpolate(image[None, :, rows, columns], (size, size), mode="bilinear", antialias=True)[0]
-        crops.append(crop.flip(2) if flip else crop)
+        part = image[None, :, rows, columns]
+        part = part if part.dtype == torch.uint8 else unit(part)
+        crop = functional.interpolate(part, (size, size), mode="bilinear", antialias=True)[0]
+        crop = crop.flip(2) if flip else crop
+        crop = crop.flip(1) if upside_down else crop
+        crops.append(crop.transpose(1, 2) if transposed else crop)
     return crops
 
 
@@ -54,15 +59,18 @@ class _Cut(NamedTuple):
     height: int
     width: int
     flip: bool
+    upside_down: bool
+    transposed: bool
     size: int
 
 
 def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[_Cut]:
     cuts = []
     for group, share in views.by_group(numbers):
-        boxes, flips = views.boxes(share, height, width, group)
-        for top, left, high, wide, flip in torch.stack((*boxes, flips.long()), 1).tolist():
-            cuts.append(_Cut(top, left, high, wide, bool(flip), group.size))
+        boxes, turns = views.boxes(share, height, width, group)
+        packed = torch.stack((*boxes, *(turn.long() for turn in turns)), 1)
+        for top, left, high, wide, flip, over, across in packed.tolist():
+            cuts.append(_Cut(top, left, high, wide, bool(flip), bool(over), bool(across), group.size))
     return cuts
 
 

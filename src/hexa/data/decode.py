@@ -126,18 +126,23 @@ def decode(data: bytes, max_pixels: int = MAX_IMAGE_PIXELS) -> Tensor:
 def decode_with_pil(data: bytes, shrink: int = 1, max_pixels: int = MAX_IMAGE_PIXELS) -> Tensor:
     """As `decode`, by PIL. A JPEG comes at 1/shrink of its size (1, 2, 4 or 8, sides rounded up), for far less work."""
     try:
-        image = _opened(data, max_pixels)
-        if shrink > 1:
-            image.draft("RGB", (image.width // shrink, image.height // shrink))
-        image.load()
-        turn = _TURNS.get(_orientation(image))
-        return _to_tensor(image if turn is None else image.transpose(turn))
+        return _to_tensor(upright(data, max_pixels, shrink))
     except DecodeError:
         raise
     except Exception as error:
         # Anything may come of a stranger's bytes: parsers written for good files raise what happens to go wrong in
         # them, so that a list of exceptions grows for ever. Whatever it was, the file is what is at fault.
         raise DecodeError(" ".join(str(error).split()) or type(error).__name__) from None
+
+
+def upright(data: bytes, max_pixels: int, shrink: int = 1) -> Image.Image:
+    """The image as PIL has it, turned upright. Raises whatever PIL does."""
+    image = _opened(data, max_pixels)
+    if shrink > 1:
+        image.draft("RGB", (image.width // shrink, image.height // shrink))
+    image.load()
+    turn = _TURNS.get(_orientation(image))
+    return image if turn is None else image.transpose(turn)
 
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:

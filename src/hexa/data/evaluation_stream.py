@@ -12,24 +12,24 @@ from torch.utils.data import Dataset
 
 from hexa.data import decode as decoding
 from hexa.data.aspect import OwnAspect
+from hexa.data.evaluation_transform import LONGEST, Transform
 from hexa.data.source import ArraySource, Source
-from hexa.data.views import LONGEST, Transform
-from hexa.data.workers import Items, Problems, choose_workers
+from hexa.data.workers import Items, Problems, alike, choose_workers
 
 #: Bytes of decoded images that wait to be transformed together.
 _TOGETHER = 2**22
-#: Images uint8 [n, 3, h, w] of one shape and their positions [n], one shape after the other.
-Alike = list[tuple[Tensor, Tensor]]
+#: Images [n, C, h, w] of one shape and their positions [n], one shape after the other.
+ByShape = list[tuple[Tensor, Tensor]]
 
 
 @dataclass
-class _EvaluationPlan(Dataset[tuple[Alike, Problems]]):
+class _EvaluationPlan(Dataset[tuple[ByShape, Problems]]):
     source: Source
     transform: Transform
     batch_size: int
     positions: range
 
-    def __getitem__(self, number: int) -> tuple[Alike, Problems]:
+    def __getitem__(self, number: int) -> tuple[ByShape, Problems]:
         same: list[Tensor] = []  # decoded, not yet transformed
         images, index, problems = [], [], []
         for position in self.positions[number * self.batch_size : (number + 1) * self.batch_size]:
@@ -39,26 +39,27 @@ class _EvaluationPlan(Dataset[tuple[Alike, Problems]]):
                 problems.append((position, str(error)))
                 continue
             # small ones are transformed together, which is faster; a batch of large ones would fill the memory
-            if same and (image.shape != same[0].shape or len(same) * image.numel() > _TOGETHER):
+            new = bool(same) and (image.shape, image.dtype) != (same[0].shape, same[0].dtype)
+            if new or len(same) * image.numel() > _TOGETHER:
                 images.append(self.transform(torch.stack(same)))
                 same.clear()
             same.append(image)
             index.append(position)
         if not index:
-            none = torch.empty(0, 3, self.transform.size, self.transform.size, dtype=torch.uint8)
+            none = torch.empty(0, self.source.channels, self.transform.size, self.transform.size, dtype=torch.uint8)
             return [(none, torch.tensor([]))], problems
         images.append(self.transform(torch.stack(same)))
         return _by_shape(images, index), problems
 
 
-def _by_shape(images: list[Tensor], index: list[int]) -> Alike:
+def _by_shape(images: list[Tensor], index: list[int]) -> ByShape:
     """Images of one shape together, in the order in which shapes come."""
     positions = torch.split(torch.tensor(index), [len(some) for some in images])
     places: dict[torch.Size, list[int]] = {}
     for place, some in enumerate(images):
         places.setdefault(some.shape[1:], []).append(place)
     return [
-        (torch.cat([images[place] for place in group]), torch.cat([positions[place] for place in group]))
+        (torch.cat(alike([images[place] for place in group])), torch.cat([positions[place] for place in group]))
         for group in places.values()
     ]
 
@@ -86,8 +87,8 @@ def evaluation_stream(
     first, step = share
     items = Items(plan, range(first, math.ceil(len(plan.positions) / batch_size), step), device, num_workers)
     try:
-        for alike, problems in items:
-            for images, index in alike:
+        for by_shape, problems in items:
+            for images, index in by_shape:
                 yield images, index, problems
                 problems = []
     finally:

@@ -13,6 +13,8 @@ from hexa.config import UserError
 from hexa.data import decode as decoding
 from hexa.data.source import SPLIT_NAMES, Source, by_split, choose_split, location
 
+_EXTENSIONS = decoding.EXTENSIONS | {".npy"}
+
 
 class FolderSource(Source):
     """Image files below a folder: its sub-folders are the classes, if every image lies in one of at least two.
@@ -36,7 +38,7 @@ class FolderSource(Source):
         self._prefix = f"{self.root}{os.sep}"
         self.paths = sorted(_image_files(self.root))
         if not self.paths:
-            known = ", ".join(sorted(decoding.EXTENSIONS))
+            known = ", ".join(sorted(_EXTENSIONS))
             raise UserError(f"data '{spec}': no images below {self.root}; known are {known}")
         self._identify()
         tops = [path.split("/", 1)[0] if "/" in path else None for path in self.paths]
@@ -80,7 +82,7 @@ def _image_files(root: Path) -> Iterable[str]:
                     if not entry.is_symlink() or (real := os.path.realpath(entry.path)) not in seen:
                         seen.update((real,) if entry.is_symlink() else ())
                         pending.append(f"{prefix}{entry.name}/")
-                elif kind == "file" and os.path.splitext(entry.name)[1].lower() in decoding.EXTENSIONS:
+                elif kind == "file" and os.path.splitext(entry.name)[1].lower() in _EXTENSIONS:
                     yield f"{prefix}{entry.name}"
 
 

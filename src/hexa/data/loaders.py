@@ -16,6 +16,7 @@ from hexa.data.evaluation_stream import evaluation_stream
 from hexa.data.pairs import Pairs
 from hexa.data.source import Source
 from hexa.data.views import EvaluationTransform, Transform, Views
+from hexa.ops.photometric import unit
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
@@ -133,15 +134,15 @@ class PretrainLoader:
         self, order: Tensor, partners: Tensor | None, step: int, stream: Stream
     ) -> tuple[tuple[Tensor, ...], Tensor]:
         assert self.store is not None
-        images, others = self.store.images, None
+        others = None
         first = step * self.batch_size
         index = self.store.stand_in[order[first + self.rows.start : first + self.rows.stop]]
         if partners is not None:
             second = partners[index]
             second = torch.where(self.store.stand_in[second] == second, second, index)
-            others = images.index_select(0, workers.to_device(second, self.device))
+            others = self.store.take(workers.to_device(second, self.device))
         index = workers.to_device(index, self.device)
-        return self.views(images.index_select(0, index), stream, self.rows, others), index
+        return self.views(self.store.take(index), stream, self.rows, others), index
 
     def _decoded(
         self, crops: workers.CropStream | None, number: int, stream: Stream
@@ -188,7 +189,7 @@ class EpochPasses:
                 crops.close()
 
     def images(self) -> Iterator[Batch]:
-        """This process's share of all readable images once, in order, one crop float [b, 3, S, S] each as evaluation
+        """This process's share of all readable images once, in order, one crop float [b, C, S, S] each as evaluation
         sees it at the size of the first views. Shares are blocks of positions whose lengths differ by one at most.
         """
         loader, stream = self._loader, self._stream.child("images")
@@ -197,7 +198,7 @@ class EpochPasses:
         transform, size = EvaluationTransform(loader.views.config.size), loader.batch_size // world
         made = self._decoded(share, transform, size) if loader.store is None else self._stored(share, transform, size)
         for number, (images, index) in enumerate(made):
-            pixels = workers.to_device(images, loader.device).float().div_(255)
+            pixels = unit(workers.to_device(images, loader.device))
             yield Batch((pixels,), workers.to_device(index, loader.device), stream.child("batch", number), number)
 
     def _stored(self, share: range, transform: Transform, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -207,7 +208,7 @@ class EpochPasses:
         for start in range(0, len(readable), batch_size):
             index = torch.tensor(readable[start : start + batch_size])
             here = workers.to_device(index, store.images.device)
-            yield transform(store.images.index_select(0, here)), here
+            yield transform(store.take(here)), here
 
     def _decoded(self, share: range, transform: Transform, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         loader = self._loader
@@ -233,7 +234,7 @@ def evaluation_batches(
     tolerance: float = 0.01,
     share: tuple[int, int] = (0, 1),
 ) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-    """All images once, in order: (images float [B, 3, S, S] in [0, 1], labels int64 [B] or None, positions int64 [B]).
+    """All images once, in order: (images float [B, C, S, S] in [0, 1], labels int64 [B] or None, positions int64 [B]).
 
     Images and labels are on `device`, positions on the CPU. Unreadable images are left out and entered in `problems`;
     above the share `tolerance` UserError lists them. Several processes each see everything, or of n the r-th every n-th
@@ -251,4 +252,4 @@ def evaluation_batches(
             chosen = None if labels is None else workers.to_device(labels[index], target)
             # one pass over the pixels, into the order that networks want
             pixels = workers.to_device(images, target).to(torch.float32, memory_format=torch.channels_last)
-            yield pixels.div_(255), chosen, index
+            yield pixels.div_(255) if images.dtype == torch.uint8 else pixels, chosen, index

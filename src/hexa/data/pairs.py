@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hexa.config import Config, UserError, reason, whole_characters
-from hexa.data.source import Source, digest, location
+from hexa.data.source import Source, Subset, digest, location
 from hexa.runtime.random import Stream
 
 #: Bytes of a table of pairs, a row of some fifty for each of millions of images; and characters of one of its lines.
@@ -56,13 +56,7 @@ class Pairs:
         """The pairs of a source, or None if none are configured. Raises UserError for what can't be read or matched."""
         if config.of is None:
             return None
-        kind, _, name = config.of.partition(":")
-        if kind in ("column", "key") and name:
-            told = source.metadata(kind, name)
-            groups = [None if text in ("", "nan") else text for text in told]  # what tables hold for nothing
-        else:
-            groups = _read(location(config.of), source)
-        found = cls.of_groups(groups, config.probability)
+        found = cls.of_groups(_groups_of(config.of, source), config.probability)
         if int(found.size.max()) < 2:
             some = f"none of the {len(source):,} images of {source!r} shares its group with another"
             raise UserError(f"pairs.of {config.of}: {some}; name groups of two images or more, or leave pairs out")
@@ -104,6 +98,18 @@ class Pairs:
         paired, groups = int((self.size > 1).sum()), int(((self.size > 1) & (self.place == 0)).sum())
         views = f"another of the group gives their later views with probability {self.probability:g}"
         return f"pairs: {paired:,} of {len(self.order):,} images are in {groups:,} groups of two or more; {views}"
+
+
+def _groups_of(given: str, source: Source) -> list[str | None]:
+    """The group of each image of the source, or None."""
+    if isinstance(source, Subset):  # what is told is told of all
+        groups = _groups_of(given, source.source)
+        return [groups[row] for row in source.rows.tolist()]
+    kind, _, name = given.partition(":")
+    if kind in ("column", "key") and name:
+        # what tables hold for nothing
+        return [None if text in ("", "nan") else text for text in source.metadata(kind, name)]
+    return _read(location(given), source)
 
 
 def _read(path: Path, source: Source) -> list[str | None]:

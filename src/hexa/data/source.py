@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.config import UserError
+from hexa.data import bands
 from hexa.data import decode as decoding
 
 Labels = NDArray[np.int64]
@@ -63,7 +64,8 @@ class Source(ABC):
     of the source, for messages and tables. fingerprint: changes when the images do, the same wherever they lie and
     whatever the times of the files; of large sources it sees names, sizes and a sample of the contents.
     former_fingerprint: by which hexa 0.1 knew them, where that was another (names and sizes alone). uniform_size:
-    (H, W) if it is known that all images have it. max_image_pixels: images of more are unreadable.
+    (H, W) if it is known that all images have it. max_image_pixels: images of more are unreadable. channels: those of
+    every image, images of another number are unreadable.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Source(ABC):
     former_fingerprint: str | None = None
     uniform_size: tuple[int, int] | None = None
     max_image_pixels: int = decoding.MAX_IMAGE_PIXELS
+    channels: int = 3
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -90,10 +93,10 @@ class Source(ABC):
         """The splits there are."""
 
     def decode(self, index: int) -> Tensor:
-        """Image `index` as uint8 [3, H, W]. Raises `hexa.data.decode.DecodeError` if it cannot be read."""
+        """Image `index` as uint8 [3, H, W], or as `hexa.data.bands.decode` says. Raises DecodeError."""
         data = self.encoded(index)
         assert data is not None, "a source keeps the files of its images, or has a `decode` of its own"
-        return decoding.decode(data, self.max_image_pixels)
+        return bands.decode(data, self.max_image_pixels, self.channels)
 
     def encoded(self, index: int) -> bytes | None:
         """The bytes of the image's file, or None where images are not kept as files. Raises DecodeError as well."""
@@ -155,7 +158,7 @@ class Source(ABC):
 
 
 class ArraySource(Source):
-    """Images that are in memory already, uint8 [N, 3, H, W]."""
+    """Images that are in memory already, uint8 [N, C, H, W]."""
 
     def __init__(
         self,
@@ -173,7 +176,8 @@ class ArraySource(Source):
         self.paths = [f"{name}/{split}/{number:06d}" for number in range(len(images))]
         if labels is not None and labels.ndim == 1:
             self._take_labels(labels, class_names)
-        self.uniform_size = (int(images.shape[2]), int(images.shape[3]))
+        self.channels, *size = images.shape[1:]
+        self.uniform_size = (size[0], size[1])
         self.fingerprint = digest(images.numpy().tobytes(), b"" if labels is None else labels.tobytes())
 
     def splits(self) -> list[str]:
@@ -181,6 +185,31 @@ class ArraySource(Source):
 
     def decode(self, index: int) -> Tensor:
         return self.images[index]
+
+
+class Subset(Source):
+    """Some images of a source, in this order."""
+
+    def __init__(self, source: Source, rows: Labels) -> None:
+        self.source, self.rows = source, rows
+        self.name, self.split, self.class_names = source.name, source.split, source.class_names
+        self.labels = None if source.labels is None else source.labels[rows]
+        self.paths = [source.paths[row] for row in rows]
+        self.uniform_size, self.max_image_pixels = source.uniform_size, source.max_image_pixels
+        self.channels = source.channels
+        self.fingerprint = hashlib.sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()[:16]
+
+    def splits(self) -> list[str]:
+        return self.source.splits()
+
+    def files(self) -> Iterable[str | Path]:
+        return self.source.files()
+
+    def decode(self, index: int) -> Tensor:
+        return self.source.decode(int(self.rows[index]))
+
+    def boxes(self, index: int) -> Boxes | None:
+        return self.source.boxes(int(self.rows[index]))
 
 
 def choose_split(spec: str, split: str | None, there: Iterable[str]) -> str:

@@ -33,10 +33,11 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source]] = {
 }
 
 
-def open_source(spec: str, split: str | None = None, max_image_pixels: int | None = None) -> Source:
+def open_source(spec: str, split: str | None = None, max_image_pixels: int | None = None, channels: int = 3) -> Source:
     """The source that `spec` names as NAME, NAME:ARGUMENT or either with #split; `split` is for a spec without one.
 
-    max_image_pixels: images of more cannot be read; None for `hexa.data.decode.MAX_IMAGE_PIXELS`.
+    max_image_pixels: images of more cannot be read; None for `hexa.data.decode.MAX_IMAGE_PIXELS`. channels: of the
+    images, 3 for RGB; of others, which are kept as files, those of another number cannot be read.
     Raises UserError, one line with a remedy: an unknown name, a folder that is missing, empty or may not be read, a
     split that is not there, labels that are not class numbers.
     """
@@ -60,4 +61,9 @@ def open_source(spec: str, split: str | None = None, max_image_pixels: int | Non
         raise UserError(f"data '{spec}': cannot be read: {where}{error.strerror or error}") from None
     if max_image_pixels is not None:
         source.max_image_pixels = max_image_pixels
+    if channels != source.channels:
+        if isinstance(source, ArraySource):
+            message = f"has images of {source.channels} channels, and the network takes {channels}"
+            raise UserError(f"data '{spec}': {message}; set network.channels, or give other images")
+        source.channels = channels
     return source

@@ -1,4 +1,4 @@
-"""Decoding a source whole: images of one size that fit into memory, kept as one uint8 tensor on the device."""
+"""Decoding a source whole: images of one size that fit into memory, kept as one tensor on the device."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from hexa.config import UserError
 from hexa.data import decode as decoding
 from hexa.data.source import ArraySource, Source
+from hexa.ops.photometric import unit
 from hexa.runtime.cores import usable_cores
 
 Progress = Callable[[int, int], None]
@@ -23,14 +24,21 @@ _LONGEST_SIDE = 2**14
 class ImageStore:
     """All images of a source, decoded once.
 
-    images: uint8 [N, 3, H, W] on `device`. problems: why images could not be read, by position. stand_in: [N] on the
-    CPU, the position of the image to show for each, its own but for the unreadable.
+    images: uint8, uint16 or float32 [N, C, H, W] on `device`. problems: why images could not be read, by position.
+    stand_in: [N] on the CPU, the position of the image to show for each, its own but for the unreadable.
     """
 
     def __init__(self, images: Tensor, problems: Mapping[int, str]) -> None:
         self.images = images
         self.problems = dict(problems)
         self.stand_in = stand_ins(len(images), self.problems)
+
+    def take(self, index: Tensor) -> Tensor:
+        """The images of an index list on the device, [B, C, H, W]: uint8, or float in [0, 1]."""
+        images = self.images
+        if images.dtype == torch.uint16:  # for which not every device selects
+            return unit(images.view(torch.int16).index_select(0, index).view(torch.uint16))
+        return images.index_select(0, index)
 
     @classmethod
     def of(
@@ -41,17 +49,17 @@ class ImageStore:
         tolerance: float = 0.01,
         progress: Progress | None = None,
     ) -> ImageStore | None:
-        """The store of a source, or None if its images have several sizes, are strips, or take more than `limit_bytes`.
+        """The store of a source; None if its images differ in size or type, are strips, or take over `limit_bytes`.
 
         tolerance: the share of unreadable images above which UserError lists them. progress: called with (images
         done, of all).
         """
         if isinstance(source, ArraySource):
-            return cls(source.images.to(device), {}) if source.images.numel() <= limit_bytes else None
-        size = source.uniform_size or _first_size(source)
-        if size is None or max(size) > _LONGEST_SIDE or 3 * size[0] * size[1] * len(source) > limit_bytes:
+            return cls(source.images.to(device), {}) if source.images.nbytes <= limit_bytes else None
+        first = torch.empty((3, *source.uniform_size), dtype=torch.uint8) if source.uniform_size else _first(source)
+        if first is None or max(first.shape[1:]) > _LONGEST_SIDE or first.nbytes * len(source) > limit_bytes:
             return None
-        images = torch.zeros((len(source), 3, *size), dtype=torch.uint8)
+        images = torch.zeros((len(source), *first.shape), dtype=first.dtype)
         problems: dict[int, str] = {}
 
         def block(start: int) -> bool:
@@ -61,7 +69,7 @@ class ImageStore:
                 except decoding.DecodeError as error:
                     problems[index] = str(error)
                     continue
-                if image.shape[1:] != images.shape[2:]:
+                if (image.shape, image.dtype) != (images.shape[1:], images.dtype):
                     return False
                 images[index] = image
             return True
@@ -80,11 +88,11 @@ class ImageStore:
         return cls(images.to(device), problems)
 
 
-def _first_size(source: Source) -> tuple[int, int] | None:
+def _first(source: Source) -> Tensor | None:
+    """The first image that can be read."""
     for index in range(min(100, len(source))):
         try:
-            _, height, width = source.decode(index).shape
-            return int(height), int(width)
+            return source.decode(index)
         except decoding.DecodeError:
             continue
     return None

@@ -26,6 +26,8 @@ _SWAV = {
 _SMALL = {"size": 96, "scale": (0.05, 0.14)}
 _BYOL = {"size": 224, "num_views": 1, "saturation": 0.2, "blur_probability": 1.0}
 _BYOL_SECOND = {"count": 1, "blur_probability": 0.1, "solarize_probability": 0.2}
+#: What is done to colours, which RGB images alone have.
+COLOURED = ("stain", "saturation", "hue", "grayscale_probability", "randaugment_ops")
 _COLOURS = ("jitter", "grayscale", "blur", "solarize")
 
 # REFERENCE §2.2 (v1, v2), §2.6 (cifar), §4.2 (swav); crop-flip is what supervised probes train on (§7.1). Nothing is
@@ -131,12 +133,22 @@ class ViewsConfig(Config):
     """Independent draws from the same pipeline for every image."""
     scale: Range = (0.2, 1.0)
     """Share of the image's area that a crop covers."""
+    magnification: Range | None = None
+    """Pixels of a view for each pixel of the image, instead of `scale`: for images whose scale means something. A crop
+    has size / magnification pixels, but no more than the image."""
     extra_crops: tuple[Crops, ...] = ()
     """Further groups of views, made like the first but for number, size, scale and what else they say: multi-crop."""
     ratio: Range = (3 / 4, 4 / 3)
     """Width over height of a crop."""
     flip_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
     """How often a view is mirrored."""
+    vertical_flip_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
+    """How often a view is turned upside down by mirroring."""
+    quarter_turn_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
+    """How often a view is turned by 90, 180 or 270 degrees, each as often; 0.75 makes all four directions alike."""
+    stain: float = pydantic.Field(default=0.0, ge=0, le=1)
+    """For stained sections: the amounts of haematoxylin, eosin and DAB change by factors uniform in [1 − s, 1 + s] and
+    by shifts uniform in [−s, s] of optical density, in every view and before all other colour operations."""
     jitter_probability: float = pydantic.Field(default=0.8, ge=0, le=1)
     """How often colours are jittered."""
     brightness: float = pydantic.Field(default=0.4, ge=0, le=10)
@@ -213,6 +225,7 @@ class ViewsConfig(Config):
     def _valid(self) -> ViewsConfig:
         _check_range("scale", self.scale, *_SCALES)
         _check_range("ratio", self.ratio, 0.01, 100)
+        _check_range("magnification", self.magnification or (1.0, 1.0), 0.01, 100)
         _check_range("blur_sigma", self.blur_sigma, 0.01, 100)
         if sorted(self.order) not in (sorted(_COLOURS), sorted((*_COLOURS, "randaugment"))):
             raise ConfigError([("order", f"name each of {', '.join(_COLOURS)} once, and randaugment if you want it")])

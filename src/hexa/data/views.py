@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from hexa.data.evaluation_transform import EvaluationTransform, Transform, evaluation_transform
 from hexa.data.view_config import Group, ViewsConfig
 from hexa.ops import geometry, photometric, randaugment
 from hexa.runtime.random import Stream
@@ -22,11 +20,12 @@ _BOX = slice(0, geometry.UNIFORMS_PER_BOX)
 _FLIP, _JITTER, _GRAYSCALE, _BLUR, _SOLARIZE, _SIGMA, _ORDER, _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(
     _BOX.stop, _BOX.stop + 11
 )
-_COLUMNS = _BOX.stop + 11  # those of RandAugment follow
+_COLUMNS = _BOX.stop + 11
+# Those of domains, where one of their fields is set; those of RandAugment come last.
+_UPSIDE_DOWN, _TURNED, _QUARTERS = range(_COLUMNS, _COLUMNS + 3)
+_STAINS = slice(_COLUMNS + 3, _COLUMNS + 9)
 # Floats worked on at a time: on a CPU what stays in cache is up to twice as fast, on a GPU memory is the only bound.
 _CHUNK = {"cpu": 2**19, "cuda": 2**27}
-#: How many times as long as wide an image may be to be resized whole before its centre is cut.
-LONGEST = 16
 
 
 class Views:
@@ -49,10 +48,10 @@ class Views:
     def __call__(
         self, images: Tensor, stream: Stream, rows: slice | None = None, partners: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """The views of `images` [B, 3, H, W], uint8 or float in [0, 1]: V float32 [B, 3, S_v, S_v] on their device.
+        """The views of `images` [B, C, H, W], uint8 or float in [0, 1]: V float32 [B, C, S_v, S_v] on their device.
 
         rows: where these images stand in the global batch (default: they are all of it), so that every process makes
-        the views that one process would have made. partners: images [B, 3, H, W] that all views but the `own` ones are
+        the views that one process would have made. partners: images [B, C, H, W] that all views but the `own` ones are
         of. Pixels are float32 whatever the autocast of the caller.
         """
         numbers = self.draw(stream, rows or slice(0, len(images)))  # [V, B, P]
@@ -66,23 +65,25 @@ class Views:
         return tuple(crops)
 
     def _group(self, images: Tensor, numbers: Tensor, group: Group) -> Tensor:
-        """Views of one group, [count, B, 3, S, S], that `numbers` [count, B, P] decide."""
-        count, batch, size = len(numbers), len(images), group.size
-        height, width = images.shape[2:]
+        """Views of one group, [count, B, C, S, S], that `numbers` [count, B, P] decide."""
+        batch, channels, height, width = images.shape
+        count, size = len(numbers), group.size
         flat = numbers.flatten(0, 1)
-        boxes, flip = self.boxes(flat, height, width, group)
-        packed = photometric.to_device(torch.stack((*boxes, flip.long())), images.device)  # [5, count·B]
+        boxes, turns = self.boxes(flat, height, width, group)
+        numbers = torch.stack((*boxes, turns.flip.long(), turns.upside_down.long()))
+        packed = photometric.to_device(numbers, images.device)  # [6, count·B]
         source = torch.arange(batch, device=images.device).repeat(count)
         scale = 1 / 255 if images.dtype == torch.uint8 else 1.0
-        out = torch.empty((len(flat), 3, size, size), device=images.device)
-        for part in _chunks(len(flat), 3 * max(height * width, size * size), images.device):
+        out = torch.empty((len(flat), channels, size, size), device=images.device)
+        for part in _chunks(len(flat), channels * max(height * width, size * size), images.device):
             chosen = images.index_select(0, source[part])
-            cut = geometry.crop_resize(chosen, geometry.Boxes(*packed[:4, part]), size, packed[4, part].bool())
+            cut = geometry.crop_resize(chosen, geometry.Boxes(*packed[:4, part]), size, *packed[4:, part].bool())
+            _apply_(cut, turns.transposed[part].nonzero()[:, 0], lambda some: some.transpose(2, 3))
             self.recolor_(torch.mul(cut, scale, out=out[part]), flat[part], group)
-        return out.view(count, batch, 3, size, size)
+        return out.view(count, batch, channels, size, size)
 
     def finish(self, crops: Sequence[Tensor], stream: Stream, rows: slice | None = None) -> tuple[Tensor, ...]:
-        """The colour half alone, of V tensors of crops [B, 3, S_v, S_v] that a worker cut, uint8 or float in [0, 1]."""
+        """The colour half alone, of V tensors of crops [B, C, S_v, S_v] that a worker cut, uint8 or float in [0, 1]."""
         numbers = self.draw(stream, rows or slice(0, len(crops[0])))
         out = tuple(torch.empty(crop.shape, device=crop.device) for crop in crops)
         with torch.autocast(crops[0].device.type, enabled=False):
@@ -98,18 +99,24 @@ class Views:
 
         A row's numbers depend on the stream and on its place, not on the size of the batch; those of a group do not
         depend on the groups after it, so that a run with small crops sees the large ones of the run without; and what
-        RandAugment needs comes last and from a stream of its own, so that a run with it sees the crops of the run
-        without.
+        turns, stains and RandAugment need comes last and from streams of their own, so that a run with them sees the
+        crops of the run without.
         """
+        config = self.config
+        turned = config.vertical_flip_probability or config.quarter_turn_probability or config.stain
+        further = {
+            "domain": _STAINS.stop - _COLUMNS if turned else 0,
+            "randaugment": config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION,
+        }
         drawn = []
         for place, group in enumerate(self.groups):
             own = stream.child("views", place) if place else stream.child("views")
-            numbers = torch.rand((rows.stop, group.count, _COLUMNS), generator=own.generator())
-            if self.config.randaugment_ops:
-                shape = (rows.stop, group.count, self.config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION)
-                further = torch.rand(shape, generator=stream.child("randaugment", place).generator())
-                numbers = torch.cat((numbers, further), 2)
-            drawn.append(numbers[rows.start or 0 :].transpose(0, 1))
+            numbers = [torch.rand((rows.stop, group.count, _COLUMNS), generator=own.generator())]
+            for name, columns in further.items():
+                if columns:
+                    generator = stream.child(name, place).generator()
+                    numbers.append(torch.rand((rows.stop, group.count, columns), generator=generator))
+            drawn.append(torch.cat(numbers, 2)[rows.start or 0 :].transpose(0, 1))
         return torch.cat(drawn)
 
     def by_group(self, numbers: Tensor) -> Iterator[tuple[Group, Tensor]]:
@@ -119,16 +126,29 @@ class Views:
 
     def boxes(
         self, numbers: Tensor, height: Tensor | int, width: Tensor | int, group: Group
-    ) -> tuple[geometry.Boxes, Tensor]:
-        """The crop boxes and flips [n], on the CPU, that `numbers` [n, P] decide for images of these sizes."""
-        boxes = geometry.random_boxes(numbers[:, _BOX], height, width, group.scale, self.config.ratio)
-        return boxes, numbers[:, _FLIP] < self.config.flip_probability
+    ) -> tuple[geometry.Boxes, geometry.Turns]:
+        """The crop boxes and turns [n], on the CPU, that `numbers` [n, P] decide for images of these sizes."""
+        config, uniforms = self.config, numbers[:, _BOX]
+        if config.magnification is None:
+            boxes = geometry.random_boxes(uniforms, height, width, group.scale, config.ratio)
+        else:
+            boxes = geometry.scaled_boxes(uniforms, height, width, group.size, config.magnification, config.ratio)
+        flip = numbers[:, _FLIP] < config.flip_probability
+        if not (config.vertical_flip_probability or config.quarter_turn_probability):
+            return boxes, geometry.Turns(flip, torch.zeros_like(flip), torch.zeros_like(flip))
+        turned = numbers[:, _TURNED] < config.quarter_turn_probability
+        quarters = (1 + 3 * numbers[:, _QUARTERS]).long() * turned
+        upside_down = numbers[:, _UPSIDE_DOWN] < config.vertical_flip_probability
+        return boxes, geometry.quarter_turned(flip, upside_down, quarters)
 
     def recolor_(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
-        """Colour operations in place on crops [n, 3, S, S] of a group, as `numbers` [n, P] decide, each on its share.
+        """Colour operations in place on crops [n, C, S, S] of a group, as `numbers` [n, P] decide, each on its share.
 
-        Pixels are in [0, 1].
+        Pixels are in [0, 1]; without three channels there are brightness, contrast, blur and solarisation alone.
         """
+        if strength := self.config.stain:
+            change = strength * (2 * numbers[:, _STAINS] - 1)
+            crops.copy_(photometric.stain_jitter(crops, 1 + change[:, :3], change[:, 3:]))
         for name in self.config.order:
             getattr(self, f"_{name}")(crops, numbers, group)
 
@@ -175,7 +195,8 @@ class Views:
         config = self.config
         if not config.randaugment_ops:
             return
-        for uniforms in torch.split(numbers[:, _COLUMNS:], randaugment.UNIFORMS_PER_OPERATION, 1):
+        columns = config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION
+        for uniforms in torch.split(numbers[:, -columns:], randaugment.UNIFORMS_PER_OPERATION, 1):
             plan = randaugment.plan(uniforms, config.randaugment_magnitude, config.randaugment_magnitude_std)
             _apply_(crops, plan.rows, functools.partial(randaugment.apply, chosen=plan))
 
@@ -194,92 +215,3 @@ def _apply_(crops: Tensor, index: Tensor, operation: Callable[[Tensor], Tensor])
 def _chunks(rows: int, floats_per_row: int, device: torch.device) -> list[slice]:
     step = max(1, _CHUNK.get(device.type, _CHUNK["cuda"]) // floats_per_row)
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
-
-
-class Transform(Protocol):
-    """What evaluation does to images: uint8 [..., 3, H, W] to uint8 [..., 3, S, S]."""
-
-    size: int
-
-    def __call__(self, images: Tensor) -> Tensor: ...
-
-
-class EvaluationTransform:
-    """The one view of an image that evaluation sees (REFERENCE §7.1, §10.15).
-
-    Takes uint8 [..., 3, H, W] to uint8 [..., 3, S, S]. Squares no larger than S are taken whole, as they are if they
-    have S pixels (CIFAR at 32, STL-10 at 96) and else enlarged. Of others the shorter side is resized to S / crop and
-    the centre S × S is cut: 256 and 224 as published. Bilinear or bicubic, antialiased. Where one side is more than 16
-    times the other only that centre is computed, since such strips would grow to gigabytes; its pixels are those of the
-    strip resized whole but for a grey level of rounding, or two (bicubic).
-    """
-
-    def __init__(self, size: int, crop: float = 224 / 256, interpolation: str = "bilinear") -> None:
-        self.size, self.crop, self.interpolation = size, crop, interpolation
-
-    @property
-    def short(self) -> int:
-        """Pixels of the shorter side before the cut."""
-        return round(self.size / self.crop)
-
-    def takes_whole(self, height: int, width: int) -> bool:
-        """Whether nothing is cut from images of this size."""
-        return height == width <= self.size
-
-    def __call__(self, images: Tensor) -> Tensor:
-        single = images.ndim == 3
-        batch = images[None] if single else images
-        height, width = batch.shape[2:]
-        if self.takes_whole(height, width):
-            out = resize(batch, self.size, self.size, self.interpolation)
-        else:
-            short = self.short
-            resized_h = short if height <= width else int(short * height / width)
-            resized_w = short if width <= height else int(short * width / height)
-            top, left = round((resized_h - self.size) / 2), round((resized_w - self.size) / 2)
-            if max(height, width) > LONGEST * min(height, width):
-                above, rows = _part(height, resized_h, top, self.size, self.interpolation)
-                beside, columns = _part(width, resized_w, left, self.size, self.interpolation)
-                part = batch[:, :, above, beside].float()
-                wide = (part @ columns.T.to(part.device)).round_().clamp_(0, 255)  # as where bytes are resized
-                out = (rows.to(part.device) @ wide).round_().clamp_(0, 255).to(torch.uint8)
-            else:
-                resized = resize(batch, resized_h, resized_w, self.interpolation)
-                out = resized[:, :, top : top + self.size, left : left + self.size]
-        return out[0] if single else out
-
-
-def _part(extent: int, resized: int, first: int, count: int, interpolation: str) -> tuple[slice, Tensor]:
-    """Which pixels of an axis decide pixels first … first + count − 1 of the axis resized, and their weights.
-
-    The weights [count, pixels] are w(|x − c| / s), normalised, of a pixel at x for one of the result at c, with
-    s = max(extent / resized, 1). Bilinear: w(d) = 1 − d up to 1. Bicubic: (3d³ − 5d² + 2) / 2 up to 1 and
-    (−d³ + 5d² − 8d + 4) / 2 up to 2.
-    """
-    step = extent / resized
-    scale, reach = max(step, 1.0), 2 if interpolation == "bicubic" else 1
-    centers = (torch.arange(first, first + count, dtype=torch.float64) + 0.5) * step
-    low = max(0, math.floor(float(centers[0]) - reach * scale))
-    high = min(extent, math.ceil(float(centers[-1]) + reach * scale))
-    distance = (torch.arange(low, high, dtype=torch.float64) + 0.5 - centers[:, None]).abs_() / scale  # [count, pixels]
-    if interpolation == "bicubic":
-        near, far = 3 * distance**3 - 5 * distance**2 + 2, -(distance**3) + 5 * distance**2 - 8 * distance + 4
-        weights = torch.where(distance < 1, near, far).where(distance < 2, 0)
-    else:
-        weights = (1 - distance).clamp_(min=0)
-    return slice(low, high), (weights / weights.sum(1, keepdim=True)).float()
-
-
-def resize(images: Tensor, height: int, width: int, interpolation: str) -> Tensor:
-    """uint8 [B, 3, H, W] -> [B, 3, height, width], antialiased."""
-    if images.shape[2:] == (height, width):
-        return images
-    if images.device.type == "cpu":  # on bytes four times as fast, and nearer to PIL, which published codes resize with
-        return functional.interpolate(images, (height, width), mode=interpolation, antialias=True)
-    floats = functional.interpolate(images.float(), (height, width), mode=interpolation, antialias=True)
-    return floats.round_().clamp_(0, 255).to(torch.uint8)
-
-
-def evaluation_transform(size: int) -> EvaluationTransform:
-    """The transform of evaluation images for a network that takes `size` × `size` pixels."""
-    return EvaluationTransform(size)

@@ -1,4 +1,4 @@
-"""Worker processes: they decode each photograph once, cut all its crops, and hand them over as uint8."""
+"""Worker processes: they decode each photograph once, cut all its crops, and hand them over, bytes as uint8."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hexa.data.pairs import Pairs
 from hexa.data.source import Source
 from hexa.data.store import available_cores
 from hexa.data.views import Views
-from hexa.ops.photometric import to_device
+from hexa.ops.photometric import to_device, unit
 from hexa.runtime.random import Stream
 
 __all__ = ["CropPlan", "CropStream", "choose_workers", "to_device"]
@@ -31,6 +31,12 @@ PART = 32
 """Images a worker handles at a time: several workers share a batch, and little shared memory is held."""
 _MOST_WORKERS = 16
 Problems = list[tuple[int, str]]
+
+
+def alike(images: Iterable[Tensor]) -> list[Tensor]:
+    """As they are if all are uint8, else as floats in [0, 1]."""
+    listed = list(images)
+    return listed if all(one.dtype == torch.uint8 for one in listed) else [unit(one) for one in listed]
 
 
 def choose_workers(asked: int | None, device: torch.device) -> int:
@@ -63,7 +69,10 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         return math.ceil(int(self.rows.stop - self.rows.start) / PART)
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[list[Tensor], Tensor, Problems]:
-        """One part: V tensors of crops uint8 [n, 3, S_v, S_v], the images' positions [n], what could not be read."""
+        """One part: V tensors of crops [n, C, S_v, S_v], the images' positions [n], what could not be read.
+
+        Crops are uint8 if all images are, else float in [0, 1].
+        """
         number, part = key
         first = self.rows.start + part * PART
         rows = slice(first, min(first + PART, self.rows.stop))
@@ -78,7 +87,7 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
             index.append(position)
             crops.append(cut)
             problems += unreadable
-        return [torch.stack(view) for view in zip(*crops, strict=True)], torch.tensor(index), problems
+        return [torch.stack(alike(view)) for view in zip(*crops, strict=True)], torch.tensor(index), problems
 
     def _of_epoch(self, epoch: int) -> tuple[Tensor, Tensor | None]:
         """The order of the images in an epoch, and their partners, int64 [N]."""
@@ -132,12 +141,13 @@ class CropStream:
         made = [next(self._items) for _ in range(self.plan.parts)]
         self._next = number + 1
         rows = sum(len(index) for _, index, _ in made)
-        crops = [torch.empty((rows, *view.shape[1:]), dtype=torch.uint8, device=self.device) for view in made[0][0]]
-        start = 0
-        for cut, index, _ in made:
-            for view, part in zip(crops, cut, strict=True):
-                view[start : start + len(index)].copy_(part, non_blocking=True)
-            start += len(index)
+        crops = []
+        for pieces in map(alike, zip(*(cut for cut, _, _ in made), strict=True)):
+            view, start = torch.empty((rows, *pieces[0].shape[1:]), dtype=pieces[0].dtype, device=self.device), 0
+            for piece in pieces:
+                view[start : start + len(piece)].copy_(piece, non_blocking=True)
+                start += len(piece)
+            crops.append(view)
         return crops, torch.cat([index for _, index, _ in made]), [entry for _, _, found in made for entry in found]
 
     def close(self) -> None:

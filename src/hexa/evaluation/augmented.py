@@ -46,7 +46,7 @@ class AugmentedImages:
             assert loader.store is not None
             order = epoch_order(loader.stream, epoch, len(loader.source))
             index = loader.store.stand_in[order[loader.steps_per_epoch * self.batch_size :]].to(loader.device)
-            images = loader.store.images.index_select(0, index)
+            images = loader.store.take(index)
             yield loader.views(images, loader.stream.child("last batch", epoch))[0], self._labels[index]
 
     def close(self) -> None:

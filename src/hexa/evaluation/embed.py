@@ -89,7 +89,7 @@ def embed(
         "tolerance": 1.0,
     }
     if maps:
-        last, _ = last_maps(loaded.network, str(backbone), (size, size))
+        last, _ = last_maps(loaded.network, str(backbone), (size, size), loaded.network_config.channels)
         made = batches(loaded, lambda images: last(loaded.normalize(images)), source, **how)
         num_images, *shape = dense.write(out, _parts(source, names, made), len(source), maps_precision)
     else:

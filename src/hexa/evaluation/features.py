@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.aspect import OwnAspect
 from hexa.data.loaders import evaluation_batches
-from hexa.data.source import Boxes
+from hexa.data.source import Subset
 from hexa.data.store import check_problems
 from hexa.data.views import EvaluationTransform
 from hexa.evaluation import cache
@@ -25,29 +21,16 @@ from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 
-
-class Subset(Source):
-    """Some images of a source, in this order."""
-
-    def __init__(self, source: Source, rows: NDArray[np.int64]) -> None:
-        self.source, self.rows = source, rows
-        self.name, self.split, self.class_names = source.name, source.split, source.class_names
-        self.labels = None if source.labels is None else source.labels[rows]
-        self.paths = [source.paths[row] for row in rows]
-        self.uniform_size, self.max_image_pixels = source.uniform_size, source.max_image_pixels
-        self.fingerprint = hashlib.sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()[:16]
-
-    def splits(self) -> list[str]:
-        return self.source.splits()
-
-    def files(self) -> Iterable[str | Path]:
-        return self.source.files()
-
-    def decode(self, index: int) -> Tensor:
-        return self.source.decode(int(self.rows[index]))
-
-    def boxes(self, index: int) -> Boxes | None:
-        return self.source.boxes(int(self.rows[index]))
+__all__ = [
+    "Subset",
+    "batches",
+    "check_finite",
+    "extract",
+    "extract_pair",
+    "extract_part",
+    "extract_share",
+    "nothing_read",
+]
 
 
 @torch.no_grad()

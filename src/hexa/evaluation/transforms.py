@@ -31,7 +31,8 @@ def transform_of(backbone: Backbone, aspect: object = "crop") -> EvaluationTrans
         return EvaluationTransform(backbone.image_size, backbone.crop, backbone.interpolation)
     if backbone.origins.get("crop") == GIVEN:
         raise UserError("crop has no effect with aspect keep, which cuts nothing; leave out one of the two")
-    pixels_for_each = stride(backbone.network, backbone.network_config.name, backbone.num_features)
+    config = backbone.network_config
+    pixels_for_each = stride(backbone.network, config.name, backbone.num_features, config.channels)
     return OwnAspect(backbone.image_size, pixels_for_each, backbone.interpolation)
 
 

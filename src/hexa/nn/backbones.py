@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import pydantic
 import timm
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from hexa.config import Config, UserError, nearest, reason
-from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Triple, mean_of, std_of
+from hexa.config import Config, ConfigError, UserError, nearest, reason
+from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels, mean_of, std_of
 
 #: What a network may be made of: more would fill the memory, or take minutes to outline.
 _WIDEST, _DEEPEST = 4096, 512
@@ -33,13 +33,30 @@ class NetworkConfig(Config):
     options: dict[str, bool | int | float | str] = {}
     """What timm is to build otherwise, such as img_size: 32 and patch_size: 4 of a ViT for small images: parameters of
     the network's own class."""
-    mean: Triple = IMAGENET_MEAN
-    """Mean of each channel over the data, pixels in [0, 1]."""
-    std: Triple = IMAGENET_STD
-    """Standard deviation of each channel."""
+    channels: int = pydantic.Field(default=3, ge=1, le=_WIDEST)
+    """Of the images: 1 for grey, 4 and more for bands of TIFF and .npy files, which mean and std must match."""
+    mean: Channels = IMAGENET_MEAN
+    """Mean of each channel over the data, pixels in [0, 1]; auto measures it when the run begins, [] until then."""
+    std: Channels = IMAGENET_STD
+    """Standard deviation of each channel; auto measures it."""
 
-    _mean = pydantic.field_validator("mean")(mean_of)
-    _std = pydantic.field_validator("std")(std_of)
+    @pydantic.field_validator("mean", "std", mode="before")
+    @classmethod
+    def _auto(cls, value: Any) -> Any:
+        return () if value == "auto" else value
+
+    @pydantic.model_validator(mode="after")
+    def _one_a_channel(self) -> NetworkConfig:
+        for name, check in (("mean", mean_of), ("std", std_of)):
+            values = getattr(self, name)
+            if values and len(values) != self.channels:
+                message = (
+                    f"{len(values)} numbers for {self.channels} channels; give one a channel, or auto to measure it"
+                )
+                raise ConfigError([(name, message)])
+            if values:
+                check(values)
+        return self
 
 
 class SmallResNet(nn.Module):
@@ -48,9 +65,9 @@ class SmallResNet(nn.Module):
     The stem is 3×3; every stage after the first halves the resolution. With four stages it has nine 3×3 layers.
     """
 
-    def __init__(self, widths: tuple[int, ...], stem_stride: int = 1) -> None:
+    def __init__(self, widths: tuple[int, ...], stem_stride: int = 1, channels: int = 3) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, widths[0], 3, stem_stride, 1, bias=False)
+        self.conv1 = nn.Conv2d(channels, widths[0], 3, stem_stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(widths[0])
         self.relu = nn.ReLU(inplace=True)
         self.num_stages = len(widths)
@@ -82,14 +99,14 @@ class SmallResNet(nn.Module):
 
 
 def build(config: NetworkConfig) -> nn.Module:
-    """The network without classifier: normalised images [B, 3, S, S] -> features [B, num_features].
+    """The network without classifier: normalised images [B, C, S, S] -> features [B, num_features].
 
     Weights are drawn from torch's global generator. Raises UserError for an unknown name or a stem it can't have.
     """
     if config.name == "small-resnet":
         if not config.widths:
             raise UserError("network.widths: small-resnet needs the channels of its stages, such as [16, 32, 64, 128]")
-        return SmallResNet(config.widths, config.stem_stride)
+        return SmallResNet(config.widths, config.stem_stride, config.channels)
     if config.name not in timm.list_models():
         remedy = nearest(config.name, ["small-resnet", *timm.list_models()])
         raise UserError(f"network.name: unknown network '{config.name}'; {remedy}")
@@ -105,11 +122,13 @@ def plain_timm(config: NetworkConfig) -> nn.Module:
     if config.options:
         _check_options(config)
     try:
-        network = cast(nn.Module, timm.create_model(config.name, num_classes=0, **config.options))
+        channels = {} if config.channels == 3 else {"in_chans": config.channels}
+        network = cast(nn.Module, timm.create_model(config.name, num_classes=0, **channels, **config.options))
     except Exception as error:
-        if not config.options:
+        if not config.options and not channels:
             raise
-        raise UserError(f"network.options: {config.name} can't be built so ({reason(error)})") from None
+        field = "options" if config.options else "channels"
+        raise UserError(f"network.{field}: {config.name} can't be built so ({reason(error)})") from None
     return use_small_stem(network, config.name) if config.small_stem else network
 
 
@@ -146,30 +165,30 @@ def use_small_stem(network: nn.Module, name: str = "this network") -> nn.Module:
     stem = getattr(network, "conv1", None)
     if not isinstance(stem, nn.Conv2d) or not hasattr(network, "maxpool"):
         raise UserError(f"network.small_stem: {name} has no ResNet stem to replace; set it to false")
-    small = nn.Conv2d(3, stem.out_channels, 3, 1, 1, bias=False)
+    small = nn.Conv2d(stem.in_channels, stem.out_channels, 3, 1, 1, bias=False)
     nn.init.kaiming_normal_(small.weight, mode="fan_out", nonlinearity="relu")
     network.conv1 = small
     network.maxpool = nn.Identity()
     return network
 
 
-def num_features(network: nn.Module) -> int:
-    """The width of the features of a backbone."""
+def num_features(network: nn.Module, channels: int = 3) -> int:
+    """The width of the features of a backbone for images of so many channels."""
     # timm's head_hidden_size is what comes out; its num_features is the width of the maps, before a layer that
     # MobileNetV3, GhostNet or VGG have after the pooling
     width = getattr(network, "head_hidden_size", getattr(network, "num_features", None))
     if not isinstance(width, int):
-        return num_features_at(network, 64)
+        return num_features_at(network, 64, channels)
     return width
 
 
 @torch.no_grad()
-def num_features_at(network: nn.Module, size: int) -> int:
+def num_features_at(network: nn.Module, size: int, channels: int = 3) -> int:
     """The width of the features of blank images of this size. Raises UserError if the network can't take them."""
     training = network.training
     where = next((value.device for value in network.parameters()), torch.device("cpu"))
     try:
-        found = network.eval()(torch.zeros(2, 3, size, size, device=where))
+        found = network.eval()(torch.zeros(2, channels, size, size, device=where))
     except (RuntimeError, AssertionError, ValueError, TypeError) as error:
         raise UserError(f"size {size}: the network can't take images of it ({reason(error)})") from None
     finally:

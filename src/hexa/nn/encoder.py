@@ -12,9 +12,7 @@ from torch.nn import functional as F
 
 from hexa.nn.branch_norm import convert, groups_here, keep_statistics, run_sizes, use_branch
 from hexa.nn.momentum import twin_of
-from hexa.nn.normalize import Normalize
-
-Channels = tuple[float, float, float]
+from hexa.nn.normalize import Channels, Normalize
 
 
 class Surroundings(Protocol):
@@ -42,7 +40,7 @@ class Pass(Protocol):
 
 
 class Encoder(nn.Module):
-    """Pixels in [0, 1], [B, 3, S, S] -> projection [B, D], not normalised (z of REFERENCE §1.1).
+    """Pixels in [0, 1], [B, C, S, S] -> projection [B, D], not normalised (z of REFERENCE §1.1).
 
     groups: runs of images with statistics of their own in this process.
     """
@@ -76,7 +74,7 @@ class Encoder(nn.Module):
             keep_statistics(self.backbone)
 
     def project(self, crops: tuple[Tensor, ...], through: Pass, together: bool = True, images: int = 0) -> Tensor:
-        """V crops [B, 3, S_v, S_v] in [0, 1] -> projections [V, B, D].
+        """V crops [B, C, S_v, S_v] in [0, 1] -> projections [V, B, D].
 
         together: crops of one size in one pass, else each in one of its own, so that the statistics of one view do not
         enter another's. Each may be the tiles of `images` then, [B·T, …], image after image.
@@ -104,7 +102,7 @@ class Encoder(nn.Module):
         self.multi_crop = torch.compile(self.multi_crop, *args, **kwargs)  # type: ignore[method-assign]
 
     def multi_crop(self, crops: tuple[Tensor, ...]) -> Tensor:
-        """V crops [B, 3, S_v, S_v] -> projections [V, B, D].
+        """V crops [B, C, S_v, S_v] -> projections [V, B, D].
 
         Consecutive crops of one size go through the backbone together, so batch statistics are those of a size; the
         head sees all crops at once (REFERENCE §4.1). With groups, what goes in together is ordered by run, so that a

@@ -39,7 +39,7 @@ class External(nn.Module):
     @torch.no_grad()
     def _width(self, spec: str) -> int:
         """The width of the features of two blank images. Raises UserError if that is not what comes out."""
-        images = torch.zeros(2, 3, self.preparation.size, self.preparation.size)
+        images = torch.zeros(2, len(self.preparation.mean), self.preparation.size, self.preparation.size)
         try:
             found: Any = self.network.eval()(images)
         except Exception as error:

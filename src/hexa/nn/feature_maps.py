@@ -62,10 +62,12 @@ def parts(network: nn.Module, name: str) -> list[Part]:
     return found
 
 
-def last_maps(network: nn.Module, name: str, size: tuple[int, int]) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """A function of normalised images [B, 3, H, W] to the network's last maps [B, C, h, w], and those of a blank image.
+def last_maps(
+    network: nn.Module, name: str, size: tuple[int, int], channels: int = 3
+) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """A function of normalised images [B, channels, H, W] to the last maps [B, C, h, w], and those of a blank image.
 
-    These are what the network's own `forward_features` gives; a transformer's tokens lie on the grid of its patches,
+    Maps are what the network's own `forward_features` gives; a transformer's tokens lie on the grid of its patches,
     further tokens in front of them left out. A network without that function is taken apart (`parts`).
     size: (H, W) of the blank image. Raises UserError for a network that has no maps, or none of images of this size.
     """
@@ -81,7 +83,7 @@ def last_maps(network: nn.Module, name: str, size: tuple[int, int]) -> tuple[Cal
         device = next((value.device for value in network.parameters()), torch.device("cpu"))
         network.eval()
         with torch.no_grad():
-            blank = maps(torch.zeros(1, 3, *size, device=device))
+            blank = maps(torch.zeros(1, channels, *size, device=device))
         if blank.ndim != 4:
             raise ValueError(f"gave {tuple(blank.shape)}")
     except Exception as error:  # see parts
@@ -92,7 +94,7 @@ def last_maps(network: nn.Module, name: str, size: tuple[int, int]) -> tuple[Cal
     return maps, blank
 
 
-def stride(network: nn.Module, name: str, num_features: int) -> int:
+def stride(network: nn.Module, name: str, num_features: int, channels: int = 3) -> int:
     """Pixels of the image for each pixel of the network's last maps, for a network that takes images of any aspect.
 
     Raises UserError for one that does not, or has no maps.
@@ -102,9 +104,9 @@ def stride(network: nn.Module, name: str, num_features: int) -> int:
     unit = side * math.ceil(64 / side)
     training, device = network.training, next((value.device for value in network.parameters()), torch.device("cpu"))
     try:
-        blank = last_maps(network.eval(), name, (2 * unit, 3 * unit))[1]
+        blank = last_maps(network.eval(), name, (2 * unit, 3 * unit), channels)[1]
         with torch.no_grad():
-            found = network(torch.zeros(1, 3, 2 * unit, 3 * unit, device=device))
+            found = network(torch.zeros(1, channels, 2 * unit, 3 * unit, device=device))
         if found.shape != (1, num_features):
             raise ValueError(f"{found.shape[1]} features instead of {num_features}")
     except Exception as error:  # see parts

@@ -12,35 +12,36 @@ from torch import Tensor, nn
 
 from hexa.config import UserError
 
-Triple = tuple[float, float, float]
+Channels = tuple[float, ...]
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
 
-def mean_of(values: object) -> Triple:
-    """Three finite numbers, one a channel. Raises UserError."""
-    return _triple("mean", values, -math.inf)
+def mean_of(values: object, channels: int | None = None) -> Channels:
+    """Finite numbers, one a channel. Raises UserError."""
+    return _numbers("mean", values, -math.inf, channels)
 
 
-def std_of(values: object) -> Triple:
-    """Three finite numbers above 0, one a channel. Raises UserError."""
-    return _triple("std", values, 0)
+def std_of(values: object, channels: int | None = None) -> Channels:
+    """Finite numbers above 0, one a channel. Raises UserError."""
+    return _numbers("std", values, 0, channels)
 
 
-def _triple(name: str, values: object, above: float) -> Triple:
+def _numbers(name: str, values: object, above: float, channels: int | None) -> Channels:
     try:
         numbers = [math.nan if isinstance(value, str | bool) else float(value) for value in cast(Any, values)]
     except (TypeError, ValueError, OverflowError):
         numbers = []
-    if len(numbers) != 3 or not all(above < number < math.inf for number in numbers):
-        kind = "three numbers" + (" above 0" if above == 0 else "")
+    fits = len(numbers) == (channels or len(numbers) or None)
+    if not fits or not all(above < number < math.inf for number in numbers):
+        kind = f"{channels or ''} numbers".strip() + (" above 0" if above == 0 else "")
         raise UserError(f"{name} must be {kind}, one a channel, got {shorten(repr(values), 80, placeholder=' …')}")
-    return cast(Triple, tuple(numbers))
+    return tuple(numbers)
 
 
 class Normalize(nn.Module):
-    """x = (u − mean_c) / std_c for pixels u in [0, 1], [B, 3, S, S]; not saved in checkpoints (REFERENCE §0)."""
+    """x = (u − mean_c) / std_c for pixels u in [0, 1], [B, C, S, S]; not saved in checkpoints (REFERENCE §0)."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()

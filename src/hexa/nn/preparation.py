@@ -11,7 +11,7 @@ import timm
 import timm.data
 
 from hexa.config import UserError
-from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Triple, mean_of, std_of
+from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels, mean_of, std_of
 
 #: Of the shorter side, what the centre crop takes, as published: 224 of 256.
 CROP = 224 / 256
@@ -41,8 +41,8 @@ class Preparation:
     from, by its name. Raises UserError for values that can't be.
     """
 
-    mean: Triple
-    std: Triple
+    mean: Channels
+    std: Channels
     size: int
     crop: float = CROP
     interpolation: str = "bilinear"
@@ -50,7 +50,7 @@ class Preparation:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", mean_of(self.mean))
-        object.__setattr__(self, "std", std_of(self.std))
+        object.__setattr__(self, "std", std_of(self.std, len(self.mean)))
         if not _is_number(self.size) or self.size != int(self.size) or not 1 <= self.size <= LARGEST:
             raise UserError(f"size must be a whole number of pixels from 1 to {LARGEST}, got {self.size!r}")
         if not _is_number(self.crop) or not 0.1 <= self.crop <= 1:
@@ -75,7 +75,11 @@ class Preparation:
 
     def changed(self, given: Given) -> tuple[Preparation, dict[str, list[Any]]]:
         """With what a user set, and {name: [before, after]} of what that changed."""
-        wanted = {name: _read(name, value) for name, value in given.items() if value is not None}
+        channels = len(self.mean)
+        wanted = {name: _read(name, value, channels) for name, value in given.items() if value is not None}
+        for name, check in (("mean", mean_of), ("std", std_of)):
+            if name in wanted:
+                check(wanted[name], channels)
         origins = {**self.origins, **dict.fromkeys(wanted, GIVEN)}
         after = replace(self, **wanted, origins=origins)
         pairs = {name: [self.values()[name], after.values()[name]] for name in wanted}
@@ -90,7 +94,7 @@ def assumed(size: int = 224) -> Preparation:
     return Preparation(IMAGENET_MEAN, IMAGENET_STD, size, origins=dict.fromkeys(NAMES, ASSUMED))
 
 
-def published(whose: str, std: Triple = IMAGENET_STD) -> Preparation:
+def published(whose: str, std: Channels = IMAGENET_STD) -> Preparation:
     """What the published code of `whose` trains and evaluates with (REFERENCE §0, §7)."""
     return Preparation(IMAGENET_MEAN, std, 224, origins=dict.fromkeys(NAMES, f"published with {whose}"))
 
@@ -112,7 +116,7 @@ def of_timm(name: str) -> Preparation:
     )
 
 
-def _read(name: str, value: object) -> Any:
+def _read(name: str, value: object, channels: int) -> Any:
     """A value as it may come from a command line: 0.5 and 0.5,0.5,0.5 and [0.5, 0.5, 0.5] for mean and std."""
     try:
         if isinstance(value, bool):
@@ -121,12 +125,12 @@ def _read(name: str, value: object) -> Any:
             parts = value.strip("[]() ").split(",") if isinstance(value, str) else value
             several = [parts] if isinstance(parts, int | float) else list(cast(Any, parts))
             numbers = tuple(float(part) for part in several)
-            return numbers * 3 if len(numbers) == 1 else numbers
+            return numbers * channels if len(numbers) == 1 else numbers
         if name == "size":
             return int(cast(Any, value))
         return float(cast(Any, value)) if name == "crop" else value
     except (TypeError, ValueError, OverflowError):
-        kind = {"mean": "three numbers, one a channel", "std": "three numbers, one a channel"}.get(name, "a number")
+        kind = f"{channels} numbers, one a channel" if name in ("mean", "std") else "a number"
         raise UserError(f"{name} must be {kind}, got {value!r}") from None
 
 

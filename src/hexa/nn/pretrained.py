@@ -19,7 +19,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.nn.external import external
 from hexa.nn.layouts import filled, find_backbone, foreign_state, outlined
 from hexa.nn.metadata import metadata_of, of_metadata, ordered, said
-from hexa.nn.normalize import Normalize
+from hexa.nn.normalize import Channels, Normalize, mean_of
 from hexa.nn.preparation import CROP, Given, Preparation, of_timm
 from hexa.nn.weight_files import Unreadable, Weights
 from hexa.runtime import parsing
@@ -32,7 +32,7 @@ WEIGHTS = "backbone.safetensors"
 class Backbone(nn.Module):
     """A trained network with everything needed to use it.
 
-    forward: images in [0, 1], [B, 3, S, S] -> features [B, num_features]; it normalises inside. `network` is the plain
+    forward: images in [0, 1], [B, C, S, S] -> features [B, num_features]; it normalises inside. `network` is the plain
     torchvision or timm network with the main batch-norms, of normalised images.
     mean, std: of each channel. image_size: pixels it was trained at. crop, interpolation: of the images it is evaluated
     on, and origins: where these five come from (`Preparation`). info: recipe, encoder, branch, step …
@@ -42,8 +42,8 @@ class Backbone(nn.Module):
     def __init__(
         self,
         network: nn.Module,
-        mean: tuple[float, float, float],
-        std: tuple[float, float, float],
+        mean: Channels,
+        std: Channels,
         image_size: int,
         network_config: NetworkConfig,
         info: Mapping[str, Any] | None = None,
@@ -53,13 +53,15 @@ class Backbone(nn.Module):
     ) -> None:
         super().__init__()
         self.network = network
-        self.normalize = Normalize(mean, std)
+        self.normalize = Normalize(mean_of(mean, network_config.channels), std)
         self.mean, self.std, self.image_size = mean, std, image_size
         self.crop, self.interpolation, self.origins = crop, interpolation, dict(origins or {})
         self.deviations: dict[str, list[Any]] = {}
         self.network_config = network_config
         self.info: dict[str, Any] = dict(info or {})
-        self.num_features = 3 * image_size**2 if network_config.name == "pixels" else backbones.num_features(network)
+        self.num_features = (
+            3 * image_size**2 if network_config.name == "pixels" else backbones.num_features(network, len(mean))
+        )
         self.register_state_dict_post_hook(_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_inner_names)  # type: ignore[no-untyped-call]
 
@@ -91,7 +93,7 @@ class Backbone(nn.Module):
         made = Backbone.of(self.network, preparation, self.network_config, self.info)
         made.deviations = self.deviations | deviations
         if "size" in deviations and self.network_config.name != "pixels":
-            made.num_features = backbones.num_features_at(made.network, made.image_size)
+            made.num_features = backbones.num_features_at(made.network, made.image_size, len(made.mean))
         return made.train(self.training)
 
     def content_hash(self) -> str:
@@ -219,7 +221,9 @@ def _timm(name: str) -> Backbone:
 
 def _external(spec: str) -> Backbone:
     network = external(spec)
-    return Backbone.of(network, network.preparation, NetworkConfig(name="python"), {"encoder": spec})
+    how = network.preparation
+    config = NetworkConfig(name="python", channels=len(how.mean), mean=how.mean, std=how.std)
+    return Backbone.of(network, how, config, {"encoder": spec})
 
 
 # -- of files ---------------------------------------------------------------------------------------------------------

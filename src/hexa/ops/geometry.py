@@ -23,6 +23,17 @@ class Boxes(NamedTuple):
     width: Tensor
 
 
+class Turns(NamedTuple):
+    """Which square views are mirrored left to right, then upside down, then along the diagonal (transposed): bool [B].
+
+    Together these are the eight symmetries of the square.
+    """
+
+    flip: Tensor
+    upside_down: Tensor
+    transposed: Tensor
+
+
 UNIFORMS_PER_BOX = 22
 TRIES = 10
 
@@ -43,8 +54,7 @@ def random_boxes(
     uniforms: [B, 22] independent numbers in [0, 1), which are all the randomness there is. height, width: of the
     images, [B] or one number for all. Returns boxes on the device of `uniforms`.
     """
-    size_h = torch.as_tensor(height, device=uniforms.device).expand(len(uniforms)).double()  # [B]
-    size_w = torch.as_tensor(width, device=uniforms.device).expand(len(uniforms)).double()
+    size_h, size_w = _extent(uniforms, height, width)
     uniforms = uniforms.double()
     low, high = math.log(ratio[0]), math.log(ratio[1])
     area = (size_h * size_w)[:, None] * (scale[0] + (scale[1] - scale[0]) * uniforms[:, :TRIES])  # [B, 10]
@@ -62,6 +72,44 @@ def random_boxes(
     top = torch.where(found, (uniforms[:, -2] * (room_h + 1)).floor(), (room_h / 2).floor())
     left = torch.where(found, (uniforms[:, -1] * (room_w + 1)).floor(), (room_w / 2).floor())
     return Boxes(*(value.long() for value in (top, left, box_h, box_w)))
+
+
+def scaled_boxes(
+    uniforms: Tensor,
+    height: Tensor | int,
+    width: Tensor | int,
+    size: int,
+    magnification: tuple[float, float],
+    ratio: tuple[float, float],
+) -> Boxes:
+    """Boxes of size / m pixels, so that an image's pixel becomes m of the view's: log m uniform in `magnification`.
+
+    Where that is more than the image has, m is drawn from what is left of the range, and the shorter side is taken
+    whole if nothing is. Log of width/height uniform in log `ratio` at the same area, cut to the image. Position uniform
+    over the whole pixels that fit. uniforms, height, width and what is returned: as for `random_boxes`.
+    """
+    extent = _extent(uniforms, height, width)
+    uniforms = uniforms.double()
+    least = size / extent.amin(0)  # [B]
+    low, high = (least.clamp(min=bound).log() for bound in magnification)
+    side = size * (low + (high - low) * uniforms[:, 0]).neg().exp()
+    flat, wide = math.log(ratio[0]), math.log(ratio[1])
+    stretch = (0.5 * (flat + (wide - flat) * uniforms[:, TRIES])).exp()
+    box = torch.stack((side / stretch, side * stretch)).round().clamp(min=1).minimum(extent)  # [2, B]
+    corner = (uniforms[:, -2:].T * (extent - box + 1)).floor()
+    return Boxes(*(value.long() for value in (*corner, *box)))
+
+
+def _extent(uniforms: Tensor, height: Tensor | int, width: Tensor | int) -> Tensor:
+    """The heights and widths of the images, [2, B]."""
+    sides = (torch.as_tensor(side, device=uniforms.device) for side in (height, width))
+    return torch.stack([side.expand(len(uniforms)).double() for side in sides])
+
+
+def quarter_turned(flip: Tensor, upside_down: Tensor, quarters: Tensor) -> Turns:
+    """Mirrored as said, then turned counter-clockwise by `quarters` (0 to 3, [B]) quarter turns, as torch.rot90."""
+    half = quarters == 2
+    return Turns(flip ^ (quarters == 1) ^ half, upside_down ^ (quarters == 3) ^ half, quarters % 2 == 1)
 
 
 def resize_weights(start: Tensor, length: Tensor, extent: int, size: int, flip: Tensor | None = None) -> Tensor:
@@ -85,15 +133,17 @@ def resize_weights(start: Tensor, length: Tensor, extent: int, size: int, flip: 
     return weights.div_(weights.sum(2, keepdim=True))
 
 
-def crop_resize(images: Tensor, boxes: Boxes, size: int, flip: Tensor | None = None) -> Tensor:
+def crop_resize(
+    images: Tensor, boxes: Boxes, size: int, flip: Tensor | None = None, upside_down: Tensor | None = None
+) -> Tensor:
     """Cut one box out of every image, resize it to `size` × `size` (bilinear, antialiased) and mirror some: float [B,
-    3, size, size].
+    C, size, size].
 
-    images: [B, C, H, W], uint8 or float; values keep their range. boxes: on the device of `images`. flip: [B] bool.
-    Equals torchvision's `resized_crop(..., antialias=True)` then `hflip` of each float image.
+    images: [B, C, H, W], uint8 or float; values keep their range. boxes: on the device of `images`. flip, upside_down:
+    [B] bool. Equals torchvision's `resized_crop(..., antialias=True)`, `hflip` and `vflip` of each float image.
     """
     batch, channels, height, width = images.shape
-    rows = resize_weights(boxes.top, boxes.height, height, size)
+    rows = resize_weights(boxes.top, boxes.height, height, size, upside_down)
     columns = resize_weights(boxes.left, boxes.width, width, size, flip)
     # channels between height and width: then each product is one matrix multiplication per image, without a copy
     # between them

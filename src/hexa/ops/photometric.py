@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+#: What pixels of a type are multiplied by to lie in [0, 1]; floats do already.
+SCALES = {torch.uint8: 1 / 255, torch.uint16: 1 / 65535}
 LUMA = (0.2989, 0.587, 0.114)
 ORDERS = tuple(itertools.permutations(range(4)))
 _PLACE = torch.tensor(ORDERS).argsort(1)  # [24, 4]: when each operation comes
@@ -25,8 +27,17 @@ def _per_image(values: Tensor) -> Tensor:
     return values.view(-1, 1, 1, 1)
 
 
+def unit(images: Tensor) -> Tensor:
+    """Pixels in [0, 1] as float32: of uint8 x / 255, of uint16 x / 65535, of floats x."""
+    if images.is_floating_point():
+        return images.float()
+    return images.float().div_(255 if images.dtype == torch.uint8 else 65535)
+
+
 def luma(images: Tensor) -> Tensor:
-    """0.2989 R + 0.587 G + 0.114 B, [B, 1, H, W]."""
+    """0.2989 R + 0.587 G + 0.114 B, [B, 1, H, W]; the mean of the channels if these are not three."""
+    if images.shape[1] != 3:
+        return images.mean(1, keepdim=True)
     gray = images[:, :1] * LUMA[0]
     gray.add_(images[:, 1:2], alpha=LUMA[1])
     return gray.add_(images[:, 2:], alpha=LUMA[2])
@@ -114,7 +125,7 @@ def color_jitter(images: Tensor, jitter: Jitter) -> Tensor:
     The first three are all clip(a·x + b·luma(x) + c·mean luma(x)), so whatever the orders are, three such steps serve
     the whole batch; before, between and after them the hue turns of those images whose turn it is. Parameters are on
     the CPU and are copied to the device once; nothing is read back. Images that come sorted by `hue_turn` are spared
-    two passes.
+    two passes. Images of other than three channels have no hue, and want no saturation.
     """
     turns = hue_turn(jitter)
     if bool((turns.diff() >= 0).all()):
@@ -139,7 +150,7 @@ def _jitter_by_turn(out: Tensor, jitter: Jitter, turns: Tensor) -> Tensor:
     packed = to_device(torch.cat((coefficients.view(9, -1), jitter.hue[None])), out.device)
     start = 0
     for turn, count in enumerate(turns.bincount(minlength=4).tolist()):
-        if count:
+        if count and out.shape[1] == 3:
             part = slice(start, start + count)
             adjust_hue(out[part], packed[9, part], out[part])
             start += count
@@ -194,6 +205,24 @@ def _band(kernel: Tensor, radius: int, size: int) -> Tensor:
 def solarize(images: Tensor, threshold: float = 0.5) -> Tensor:
     """1 − x where x ≥ threshold, else x."""
     return torch.where(images >= threshold, 1 - images, images)
+
+
+#: What haematoxylin, eosin and DAB take from red, green and blue: optical densities, a stain a row (Ruifrok and
+#: Johnston 2001).
+STAINS = torch.tensor([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
+
+
+def stain_jitter(images: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+    """Each stain's amount s -> a·s + b, in RGB of histological sections. factor, shift: a, b, [B, 3] on the CPU.
+
+    With optical densities −ln x = s·M, where the rows of M are STAINS, x' = clip(exp(−(a∘s + b)·M)) (Tellez et al.
+    2018, doi 10.1109/TMI.2018.2820199). Densities end at that of 10⁻⁶.
+    """
+    mix = STAINS.inverse() @ (factor[:, :, None] * STAINS)  # [B, 3, 3], from densities to densities
+    packed = to_device(torch.cat((mix, (shift @ STAINS)[:, None]), 1), images.device)
+    density = images.clamp(min=1e-6).log_().flatten(2)  # negative: −s·M
+    out = torch.baddbmm(packed[:, 3, :, None], packed[:, :3].transpose(1, 2), density, beta=-1)
+    return out.exp_().clamp_(0, 1).view_as(images)
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

@@ -20,7 +20,7 @@ from hexa.experiment import Experiment
 from hexa.reporting.gallery import gallery
 from hexa.runtime import checkpoints
 from hexa.runtime.random import Stream
-from hexa.training.assembly import Machine, build_method, build_objective, roomy_setting, setting_of
+from hexa.training.assembly import Machine, build_method, build_objective, roomy_setting, setting_of, settled
 
 _BATCH_SIZE = 64
 """Images that are made together: enough for batch statistics like those of training, few enough to be quick."""
@@ -75,7 +75,9 @@ class Look:
         experiment = _for_looking(experiment)
         data = None if data == experiment.data else data
         split = "train" if data is None else None
-        source = open_source(data or experiment.data, split, experiment.training.max_image_pixels)
+        limit, channels = experiment.training.max_image_pixels, experiment.network.channels
+        source = open_source(data or experiment.data, split, limit, channels)
+        experiment, _ = settled(experiment, source)
         machine = Machine.of(experiment)
         # what a method reserves follows from the data it was trained on, which may be more than what is looked at
         own = source if data is None else _own_source(experiment) if opens_own else None
@@ -158,7 +160,7 @@ def _for_looking(experiment: Experiment) -> Experiment:
 
 def _own_source(experiment: Experiment) -> Source | None:
     try:
-        return open_source(experiment.data, "train")
+        return open_source(experiment.data, "train", channels=experiment.network.channels)
     except UserError:
         return None
 

@@ -13,11 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from hexa.config import ConfigError
+from hexa.config import ConfigError, UserError
 from hexa.core import STD, Method, Objective, Setting
 from hexa.data import Source
 from hexa.data.pairs import Pairs
-from hexa.experiment import Experiment
+from hexa.data.statistics import measured
+from hexa.data.view_config import COLOURED
+from hexa.experiment import Experiment, override
 from hexa.nn import backbones, start
 from hexa.nn.branch_norm import BranchBatchNorm
 from hexa.nn.encoder import Encoder
@@ -79,6 +81,39 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
     )
     experiment.method.check(setting)
     return setting
+
+
+def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[str]]:
+    """The experiment with what follows from its images filled in, and what to tell the user of it.
+
+    Mean and std that are `auto` are measured, by the main process for all. Images that are not RGB have no colours:
+    what views do to these is switched off. Raises UserError, in all processes.
+    """
+    network, views, notes = experiment.network, experiment.views, []
+    changes: dict[str, Any] = {}
+    if not (network.mean and network.std):
+        found, problem = None, ""
+        try:
+            found = measured(source) if processes.is_main() else None
+        except UserError as error:
+            problem = str(error)
+        found, problem = processes.exchange((found, problem))[0]
+        if problem:
+            raise UserError(problem)
+        assert found is not None
+        for name, given, values in zip(("mean", "std"), (network.mean, network.std), found, strict=True):
+            if not given:
+                changes[f"network.{name}"] = values
+                notes.append(f"network.{name}: {', '.join(map(str, values))}, measured on the images")
+        if not network.std and min(found[1]) == 0:
+            message = f"channel {found[1].index(0)} is the same in all images; leave it out, or give network.std"
+            raise UserError(f"data '{source.name}': {message}")
+    if network.channels != 3:
+        off = {name: type(value)() for name, value in views if name in COLOURED and value}
+        changes |= {f"views.{name}": value for name, value in off.items()}
+        if off:
+            notes.append(f"images of {network.channels} channels have no colours: without views.{', views.'.join(off)}")
+    return (override(experiment, changes) if changes else experiment), notes
 
 
 def refusals(experiment: Experiment) -> list[tuple[str, str]]:

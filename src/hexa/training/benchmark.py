@@ -19,7 +19,7 @@ from hexa.data.views import Views
 from hexa.experiment import Experiment, override
 from hexa.runtime.random import Stream
 from hexa.training import optimizers
-from hexa.training.assembly import Machine, build_method, build_objective, kernels, refusals, roomy_setting
+from hexa.training.assembly import Machine, build_method, build_objective, kernels, refusals, roomy_setting, settled
 from hexa.training.journal import environment
 from hexa.training.memory import MEASURE, peak_bytes
 
@@ -174,6 +174,15 @@ class Bench:
     """One method and one optimizer that all schemes train in turn: what differs is the objective around them."""
 
     def __init__(self, experiment: Experiment, machine: Machine, only: Collection[str] | None = None) -> None:
+        data_size = _BATCHES_OF_DATA * experiment.batch_size
+        size = experiment.views.size
+        generator = Stream(experiment.seed).child("benchmark").generator()
+        coarse = torch.rand(
+            data_size, experiment.network.channels, max(1, size // 4), max(1, size // 4), generator=generator
+        )
+        images = torch.nn.functional.interpolate(coarse, (size, size), mode="bilinear")
+        source = ArraySource((255 * images).to(torch.uint8), name="drawn")
+        experiment, _ = settled(experiment, source)
         self.experiment, self.machine = experiment, machine
         self.schemes = possible(experiment, only)
         terms = dict.fromkeys(term for name in self.schemes for term in SCHEMES[name])
@@ -181,18 +190,12 @@ class Bench:
         # the experiment's own terms may need batch-norms that no scheme has
         own = experiment.model_dump(mode="json")["hard_examples"]
         needed = override(experiment, {"hard_examples": own | widest, "objective.split": False})
-        data_size = _BATCHES_OF_DATA * experiment.batch_size
         self.method = build_method(needed, roomy_setting(needed, data_size), machine, filled=False)
         self.optimizer = optimizers.build(
             self.method.parameters(), experiment.optimizer, experiment.batch_size, self.method.unscheduled()
         )
         for group in self.optimizer.param_groups:
             group["lr"] = 1e-6  # what is measured must not depend on how long it was trained
-        size = experiment.views.size
-        generator = Stream(experiment.seed).child("benchmark").generator()
-        coarse = torch.rand(data_size, 3, max(1, size // 4), max(1, size // 4), generator=generator)
-        images = torch.nn.functional.interpolate(coarse, (size, size), mode="bilinear")
-        source = ArraySource((255 * images).to(torch.uint8), name="drawn")
         self.views = Views(experiment.views)
         self.loader = PretrainLoader(source, self.views, experiment.batch_size, Stream(0), machine.device)
         self.batches = self._forever()

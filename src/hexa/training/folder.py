@@ -16,6 +16,10 @@ from hexa.training import trackers
 from hexa.training.journal import ENVIRONMENT, METRICS
 
 CONFIG, BACKBONE, REPORT, CHECKPOINTS = "config.yaml", "backbone.safetensors", "report.html", "checkpoints"
+#: What `hexa adapt` writes before anything else: its plan.
+ADAPTATION = "adapt.json"
+#: The backbone of the epoch that the monitor liked best.
+BEST = "best.safetensors"
 #: Held by the process that trains into the folder; there while it does, or after it was killed.
 LOCK = ".lock"
 #: Seconds that a process that was killed may take to be gone.
@@ -38,7 +42,7 @@ def mine(folder: Path, say: Callable[[str], object] | None = None) -> Iterator[b
         raise UserError(f"{folder} is a file; give another --out")
     what = f"trains {folder} already; wait until it ends, or end it, and give the command again"
     with alone(folder / LOCK, what, patience=PATIENCE, say=say):
-        sweep(folder, CONFIG, ENVIRONMENT, METRICS, BACKBONE, trackers.FILE)
+        sweep(folder, CONFIG, ENVIRONMENT, METRICS, BACKBONE, BEST, trackers.FILE)
         sweep(folder / CHECKPOINTS)
         yield True
 
@@ -56,7 +60,7 @@ def is_ours(folder: Path) -> bool:
 
 def _is_empty(folder: Path) -> bool:
     """Whether there is nothing in a folder, or only what a run that was killed at once wrote first."""
-    there = {path.name for path in folder.iterdir()} - {LOCK}
+    there = {path.name for path in folder.iterdir()} - {LOCK, ADAPTATION}
     return not there or (there == {ENVIRONMENT} and _process(folder) is not None)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import pydantic
 import torch
@@ -28,8 +30,24 @@ FEW_CLUSTERS = 0.5
 HIGH_ACCURACY = 0.97
 
 
+#: What a monitor may measure; higher is better.
+Measure = Literal["knn", "rank", "alignment", "uniformity", "neighbours", "clusters"]
+PERCENT = {"knn", "neighbours", "clusters"}
+
+
 class MonitorConfig(Config):
-    """The k-NN monitor: accuracy of the frozen features while training, where the data has labels (REFERENCE §7.3)."""
+    """The monitor: what the frozen features are worth while training. k-NN where there are labels (REFERENCE §7.3)."""
+
+    data: str | None = None
+    """Other images to score on, SOURCE or SOURCE#split; none for those of the run."""
+    holdout: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Share of the images, drawn from the seed, that is not trained on, so that the monitor scores on it."""
+    label_free: bool = False
+    """Also measure without labels (`evaluation.label_free`)."""
+    keep_best: Measure | None = None
+    """The backbone of the run is that of the epoch whose measure is highest; none for the last epoch's."""
+    patience: int | None = pydantic.Field(default=None, gt=0)
+    """End the run when keep_best's measure has not risen in so many scores in a row; none never does."""
 
     knn_every: int = pydantic.Field(default=10, ge=0)
     """Epochs between two; the last epoch always has one. 0 turns it off."""
@@ -39,6 +57,16 @@ class MonitorConfig(Config):
     """T of the votes exp(similarity / T)."""
     max_images: int = pydantic.Field(default=20000, gt=0)
     """At most so many images of each of the two splits, drawn once."""
+
+    @pydantic.model_validator(mode="after")
+    def _keeps_what_it_measures(self) -> MonitorConfig:
+        if self.patience is not None and self.keep_best is None:
+            raise ValueError("patience needs keep_best, the measure that is waited for")
+        if self.keep_best is not None and not self.knn_every:
+            raise ValueError("keep_best needs scores: give knn_every, the epochs between two")
+        if self.keep_best not in (None, "knn") and not self.label_free:
+            raise ValueError(f"keep_best {self.keep_best} is measured without labels: set label_free true")
+        return self
 
 
 def feature_std(embedding: Tensor) -> Tensor:
@@ -55,6 +83,42 @@ def effective_rank(embedding: Tensor) -> Tensor:
     share = values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
     rank: Tensor = torch.special.entr(share).sum().exp()
     return rank
+
+
+@dataclass
+class Best:
+    """The highest score of a measure so far, and for how many scores it has stood. `state` survives a resume."""
+
+    measure: str | None
+    patience: int | None = None
+    value: float | None = None
+    step: int = 0
+    waited: int = 0
+
+    @property
+    def state(self) -> dict[str, object]:
+        """What a checkpoint must hold."""
+        return {"value": self.value, "step": self.step, "waited": self.waited}
+
+    @state.setter
+    def state(self, state: Mapping[str, Any]) -> None:
+        self.value, self.step, self.waited = state["value"], state["step"], state["waited"]
+
+    def judge(self, found: Mapping[str, Any], step: int) -> bool:
+        """Whether this score is the highest so far, which it then is."""
+        score = found.get(self.measure) if self.measure is not None else None
+        if not isinstance(score, int | float):
+            return False
+        if self.value is not None and score <= self.value:
+            self.waited += 1
+            return False
+        self.value, self.step, self.waited = score, step, 0
+        return True
+
+    @property
+    def is_past(self) -> bool:
+        """Whether its patience is at an end."""
+        return self.patience is not None and self.waited >= self.patience
 
 
 class Watch:

@@ -1,18 +1,22 @@
-"""The k-NN monitor: what the frozen features are worth while they are being trained (REFERENCE §7.3)."""
+"""The monitor: what the frozen features are worth while they are being trained (REFERENCE §7.3)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from hexa.config import UserError
+from hexa.config import ConfigError, UserError
 from hexa.core import Method
 from hexa.data import Source, open_source
 from hexa.data.loaders import evaluation_batches
+from hexa.data.source import Subset
 from hexa.data.store import describe_problems
-from hexa.data.views import evaluation_transform
+from hexa.data.views import Views, evaluation_transform
+from hexa.evaluation.knn import knn_classify
+from hexa.evaluation.label_free import label_free
 from hexa.experiment import Experiment
 from hexa.runtime.random import Stream
 from hexa.training.assembly import Machine
@@ -20,6 +24,8 @@ from hexa.training.assembly import Machine
 _BATCH = 512
 #: The share of images that ask, where the source has no test split.
 _HELD_OUT = 0.2
+#: Images that are measured without labels, at most: neighbours of each among all are looked for.
+_LABEL_FREE = 2000
 
 
 class KnnMonitor:
@@ -27,88 +33,127 @@ class KnnMonitor:
 
     Labelled images of the training split vote on the test split; where the source has none, on others of their own
     split. At most `max_images` of each, the same in every call and every session; they are decoded at the first call.
-    Those that can't be read are left out, however many they are, and `say` is told so.
+    Those that can't be read are left out, however many they are, and `say` is told so. With `label_free` the images
+    that ask are measured without labels as well, in two random views each.
+
+    source: what the run is trained on, or `monitor.data`. held: images of it to ask, instead of its test split.
     """
 
-    def __init__(self, experiment: Experiment, source: Source, method: Method, machine: Machine) -> None:
+    def __init__(
+        self, experiment: Experiment, source: Source, method: Method, machine: Machine, held: Source | None = None
+    ) -> None:
         self.config, self.size = experiment.monitor, experiment.views.size
+        self.held, self.views = held, Views(experiment.views)
         self.method, self.machine, self.source = method, machine, source
         self.channels_last = experiment.training.channels_last
-        self.mean = torch.tensor(experiment.network.mean, device=machine.device).view(1, 3, 1, 1)
-        self.std = torch.tensor(experiment.network.std, device=machine.device).view(1, 3, 1, 1)
+        self.mean = torch.tensor(experiment.network.mean, device=machine.device).view(1, -1, 1, 1)
+        self.std = torch.tensor(experiment.network.std, device=machine.device).view(1, -1, 1, 1)
         self.stream = Stream(experiment.seed).child("knn monitor")
         self.say: Callable[[str], object] = lambda message: None
-        self._images: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+        self._images: tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]] | None = None
 
     @classmethod
-    def of(cls, experiment: Experiment, source: Source, method: Method, machine: Machine) -> KnnMonitor | None:
-        """The monitor, or None if it is turned off or there are no labels."""
-        if not experiment.monitor.knn_every or source.classes is None:
+    def of(
+        cls, experiment: Experiment, source: Source, method: Method, machine: Machine, held: Source | None = None
+    ) -> KnnMonitor | None:
+        """The monitor, or None if it is turned off or has nothing to measure. Raises UserError for its `data`."""
+        config = experiment.monitor
+        if not config.knn_every:
             return None
-        return cls(experiment, source, method, machine)
+        if config.data is not None:
+            split = None if "#" in config.data else "train"
+            source, held = open_source(config.data, split, experiment.training.max_image_pixels, source.channels), None
+        if config.keep_best == "knn" and source.classes is None:
+            raise ConfigError([("monitor.keep_best", f"{source!r} has no labels to vote; give monitor.data")])
+        if source.classes is None and not config.label_free:
+            return None
+        return cls(experiment, source, method, machine, held)
 
     @property
-    def num_classes(self) -> int:
+    def num_classes(self) -> int | None:
         labels = self.source.classes
-        assert labels is not None
+        if labels is None:
+            return None
         return len(self.source.class_names) if self.source.class_names else int(labels.max()) + 1
 
     @torch.no_grad()
     def __call__(self) -> dict[str, float]:
-        """{"knn": percent}. Leaves the method in evaluation mode."""
-        from hexa.evaluation.knn import knn_classify
+        """{"knn": percent, …}. Leaves the method in evaluation mode."""
 
         if self._images is None:
             self._images = self._decoded()
         self.method.eval()
-        (bank, bank_labels), (queries, labels) = [(self._features(images), y) for images, y in self._images]
-        classes = max(self.num_classes, int(labels.max()) + 1)
-        k = min(self.config.k, len(bank))
-        scores = knn_classify(bank, bank_labels.to(bank.device), queries, k, self.config.temperature, classes)
-        return {"knn": 100 * float((scores.argmax(1).cpu() == labels).double().mean())}
+        (_, bank_labels), (asking, labels) = self._images
+        queries = self._features(asking)
+        found = {}
+        if bank_labels is not None and labels is not None and self.num_classes is not None:
+            bank = self._features(self._images[0][0])
+            classes = max(self.num_classes, int(labels.max()) + 1)
+            k = min(self.config.k, len(bank))
+            scores = knn_classify(bank, bank_labels.to(bank.device), queries, k, self.config.temperature, classes)
+            found["knn"] = 100 * float((scores.argmax(1).cpu() == labels).double().mean())
+        if self.config.label_free:
+            asking, queries = asking[:_LABEL_FREE], queries[:_LABEL_FREE]
+            first, second = (self._features(asking, self.stream.child("view", number)) for number in range(2))
+            found |= label_free(queries, first, second)
+        return found
 
-    def _decoded(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def _decoded(self) -> tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]:
         """(images uint8, labels) of those that vote and those that ask, on the CPU."""
-        bank, queries = self._parts()
+        bank, queries = self.parts()
         return self._read(bank), self._read(queries)
 
-    def _parts(self) -> tuple[Source, Source]:
-        from hexa.evaluation.features import Subset
-
+    def parts(self) -> tuple[Source, Source]:
+        """The images that vote, and those that ask."""
         source, most = self.source, self.config.max_images
         order = torch.randperm(len(source), generator=self.stream.child("train").generator())
+        if self.held is not None:
+            return Subset(source, order[:most].numpy()), Subset(self.held, np.arange(min(most, len(self.held))))
         if source.split != "test" and "test" in source.splits():
-            test = open_source(source.name, "test", source.max_image_pixels)
-            if test.classes is not None:
+            test = open_source(source.name, "test", source.max_image_pixels, source.channels)
+            if test.classes is not None or source.classes is None:
                 other = torch.randperm(len(test), generator=self.stream.child("test").generator())
                 return Subset(source, order[:most].numpy()), Subset(test, other[:most].numpy())
         asking = max(1, round(_HELD_OUT * len(source)))
         return Subset(source, order[asking:][:most].numpy()), Subset(source, order[:asking][:most].numpy())
 
-    def _read(self, source: Source) -> tuple[Tensor, Tensor]:
+    def _read(self, source: Source) -> tuple[Tensor, Tensor | None]:
         images, labels = [], []
         problems: dict[int, str] = {}
         transform = evaluation_transform(self.size)
         for batch, batch_labels, _ in evaluation_batches(source, transform, _BATCH, problems=problems, tolerance=1.0):
-            assert batch_labels is not None
             images.append((batch * 255).round().to(torch.uint8))
-            labels.append(batch_labels)
+            labels += [] if batch_labels is None else [batch_labels]
         if problems:
             which = f"{len(problems)} of {len(source)} images of {source.name}#{source.split}"
             first = describe_problems(source, problems, 1)[0]
             self.say(f"the k-NN monitor leaves out {which}, which can't be read: {first}{' …' * (len(problems) > 1)}")
         if not images:
             raise UserError("there is no image left to ask, or to vote")
-        return torch.cat(images), torch.cat(labels)
+        return torch.cat(images), torch.cat(labels) if labels else None
 
-    def _features(self, images: Tensor) -> Tensor:
-        """Features [N, D] fp32 on the device of uint8 images [N, 3, S, S]."""
+    def _features(self, images: Tensor, seen: Stream | None = None) -> Tensor:
+        """Features [N, D] fp32 on the device of uint8 images [N, 3, S, S], or of a random view of each from `seen`."""
         found = []
         for start in range(0, len(images), _BATCH):
             part = images[start : start + _BATCH]
-            pixels = part.to(self.machine.device, non_blocking=True).float() / 255
+            pixels = part.to(self.machine.device, non_blocking=True)
+            if seen is None:
+                pixels = pixels.float() / 255
+            else:
+                pixels = self.views(pixels, seen, slice(start, start + len(part)))[0]
             if self.channels_last:
                 pixels = pixels.contiguous(memory_format=torch.channels_last)
             with self.machine.autocast():
                 found.append(self.method.backbone((pixels - self.mean) / self.std).float())
         return torch.cat(found)
+
+
+def without_holdout(experiment: Experiment, source: Source) -> tuple[Source, Source | None]:
+    """The images to train on, and those that `monitor.holdout` keeps for the monitor."""
+    count = round(experiment.monitor.holdout * len(source))
+    if not count:
+        return source, None
+    order = torch.randperm(len(source), generator=Stream(experiment.seed).child("monitor holdout").generator())
+    held, rest = (rows.sort().values.numpy() for rows in (order[:count], order[count:]))
+    return Subset(source, rest), Subset(source, held)

@@ -39,6 +39,7 @@ class Plan:
     former_fingerprint: str = ""
     """By which checkpoints of hexa 0.1 are recognised."""
     monitor_every: int = 0
+    max_steps: int | None = None
 
 
 class Prepared:

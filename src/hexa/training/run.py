@@ -18,6 +18,8 @@ from hexa.data.views import Views
 from hexa.experiment import Experiment
 from hexa.nn import backbones
 from hexa.nn.branch_norm import plain_state_dict
+from hexa.nn.layouts import owner
+from hexa.nn.pretrained import Backbone, load_backbone, save_backbone
 from hexa.reporting import scores
 from hexa.reporting.runs import flatten, read_run
 from hexa.runtime import checkpoints, processes
@@ -36,12 +38,13 @@ from hexa.training.assembly import (
     kernels,
     paces,
     setting_of,
+    settled,
 )
 from hexa.training.events import TensorBoard
-from hexa.training.folder import BACKBONE, CHECKPOINTS, CONFIG, REPORT, is_ours, mine, stopping_well, way_on
+from hexa.training.folder import BACKBONE, BEST, CHECKPOINTS, CONFIG, REPORT, is_ours, mine, stopping_well, way_on
 from hexa.training.journal import TENSORBOARD, Journal, discard, write_environment
-from hexa.training.monitor import Watch
-from hexa.training.neighbours import KnnMonitor
+from hexa.training.monitor import Best, Watch
+from hexa.training.neighbours import KnnMonitor, without_holdout
 from hexa.training.plan import Plan
 from hexa.training.trackers import Tracker, Tracking
 from hexa.training.trainer import Trainer
@@ -108,28 +111,42 @@ def _run(
 ) -> None:
     trackers.check(experiment.training.tracker)
     split = None if "#" in experiment.data else "train"
-    source = open_source(experiment.data, split, experiment.training.max_image_pixels)
-    setting = setting_of(experiment, len(source))
+    source = open_source(experiment.data, split, experiment.training.max_image_pixels, experiment.network.channels)
+    source, held = without_holdout(experiment, source)
+    setting_of(experiment, len(source))  # finds what can't be, which the images would only delay
     if console is not None:  # before the images are read, which may take a while
         console.print(one_line(_headline(experiment, source, machine, folder, resumed)))
+    experiment, settlements = settled(experiment, source)
+    setting = setting_of(experiment, len(source))
     stored = resumed and bool(checkpoints.checkpoints(folder / CHECKPOINTS))
     method = build_method(experiment, setting, machine, filled=not stored)
     if console is not None:
         if experiment.start.weights is not None:
             console.print(one_line(_start_line(experiment)))
-        for note in [*precisions.crowded(machine.device), *method.notes(), *branch_notes(method, setting)]:
+        for note in [
+            *settlements,
+            *precisions.crowded(machine.device),
+            *method.notes(),
+            *branch_notes(method, setting),
+        ]:
             console.print(one_line(note))
     loader = _loader(experiment, source, machine)
     if console is not None and loader.pairs is not None:
         console.print(one_line(str(loader.pairs)))
-    trainer = _trainer(experiment, source, method, loader, machine, folder)
+    trainer = _trainer(experiment, source, held, method, loader, machine, folder)
     warnings = [*notes, *(_go_on(trainer, folder) if resumed else ())]
     with stopping_well(folder), closing(loader):
         _train(experiment, trainer, folder, console, machine.precision, resumed, warnings)
 
 
 def _trainer(
-    experiment: Experiment, source: Source, method: Method, loader: PretrainLoader, machine: Machine, folder: Path
+    experiment: Experiment,
+    source: Source,
+    held: Source | None,
+    method: Method,
+    loader: PretrainLoader,
+    machine: Machine,
+    folder: Path,
 ) -> Trainer:
     plan = Plan(
         epochs=experiment.epochs,
@@ -141,8 +158,9 @@ def _trainer(
         fingerprint=fingerprint(experiment, source, loader.pairs),
         former_fingerprint=fingerprint(experiment, source, loader.pairs, former=True),
         monitor_every=experiment.monitor.knn_every,
+        max_steps=experiment.max_steps,
     )
-    knn = KnnMonitor.of(experiment, source, method, machine)
+    knn = KnnMonitor.of(experiment, source, method, machine, held)
     trainer = Trainer(
         build_objective(experiment, method, machine),
         optimizers.build(
@@ -158,6 +176,8 @@ def _trainer(
         folder=folder,
         monitor=knn,
         watch=Watch(method.chance_loss, knn.num_classes if knn is not None else None),
+        best=Best(experiment.monitor.keep_best, experiment.monitor.patience),
+        keep=lambda: save_backbone(_backbone(experiment, trainer), folder / BEST),
     )
     if knn is not None:
         knn.say = lambda message: trainer.warn([message])
@@ -213,7 +233,8 @@ def _train(
         finally:
             trainer.reporter.close()
         if is_main:
-            _finish(experiment, trainer, folder)
+            kept = trainer.best.measure is not None and trainer.best.value is not None
+            save_backbone(load_backbone(folder / BEST) if kept else _backbone(experiment, trainer), folder / BACKBONE)
             with trainer.looking("collecting the results for the tracker"):
                 journal.results = scores.flat(read_run(folder))
             journal.write("end", trainer.step)
@@ -272,11 +293,8 @@ def _start_line(experiment: Experiment) -> str:
     return f"starts from {start.weights}: {network.name} at {experiment.views.size} px, mean {network.mean}, {norms}"
 
 
-def _finish(experiment: Experiment, trainer: Trainer, folder: Path) -> None:
-    """The trained backbone as a plain network."""
-    from hexa.nn.layouts import owner
-    from hexa.nn.pretrained import Backbone, save_backbone
-
+def _backbone(experiment: Experiment, trainer: Trainer) -> Backbone:
+    """The backbone as it is now, as a plain network."""
     network = backbones.build(experiment.network)
     method = trainer.objective.method
     path = next(name for name, module in method.named_modules() if module is method.backbone)
@@ -294,7 +312,7 @@ def _finish(experiment: Experiment, trainer: Trainer, folder: Path) -> None:
     }
     if experiment.start.weights is not None:
         info |= {"start": experiment.start.weights, "start_sha256": experiment.start.sha256}
-    backbone = Backbone(
+    return Backbone(
         network.eval(),
         mean=experiment.network.mean,
         std=experiment.network.std,
@@ -302,7 +320,6 @@ def _finish(experiment: Experiment, trainer: Trainer, folder: Path) -> None:
         network_config=experiment.network,
         info=info,
     )
-    save_backbone(backbone, folder / BACKBONE)
 
 
 def _write_report(folder: Path, data: str) -> None:

@@ -21,7 +21,7 @@ from hexa.training.clock import Clock
 from hexa.training.journal import Journal
 from hexa.training.looking import Looking
 from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finite
-from hexa.training.monitor import Watch
+from hexa.training.monitor import PERCENT, Best, Watch
 from hexa.training.optimizers import clip_each_gradient, thaw
 from hexa.training.plan import Loader, Plan, Prepared
 from hexa.training.schedules import learning_rate_share
@@ -47,6 +47,9 @@ class Trainer:
     reporter: Reporter = field(default_factory=lambda: Reporter(None, 0))
     monitor: Callable[[], dict[str, float]] | None = None
     watch: Watch | None = None
+    best: Best = field(default_factory=lambda: Best(None))
+    keep: Callable[[], object] = lambda: None
+    """Keeps the weights as they are, the best so far."""
     step: int = 0
     seconds: float = 0.0
 
@@ -56,6 +59,7 @@ class Trainer:
         self._interrupts = Interrupts(lambda message: self.reporter.say(message))
         self._offer_cores: Callable[[], None] = lambda: None
         self._saved_step = -1
+        self._ended: int | None = None
         self._problems: set[str] = set()
         self.looking = Looking(self.warn)
         self._clock = Clock(self.loader)
@@ -66,7 +70,9 @@ class Trainer:
 
     @property
     def total_steps(self) -> int:
-        return self.plan.epochs * self.steps_per_epoch
+        """The step after which the run ends."""
+        ends = (self.plan.epochs * self.steps_per_epoch, self.plan.max_steps, self._ended)
+        return min(end for end in ends if end is not None)
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 
@@ -76,6 +82,7 @@ class Trainer:
         with self._interrupts, turns(self.device) as self._offer_cores:
             self._clock.start(self.seconds)
             self._monitor_if_due(self.journal.there)
+            self._end_if_due(self.journal.there)
             while self.step < self.total_steps:
                 epoch, start = divmod(self.step, self.steps_per_epoch)
                 method.train()
@@ -85,6 +92,8 @@ class Trainer:
                 for batch in self.loader.epoch(epoch, start):
                     self._train_step(self._prepared(batch))
                     self._after_step()
+                    if self.step == self.total_steps:
+                        break
                 self._list_problems()
 
     def _start_epoch(self, epoch: int) -> None:
@@ -168,10 +177,12 @@ class Trainer:
         epoch, rest = divmod(self.step, self.steps_per_epoch)
         self.reporter.step(self.step)
         steps = training.checkpoint_every_steps
-        due = rest == 0 and (epoch % training.checkpoint_every == 0 or at_end)
+        due = at_end or (rest == 0 and epoch % training.checkpoint_every == 0)
         if due or (steps and self.step % steps == 0):
             self.save()
         self._monitor_if_due()
+        self._end_if_due()
+        at_end = self.step == self.total_steps
         # a collective answer is asked for now and then on a GPU, where it makes the host wait
         asks = processes.world_size() == 1 or self.device.type == "cpu" or self.step % 10 == 0
         stop = self._interrupts.agreed(self.device) if asks and not at_end else None
@@ -214,7 +225,7 @@ class Trainer:
         """
         epoch, rest = divmod(self.step, self.steps_per_epoch)
         every, at_end = self.plan.monitor_every, self.step == self.total_steps
-        if self.monitor is None or not self.step or rest or not every or (epoch % every and not at_end):
+        if self.monitor is None or not self.step or not every or ((rest or epoch % every) and not at_end):
             return
         with self._clock.paused():
             if processes.is_main():
@@ -223,7 +234,24 @@ class Trainer:
                     self._run_monitor(self.monitor)
                 else:
                     self._judged(known)
+                    self._keep_if_best(known)
             processes.barrier()
+
+    def _end_if_due(self, there: Sequence[Mapping[str, Any]] = ()) -> None:
+        """End early after an epoch, if patience or time is at an end, or was when a run that goes on was stopped."""
+        if self.step % self.steps_per_epoch or not 0 < self.step < self.total_steps:
+            return
+        limit, why = self.plan.training.max_seconds, None
+        if self.best.is_past:
+            why = f"{self.best.measure} has not risen since epoch {self.best.step / self.steps_per_epoch:g}"
+        elif limit is not None and self._clock.total >= limit:
+            why = f"its {limit:g} seconds are over"
+        known = any(line["event"] == "ended" for line in there)
+        if processes.any_of(processes.is_main() and (known or why is not None), self.device):
+            if not known:
+                self.journal.write("ended", self.step, message=why)
+                self.reporter.say(f"epoch {self.step / self.steps_per_epoch:g}: the run ends here, {why}")
+            self._ended = self.step
 
     def _run_monitor(self, monitor: Callable[[], dict[str, float]]) -> None:
         found: dict[str, float] = {}
@@ -233,10 +261,15 @@ class Trainer:
         if not found:
             return
         self.warn(self._judged(found))  # first: where there is a line of the monitor, there are its warnings
+        self._keep_if_best(found)
         line = {"epoch": self.step / self.steps_per_epoch, "seconds": self._clock.total, **found}
         self.journal.write("monitor", self.step, **line)
-        scores = " · ".join(f"{name} {value:.2f} %" for name, value in found.items())
+        scores = " · ".join(f"{name} {value:.2f}{' %' * (name in PERCENT)}" for name, value in found.items())
         self.reporter.say(f"epoch {line['epoch']:g}: {scores}")
+
+    def _keep_if_best(self, found: Mapping[str, Any]) -> None:
+        if self.best.judge(found, self.step):
+            self.keep()
 
     def _judged(self, found: Mapping[str, Any]) -> list[str]:
         """What the watch has to say of a line of the monitor."""
@@ -300,6 +333,7 @@ class Trainer:
             "world_size": processes.world_size(),
             "window": self._window.state,
             "watch": self.watch.state if self.watch is not None else {},
+            "best": self.best.state,
         }
 
     def load(self, state: checkpoints.State) -> list[str]:
@@ -322,6 +356,8 @@ class Trainer:
         self._window.state = state["window"]
         if self.watch is not None and state["watch"]:
             self.watch.state = state["watch"]
+        if "best" in state:  # checkpoints of hexa 0.1 lack it
+            self.best.state = state["best"]
         notes = []
         if state["fingerprint"] != self.plan.fingerprint:
             notes.append(

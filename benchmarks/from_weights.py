@@ -1,0 +1,173 @@
+"""Does training further from ImageNet's weights help, and do hard examples? Three data sets, at equal processor time.
+
+    python benchmarks/from_weights.py --omniglot parquet:PATH/omniglot_small --cifar10 parquet:PATH/cifar10 \
+        --voc voc:PATH/VOCdevkit --work FOLDER --result FILE [--seeds 0 1 2] [--only omniglot/plain]
+
+The start is EfficientNet-Lite0 (benchmarks/networks.py). Every arm is MoCo-v2 with the fields of COMMON and trains for
+EPOCHS, which take equal time by the costs of a step that `hexa benchmark` measured on this network at 96 px (1 : 1.75 :
+1.70 : 2.45); the processor time that it really took stands in its row. Nothing is chosen on the images that are scored.
+A row is written as soon as it exists, and rows that FILE has are not made again: ended anywhere, the command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import networks
+
+#: As seen to work from outside: a moderate rate, statistics of the start kept, terms averaged, a queue of a fraction of
+#: these small data sets.
+COMMON = {
+    "batch_size": 128,
+    "method.queue_size": 2048,
+    "method.momentum": 0.99,
+    "method.bn_groups": 1,
+    "method.head": "mlp",
+    "objective.reduction": "mean",
+    "optimizer.learning_rate": 0.02,
+    "optimizer.base_batch_size": "none",
+    "optimizer.weight_decay": 1e-4,
+    "views.recipe": "moco-v2",
+    "monitor.knn_every": 0,
+    "training.report": False,
+    "training.tensorboard": False,
+    "training.keep": 1000,
+}
+SETS: dict[str, dict[str, Any]] = {
+    # characters: mirrored they are others, and half of one is none
+    "omniglot": {"views.size": 96, "views.scale": [0.5, 1.0], "views.flip_probability": 0.0},
+    "cifar10": {"views.size": 64},
+    "voc": {"views.size": 128},
+}
+ARMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "adversarial": {"hard_examples.adversarial.weight": 1.0},
+    "cutmix": {"hard_examples.cutmix.weight": 1.0},
+    "both": {"hard_examples.adversarial.weight": 1.0, "hard_examples.cutmix.weight": 1.0},
+    "random weights": {},
+}
+EPOCHS = {"start": 0, "plain": 7, "adversarial": 4, "cutmix": 4, "both": 3, "random weights": 7}
+#: Neighbours, and the weight decay of the probe: with 242 classes a search for the best one would take longer than the
+#: training; 1e-3 is what it chose for the start.
+NEIGHBOURS, DECAY = 15, 1e-3
+VOC = (("svm", {"preset": "pcl"}), ("low-shot", {"preset": "pcl", "shots": [1, 2, 4, 8, 16]}))
+
+
+def experiment(name: str, data: str, arm: str, seed: int, epochs: int = 1) -> Any:
+    """The experiment of one arm on one data set."""
+    from hexa import recipes
+    from hexa.experiment import override
+    from hexa.start import begin_from_weights
+
+    fields = COMMON | SETS[name] | ARMS[arm] | {"data": data, "seed": seed, "epochs": epochs}
+    if arm == "random weights":
+        fields |= {"network.name": "tf_efficientnet_lite0", "network.small_stem": False}
+    else:
+        fields |= {"start.weights": networks.weights()}
+    return begin_from_weights(override(recipes.get("cifar10-moco-v2"), fields), fields)
+
+
+def measured(name: str, backbone: str, data: str) -> dict[str, float]:
+    """Every metric of a backbone on a data set, in percent."""
+    from hexa.data import open_source
+    from hexa.evaluation import evaluate
+    from hexa.evaluation.features import extract
+    from hexa.evaluation.knn import knn_classify
+    from hexa.evaluation.probe import fast_probe
+    from hexa.nn.pretrained import load_backbone
+
+    how = {"size": SETS[name]["views.size"], "crop": 1.0}
+    if name == "voc":
+        found = {}
+        for protocol, options in VOC:
+            result = evaluate(protocol, backbone, data, **how, **options)
+            found |= {f"{protocol} {metric}": value for metric, value in result["metrics"].items()}
+        return found
+    loaded = load_backbone(backbone, **how)
+    (x, y, _), (test, wanted, _) = (extract(loaded, open_source(data, split)) for split in ("train", "test"))
+    classes = int(y.max()) + 1
+    votes = knn_classify(x, y, test, NEIGHBOURS, 0.07, classes).argmax(1)
+    probe = fast_probe(x, y, test, wanted, num_classes=classes, weight_decays=(DECAY,))
+    return {"knn": 100 * float((votes == wanted).double().mean()), "probe": probe["top1"], "probe top5": probe["top5"]}
+
+
+def unit(name: str, data: str, arm: str, seed: int, run: Path) -> dict[str, Any]:
+    """One training and what it is worth."""
+    from hexa.runtime.checkout import commit
+    from hexa.training.run import pretrain, resume
+
+    epochs = EPOCHS[arm]
+    row: dict[str, Any] = {"data": name, "arm": arm, "seed": seed, "epochs": epochs, "commit": commit()}
+    backbone = networks.weights()
+    if arm != "start":
+        begin = time.process_time()
+        _ = resume(run) if (run / "config.yaml").exists() else pretrain(experiment(name, data, arm, seed, epochs), run)
+        row["seconds"] = time.process_time() - begin
+        backbone = str(run)
+    return row | {"metrics": measured(name, backbone, data)}
+
+
+def subset(cifar10: str, folder: Path) -> str:
+    """5,000 images of CIFAR-10 to train, 500 a class, and its test images."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    path = Path(cifar10.partition(":")[2])
+    if not (folder / "test.parquet").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        table = pq.read_table(path / "train.parquet")
+        rows = [i for c in range(10) for i in pc.indices_nonzero(pc.equal(table["label"], c)).to_pylist()[:500]]
+        pq.write_table(table.take(rows), folder / "train.parquet")
+        pq.write_table(pq.read_table(path / "test.parquet").slice(0, 5000), folder / "test.parquet")
+    return f"parquet:{folder}"
+
+
+def main() -> None:
+    """Every unit that FILE lacks, each in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name in SETS:
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--result", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--unit", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    data = {name: getattr(given, name) for name in SETS}
+    data["cifar10"] = subset(data["cifar10"], given.work / "cifar10")
+    if given.unit:
+        asked = json.loads(given.unit)
+        print(json.dumps(unit(**asked | {"run": Path(asked["run"])})))
+        return
+
+    def child(asked: dict[str, Any]) -> Any:
+        command = [sys.executable, *sys.argv, "--unit", json.dumps(asked)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+
+    stored = json.loads(given.result.read_text()) if given.result.exists() else {"rows": []}
+    for seed in given.seeds:
+        for name in SETS:
+            for arm in (["start"] if seed == given.seeds[0] else []) + [
+                a for a in ARMS if seed == given.seeds[0] or a != "random weights"
+            ]:
+                wanted = not given.only or f"{name}/{arm}" in given.only
+                if not wanted or any((r["data"], r["arm"], r["seed"]) == (name, arm, seed) for r in stored["rows"]):
+                    continue
+                run = given.work / f"{name}-{arm.replace(' ', '-')}-{seed}"
+                asked = {"name": name, "data": data[name], "arm": arm, "seed": seed, "run": str(run)}
+                row = child(asked)
+                stored["rows"].append(row)
+                given.result.write_text(json.dumps(stored, indent=1) + "\n")
+                print(name, arm, seed, row.get("seconds"), row["metrics"], flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""`hexa adapt`: look, plan, train, compare, hand over."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+
+from hexa import experiment as experiments
+from hexa.adapt import verdict
+from hexa.adapt.looking import look
+from hexa.adapt.plan import Plan, first_draft, plan
+from hexa.config import UserError
+from hexa.core import Method
+from hexa.data import Source, open_source
+from hexa.experiment import Experiment, override
+from hexa.nn import start as starts
+from hexa.nn.export import export
+from hexa.nn.pretrained import Backbone, load_backbone
+from hexa.reporting.report import report
+from hexa.runtime import parsing
+from hexa.runtime.console import Console
+from hexa.runtime.files import write_whole
+from hexa.training.assembly import Machine
+from hexa.training.folder import ADAPTATION, BACKBONE, CONFIG, REPORT
+from hexa.training.neighbours import KnnMonitor, without_holdout
+from hexa.training.run import pretrain, resume
+
+#: The better of start and result, as timm reads it.
+WINNER = "winner.safetensors"
+#: Labelled images in the comparison, at most and at least, and the share of the time that one pass over them may take.
+_MOST, _LEAST, _SHARE = 2000, 200, 0.02
+#: Images kept for the scores, and the largest share of all.
+_HELD, _HELD_SHARE = 500, 0.2
+#: Seconds for the report and what else comes at the end.
+_END = 5.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for; a folder goes on with the same request only."""
+
+    backbone: str
+    data: str
+    labelled: str | None = None
+    seconds: float = 1800.0
+    domain: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As it is kept in the folder."""
+        return {name: getattr(self, name) for name in ("backbone", "data", "labelled", "seconds", "domain")} | {
+            "fields": {name: str(value) for name, value in self.fields.items()}
+        }
+
+
+def adapt(request: Request, out: Path, *, only_plan: bool = False, console: Console | None = None) -> dict[str, Any]:
+    """Train `request.backbone` further on its images within its time, and say whether it helped.
+
+    `out` becomes a run folder, with ADAPTATION (plan, both sides' scores, verdict) beside what a run holds, the
+    comparison first in its report, and WINNER, the better of the two for timm. Interrupted, the same command goes on.
+    only_plan: say the plan, and write nothing. Returns what ADAPTATION holds. Raises UserError.
+    """
+    console = console or Console(stderr=True)
+    say: Callable[[str], None] = lambda line: console.print(line, markup=False, soft_wrap=True)  # noqa: E731
+    kept = _kept(out, request)
+    if kept is None:
+        begin = time.perf_counter()
+        prepared = _Prepared.of(request)
+        planned, kept = prepared.plan(begin)
+        for line in planned.lines:
+            say(line)
+        if only_plan:
+            return kept
+        out.mkdir(parents=True, exist_ok=True)
+        _write(out, kept)
+        experiment = planned.experiment
+        pretrain(experiment, out, console=console)
+    else:
+        if "verdict" in kept:
+            say(f"{out} is finished: {kept['verdict']}")
+            return kept
+        if (out / CONFIG).is_file():
+            experiment = experiments.load(out / CONFIG)
+            resume(out, console=console)
+        else:
+            experiment = experiments.validate(kept["experiment"])
+            pretrain(experiment, out, console=console)
+    kept = _compared(experiment, out, kept, say)
+    return kept
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A request with its images looked at and its weights read."""
+
+    request: Request
+    draft: Experiment
+    source: Source
+    seen: Any
+
+    @classmethod
+    def of(cls, request: Request) -> _Prepared:
+        given = request.fields.get("training.max_image_pixels")
+        most = None if given is None else int(given)
+        source = open_source(request.data, None if "#" in request.data else "train", most)
+        seen = look(source)
+        draft = first_draft(request.backbone, request.data, seen, request.domain, request.fields)
+        scored = request.labelled or (request.data if seen.classes > 1 else None)
+        changes: dict[str, Any] = {"monitor.holdout": round(min(_HELD_SHARE, _HELD / len(source)), 4)}
+        if scored is not None:
+            changes |= {"monitor.keep_best": "knn"}
+        if request.labelled is not None:
+            changes |= {"monitor.data": request.labelled}
+            verdict.labelled_images(_labelled(request.labelled), _MOST, [])  # says now what is wrong with it
+        changes = {name: value for name, value in changes.items() if name not in request.fields}
+        return cls(request, override(draft, changes), source, seen)
+
+    def plan(self, begin: float) -> tuple[Plan, dict[str, Any]]:
+        """The plan, and what is to be kept. The start is scored once to know what a score takes."""
+        images, _ = without_holdout(self.draft, self.source)
+        before = time.perf_counter()
+        _scored(starts.read(self.request.backbone), self.draft)
+        score = time.perf_counter() - before
+        comparing = _SHARE * self.request.seconds * 3 + 2 * score
+        spent = before - begin + 5 * score + comparing + _END + 0.03 * self.request.seconds
+        planned = plan(self.draft, images, self.seen, self.request.seconds, spent, self.request.fields)
+        record = {
+            "request": self.request.record,
+            "plan": list(planned.lines),
+            "experiment": planned.experiment.model_dump(mode="json"),
+        }
+        return planned, record
+
+
+def _compared(experiment: Experiment, out: Path, kept: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """Start and result side by side; the winner exported; all of it written down."""
+    start, result = starts.read(experiment.start.weights or ""), load_backbone(out / BACKBONE)
+    sides = {name: _scored(backbone, experiment) for name, backbone in (("start", start), ("result", result))}
+    notes: list[str] = []
+    labels = _by_labels(experiment, start, result, kept["request"]["seconds"], notes)
+    if labels is not None:
+        better, said = verdict.by_labels(*labels)
+    else:
+        better, said = verdict.without_labels(sides["start"], sides["result"])
+    rows = verdict.table(sides["start"], sides["result"], labels)
+    winner = result if better else start
+    checked = export(winner, "timm", out / WINNER)
+    kept = {
+        **{name: value for name, value in kept.items() if name != "experiment"},
+        "verdict": said,
+        "kept": "result" if better else "start",
+        "table": {"header": ["", "start", "result", f"difference ({verdict.INTERVAL})"], "rows": rows},
+        "scores": sides,
+        "notes": notes,
+        "winner": {"file": WINNER, "load": str(checked["load"])},
+    }
+    _write(out, kept)
+    for row in [kept["table"]["header"], *rows]:
+        say(f"{row[0]:28} {row[1]:>14} {row[2]:>14} {row[3]:>18}")
+    for line in [*notes, said, f"the winner, for timm: {out / WINNER}"]:
+        say(line)
+    report([out], out / REPORT)
+    return kept
+
+
+def _by_labels(
+    experiment: Experiment, start: Backbone, result: Backbone, seconds: float, notes: list[str]
+) -> tuple[verdict.Labelled, verdict.Labelled] | None:
+    """Both sides on labelled images that had no part in choosing the state; None where there are none.
+
+    The start is measured at the size it was trained at and at that of the result, and stands with the better.
+    """
+    source = open_source(experiment.monitor.data or experiment.data)
+    if source.classes is None:
+        return None
+    machine = Machine.of(experiment)
+    voting, _ = _monitor(start, experiment).parts()
+    rate = _images_per_second(start, voting, machine.device)
+    most = int(min(_MOST, max(_LEAST, _SHARE * seconds * rate)))
+    images = verdict.labelled_images(voting, most, notes)
+    found = [verdict.measured(start, images, machine.device, experiment.seed)]
+    if start.image_size != result.image_size:
+        small = start.prepared(size=result.image_size)
+        found.append(verdict.measured(small, images, machine.device, experiment.seed))
+    best = max(found, key=lambda side: side.knn)
+    if len(found) > 1:
+        size = start.image_size if best is found[0] else result.image_size
+        notes.append(f"the start does best at {size} px, of {start.image_size} and {result.image_size}")
+    return best, verdict.measured(result, images, machine.device, experiment.seed)
+
+
+def _images_per_second(backbone: Backbone, source: Source, device: torch.device) -> float:
+    size = backbone.image_size
+    pixels = torch.rand(16, 3, size, size, device=device)
+    backbone.to(device)
+    with torch.no_grad():
+        backbone(pixels)
+        begin = time.perf_counter()
+        backbone(pixels).sum().item()
+    return len(pixels) / max(time.perf_counter() - begin, 1e-6)
+
+
+def _scored(backbone: Backbone, experiment: Experiment) -> dict[str, float]:
+    """What the monitor of the run says of a backbone at its size."""
+    return _monitor(backbone, experiment)()
+
+
+def _monitor(backbone: Backbone, experiment: Experiment) -> KnnMonitor:
+    machine = Machine.of(experiment)
+    network = backbone.network.to(machine.device)
+    split = None if "#" in experiment.data else "train"
+    images, held = without_holdout(
+        experiment, open_source(experiment.data, split, experiment.training.max_image_pixels)
+    )
+    method = cast(Method, SimpleNamespace(backbone=network, eval=network.eval))
+    made = KnnMonitor.of(experiment, images, method, machine, held)
+    assert made is not None, "an adaptation measures without labels at least"
+    return made
+
+
+def _labelled(name: str) -> Source:
+    return open_source(name, None if "#" in name else "train")
+
+
+def _write(out: Path, kept: Mapping[str, Any]) -> None:
+    text = json.dumps(kept, indent=1) + "\n"
+    write_whole(out / ADAPTATION, lambda file: file.write(text.encode()))
+
+
+def _kept(out: Path, request: Request) -> dict[str, Any] | None:
+    """What an adaptation in `out` has come to; None if there is none. Raises UserError for one of another request."""
+    path = out / ADAPTATION
+    if not path.is_file():
+        return None
+    try:
+        found = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
+        record, before = request.record, found["request"]
+        other = [name for name in record if record[name] != before.get(name)]
+    except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); give another --out") from None
+    if other:
+        raise UserError(
+            f"{out} holds an adaptation with another {', '.join(other)}; repeat its command, or give another --out"
+        )
+    return cast(dict[str, Any], found)

@@ -1,0 +1,160 @@
+"""What an adaptation will do, how long it takes on this machine, and why."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hexa import recipes
+from hexa.adapt.looking import Seen
+from hexa.config import UserError
+from hexa.data import Source
+from hexa.data.loaders import PretrainLoader
+from hexa.data.views import Views
+from hexa.experiment import Experiment, override
+from hexa.reporting.tables import format_duration
+from hexa.runtime.random import Stream
+from hexa.start import begin_from_weights
+from hexa.training import optimizers
+from hexa.training.assembly import Machine, build_method, build_objective, kernels, paces, setting_of
+
+#: Sides that views may have, and the passes over the images wanted before larger ones are taken.
+_SIZES, _PASSES = (224, 192, 160, 128, 96, 64), 6
+#: Scores on the way, the last one included.
+SCORES = 4
+#: A step is timed for this share of the time given, within bounds in seconds, and twice at least.
+_TIMING, _LEAST, _MOST = 0.02, 3.0, 15.0
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment that fits the time, and the lines that say so."""
+
+    experiment: Experiment
+    seconds: float
+    """Of training, expected."""
+    lines: tuple[str, ...]
+
+
+def seconds_of(text: str) -> float:
+    """A time such as 30m, 1.5h, 90s, in seconds. Raises UserError."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smhd])", text.strip())
+    if found is None or not float(found[1]):
+        raise UserError(f"--time {text}: not a length of time; give a number with s, m, h or d, such as 30m")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def first_draft(backbone: str, data: str, seen: Seen, domain: str | None, fields: Mapping[str, Any]) -> Experiment:
+    """The experiment but for size and length. domain: preset of views; None for what the images look like."""
+    from hexa.recipes import domains
+
+    batch = min(128, 1 << (seen.count // 4).bit_length() - 1)
+    changes: dict[str, Any] = {"data": data, "start.weights": backbone, "batch_size": batch}
+    changes |= {"method.queue_size": max(batch, min(2048, seen.count // 2 // batch * batch))}
+    changes |= domains.changes(domain or seen.domain, fields) | dict(fields)
+    draft = override(recipes.get("adapt"), changes)
+    return begin_from_weights(draft, {**fields, "start.weights": backbone})
+
+
+def plan(draft: Experiment, source: Source, seen: Seen, given: float, spent: float, fields: Mapping[str, Any]) -> Plan:
+    """The largest size with which some passes over the images fit into what is left of the `given` seconds.
+
+    spent: seconds that all else will take, scoring included. fields: those that the user set, which stay. Raises
+    UserError if not even one pass fits.
+    """
+    left = given - spent
+    native = draft.views.size
+    sizes = [size for size in _SIZES if size < native and "views.size" not in fields]
+    timing = min(_MOST, max(_LEAST, _TIMING * given))
+    chosen, step = draft, math.inf
+    for size in [native, *sizes]:
+        made = draft if size == native else _at_size(draft, size)
+        expected = step * (size / chosen.views.size) ** 2
+        if step < math.inf and left / expected * made.batch_size < _PASSES * len(source) and size != sizes[-1]:
+            continue  # a smaller one is needed anyway
+        chosen, step = made, seconds_of_a_step(made, source, timing)
+        if left / step * made.batch_size >= _PASSES * len(source):
+            break
+    per_epoch = len(source) // chosen.batch_size
+    steps = int(left / step)
+    if "epochs" in fields:
+        steps = chosen.epochs * per_epoch
+    if steps < per_epoch:
+        needed = spent + per_epoch * step
+        raise UserError(
+            f"--time: one pass over {len(source):,} images takes about {format_duration(needed)} here at "
+            f"{chosen.views.size} px; give --time {math.ceil(needed / 60)}m or more, or fewer images"
+        )
+    epochs = math.ceil(steps / per_epoch)
+    changes: dict[str, Any] = {"epochs": epochs, "max_steps": steps, "training.max_seconds": 1.1 * steps * step}
+    changes |= {"monitor.knn_every": max(1, epochs // SCORES)}
+    experiment = override(chosen, {name: value for name, value in changes.items() if name not in fields})
+    return Plan(experiment, steps * step, _lines(experiment, seen, given, steps / per_epoch, native))
+
+
+def _at_size(draft: Experiment, size: int) -> Experiment:
+    return begin_from_weights(override(draft, {"views.size": size, "start.sha256": None}), {"views.size"})
+
+
+def _lines(experiment: Experiment, seen: Seen, given: float, passes: float, native: int) -> tuple[str, ...]:
+    size, hard = experiment.views.size, [n for n, h in experiment.hard_examples.items() if h.weight > 0]
+    smaller = f", not the {native} px of the weights: in this time that leaves {_PASSES} passes or more"
+    small = "" if size == native else smaller
+    return (
+        f"images: {seen}",
+        f"method: {' + '.join([experiment.method.name, *hard])}, from {experiment.start.weights}, batch-norm "
+        f"statistics {'kept' if experiment.start.batch_norm == 'keep' else experiment.start.batch_norm}",
+        f"views: {experiment.views.based_on} for {seen.domain}, {size} px{small}",
+        f"length: {passes:.1f} passes in batches of {experiment.batch_size}, about {format_duration(given)} in all",
+    )
+
+
+def seconds_of_a_step(experiment: Experiment, source: Source, seconds: float) -> float:
+    """What a step of this experiment takes on this machine, with its images: the median of some, for `seconds`."""
+    machine = Machine.of(experiment)
+    with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
+        method = build_method(experiment, setting_of(experiment, len(source)), machine, filled=True)
+        objective = build_objective(experiment, method, machine)
+        optimizer = optimizers.build(
+            method.parameters(),
+            experiment.optimizer,
+            experiment.batch_size,
+            method.unscheduled(),
+            paces(method, experiment.start),
+        )
+        loader = PretrainLoader(
+            source,
+            Views(experiment.views),
+            experiment.batch_size,
+            Stream(experiment.seed).child("timing"),
+            machine.device,
+            num_workers=experiment.training.num_workers,
+            resident_limit_bytes=experiment.training.resident_limit_bytes,
+            tolerance=experiment.training.max_corrupt_share,
+        )
+        found: list[float] = []
+        try:
+            begin = time.perf_counter()
+            for number, batch in enumerate(loader.epoch(0)):
+                for term in objective.losses(batch):
+                    term.loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                objective.commit(batch)
+                if machine.device.type == "cuda":
+                    torch.cuda.synchronize(machine.device)
+                now = time.perf_counter()
+                found += [now - begin] if number else []  # the first one waits for workers and picks algorithms
+                begin = now
+                if sum(found) > seconds and len(found) > 1:
+                    break
+        finally:
+            loader.close()
+    return sorted(found)[len(found) // 2] if found else now - begin

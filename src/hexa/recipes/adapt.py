@@ -1,0 +1,38 @@
+"""To begin from weights, on images of one's own: what `hexa adapt` plans with."""
+
+from __future__ import annotations
+
+from hexa.core import ObjectiveConfig
+from hexa.data.views import ViewsConfig
+from hexa.experiment import Experiment
+from hexa.methods.moco import MoCoConfig
+from hexa.nn.backbones import NetworkConfig
+from hexa.recipes import recipe
+from hexa.training.monitor import MonitorConfig
+from hexa.training.optimizers import OptimizerConfig
+from hexa.training.schedules import ScheduleConfig
+
+
+@recipe
+def adapt() -> Experiment:
+    """MoCo-v2 from weights that are good already, on some thousand images.
+
+    Command: hexa pretrain adapt --start BACKBONE --data folder:photos, or hexa adapt, which chooses size and length
+
+    Expected: docs/your-own-images.md.
+
+    Cost: what `hexa adapt` is given.
+    """
+    return Experiment(
+        recipe="adapt",
+        data="folder:photos",
+        epochs=10,
+        batch_size=128,
+        network=NetworkConfig(name="resnet50"),
+        views=ViewsConfig(),
+        method=MoCoConfig(queue_size=2048, momentum=0.99, temperature=0.1),
+        objective=ObjectiveConfig(reduction="mean"),
+        optimizer=OptimizerConfig(learning_rate=0.02, weight_decay=1e-4),
+        schedule=ScheduleConfig(kind="cosine", per="step"),
+        monitor=MonitorConfig(k=15, label_free=True),
+    )

@@ -1,0 +1,66 @@
+"""Domains: what they set, and that what a user sets wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hexa import cli, recipes
+from hexa.config import UserError
+from hexa.data.views import Views
+from hexa.experiment import override
+from hexa.recipes import domains
+from hexa.runtime.random import Stream
+
+
+def test_domains_are_not_recipes_and_the_help_names_them() -> None:
+    assert not set(domains.NAMES) & set(recipes.names())
+    assert all(name in cli.DOMAINS for name in domains.NAMES)
+    assert domains.changes("photos") == {}
+
+
+@pytest.mark.parametrize("name", domains.NAMES)
+@pytest.mark.parametrize("recipe", ["digits-moco-v2", "cifar10-small-dino", "cifar10-infomin"])
+def test_every_domain_fits_every_kind_of_recipe(name: str, recipe: str) -> None:
+    changed = override(recipes.get(recipe), domains.changes(name))
+    assert override(changed, domains.changes(name)) == changed
+    assert (changed == recipes.get(recipe)) == (name == "photos")
+
+
+@pytest.mark.parametrize("name", ["microscopy", "medical-grey", "documents"])
+def test_grey_images_stay_grey_and_colours_are_not_changed(name: str) -> None:
+    views = override(recipes.get("cifar10-infomin"), domains.changes(name)).views
+    assert (views.saturation, views.hue, views.randaugment_ops) == (0, 0, 0)
+    grey = torch.randint(0, 256, (32, 1, 40, 40), dtype=torch.uint8).expand(-1, 3, -1, -1)
+    for crops in Views(views)(grey, Stream(0)):
+        torch.testing.assert_close(crops, crops[:, :1].expand_as(crops), atol=1e-5, rtol=0)
+
+
+def test_what_a_user_sets_wins() -> None:
+    changed = domains.changes("histology", ["views.stain", "batch_size"])
+    assert "views.stain" not in changed
+    assert changed["views.magnification"] == (0.7, 1.4)
+    assert "views.magnification" not in domains.changes("histology", ["views.scale"])
+
+
+def test_an_unknown_domain_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="unknown domain 'histologie'; did you mean 'histology'"):
+        domains.changes("histologie")
+
+
+def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["pretrain", "digits-moco-v2", "--domain", "aerial", "--views.hue", "0.3", "--help"]
+    assert cli.main(words) == 0
+    shown = capsys.readouterr().out
+    assert "--views.quarter_turn_probability 0.75 " in shown
+    assert "--views.hue 0.3 " in shown
+    assert cli.main([*words, "--views.recipe", "infomin"]) == 0
+    assert "--views.randaugment_ops 0 " in capsys.readouterr().out
+    (tmp_path / "run").mkdir()
+    picture = ["--domain", "aerial", "--out", str(tmp_path / "x.png")]
+    assert cli.main(["visualize", str(tmp_path / "run"), *picture]) == 2
+    assert "--domain: a run has its fields already" in capsys.readouterr().err
+    assert cli.main(["visualize", "digits-moco-v2", *picture, "--num-images", "2"]) == 0
+    assert (tmp_path / "x.png").stat().st_size

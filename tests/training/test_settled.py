@@ -1,0 +1,92 @@
+"""What an experiment takes over from its images before it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hexa import experiment as experiments
+from hexa import recipes
+from hexa.cli import main
+from hexa.config import ConfigError, UserError
+from hexa.data import ArraySource, open_source
+from hexa.experiment import Experiment, override
+from hexa.training.assembly import settled
+from tests.distributed.together import run_together
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "cache"))
+
+
+AUTO = {"network.mean": "auto", "network.std": "auto"}
+
+
+def _experiment(**changes: Any) -> Experiment:
+    return override(recipes.get("digits-moco-v2"), {name.replace("__", "."): value for name, value in changes.items()})
+
+
+def test_nothing_changes_where_everything_is_given() -> None:
+    assert settled(_experiment(), open_source("digits")) == (_experiment(), [])
+
+
+def test_numbers_take_the_place_of_auto() -> None:
+    made, notes = settled(override(_experiment(), AUTO), open_source("digits"))
+    pixels = open_source("digits").images.double() / 255
+    assert made.network.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist(), rel=1e-3)
+    assert made.network.std == pytest.approx(pixels.std((0, 2, 3), correction=0).tolist(), rel=1e-3)
+    assert [note.partition(":")[0] for note in notes] == ["network.mean", "network.std"]
+    one, _ = settled(_experiment(network__mean="auto"), open_source("digits"))
+    assert (one.network.mean, one.network.std) == (made.network.mean, _experiment().network.std)
+
+
+def test_a_run_keeps_the_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["pretrain", "digits-moco-v2", "--out", str(tmp_path / "run"), "--epochs", "1", "--device", "cpu"]
+    assert main([*words, "--network.mean", "auto", "--network.std=auto", "--training.report", "false"]) == 0
+    assert "measured on the images" in capsys.readouterr().out
+    kept = experiments.load(tmp_path / "run" / "config.yaml")
+    assert kept == settled(override(kept, AUTO), open_source("digits", "train"))[0]
+    assert main(["resume", str(tmp_path / "run")]) == 0
+
+
+def test_a_constant_channel_is_named() -> None:
+    images = torch.randint(0, 256, (8, 3, 4, 4), dtype=torch.uint8)
+    images[:, 1] = 7
+    with pytest.raises(UserError, match="channel 1 is the same in all images"):
+        settled(override(_experiment(), AUTO), ArraySource(images))
+
+
+@pytest.mark.parametrize("field", ["mean", "std"])
+def test_statistics_of_another_number_of_channels_are_refused(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"network.{field}: 2 numbers for 3 channels; give one a channel, or auto"):
+        _experiment(**{f"network__{field}": [0.5, 0.5]})
+
+
+def test_what_has_no_colours_is_not_recoloured() -> None:
+    changes = {"network__channels": 4, "network__mean": [0.5] * 4, "network__std": [0.25] * 4, "views__stain": 0.1}
+    made, notes = settled(_experiment(**changes), ArraySource(torch.zeros(8, 4, 5, 5, dtype=torch.uint8)))
+    views = made.views
+    assert (views.stain, views.saturation, views.hue, views.grayscale_probability, views.randaugment_ops) == (0,) * 5
+    assert views.brightness == _experiment().views.brightness
+    assert len(notes) == 1
+    assert notes[0].startswith("images of 4 channels have no colours: without views.")
+    assert "views.stain" in notes[0]
+
+
+def _member(folder: str) -> None:
+    from hexa.runtime import processes
+
+    source = ArraySource(torch.arange(3 * 64, dtype=torch.uint8).view(4, 3, 4, 4))
+    made, _ = settled(override(_experiment(), AUTO), source)
+    (Path(folder) / str(processes.rank())).write_text(str(made.network))
+    with pytest.raises(UserError, match="channel 0 is the same"):
+        settled(override(_experiment(), AUTO), ArraySource(torch.zeros(4, 3, 4, 4, dtype=torch.uint8)))
+
+
+def test_all_processes_get_what_one_has_measured(tmp_path: Path) -> None:
+    run_together(2, _member, str(tmp_path))
+    assert (tmp_path / "0").read_text() == (tmp_path / "1").read_text()
