@@ -66,3 +66,10 @@ def test_images_come_by_shape_each_once(tmp_path: Path, num_workers: int) -> Non
         seen += index.tolist()
     assert sorted(seen) == [number for number in range(70) if number != 7]
     assert list(problems) == [7]
+
+
+def test_pixels_of_16_bits_become_floats() -> None:
+    image = torch.full((4, 20, 30), 13107, dtype=torch.int32).to(torch.uint16)
+    found = OwnAspect(16, 8)(image)
+    assert (found.shape, found.dtype) == ((4, 16, 24), torch.float32)
+    assert torch.allclose(found, torch.tensor(0.2))

@@ -21,6 +21,7 @@ from hexa.config import UserError
 from hexa.data import ArraySource, Source, open_source, pairs
 from hexa.data.loaders import PretrainLoader
 from hexa.data.pairs import Pairs, PairsConfig
+from hexa.data.source import Subset
 from hexa.data.view_config import ViewsConfig
 from hexa.data.views import Views
 from hexa.runtime.random import Stream
@@ -311,3 +312,25 @@ def test_a_key_of_webdataset(tmp_path: Path) -> None:
         of("key:place", source)
     with pytest.raises(UserError, match="has no column 'patient'"):
         of("column:patient", source)
+
+
+def test_a_part_of_a_source_is_told_what_the_whole_is(tmp_path: Path) -> None:
+    """As where the monitor holds images out: a table of all of them still serves."""
+    path = csv(tmp_path, "".join(f"{name},{group}\n" for name, group in zip(NAMES, "abaab", strict=True)))
+    part = Subset(FIVE, np.array([4, 2, 1]))
+    assert [members(of(path, part), image) for image in range(3)] == [{0, 2}, {1}, {0, 2}]
+
+
+@pytest.mark.parametrize("same_size", [True, False], ids=["resident", "workers"])
+def test_images_of_16_bits_give_views_of_each_other(tmp_path: Path, same_size: bool) -> None:
+    for number in range(8):
+        shape = (9, 9 if same_size else 9 + number % 2, 4)
+        np.save(tmp_path / f"{number}.npy", np.full(shape, 1000 * number, np.uint16))
+    source = open_source(f"folder:{tmp_path}", channels=4)
+    found = Pairs.of_groups(["a", "a", "b", "b", "c", "c", None, None], 1.0)
+    loader = loader_of(source, batch_size=8, pairs=found)
+    assert loader.resident == same_size
+    batch = next(loader.epoch(0))
+    first, second = ((crop[:, 3, 5, 5] * 65.535).round().long() for crop in batch.crops)
+    assert first.tolist() == batch.index.tolist()
+    assert second.tolist() == [index if index > 5 else index ^ 1 for index in first.tolist()]
