@@ -59,7 +59,7 @@ def test_a_source_without_a_test_split_is_asked_about_itself() -> None:
     method = build_method(experiment, setting_of(experiment, 200), machine)
     monitor = KnnMonitor.of(experiment, alone, method, machine)
     assert monitor is not None
-    bank, queries = monitor._parts()
+    bank, queries = monitor.parts()
     assert (len(bank), len(queries)) == (50, 40)
     assert not set(bank.paths) & set(queries.paths)
     assert 0 <= monitor()["knn"] <= 100

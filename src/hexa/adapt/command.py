@@ -199,7 +199,7 @@ def _by_labels(
 
 def _images_per_second(backbone: Backbone, source: Source, device: torch.device) -> float:
     size = backbone.image_size
-    pixels = torch.rand(16, 3, size, size, device=device)
+    pixels = torch.rand(16, backbone.network_config.channels, size, size, device=device)
     backbone.to(device)
     with torch.no_grad():
         backbone(pixels)

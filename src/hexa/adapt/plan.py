@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
 import re
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +17,7 @@ import torch
 from hexa import recipes
 from hexa.adapt.looking import Seen
 from hexa.config import UserError
+from hexa.core import Batch
 from hexa.data import Source
 from hexa.data.loaders import PretrainLoader
 from hexa.data.views import Views
@@ -23,9 +27,12 @@ from hexa.runtime.random import Stream
 from hexa.start import begin_from_weights
 from hexa.training import optimizers
 from hexa.training.assembly import Machine, build_method, build_objective, kernels, paces, setting_of
+from hexa.training.memory import peak_bytes
 
 #: Sides that views may have, and the passes over the images wanted before larger ones are taken.
-_SIZES, _PASSES = (224, 192, 160, 128, 96, 64), 6
+_SIZES, _PASSES = (64, 96, 128, 160, 192, 224), 6
+#: The share of the memory that a step may take, and how far batches are halved for it.
+_ROOM, _LEAST_BATCH = 0.4, 16
 #: Scores on the way, the last one included.
 SCORES = 4
 #: A step is timed for this share of the time given, within bounds in seconds, and twice at least.
@@ -57,7 +64,6 @@ def first_draft(backbone: str, data: str, seen: Seen, domain: str | None, fields
 
     batch = min(128, 1 << (seen.count // 4).bit_length() - 1)
     changes: dict[str, Any] = {"data": data, "start.weights": backbone, "batch_size": batch}
-    changes |= {"method.queue_size": max(batch, min(2048, seen.count // 2 // batch * batch))}
     changes |= domains.changes(domain or seen.domain, fields) | dict(fields)
     draft = override(recipes.get("adapt"), changes)
     return begin_from_weights(draft, {**fields, "start.weights": backbone})
@@ -69,19 +75,28 @@ def plan(draft: Experiment, source: Source, seen: Seen, given: float, spent: flo
     spent: seconds that all else will take, scoring included. fields: those that the user set, which stay. Raises
     UserError if not even one pass fits.
     """
-    left = given - spent
-    native = draft.views.size
-    sizes = [size for size in _SIZES if size < native and "views.size" not in fields]
+    left, native = given - spent, draft.views.size
+    smaller = [] if "views.size" in fields else [size for size in _SIZES if size < native]
+    # small images enlarged more than twice would only take longer
+    sizes = [size for size in [*smaller, native] if size <= max(_SIZES[0], 2 * seen.size)] or [native]
     timing = min(_MOST, max(_LEAST, _TIMING * given))
-    chosen, step = draft, math.inf
-    for size in [native, *sizes]:
-        made = draft if size == native else _at_size(draft, size)
-        expected = step * (size / chosen.views.size) ** 2
-        if step < math.inf and left / expected * made.batch_size < _PASSES * len(source) and size != sizes[-1]:
-            continue  # a smaller one is needed anyway
-        chosen, step = made, seconds_of_a_step(made, source, timing)
-        if left / step * made.batch_size >= _PASSES * len(source):
-            break
+    chosen = _at_size(draft, sizes[0], fields)
+    step, memory = cost_of_a_step(chosen, source, timing)
+    room = _ROOM * _memory(Machine.of(draft).device)
+    while memory > room and "batch_size" not in fields and chosen.batch_size > _LEAST_BATCH:
+        draft = override(draft, {"batch_size": chosen.batch_size // 2})
+        chosen = _at_size(draft, sizes[0], fields)
+        step, memory = cost_of_a_step(chosen, source, timing)
+
+    def fits(size: int) -> bool:
+        """Whether views of this size leave passes enough and room, time and memory going with their area."""
+        share = (size / sizes[0]) ** 2
+        return memory * share <= room and left / (step * share) * chosen.batch_size >= _PASSES * len(source)
+
+    wanted = max(filter(fits, sizes), default=sizes[0])
+    if wanted != sizes[0]:
+        chosen = _at_size(draft, wanted, fields)
+        step, _ = cost_of_a_step(chosen, source, timing)
     per_epoch = len(source) // chosen.batch_size
     steps = int(left / step)
     if "epochs" in fields:
@@ -99,14 +114,19 @@ def plan(draft: Experiment, source: Source, seen: Seen, given: float, spent: flo
     return Plan(experiment, steps * step, _lines(experiment, seen, given, steps / per_epoch, native))
 
 
-def _at_size(draft: Experiment, size: int) -> Experiment:
-    return begin_from_weights(override(draft, {"views.size": size, "start.sha256": None}), {"views.size"})
+def _at_size(draft: Experiment, size: int, fields: Mapping[str, Any]) -> Experiment:
+    if size == draft.views.size:
+        return draft
+    return begin_from_weights(
+        override(draft, {"views.size": size, "start.sha256": None}), {**fields, "views.size": size}
+    )
 
 
 def _lines(experiment: Experiment, seen: Seen, given: float, passes: float, native: int) -> tuple[str, ...]:
     size, hard = experiment.views.size, [n for n, h in experiment.hard_examples.items() if h.weight > 0]
-    smaller = f", not the {native} px of the weights: in this time that leaves {_PASSES} passes or more"
-    small = "" if size == native else smaller
+    small = (
+        "" if size == native else f" (the weights' {native} px would leave too few passes, or the images are smaller)"
+    )
     return (
         f"images: {seen}",
         f"method: {' + '.join([experiment.method.name, *hard])}, from {experiment.start.weights}, batch-norm "
@@ -116,8 +136,8 @@ def _lines(experiment: Experiment, seen: Seen, given: float, passes: float, nati
     )
 
 
-def seconds_of_a_step(experiment: Experiment, source: Source, seconds: float) -> float:
-    """What a step of this experiment takes on this machine, with its images: the median of some, for `seconds`."""
+def cost_of_a_step(experiment: Experiment, source: Source, seconds: float) -> tuple[float, int]:
+    """Seconds and bytes of a step of this experiment, on this machine with its images: the mean for `seconds`."""
     machine = Machine.of(experiment)
     with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
         method = build_method(experiment, setting_of(experiment, len(source)), machine, filled=True)
@@ -139,22 +159,29 @@ def seconds_of_a_step(experiment: Experiment, source: Source, seconds: float) ->
             resident_limit_bytes=experiment.training.resident_limit_bytes,
             tolerance=experiment.training.max_corrupt_share,
         )
-        found: list[float] = []
-        try:
-            begin = time.perf_counter()
-            for number, batch in enumerate(loader.epoch(0)):
-                for term in objective.losses(batch):
-                    term.loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-                objective.commit(batch)
+
+        def train(batch: Batch) -> None:
+            for term in objective.losses(batch):
+                term.loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            objective.commit(batch)
+
+        with closing(loader):
+            batches = (batch for epoch in itertools.count() for batch in loader.epoch(epoch))
+            first = next(batches)  # waits for workers; and algorithms are picked, which no later step does
+            memory = peak_bytes(lambda: train(first), machine.device, method.state_dict().values())
+            begin, count = time.perf_counter(), 0
+            while count < 2 or time.perf_counter() - begin < seconds:
+                train(next(batches))
                 if machine.device.type == "cuda":
                     torch.cuda.synchronize(machine.device)
-                now = time.perf_counter()
-                found += [now - begin] if number else []  # the first one waits for workers and picks algorithms
-                begin = now
-                if sum(found) > seconds and len(found) > 1:
-                    break
-        finally:
-            loader.close()
-    return sorted(found)[len(found) // 2] if found else now - begin
+                count += 1
+            return (time.perf_counter() - begin) / count, memory
+
+
+def _memory(device: torch.device) -> int:
+    """Bytes of the device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hexa.core import ObjectiveConfig
 from hexa.data.views import ViewsConfig
 from hexa.experiment import Experiment
-from hexa.methods.moco import MoCoConfig
+from hexa.methods.simclr import SimCLRConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.recipes import recipe
 from hexa.training.monitor import MonitorConfig
@@ -15,7 +15,10 @@ from hexa.training.schedules import ScheduleConfig
 
 @recipe
 def adapt() -> Experiment:
-    """MoCo-v2 from weights that are good already, on some thousand images.
+    """SimCLR from weights that are good already, on some thousand images.
+
+    A queue or a momentum twin would begin with the embeddings of a head that knows nothing, and learn from them for
+    longer than such a run takes: MoCo-v2 first loses what the start knew (decision 0013).
 
     Command: hexa pretrain adapt --start BACKBONE --data folder:photos, or hexa adapt, which chooses size and length
 
@@ -30,7 +33,7 @@ def adapt() -> Experiment:
         batch_size=128,
         network=NetworkConfig(name="resnet50"),
         views=ViewsConfig(),
-        method=MoCoConfig(queue_size=2048, momentum=0.99, temperature=0.1),
+        method=SimCLRConfig(temperature=0.2),
         objective=ObjectiveConfig(reduction="mean"),
         optimizer=OptimizerConfig(learning_rate=0.02, weight_decay=1e-4),
         schedule=ScheduleConfig(kind="cosine", per="step"),

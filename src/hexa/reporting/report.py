@@ -116,6 +116,7 @@ def _page(run: Run, name: str, slot: int, data: str | None) -> dict[str, Any]:
         "slot": slot % 8,
         "folder": str(run.folder),
         "state": _state(run),
+        "adaptation": _adaptation(run),
         "good": run.state in ("finished", "evaluated"),
         "facts": comparison.facts(run),
         "headline": _headline(run),
@@ -128,6 +129,12 @@ def _page(run: Run, name: str, slot: int, data: str | None) -> dict[str, Any]:
         "environment": comparison.listed(run.environment),
         "config": run.config_text,
     }
+
+
+def _adaptation(run: Run) -> dict[str, Any]:
+    """What the template shows of `hexa adapt`."""
+    found = run.adaptation
+    return found and {**found, "grid": comparison.Grid(found["header"], tuple(found["rows"]))}
 
 
 def _state(run: Run) -> str:

@@ -32,7 +32,8 @@ class Run:
     """What the files of a run folder hold. Nothing in it is trusted: names and messages are text to be escaped.
 
     train, monitor and epochs: journal lines in the order of their steps, one a step (a resumed run repeats some).
-    results: one evaluation each. problems: what was missing or broken, for the reader of the report.
+    results: one evaluation each. adaptation: what `hexa adapt` found, start and result side by side. problems: what was
+    missing or broken, for the reader of the report.
     """
 
     folder: Path
@@ -45,6 +46,7 @@ class Run:
     warnings: list[Record] = field(default_factory=list)
     events: list[Record] = field(default_factory=list)
     results: list[Record] = field(default_factory=list)
+    adaptation: Record = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -130,6 +132,7 @@ def read_run(folder: Path | str) -> Run:
         warnings=_warnings(lines, problems),
         events=[line for line in lines if line.get("event") not in ("train", "monitor", "epoch", "warning")],
         results=_results(folder / "results.json", problems, folder),
+        adaptation=_adaptation(folder / "adapt.json", problems, folder),
         problems=problems,
     )
     if len(run.quantities) > MOST_QUANTITIES:
@@ -266,3 +269,26 @@ def _results(path: Path, problems: list[str], within: Path | None) -> list[Recor
         problems.append(f"{path.name}: {len(results):,} results, of which the last {_MOST_RESULTS} are shown")
     kept = results[-_MOST_RESULTS:]
     return [{**e, "metrics": dict(list(e["metrics"].items())[:_MOST_METRICS])} for e in kept]
+
+
+def _adaptation(path: Path, problems: list[str], within: Path | None) -> Record:
+    """Verdict, plan and table of an adaptation that has come to its end; empty if there is none."""
+    if not path.is_file():
+        return {}
+    found = _mapping(path.name, parsing.from_json, _text(path, parsing.MOST_JSON, problems, within), problems)
+    table = found.get("table")
+    if not isinstance(found.get("verdict"), str) or not isinstance(table, dict):
+        return {}
+    rows = [table.get("header"), *(table.get("rows") or [])][:_MOST_METRICS]
+    if not all(isinstance(row, list) and len(row) == 4 for row in rows):
+        problems.append(f"{path.name}: not the table of an adaptation")
+        return {}
+    header, *body = [tuple(map(str, row)) for row in rows]
+    lines = [str(line) for name in ("plan", "notes") for line in found.get(name) or []][:_MOST_METRICS]
+    return {
+        "verdict": found["verdict"],
+        "helped": found.get("kept") == "result",
+        "header": header,
+        "rows": body,
+        "lines": lines,
+    }

@@ -1,0 +1,228 @@
+"""`hexa adapt` through the command line, on folders of digits and a small network; its parts against naive ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy import stats
+
+from hexa.adapt import plan, verdict
+from hexa.adapt.command import Request, adapt
+from hexa.adapt.looking import look
+from hexa.cli import main
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.evaluation.label_free import label_free
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
+
+NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
+QUICK = ["--device", "cpu", "--precision", "fp32", "--training.tensorboard", "false", "--training.num_workers", "0"]
+#: A fixed length instead of one by the clock, so that two runs are alike.
+FIXED = ["--epochs", "2", "--max_steps", "5", "--views.size", "8", "--batch_size", "64"]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_backbone(random_backbone(NETWORK, 8, seed=5), tmp_path_factory.mktemp("start") / "start.safetensors")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Digits as files, unlabelled; and those of the test split by class."""
+    folder = tmp_path_factory.mktemp("photos")
+    for split, most in (("train", 200), ("test", 120)):
+        source = open_source("digits", split)
+        assert source.classes is not None
+        for number in range(most):
+            pixels = source.decode(number).permute(1, 2, 0).numpy()
+            name = f"{number:03}.png" if split == "train" else f"{source.classes[number]}/{number:03}.png"
+            path = folder / split / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+    return folder
+
+
+def command(weights: Path, photos: Path, out: Path, *more: str) -> list[str]:
+    data = [f"--data=folder:{photos}/train", f"--labelled=folder:{photos}/test"]
+    return ["adapt", str(weights), *data, f"--out={out}", *QUICK, *FIXED, *more]
+
+
+def test_from_a_folder_to_a_decision(
+    weights: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert main(command(weights, photos, out, "--time=20m")) == 0
+    said = capsys.readouterr().out
+    assert "images: 200 images, shorter side 8 px, 100% grey" in said
+    kept = json.loads((out / "adapt.json").read_text())
+    assert kept["kept"] in ("start", "result")
+    assert kept["verdict"] in said
+    assert [row[0] for row in kept["table"]["rows"]][:2] == ["k-NN, %", "1 label a class, %"]
+    winner = load_backbone(out / "winner.safetensors")
+    better = load_backbone(out / "backbone.safetensors" if kept["kept"] == "result" else weights)
+    images = torch.rand(4, 3, 8, 8)
+    assert torch.equal(winner(images), better.eval()(images))
+    page = (out / "report.html").read_text()
+    assert page.index("Did it help?") < page.index("What ran")
+    # again: there is nothing left to do
+    assert main(command(weights, photos, out, "--time=20m")) == 0
+    assert "is finished" in capsys.readouterr().out
+    # another request does not touch it
+    assert main(command(weights, photos, out, "--time=21m")) == 2
+    assert "holds an adaptation with another seconds" in capsys.readouterr().err
+
+
+def test_killed_and_gone_on_with_it_is_the_same(weights: Path, photos: Path, tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    more = ("--time=20m", "--training.checkpoint_every_steps=1", "--training.report=false")
+    assert main(command(weights, photos, whole, *more)) == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hexa", *command(weights, photos, cut, *more)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 120
+    while not list(cut.glob("checkpoints/*.pt")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert main(command(weights, photos, cut, *more)) == 0
+    a, b = (load_backbone(folder / "backbone.safetensors").network.state_dict() for folder in (whole, cut))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    tables = [json.loads((folder / "adapt.json").read_text())["table"] for folder in (whole, cut)]
+    assert tables[0] == tables[1]
+
+
+def test_a_plan_writes_nothing(weights: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    data = f"--data=folder:{photos}/train"
+    assert main(["adapt", str(weights), data, f"--out={out}", *QUICK, "--time=1h", "--plan"]) == 0
+    said = capsys.readouterr().out
+    assert "method: simclr, from" in said
+    assert "passes in batches of 32" in said
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--time=soon"], "--time soon: not a length of time; give a number with s, m, h or d"),
+        (["--time=1s"], "--time: one pass over"),
+        (["--data=folder:{few}"], "3 images are too few to learn from; give at least 64"),
+        (["--data=folder:{same}"], "only 1 differ, the others are near-duplicates"),
+        (["--labelled=folder:{few}"], "have no labels; give class folders"),
+        (["--labelled=folder:{single}"], "0 classes of"),
+        (["--domain=photo"], "unknown domain 'photo'; did you mean 'photos'?"),
+        (["--epohcs=3"], "--epohcs: no such option or field; did you mean '--epochs'?"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(
+    change: list[str], message: str, weights: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = {name: tmp_path / name for name in ("few", "same", "single")}
+    image = Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3))
+    for number in range(80):
+        for name, most in (("few", 3), ("same", 80), ("single", 3)):
+            path = folders[name] / (str(number) if name == "single" else "") / f"{number}.png"
+            if number < most:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                image.save(path)
+    out = tmp_path / "run"
+    given = {"--data": f"folder:{photos}/train", "--time": "1h"}
+    given |= dict(entry.format(**folders).split("=", 1) for entry in change)
+    assert main(["adapt", str(weights), f"--out={out}", *QUICK, *(f"{k}={v}" for k, v in given.items())]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert not out.exists()
+
+
+def test_differences_and_their_intervals() -> None:
+    generator = np.random.default_rng(0)
+    start, result = generator.random(400) < 0.5, generator.random(400) < 0.6
+    found = verdict.of_images(start, result)
+    exact = stats.ttest_rel(result.astype(float), start.astype(float)).confidence_interval(0.95)
+    assert found.points - found.half == pytest.approx(100 * exact.low, abs=0.05)  # normal, not t
+    a, b = generator.normal(50, 2, 5), generator.normal(53, 2, 5)
+    few = verdict.of_draws(a, b)
+    exact = stats.ttest_rel(b, a).confidence_interval(0.95)
+    assert (few.points - few.half, few.points + few.half) == pytest.approx((exact.low, exact.high))
+
+
+def test_the_verdict_wants_certainty() -> None:
+    right = np.arange(1000) % 2 == 0
+    slightly, clearly = right.copy(), right.copy()
+    slightly[1:4:2], clearly[1:100:2] = True, True
+    sides = [verdict.Labelled(rows) for rows in (right, slightly, clearly)]
+    assert verdict.by_labels(sides[0], sides[2])[0]
+    better, said = verdict.by_labels(sides[0], sides[1])
+    assert not better
+    assert "the start is kept" in said
+    assert verdict.by_labels(sides[2], sides[0])[0] is False
+
+
+def test_nearest_means_are_those_of_a_loop() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(60, 5, generator=generator)
+    labels = torch.arange(60) % 3
+    drawn = np.array([0, 1, 2, 3, 4, 5])
+    centre = features[:6].mean(0)
+    x = [(f - centre) / (f - centre).norm() for f in features]
+    means = [torch.stack([x[i] for i in range(6) if labels[i] == c]).mean(0) for c in range(3)]
+    means = [m / m.norm() for m in means]
+    right = [max(range(3), key=lambda c, i=i: float(x[i] @ means[c])) == int(labels[i]) for i in range(6, 60)]  # type: ignore[misc]
+    assert verdict._nearest_mean(features, labels, drawn) == pytest.approx(100 * np.mean(right))
+
+
+def test_label_free_measures_are_those_of_loops() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(50, 6, generator=generator).double()
+    a, b = (x + 0.3 * torch.randn(50, 6, generator=generator) for _ in range(2))
+    found = label_free(x, a, b)
+    x, a, b = ((f.float() - x.float().mean(0)) for f in (x, a, b))
+    x, a, b = (f / f.norm(dim=1, keepdim=True) for f in (x, a, b))
+    shares = torch.linalg.svdvals(x) / torch.linalg.svdvals(x).sum()
+    assert found["rank"] == pytest.approx(float(np.exp(stats.entropy(shares.numpy()))), rel=1e-4)
+    assert found["alignment"] == pytest.approx(
+        -float(np.mean([(p - q).norm() ** 2 for p, q in zip(a, b, strict=True)])), rel=1e-4
+    )
+    pairs = [np.exp(-2 * float((x[i] - x[j]).norm()) ** 2) for i in range(50) for j in range(50) if i != j]
+    assert found["uniformity"] == pytest.approx(-np.log(np.mean(pairs)), rel=1e-4)
+
+    def near(view: torch.Tensor, i: int) -> set[int]:
+        others = [j for j in range(50) if j != i]
+        return set(sorted(others, key=lambda j: -float(view[i] @ x[j]))[:10])
+
+    assert found["neighbours"] == pytest.approx(100 * np.mean([len(near(a, i) & near(b, i)) / 10 for i in range(50)]))
+    assert label_free(x, x, x)["alignment"] == pytest.approx(0, abs=1e-6)
+    assert label_free(x, x, x)["neighbours"] == 100
+
+
+def test_what_is_seen_of_images(photos: Path) -> None:
+    seen = look(open_source(f"folder:{photos}/train"))
+    assert (seen.count, seen.size, seen.classes, seen.grey) == (200, 8, 0, 1.0)
+    assert look(open_source(f"folder:{photos}/test")).classes == 10
+
+
+def test_times() -> None:
+    assert [plan.seconds_of(text) for text in ("90s", "30m", "1.5h", "1d")] == [90, 1800, 5400, 86400]
+    for text in ("30", "m", "0m", "-1m", "1w", "1e9m", ""):
+        with pytest.raises(UserError, match="not a length of time"):
+            plan.seconds_of(text)
+
+
+def test_the_library_takes_the_same(weights: Path, photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="too few"):
+        adapt(Request(str(weights), f"folder:{photos}/test/0"), tmp_path / "run")
