@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ import torch
 
 from hexa import experiment as experiments
 from hexa.adapt import verdict
-from hexa.adapt.looking import look
-from hexa.adapt.plan import Plan, first_draft, plan
+from hexa.adapt.looking import Seen, look
+from hexa.adapt.plan import SCORES, Plan, first_draft, plan
 from hexa.config import UserError
 from hexa.core import Method
 from hexa.data import Source, open_source
@@ -38,8 +39,8 @@ WINNER = "winner.safetensors"
 _MOST, _LEAST, _SHARE = 2000, 200, 0.02
 #: Images kept for the scores, and the largest share of all.
 _HELD, _HELD_SHARE = 500, 0.2
-#: Seconds for the report and what else comes at the end.
-_END = 5.0
+#: Seconds to import torch before and to write the report after all that is measured.
+_END = 8.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ def adapt(request: Request, out: Path, *, only_plan: bool = False, console: Cons
     console = console or Console(stderr=True)
     say: Callable[[str], None] = lambda line: console.print(line, markup=False, soft_wrap=True)  # noqa: E731
     kept = _kept(out, request)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("hexa adapt runs in one process; on several use hexa pretrain adapt --start BACKBONE")
     if kept is None:
         begin = time.perf_counter()
         prepared = _Prepared.of(request)
@@ -104,7 +107,9 @@ class _Prepared:
     request: Request
     draft: Experiment
     source: Source
-    seen: Any
+    seen: Seen
+    scored: bool
+    """Whether there are labels to score by."""
 
     @classmethod
     def of(cls, request: Request) -> _Prepared:
@@ -121,7 +126,7 @@ class _Prepared:
             changes |= {"monitor.data": request.labelled}
             verdict.labelled_images(_labelled(request.labelled), _MOST, [])  # says now what is wrong with it
         changes = {name: value for name, value in changes.items() if name not in request.fields}
-        return cls(request, override(draft, changes), source, seen)
+        return cls(request, override(draft, changes), source, seen, scored is not None)
 
     def plan(self, begin: float) -> tuple[Plan, dict[str, Any]]:
         """The plan, and what is to be kept. The start is scored once to know what a score takes."""
@@ -129,8 +134,9 @@ class _Prepared:
         before = time.perf_counter()
         _scored(starts.read(self.request.backbone), self.draft)
         score = time.perf_counter() - before
-        comparing = _SHARE * self.request.seconds * 3 + 2 * score
-        spent = before - begin + 5 * score + comparing + _END + 0.03 * self.request.seconds
+        scores = 1 + SCORES + 2  # here, on the way, and both sides at the end, where labelled images are seen thrice
+        labelled = 3 * _SHARE * self.request.seconds if self.scored else 0.0
+        spent = before - begin + scores * score + labelled + _END
         planned = plan(self.draft, images, self.seen, self.request.seconds, spent, self.request.fields)
         record = {
             "request": self.request.record,

@@ -75,11 +75,11 @@ def plan(draft: Experiment, source: Source, seen: Seen, given: float, spent: flo
     spent: seconds that all else will take, scoring included. fields: those that the user set, which stay. Raises
     UserError if not even one pass fits.
     """
-    left, native = given - spent, draft.views.size
+    native, timing = draft.views.size, min(_MOST, max(_LEAST, _TIMING * given))
+    left = given - spent - 2 * timing
     smaller = [] if "views.size" in fields else [size for size in _SIZES if size < native]
     # small images enlarged more than twice would only take longer
     sizes = [size for size in [*smaller, native] if size <= max(_SIZES[0], 2 * seen.size)] or [native]
-    timing = min(_MOST, max(_LEAST, _TIMING * given))
     chosen = _at_size(draft, sizes[0], fields)
     step, memory = cost_of_a_step(chosen, source, timing)
     room = _ROOM * _memory(Machine.of(draft).device)
@@ -109,7 +109,7 @@ def plan(draft: Experiment, source: Source, seen: Seen, given: float, spent: flo
         )
     epochs = math.ceil(steps / per_epoch)
     changes: dict[str, Any] = {"epochs": epochs, "max_steps": steps, "training.max_seconds": 1.1 * steps * step}
-    changes |= {"monitor.knn_every": max(1, epochs // SCORES)}
+    changes |= {"monitor.knn_every": math.ceil(epochs / SCORES)}
     experiment = override(chosen, {name: value for name, value in changes.items() if name not in fields})
     return Plan(experiment, steps * step, _lines(experiment, seen, given, steps / per_epoch, native))
 

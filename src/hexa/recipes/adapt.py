@@ -35,7 +35,7 @@ def adapt() -> Experiment:
         views=ViewsConfig(),
         method=SimCLRConfig(temperature=0.2),
         objective=ObjectiveConfig(reduction="mean"),
-        optimizer=OptimizerConfig(learning_rate=0.02, weight_decay=1e-4),
+        optimizer=OptimizerConfig(learning_rate=0.005, weight_decay=1e-4),
         schedule=ScheduleConfig(kind="cosine", per="step"),
         monitor=MonitorConfig(k=15, label_free=True),
     )
