@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import spearmanr
+
 from hexa import recipes
 from hexa.config import choices
 from hexa.core import HardExampleConfig, MethodConfig
@@ -34,6 +36,7 @@ EVERY = "2026-11-21-every-method-cifar10-small.json"
 PROTOCOLS = "2026-11-22-protocols.json"
 DETECTION = "2026-11-21-detect-voc07-subset.json"
 TORTURE = "2026-11-22-torture.json"
+FROM_WEIGHTS = "2026-11-22-from-weights.json"
 COSTS = {
     "MoCo-v2, ResNet-18": "2026-11-21-schemes-cifar10-resnet18.json",
     "MoCo-v2, narrow": "2026-11-21-schemes-cifar10-small.json",
@@ -271,6 +274,50 @@ def costs() -> str:
     return table(rows, "terms", *found)
 
 
+#: Arms and data sets of benchmarks/from_weights.py, and the metrics that are shown.
+FURTHER = {
+    "start": "the start as it is",
+    "re-estimated": "its statistics re-estimated, nothing trained",
+    "plain": "SimCLR",
+    "adversarial": "+ adversarial",
+    "cutmix": "+ cut-mixed",
+    "both": "+ adversarial + cut-mixed",
+    "random weights": "SimCLR from random weights",
+}
+SETS = {
+    "omniglot": ("Omniglot, 64 px: k-NN / probe", ("knn", "probe")),
+    "cifar10": ("CIFAR-10, 2,000 images, 64 px: k-NN / probe", ("knn", "probe")),
+    "voc": ("VOC07 subset, 96 px: SVM mAP", ("svm mAP",)),
+}
+MEASURES = ("neighbours", "clusters", "alignment", "uniformity", "rank")
+
+
+def from_weights() -> str:
+    rows = result(FROM_WEIGHTS)["rows"]
+
+    def cell(name: str, arm: str) -> str:
+        found = [row["metrics"] for row in rows if (row["data"], row["arm"]) == (name, arm)]
+        shown = " / ".join(mean_std([metrics[key] for metrics in found]) for key in SETS[name][1]) if found else "–"
+        return f"{shown} ({len(found)})" if found else shown
+
+    body = [[label, *(cell(name, arm) for name in SETS)] for arm, label in FURTHER.items()]
+    return table(body, "arm (runs)", *(title for title, _ in SETS.values()))
+
+
+def label_free() -> str:
+    """Rank correlations of each measure with k-NN over all states of a data set."""
+    rows = [row for row in result(FROM_WEIGHTS)["rows"] if row.get("states") and row["arm"] != "random weights"]
+    body = []
+    for name in ("omniglot", "cifar10"):
+        states = [state for row in rows if row["data"] == name for state in row["states"]]
+        runs = sum(row["data"] == name for row in rows)
+        if len(states) > 2:
+            found = [spearmanr([s[m] for s in states], [s["knn"] for s in states]).statistic for m in MEASURES]
+            title = SETS[name][0].partition(",")[0]
+            body.append([f"{title}: {len(states)} states of {runs} runs", *(f"{value:+.2f}" for value in found)])
+    return table(body, "rank correlation with k-NN", *MEASURES)
+
+
 def survived() -> str:
     """What tests/torture counted: hostile inputs and faults by group."""
     found = result(TORTURE)
@@ -304,6 +351,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "recipe-list": recipe_list,
     "matrix": matrix,
     "moco": lambda: arms(MOCO, "MoCo-v2"),
+    "from-weights": from_weights,
+    "label-free": label_free,
     "moco-in-short": lambda: arms_in_short(MOCO, "MoCo-v2"),
     "dcluster": lambda: arms(DCLUSTER, "DeepCluster-v2"),
     "ablation-moco": lambda: ablation(ABLATIONS["moco"]),

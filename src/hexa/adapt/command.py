@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +18,7 @@ import torch
 from hexa import experiment as experiments
 from hexa.adapt import verdict
 from hexa.adapt.looking import Seen, look
-from hexa.adapt.plan import SCORES, Plan, first_draft, plan
+from hexa.adapt.plan import Plan, first_draft, plan
 from hexa.config import UserError
 from hexa.core import Method
 from hexa.data import Source, open_source
@@ -114,8 +116,8 @@ class _Prepared:
     @classmethod
     def of(cls, request: Request) -> _Prepared:
         given = request.fields.get("training.max_image_pixels")
-        most = None if given is None else int(given)
-        source = open_source(request.data, None if "#" in request.data else "train", most)
+        most, channels = None if given is None else int(given), int(request.fields.get("network.channels", 3))
+        source = open_source(request.data, None if "#" in request.data else "train", most, channels)
         seen = look(source)
         draft = first_draft(request.backbone, request.data, seen, request.domain, request.fields)
         scored = request.labelled or (request.data if seen.classes > 1 else None)
@@ -124,20 +126,18 @@ class _Prepared:
             changes |= {"monitor.keep_best": "knn"}
         if request.labelled is not None:
             changes |= {"monitor.data": request.labelled}
-            verdict.labelled_images(_labelled(request.labelled), _MOST, [])  # says now what is wrong with it
+            verdict.labelled_images(_opened(draft, request.labelled), _MOST, [])  # says now what is wrong with it
         changes = {name: value for name, value in changes.items() if name not in request.fields}
         return cls(request, override(draft, changes), source, seen, scored is not None)
 
     def plan(self, begin: float) -> tuple[Plan, dict[str, Any]]:
         """The plan, and what is to be kept. The start is scored once to know what a score takes."""
         images, _ = without_holdout(self.draft, self.source)
-        before = time.perf_counter()
-        _scored(starts.read(self.request.backbone), self.draft)
-        score = time.perf_counter() - before
-        scores = 1 + SCORES + 2  # here, on the way, and both sides at the end, where labelled images are seen thrice
-        labelled = 3 * _SHARE * self.request.seconds if self.scored else 0.0
-        spent = before - begin + scores * score + labelled + _END
-        planned = plan(self.draft, images, self.seen, self.request.seconds, spent, self.request.fields)
+        labelled = 3 * _SHARE * self.request.seconds if self.scored else 0.0  # both sides, twice if of two sizes
+        spent = time.perf_counter() - begin + labelled + _END
+        start = starts.read(self.draft.start.weights or "")
+        score = partial(_scored, start)
+        planned = plan(self.draft, images, self.seen, self.request.seconds, spent, score, self.request.fields)
         record = {
             "request": self.request.record,
             "plan": list(planned.lines),
@@ -151,13 +151,14 @@ def _compared(experiment: Experiment, out: Path, kept: dict[str, Any], say: Call
     start, result = starts.read(experiment.start.weights or ""), load_backbone(out / BACKBONE)
     sides = {name: _scored(backbone, experiment) for name, backbone in (("start", start), ("result", result))}
     notes: list[str] = []
-    labels = _by_labels(experiment, start, result, kept["request"]["seconds"], notes)
+    best = _by_labels(experiment, start, result, kept["request"]["seconds"], notes)
+    labels = None if best is None else (best[0].labels, best[1].labels)
     if labels is not None:
         better, said = verdict.by_labels(*labels)
     else:
         better, said = verdict.without_labels(sides["start"], sides["result"])
     rows = verdict.table(sides["start"], sides["result"], labels)
-    winner = result if better else start
+    winner = (start, result)[better] if best is None else best[better].backbone
     checked = export(winner, "timm", out / WINNER)
     kept = {
         **{name: value for name, value in kept.items() if name != "experiment"},
@@ -179,31 +180,48 @@ def _compared(experiment: Experiment, out: Path, kept: dict[str, Any], say: Call
 
 def _by_labels(
     experiment: Experiment, start: Backbone, result: Backbone, seconds: float, notes: list[str]
-) -> tuple[verdict.Labelled, verdict.Labelled] | None:
+) -> tuple[_Side, _Side] | None:
     """Both sides on labelled images that had no part in choosing the state; None where there are none.
 
-    The start is measured at the size it was trained at and at that of the result, and stands with the better.
+    Both are measured at the size that the start was trained at and at that of the run, and stand with the better.
     """
-    source = open_source(experiment.monitor.data or experiment.data)
-    if source.classes is None:
+    if _opened(experiment, experiment.monitor.data or experiment.data).classes is None:
         return None
     machine = Machine.of(experiment)
+    sizes = sorted({start.image_size, result.image_size})
     voting, _ = _monitor(start, experiment).parts()
-    rate = _images_per_second(start, voting, machine.device)
-    most = int(min(_MOST, max(_LEAST, _SHARE * seconds * rate)))
-    images = verdict.labelled_images(voting, most, notes)
-    found = [verdict.measured(start, images, machine.device, experiment.seed)]
-    if start.image_size != result.image_size:
-        small = start.prepared(size=result.image_size)
-        found.append(verdict.measured(small, images, machine.device, experiment.seed))
-    best = max(found, key=lambda side: side.knn)
-    if len(found) > 1:
-        size = start.image_size if best is found[0] else result.image_size
-        notes.append(f"the start does best at {size} px, of {start.image_size} and {result.image_size}")
-    return best, verdict.measured(result, images, machine.device, experiment.seed)
+    rate = _images_per_second(start.prepared(size=sizes[-1]), machine.device)
+    images = verdict.labelled_images(voting, int(min(_MOST, max(_LEAST, _SHARE * seconds * rate))), notes)
+
+    def side(backbone: Backbone) -> _Side:
+        found = [
+            _Side(fed, verdict.measured(fed, images, machine.device, experiment.seed)) for fed in _at(backbone, sizes)
+        ]
+        return max(found, key=lambda one: one.labels.knn)
+
+    sides = side(start), side(result)
+    if len(sizes) > 1:
+        best = " and ".join(f"{one.backbone.image_size} px" for one in sides)
+        notes.append(f"measured at {' and '.join(map(str, sizes))} px: start and result do best at {best}")
+    return sides
 
 
-def _images_per_second(backbone: Backbone, source: Source, device: torch.device) -> float:
+@dataclass(frozen=True)
+class _Side:
+    """Start or result, fed with images of the size that suits it best."""
+
+    backbone: Backbone
+    labels: verdict.Labelled
+
+
+def _at(backbone: Backbone, sizes: list[int]) -> Iterator[Backbone]:
+    """The backbone fed with images of each of these sizes; of those that it takes."""
+    for size in sizes:
+        with contextlib.suppress(UserError):  # a ViT of one size
+            yield backbone if size == backbone.image_size else backbone.prepared(size=size)
+
+
+def _images_per_second(backbone: Backbone, device: torch.device) -> float:
     size = backbone.image_size
     pixels = torch.rand(16, backbone.network_config.channels, size, size, device=device)
     backbone.to(device)
@@ -222,18 +240,16 @@ def _scored(backbone: Backbone, experiment: Experiment) -> dict[str, float]:
 def _monitor(backbone: Backbone, experiment: Experiment) -> KnnMonitor:
     machine = Machine.of(experiment)
     network = backbone.network.to(machine.device)
-    split = None if "#" in experiment.data else "train"
-    images, held = without_holdout(
-        experiment, open_source(experiment.data, split, experiment.training.max_image_pixels)
-    )
+    images, held = without_holdout(experiment, _opened(experiment, experiment.data))
     method = cast(Method, SimpleNamespace(backbone=network, eval=network.eval))
     made = KnnMonitor.of(experiment, images, method, machine, held)
     assert made is not None, "an adaptation measures without labels at least"
     return made
 
 
-def _labelled(name: str) -> Source:
-    return open_source(name, None if "#" in name else "train")
+def _opened(experiment: Experiment, name: str) -> Source:
+    split = None if "#" in name else "train"
+    return open_source(name, split, experiment.training.max_image_pixels, experiment.network.channels)
 
 
 def _write(out: Path, kept: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +33,8 @@ from hexa.training.memory import peak_bytes
 _SIZES, _PASSES = (64, 96, 128, 160, 192, 224), 6
 #: The share of the memory that a step may take, and how far batches are halved for it.
 _ROOM, _LEAST_BATCH = 0.4, 16
-#: Scores on the way, the last one included.
-SCORES = 4
+#: Scores on the way, the last one included; and with one for the plan and those of both sides at the end.
+SCORES, _SCORED = 4, 7
 #: A step is timed for this share of the time given, within bounds in seconds, and twice at least.
 _TIMING, _LEAST, _MOST = 0.02, 3.0, 15.0
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -69,46 +69,64 @@ def first_draft(backbone: str, data: str, seen: Seen, domain: str | None, fields
     return begin_from_weights(draft, {**fields, "start.weights": backbone})
 
 
-def plan(draft: Experiment, source: Source, seen: Seen, given: float, spent: float, fields: Mapping[str, Any]) -> Plan:
+def plan(
+    draft: Experiment,
+    source: Source,
+    seen: Seen,
+    given: float,
+    spent: float,
+    score: Callable[[Experiment], object],
+    fields: Mapping[str, Any],
+) -> Plan:
     """The largest size with which some passes over the images fit into what is left of the `given` seconds.
 
-    spent: seconds that all else will take, scoring included. fields: those that the user set, which stay. Raises
-    UserError if not even one pass fits.
+    spent: seconds that all else takes but scores. score: what scores a state does, of which one is timed here. fields:
+    those that the user set, which stay. Raises UserError if not even one pass fits.
     """
     native, timing = draft.views.size, min(_MOST, max(_LEAST, _TIMING * given))
-    left = given - spent - 2 * timing
     smaller = [] if "views.size" in fields else [size for size in _SIZES if size < native]
     # small images enlarged more than twice would only take longer
     sizes = [size for size in [*smaller, native] if size <= max(_SIZES[0], 2 * seen.size)] or [native]
     chosen = _at_size(draft, sizes[0], fields)
     step, memory = cost_of_a_step(chosen, source, timing)
+    begin = time.perf_counter()
+    score(chosen)
+    scores = _SCORED * (time.perf_counter() - begin)
     room = _ROOM * _memory(Machine.of(draft).device)
     while memory > room and "batch_size" not in fields and chosen.batch_size > _LEAST_BATCH:
         draft = override(draft, {"batch_size": chosen.batch_size // 2})
         chosen = _at_size(draft, sizes[0], fields)
         step, memory = cost_of_a_step(chosen, source, timing)
 
+    def left(size: int) -> float:
+        """Seconds to train in; time, and memory, go with the area of views."""
+        return given - spent - 2 * timing - scores * (size / sizes[0]) ** 2
+
     def fits(size: int) -> bool:
-        """Whether views of this size leave passes enough and room, time and memory going with their area."""
+        """Whether views of this size leave passes enough and room."""
         share = (size / sizes[0]) ** 2
-        return memory * share <= room and left / (step * share) * chosen.batch_size >= _PASSES * len(source)
+        return memory * share <= room and left(size) / (step * share) * chosen.batch_size >= _PASSES * len(source)
 
     wanted = max(filter(fits, sizes), default=sizes[0])
     if wanted != sizes[0]:
         chosen = _at_size(draft, wanted, fields)
         step, _ = cost_of_a_step(chosen, source, timing)
     per_epoch = len(source) // chosen.batch_size
-    steps = int(left / step)
+    steps = int(left(wanted) / step)
     if "epochs" in fields:
         steps = chosen.epochs * per_epoch
     if steps < per_epoch:
-        needed = spent + per_epoch * step
+        needed = given - left(wanted) + per_epoch * step
         raise UserError(
             f"--time: one pass over {len(source):,} images takes about {format_duration(needed)} here at "
-            f"{chosen.views.size} px; give --time {math.ceil(needed / 60)}m or more, or fewer images"
+            f"{chosen.views.size} px; give --time {math.ceil(1.2 * needed / 60)}m or more, or fewer images"
         )
     epochs = math.ceil(steps / per_epoch)
-    changes: dict[str, Any] = {"epochs": epochs, "max_steps": steps, "training.max_seconds": 1.1 * steps * step}
+    changes: dict[str, Any] = {
+        "epochs": epochs,
+        "max_steps": steps,
+        "training.max_seconds": (steps - per_epoch / 2) * step,
+    }
     changes |= {"monitor.knn_every": math.ceil(epochs / SCORES)}
     experiment = override(chosen, {name: value for name, value in changes.items() if name not in fields})
     return Plan(experiment, steps * step, _lines(experiment, seen, given, steps / per_epoch, native))
