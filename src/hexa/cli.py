@@ -87,7 +87,11 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     )
     sub.add_argument("--data", metavar="SOURCE", help=SOURCES)
     sub.add_argument("--out", metavar="RUN", help="the run folder; runs/RECIPE if not given")
-    sub.add_argument("--start", metavar="BACKBONE", help="weights to begin from: a run · a file of weights · timm:NAME")
+    sub.add_argument(
+        "--start",
+        metavar="BACKBONE",
+        help="weights to begin from: a run · a file of weights · timm:NAME · python:MODULE:CALLABLE",
+    )
     sub.add_argument("--epochs", metavar="N", help="passes over the data")
     sub.add_argument("--domain", metavar="NAME", help=DOMAINS)
     sub.add_argument("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N; short for --training.device")

@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from hexa.config import ConfigError
+from hexa.data.named import cache_folder
 from hexa.experiment import Experiment, override
 from hexa.nn import start
-from hexa.nn.pretrained import Backbone
+from hexa.nn.pretrained import Backbone, save_backbone
 
 
 def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> Experiment:
     """The experiment with the network, normalisation and image size of `start.weights`, and their digest noted.
 
-    given: dotted paths of fields that the user set, which win over what the weights say. Crops of other sizes
-    (multi-crop) keep their proportion to the first ones. An experiment without a start, or whose digest is noted
+    given: dotted paths of fields that the user set, which win over what the weights say. Code is run only if
+    `start.weights` is among them and names it; the weights that it gives go into a file in the cache. Crops of other
+    sizes (multi-crop) keep their proportion to the first ones. An experiment without a start, or whose digest is noted
     already, is returned as it is. Raises UserError for weights that cannot be read or are of another network.
     """
     config = experiment.start
     if config.weights is None or config.sha256 is not None:
         return experiment
+    if config.weights.startswith("python:") and "start.weights" in given:
+        made = start.made_by_code(config.weights)
+        file = cache_folder() / "starts" / f"{made.content_hash()}.safetensors"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return begin_from_weights(override(experiment, {"start.weights": str(save_backbone(made, file))}), given)
     backbone = start.read(config.weights)
     network = backbone.network_config.model_dump(mode="json") | {"mean": backbone.mean, "std": backbone.std}
     for path in given:

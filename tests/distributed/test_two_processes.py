@@ -58,6 +58,7 @@ def cases() -> dict[str, Case]:
         found += [Case(name, fields, scheme) for scheme in SCHEMES.values() for fields in groups]
         every = SCHEMES["all"] if Case(name, {}, SCHEMES["all"]).fits else UNMIXED
         found += [Case(name, fields, every) for fields in METHODS.get(name, [])]
+        found.append(Case(name, groups[0], SCHEMES["adversarial"], distilled=True))
     return {str(case): case for case in found if case.fits}
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from hexa.config import choices
-from hexa.core import Batch, HardExampleConfig, Method, MethodConfig, Objective, ObjectiveConfig, Setting
+from hexa.core import Batch, HardExampleConfig, Method, MethodConfig, Objective, ObjectiveConfig, Origin, Setting
 from hexa.nn.backbones import NetworkConfig, build
+from hexa.nn.start import learning
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
@@ -116,12 +117,17 @@ METHODS: dict[str, list[dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One method with some hard examples. kept: the backbone's batch-norm statistics are those it begins with."""
+    """One method with some hard examples.
+
+    kept: the backbone's batch-norm statistics are those it begins with. distilled: its features are held to those of
+    another backbone, near the one it begins with.
+    """
 
     method: str
     fields: dict[str, Any] = field(default_factory=dict)
     hard_examples: dict[str, dict[str, Any]] = field(default_factory=dict)
     kept: bool = False
+    distilled: bool = False
 
     def __str__(self) -> str:
         fields = ",".join(f"{k}={v}" for k, v in self.fields.items())
@@ -129,7 +135,7 @@ class Case:
             name + "".join(f",{k}={v}" for k, v in entry.items() if k != "kind")
             for name, entry in self.hard_examples.items()
         )
-        return f"{self.method}({fields})-{hard or 'plain'}{'-kept' if self.kept else ''}"
+        return f"{self.method}({fields})-{hard or 'plain'}{'-kept' * self.kept}{'-distilled' * self.distilled}"
 
     def build(self, dtype: torch.dtype = torch.float64, network: nn.Module | None = None, **fields: Any) -> Method:
         """The method in fp64 with seeded weights; `fields` override the case's."""
@@ -170,7 +176,13 @@ class Case:
 
     def objective(self, method: Method, config: ObjectiveConfig | None = None, **options: Any) -> Objective:
         hard = {name: entry.build() for name, entry in self.hard().items()}
-        return Objective(method, hard, config, **options)
+        return Objective(method, hard, config, origin=self.origin(method) if self.distilled else None, **options)
+
+    def origin(self, method: Method) -> Origin:
+        made = Origin(learning(method), distillation=0.5)
+        for p in made.network.parameters():  # alike, whatever further batch-norms there are
+            p.add_(0.1 * torch.arange(p.numel(), dtype=p.dtype).sin().view_as(p))
+        return made
 
 
 def all_cases() -> list[Case]:
@@ -185,7 +197,8 @@ def all_cases() -> list[Case]:
             cases.append(Case(method, fields))
             both = Case(method, fields, {"adversarial": {}, "cutmix": {}})
             cases.append(both if both.fits else Case(method, fields, {"adversarial": {}}))
-        cases.append(replace(cases[-1], fields={}, kept=True))
+        held = ({"kept": True}, {"distilled": True}, {"kept": True, "distilled": True})
+        cases += [replace(cases[-1], fields={}, **how) for how in held]
         for kind in kinds:
             cases += [Case(method, {}, {kind: variant}) for variant in VARIANTS.get(kind, [{}])]
         mixed = {"kind": "cutmix", "source": "adversarial"}

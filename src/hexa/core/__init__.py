@@ -4,9 +4,12 @@ from hexa.core.batch import MAIN, Batch, Branch, PseudoLabels
 from hexa.core.example import Example, Mixture, Score
 from hexa.core.hard_example import HardExample, HardExampleConfig
 from hexa.core.method import Method, MethodConfig, Passes, Setting
-from hexa.core.objective import STD, Objective, ObjectiveConfig, Part, Term
+from hexa.core.objective import DISTILLATION, STD, Objective, ObjectiveConfig
+from hexa.core.origin import Origin
+from hexa.core.term import Part, Term
 
 __all__ = [
+    "DISTILLATION",
     "MAIN",
     "STD",
     "Batch",
@@ -19,6 +22,7 @@ __all__ = [
     "Mixture",
     "Objective",
     "ObjectiveConfig",
+    "Origin",
     "Part",
     "Passes",
     "PseudoLabels",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import pydantic
@@ -13,11 +13,13 @@ from torch import Tensor
 
 from hexa.config import Config, ConfigError
 from hexa.core.batch import MAIN, Batch, Branch, PseudoLabels
-from hexa.core.example import Example, Score, sum_weighted
+from hexa.core.example import Example, Score
 from hexa.core.hard_example import HardExample, check_made
 from hexa.core.method import Method
+from hexa.core.origin import Origin
+from hexa.core.term import Part, Term
 
-STD = "std"
+STD, DISTILLATION = "std", "distillation"
 
 
 class ObjectiveConfig(Config):
@@ -31,43 +33,6 @@ class ObjectiveConfig(Config):
     """The terms take disjoint parts of the batch; those of one batch-norm branch go through the network together."""
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """One term as the logs see it: everything detached, nothing computed unless asked for."""
-
-    loss: Tensor  # 0-d, unweighted mean
-    embedding: Tensor  # [V, b, D]
-    example: Example
-    method: Method
-
-    @torch.no_grad()
-    def accuracy(self) -> Tensor:
-        """The share of anchors whose pseudo-label is the most likely, counted by mixture weight; 0-d.
-
-        Ask before `commit`, which moves what the embedding is compared with.
-        """
-        mixture = self.example.mixture
-        hits = [(self.method.correct(self.embedding, labels).float(), weight) for labels, weight in mixture]
-        return sum_weighted(hits).mean()
-
-    @property
-    def facts(self) -> dict[str, Tensor]:
-        """What the maker of the example noted (|δ|, λ …), as 0-d tensors."""
-        return self.example.facts
-
-
-@dataclass(frozen=True, eq=False)
-class Term:
-    """A weighted loss to back-propagate, and the parts it is the sum of (several where passes were merged)."""
-
-    loss: Tensor
-    parts: dict[str, Part]
-
-    @property
-    def name(self) -> str:
-        return "+".join(self.parts)
-
-
 class Objective:
     """A method with its hard examples.
 
@@ -77,6 +42,9 @@ class Objective:
 
     The clean backward yields ∂L_std/∂x on the way, which is all that a one-step attack through the same pass needs: it
     costs no pass of its own. `share_gradients=False` is the naive step, for comparison.
+
+    origin: what the backbone is held to. Its distillation is in the clean term. An attack is against the method's
+    own loss, whose gradient the backward of that term then does not yield: it costs a pass of its own.
     Raises ConfigError for shares of the batch that do not fit.
     """
 
@@ -88,8 +56,10 @@ class Objective:
         *,
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
         share_gradients: bool = True,
+        origin: Origin | None = None,
     ) -> None:
-        self.method = method
+        self.method, self.origin = method, origin
+        self._distills = origin is not None and origin.distillation > 0
         self.hard_examples = dict(hard_examples or {})
         self.config = config or ObjectiveConfig()
         self.clean_score = Score(method, autocast, clean=True)
@@ -141,7 +111,9 @@ class Objective:
         anchors = tuple(crop[rows[STD]] for crop in whole)
         if self._wants_gradient(STD, MAIN):
             anchors = tuple(crop.detach().requires_grad_() for crop in anchors)
-        embedding = self.score.embed(anchors, MAIN)
+        watched: AbstractContextManager[list[Tensor]] = self.origin.compared() if self.origin else nullcontext([])
+        with watched as distances:
+            embedding = self.score.embed(anchors, MAIN)
         detached = embedding.detach()
         with self.score.autocast():
             labels = method.pseudo_labels(batch, detached if len(batch) == len(anchors[0]) else None)
@@ -149,8 +121,8 @@ class Objective:
         everything = self._clean_example(whole, labels)
         clean = replace(everything.select(rows[STD]), crops=anchors)
         loss = clean.score.of(embedding, clean.mixture).mean()
-        yield self._term(STD, weights[STD] * loss, loss, embedding, clean)
-        del embedding, loss
+        yield self._distilled(self._term(STD, weights[STD] * loss, loss, embedding, clean), distances)
+        del embedding, loss, distances
 
         made = {STD: _with_gradient(clean)}
         for name in self.order:
@@ -214,7 +186,8 @@ class Objective:
 
     def _wants_gradient(self, name: str, branch: Branch) -> bool:
         """Whether a hard example that is trained on can use the input gradient of the pass that trains on `name`."""
-        takers = (self.hard_examples[other] for other in self._needed() if self.share_gradients)
+        shares = self.share_gradients and not (name == STD and self._distills)
+        takers = (self.hard_examples[other] for other in self._needed() if shares)
         wanted = [taker.gradient_of_source for taker in takers if taker.config.source == name]
         return any(b is not None and (b.name, b.training) == (branch.name, branch.training) for b in wanted)
 
@@ -240,6 +213,9 @@ class Objective:
             listed = " + ".join(f"{name} {share:g}" for name, share in shares.items())
             message = f"split terms take disjoint parts of the batch, but their fractions ({listed}) exceed 1"
             raise ConfigError([("objective.split", message)])
+        if self.config.split and self._distills:
+            message = "start.distillation compares the features of a pass of clean images alone; leave one of them out"
+            raise ConfigError([("objective.split", message)])
         if self.method.labels_from_embedding and (self.config.split or self.config.clean_fraction < 1):
             message = "this method makes its pseudo-labels of the clean embedding of all images; use 1, without split"
             raise ConfigError([("objective.split" if self.config.split else "objective.clean_fraction", message)])
@@ -259,6 +235,12 @@ class Objective:
 
     def _term(self, name: str, weighted: Tensor, loss: Tensor, embedding: Tensor, example: Example) -> Term:
         return Term(weighted, {name: self._part(loss, embedding, example)})
+
+    def _distilled(self, term: Term, distances: list[Tensor]) -> Term:
+        if self.origin is None or not distances:
+            return term
+        distance = torch.cat(distances).mean()
+        return Term(term.loss + self.origin.distillation * distance, term.parts, {DISTILLATION: distance.detach()})
 
     def _part(self, loss: Tensor, embedding: Tensor, example: Example) -> Part:
         return Part(loss.detach(), embedding.detach(), example, self.method)

@@ -76,11 +76,15 @@ def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
     prefix = next((p for p in PREFIXES if f"{p}conv1.weight" in state), None)
     if prefix is None:
         prefix = next(p for p in PREFIXES if any(key.startswith(p) for key in state))
-    kept = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-    kept = {key: value for key, value in kept.items() if not key.startswith(HEADS)}
+    every = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    kept = {key: value for key, value in every.items() if not key.startswith(HEADS)}
+    if not kept:
+        raise UserError(f"{where}: holds a head alone ({_listed(list(every))}); give the file with the whole network")
     stem = kept.get("conv1.weight")
     small = stem is not None and stem.shape[2:] == (3, 3)
     config = recognise(kept, where) if name is None else _named(name, small, where)
+    if name is not None:  # what is called a head in one network is a normalisation in another
+        kept |= {key: every[key] for key in backbones.outline(config).state_dict() if key in every}
     preparation = _SWAV if swav else _PUBLISHED.get(prefix)
     preparation = preparation or (assumed() if name is None else of_timm(name))
     if config.small_stem:  # nothing published is of images this small
@@ -166,18 +170,21 @@ def owner(path: str) -> str:
     return parts[-2] if len(parts) > 1 else "encoder"
 
 
-def filled(config: NetworkConfig, state: State, where: str, check: Callable[[State], None]) -> nn.Module:
+def filled(
+    config: NetworkConfig, state: State, where: str, check: Callable[[State], None], remedy: str = ""
+) -> nn.Module:
     """The network with a backbone's state; every key must match, and all that don't are listed in the UserError.
 
     What may differ: a further batch-norm set (`bn1.aux.weight` beside `bn1.weight`) is dropped, and the counter
     `num_batches_tracked`, which old files lack, stays 0. check: raises for tensors that can't be used.
+    remedy: what to do about tensors that don't match.
     """
     outline = nn.Flatten() if config.name == "pixels" else outlined(config, where)
     own = outline.state_dict()
     plain = {key: value for key, value in state.items() if not _is_further_branch(key, own)}
     misfit = _misfit(own, plain)
     if misfit:
-        raise UserError(f"{where}: not the state of this network: {misfit}")
+        raise UserError(f"{where}: not the state of this network: {misfit}{remedy and f'; {remedy}'}")
     check(plain)
     learnt = {name for name, _ in outline.named_parameters()}
     for key, value in plain.items():
@@ -223,6 +230,6 @@ def _is_further_branch(key: str, own: Mapping[str, Tensor]) -> bool:
     return f"{base}.running_mean" in own and f"{base}.{parts[-1]}" in own
 
 
-def _listed(keys: Sequence[str], most: int = 8) -> str:
+def _listed(keys: Sequence[str], most: int = 4) -> str:
     more = f" … ({len(keys)} in all)" if len(keys) > most else ""
     return ", ".join(keys[:most]) + more

@@ -281,7 +281,8 @@ def _of_state(weights: Weights, name: str | None = None) -> Backbone:
     if not weights.state:
         raise Unreadable(f"{weights.where}: holds no tensors")
     config, preparation, kept, prefix = foreign_state(weights.state, weights.where, name)
-    network = filled(config, kept, weights.where, weights.check)
+    remedy = f"name the timm network that it was saved from: {weights.where}#NETWORK"
+    network = filled(config, kept, weights.where, weights.check, remedy)
     return Backbone.of(network, preparation, config, {"encoder": prefix.rstrip(".") or "state dict"})
 
 

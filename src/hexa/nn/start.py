@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pydantic
 from timm.layers import resample_abs_pos_embed
@@ -16,7 +16,9 @@ from hexa.config import Config, UserError
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.encoder import Encoder
-from hexa.nn.layouts import filled
+from hexa.nn.external import external
+from hexa.nn.layouts import filled, foreign_state
+from hexa.nn.preparation import DECLARED, Given, of_timm
 from hexa.nn.pretrained import WEIGHTS, Backbone, load_backbone
 
 #: A vision transformer's positions, [1, prefix tokens + h·w, D].
@@ -27,14 +29,16 @@ class StartConfig(Config):
     """Weights that the backbone begins with, and how gently they are treated. The head begins with random ones."""
 
     weights: str | None = None
-    """A run folder, a file in any layout that `hexa evaluate` reads, or timm:NAME; none draws weights from the seed.
-    They bring their network, normalisation and image size, unless these are given too."""
+    """A run folder, a file in any layout that `hexa evaluate` reads, or timm:NAME; none draws weights from the seed. On
+    the command line also python:MODULE:CALLABLE, whose weights go into a file, which then stands here. They bring their
+    network, normalisation and image size, unless these are given too."""
     sha256: str | None = None
     """SHA-256 of the weights' file (of their tensors where they are not a file). It is noted when the run begins, and
     other weights under the same name are refused from then on."""
-    batch_norm: Literal["keep", "follow"] = "keep"
-    """keep: the backbone's batch-norms normalise by the statistics of the start, which stay as they are; follow: by
-    those of the batch, and their running statistics move to those of augmented views, as from random weights."""
+    batch_norm: Literal["keep", "re-estimate", "follow"] = "keep"
+    """keep: the backbone's batch-norms normalise by the statistics of the start, which stay as they are; re-estimate:
+    they are first estimated anew on images of the data, not augmented, then kept; follow: they normalise by those of
+    the batch, and their running statistics move to those of augmented views, as from random weights."""
     freeze_backbone: int = pydantic.Field(default=0, ge=0)
     """Epochs at the beginning in which the head learns alone."""
     trainable_stages: int | None = pydantic.Field(default=None, gt=0)
@@ -43,6 +47,13 @@ class StartConfig(Config):
     """The learning rate of the backbone as a share of the head's."""
     layer_decay: float = pydantic.Field(default=1.0, gt=0, le=1)
     """Each stage of the backbone learns at this share of the rate of the stage above it."""
+    l2_sp: float = pydantic.Field(default=0.0, ge=0)
+    """β of the pull β/2 · ‖θ − θ0‖² of the backbone's learning parameters towards the start (L2-SP). It takes the place
+    of weight decay there, as published; the head is decayed as ever."""
+    distillation: float = pydantic.Field(default=0.0, ge=0)
+    """γ of the term γ · (1 − cos(f(x), f0(x))) that holds the features of clean views to those of the start, frozen: a
+    mean over images and crops. It costs a forward pass of the start. No hard example attacks it, for which an attack
+    that takes its gradient from the clean pass needs a pass of its own."""
 
     @pydantic.model_validator(mode="after")
     def _only_with_weights(self) -> StartConfig:
@@ -50,6 +61,11 @@ class StartConfig(Config):
         if self.weights is None and given:
             raise ValueError(f"{given[0]} has no effect without start.weights; name the weights to begin from")
         return self
+
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether the backbone's batch-norms normalise by running statistics that stay as they are in training."""
+        return self.weights is not None and self.batch_norm != "follow"
 
 
 def digest(weights: str, backbone: Backbone) -> str:
@@ -67,10 +83,34 @@ def digest(weights: str, backbone: Backbone) -> str:
 
 def read(weights: str) -> Backbone:
     """The backbone to begin from. Raises UserError for what holds no weights of a network that can be built again."""
-    if weights.startswith(("pixels:", "python:")):  # before it is read: a config.yaml from elsewhere must not run code
-        remedy = "save its state_dict, and name the timm network that has these tensors: FILE#NETWORK"
-        raise UserError(f"start.weights: {weights} cannot be trained further; {remedy}")
+    if weights.startswith("python:"):  # before it is read: a config.yaml from elsewhere must not run code
+        raise UserError(f"start.weights: {weights} is code, which no file may name; give it as --start {weights}")
+    if weights.startswith("pixels:"):
+        raise UserError(f"start.weights: {weights} has no weights; give a run, a file of weights or timm:NAME")
     return load_backbone(weights)
+
+
+def made_by_code(spec: str) -> Backbone:
+    """The network that `python:MODULE:CALLABLE` gives, as one of timm's that can be built again without that code.
+
+    spec: as the user typed it, for the code runs. The network says which of timm's it is (`pretrained_cfg`), or is a
+    ResNet with torchvision's names, or the user adds #NETWORK. It must have the same tensors, but for a classifier.
+    Raises UserError.
+    """
+    call, _, name = spec.partition("#")
+    made = external(call)
+    network: Any = made.network
+    architecture = (getattr(network, "pretrained_cfg", None) or {}).get("architecture")
+    if architecture and not name:
+        network.reset_classifier(0)
+        config, preparation, state = NetworkConfig(name=architecture), of_timm(architecture), network.state_dict()
+    else:
+        config, preparation, state, _ = foreign_state(network.state_dict(), call, name or None)
+    own = made.preparation
+    declared = {key: value for key, value in own.values().items() if own.origins[key] == DECLARED}
+    preparation, _ = preparation.changed(cast(Given, declared))
+    plain = filled(config, state, spec, lambda tensors: None, f"it must be as timm builds {config.name} by its name")
+    return Backbone.of(plain.eval(), preparation, config, {"encoder": spec})
 
 
 def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
@@ -92,7 +132,8 @@ def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
     if network.channels != backbone.network_config.channels:
         own = backbones.outline(network).state_dict()
         state = {name: _of_channels(network.channels, value, own.get(name)) for name, value in state.items()}
-    return filled(network, state, f"start.weights {config.weights}", lambda tensors: None)
+    remedy = "leave out what you set of network: the weights bring theirs"
+    return filled(network, state, f"start.weights {config.weights}", lambda tensors: None, remedy)
 
 
 def _of_channels(channels: int, given: Tensor, own: Tensor | None) -> Tensor:
@@ -143,6 +184,12 @@ def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
             stage = stage_of.get(name, last)
             rate = config.backbone_rate * config.layer_decay ** (last - stage)
             found[parameter] = rate if stage >= first else 0.0
+    return found
+
+
+def learning(method: Any) -> nn.Module:
+    """The backbone of a method that learns: of a student and its teacher, the student's."""
+    found: nn.Module = next(_learning(method), method.backbone)
     return found
 
 

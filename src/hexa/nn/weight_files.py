@@ -71,7 +71,7 @@ def read(path: Path) -> Weights:
         raise Unreadable(f"{path}: cannot be read ({reason(error)})") from None
     if path.suffix != ".pkl" and not begin.startswith((_ZIP, _PICKLE)):
         # the page of an error, a pointer to where the file lies …
-        raise Unreadable(f"{path}: not a checkpoint: it begins with {begin!r}")
+        raise Unreadable(f"{path}: not a checkpoint: it begins with {begin!r}; give a file of weights")
     sums = None
     try:
         if path.suffix == ".pkl":
@@ -96,7 +96,7 @@ def _safetensors(path: Path) -> Weights:
             state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (it is no mapping)
             return Weights(str(path), state, file.metadata() or {})
     except Exception as error:  # types that torch lacks, besides its own
-        raise Unreadable(f"{path}: not a whole safetensors file ({reason(error)})") from None
+        raise Unreadable(f"{path}: not a whole safetensors file ({reason(error)}); copy it again") from None
 
 
 def _sums(path: Path) -> frozenset[tuple[int, int]] | None:
@@ -124,7 +124,7 @@ def _refusal(path: Path, error: Exception) -> Unreadable:
         )
     first = re.split(r"(?<=[.:]) ", reason(error))[0].rstrip(".:")
     said = first if len(first) > 10 else "of no format that torch writes"
-    return Unreadable(f"{path}: not a whole checkpoint ({said})")
+    return Unreadable(f"{path}: not a whole checkpoint ({said}); copy it again")
 
 
 def _innermost(data: Any) -> Mapping[Any, Any]:

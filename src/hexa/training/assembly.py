@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from hexa.config import ConfigError, UserError
-from hexa.core import STD, Method, Objective, Setting
+from hexa.core import STD, Method, Objective, Origin, Setting
 from hexa.data import Source
 from hexa.data.statistics import measured
 from hexa.data.store import first_image
@@ -23,10 +23,12 @@ from hexa.experiment import Experiment, override
 from hexa.nn import backbones, start
 from hexa.nn.branch_norm import BranchBatchNorm
 from hexa.nn.encoder import Encoder
+from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from hexa.training.optimizers import Pace
+from hexa.training.re_estimation import re_estimate
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
         mean=experiment.network.mean,
         std=experiment.network.std,
         seed=experiment.seed,
-        keep_statistics=experiment.start.weights is not None and experiment.start.batch_norm == "keep",
+        keep_statistics=experiment.start.keeps_statistics,
     )
     experiment.method.check(setting)
     return setting
@@ -136,16 +138,24 @@ def _needed(experiment: Experiment) -> list[str]:
     return list(dict.fromkeys(needed))
 
 
-def build_method(experiment: Experiment, setting: Setting, machine: Machine, *, filled: bool = True) -> Method:
+def build_method(
+    experiment: Experiment, setting: Setting, machine: Machine, source: Source | None = None, *, filled: bool = True
+) -> Method:
     """The method as it is before training, on the device and in its memory format.
 
     Weights are drawn from the seed alone. The backbone's are those of `start`, and with it those of its momentum twin
     and further batch-norms; not `filled`, they are left as drawn, for a checkpoint to come.
+    source: the images of the run, for `start.batch_norm: re-estimate`; without it the start's own statistics stay.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Stream(experiment.seed).child("initial weights").integer())
         begins = filled and experiment.start.weights is not None
         network = start.begun(experiment.network, experiment.start) if begins else backbones.build(experiment.network)
+        if begins and source is not None and experiment.start.batch_norm == "re-estimate":
+            config, size = experiment.network, experiment.views.size
+            backbone = Backbone(network, config.mean, config.std, size, config)
+            re_estimate(backbone, source, experiment.seed, device=machine.device)
+            network.train()
         method = experiment.method.build(network, setting)
     if experiment.training.channels_last:
         method = method.to(machine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -162,11 +172,11 @@ def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]
     """How the parameters of a backbone learn that begins with weights; those that never do lose `requires_grad`."""
     if config.weights is None:
         return {}
-    rates = start.rates(method, config)
+    rates, decayed = start.rates(method, config), not config.l2_sp
     for parameter, rate in rates.items():
         if not rate:
             parameter.requires_grad_(False)
-    return {parameter: Pace(rate, config.freeze_backbone) for parameter, rate in rates.items()}
+    return {parameter: Pace(rate, config.freeze_backbone, decayed) for parameter, rate in rates.items()}
 
 
 def branch_notes(method: Method, setting: Setting) -> list[str]:
@@ -182,7 +192,16 @@ def build_objective(
 ) -> Objective:
     """The objective of the experiment around a method."""
     hard = {name: config.build() for name, config in experiment.hard_examples.items()}
-    return Objective(method, hard, experiment.objective, autocast=machine.autocast, share_gradients=share_gradients)
+    held = experiment.start
+    origin = Origin(start.learning(method), held.l2_sp, held.distillation) if held.l2_sp or held.distillation else None
+    return Objective(
+        method,
+        hard,
+        experiment.objective,
+        autocast=machine.autocast,
+        share_gradients=share_gradients,
+        origin=origin,
+    )
 
 
 def roomy_setting(experiment: Experiment, data_size: int) -> Setting:

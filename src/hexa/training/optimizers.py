@@ -63,10 +63,11 @@ class OptimizerConfig(Config):
 
 @dataclass(frozen=True)
 class Pace:
-    """How a parameter learns: at this share of the learning rate, from this epoch on."""
+    """How a parameter learns: at this share of the learning rate, from this epoch on, with weight decay or without."""
 
     rate: float = 1.0
     from_epoch: int = 0
+    decayed: bool = True
 
 
 Groups = list[dict[str, Any]]
@@ -97,7 +98,8 @@ def _larc(groups: Groups, config: OptimizerConfig, learning_rate: float) -> torc
         trust_clip=False,
     )
     for group in made.param_groups:
-        group["always_adapt"] = group["decayed"]  # by default timm scales what has a weight decay above 0
+        # by default timm scales what has a weight decay above 0
+        group["always_adapt"] = config.name not in _SPARE_VECTORS or group["params"][0].ndim > 1
     return made
 
 
@@ -132,7 +134,7 @@ def build(
             pace = paces.get(parameter, Pace())
             groups.setdefault((id(parameter) not in fixed, spared, pace), []).append(parameter)
     described = [
-        {"params": members, "scheduled": scheduled, "decayed": not spared}
+        {"params": members, "scheduled": scheduled, "decayed": not spared and pace.decayed}
         | ({"rate": pace.rate, "from_epoch": pace.from_epoch} if pace != Pace() else {})
         | ({"weight_decay": 0.0} if spared else {})
         for (scheduled, spared, pace), members in groups.items()

@@ -118,10 +118,10 @@ def _run(
     experiment, settlements = settled(experiment, source)
     setting = setting_of(experiment, len(source))
     stored = resumed and bool(checkpoints.checkpoints(folder / CHECKPOINTS))
-    method = build_method(experiment, setting, machine, filled=not stored)
+    if console is not None and experiment.start.weights is not None:
+        console.print(one_line(_start_line(experiment)))
+    method = build_method(experiment, setting, machine, source, filled=not stored)
     if console is not None:
-        if experiment.start.weights is not None:
-            console.print(one_line(_start_line(experiment)))
         for note in [
             *settlements,
             *precisions.crowded(machine.device),
@@ -285,8 +285,9 @@ def _headline(experiment: Experiment, source: Source, machine: Machine, folder: 
 
 def _start_line(experiment: Experiment) -> str:
     start, network = experiment.start, experiment.network
-    norms = "its batch-norm statistics kept" if start.batch_norm == "keep" else "batch-norm statistics following"
-    return f"starts from {start.weights}: {network.name} at {experiment.views.size} px, mean {network.mean}, {norms}"
+    of_norms = {"keep": "kept", "re-estimate": "re-estimated on the data, then kept", "follow": "following"}
+    said = f"batch-norm statistics {of_norms[start.batch_norm]}"
+    return f"starts from {start.weights}: {network.name} at {experiment.views.size} px, mean {network.mean}, {said}"
 
 
 def _backbone(experiment: Experiment, trainer: Trainer) -> Backbone:

@@ -148,7 +148,10 @@ class Trainer:
             for name, part in term.parts.items():
                 losses[name] = part.loss
                 seen.look(name, part)
+            losses |= term.beside
         processes.average_gradients(self._parameters)
+        if self.objective.origin is not None:
+            self.objective.origin.pull()
         self._window.add(losses, total, self.step + 1)
         if self.device.type == "cpu":  # where asking makes nothing wait: stop before the weights are touched
             self._raise_if_not_finite()
@@ -322,8 +325,10 @@ class Trainer:
 
     def state(self) -> checkpoints.State:
         """Everything that the steps to come depend on; all randomness is a function of the step."""
+        origin = self.objective.origin
         return {
             "method": self.objective.method.checkpoint(),
+            **({"start": origin.network.state_dict()} if origin is not None else {}),
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
             "epoch": self.step / self.steps_per_epoch,
@@ -349,6 +354,8 @@ class Trainer:
                     "experiment; restore it, or start a new run with 'hexa pretrain'"
                 )
         self.objective.method.restore(state["method"])
+        if self.objective.origin is not None:
+            self.objective.origin.network.load_state_dict(state["start"])
         # a copy: it would keep tensors that may be mapped from the file
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.step, self.seconds = state["step"], state["seconds"]

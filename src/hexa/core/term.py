@@ -1,0 +1,52 @@
+"""A term of the objective, and its parts as the logs see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hexa.core.example import Example, sum_weighted
+from hexa.core.method import Method
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One term as the logs see it: everything detached, nothing computed unless asked for."""
+
+    loss: Tensor  # 0-d, unweighted mean
+    embedding: Tensor  # [V, b, D]
+    example: Example
+    method: Method
+
+    @torch.no_grad()
+    def accuracy(self) -> Tensor:
+        """The share of anchors whose pseudo-label is the most likely, counted by mixture weight; 0-d.
+
+        Ask before `commit`, which moves what the embedding is compared with.
+        """
+        mixture = self.example.mixture
+        hits = [(self.method.correct(self.embedding, labels).float(), weight) for labels, weight in mixture]
+        return sum_weighted(hits).mean()
+
+    @property
+    def facts(self) -> dict[str, Tensor]:
+        """What the maker of the example noted (|δ|, λ …), as 0-d tensors."""
+        return self.example.facts
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """A weighted loss to back-propagate, and the parts it is the sum of (several where passes were merged).
+
+    beside: losses of no example that are in it too, unweighted, 0-d and detached.
+    """
+
+    loss: Tensor
+    parts: dict[str, Part]
+    beside: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return "+".join(self.parts)

@@ -1,0 +1,176 @@
+"""What a run can begin with, and what it can't: weights that code gives, and files that do not fit."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from rich.console import Console
+
+from hexa import experiment as experiments
+from hexa import recipes
+from hexa.config import UserError
+from hexa.nn import start
+from hexa.nn.backbones import NetworkConfig, build
+from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.runtime import checkpoints
+from hexa.start import begin_from_weights
+from hexa.training.run import pretrain, resume
+from tests.training.test_start import TINY, begun
+
+OWN = """
+import timm, torch
+torch.manual_seed(1)
+def known(): return timm.create_model("resnet18")
+def fed_otherwise():
+    network = known()
+    network.mean, network.image_size = (0.1, 0.2, 0.3), 64
+    return network
+def of_torchvision():
+    from torchvision.models import resnet18
+    return resnet18(num_classes=7)
+def unknown(): return torch.nn.Conv2d(3, 4, 3)
+def other_patches():
+    network = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=4)
+    network.image_size = 32
+    return network
+"""
+
+
+def test_code_that_the_user_names_runs_once_and_no_file_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "own.py"
+    code.write_text(OWN)
+    given = TINY | {"views.size": 8, "training.checkpoint_every_steps": 4, "training.keep": 20}
+    given["start.weights"] = f"python:{code}:known"
+    experiment = begin_from_weights(experiments.override(recipes.get("digits-moco-v2"), given), given)
+    code.unlink()
+    assert experiment.network.name == "resnet18"
+    assert experiment.network.mean == (0.485, 0.456, 0.406)
+    assert "python:" not in experiment.model_dump_json()
+    run = pretrain(experiment, tmp_path / "run", console=Console(file=io.StringIO()))
+    whole = load_backbone(run).content_hash()
+    Path(str(experiment.start.weights)).unlink()
+    (run / "backbone.safetensors").unlink()
+    checkpoints.checkpoints(run / "checkpoints")[-1].unlink()
+    resume(run, console=Console(file=io.StringIO()))
+    assert load_backbone(run).content_hash() == whole
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "mean", "size"),
+    [
+        ("fed_otherwise", "resnet18", 0.1, 64),
+        ("of_torchvision", "resnet18", 0.485, 224),
+        ("of_torchvision#resnet18", "resnet18", 0.485, 224),
+    ],
+)
+def test_networks_that_code_gives(tmp_path: Path, function: str, name: str, mean: float, size: int) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    made = start.made_by_code(f"python:{tmp_path}/own.py:{function}")
+    assert (made.network_config.name, made.mean[0], made.image_size) == (name, mean, size)
+    assert not any(key.startswith("fc.") for key in made.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (
+            "unknown",
+            r"no ResNet by its key names .*; if timm has this network, name it: python:.*own\.py:unknown#NETWORK",
+        ),
+        ("unknown#resnot18", "timm has no such network; did you mean 'resnet18'"),
+        ("other_patches", "not the state of this network: of another shape are pos_embed"),
+    ],
+)
+def test_networks_that_cannot_be_built_again_are_one_line(tmp_path: Path, function: str, words: str) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    with pytest.raises(UserError, match=words) as raised:
+        begun(f"python:{tmp_path}/own.py:{function}")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_configuration_runs_no_code() -> None:
+    """Only what the user typed does: an experiment that came from a file or a recipe names weights, not code."""
+    experiment = experiments.override(recipes.get("digits-moco-v2"), {"start.weights": "python:antigravity:fly"})
+    with pytest.raises(UserError, match="is code, which no file may name; give it as --start python:antigravity:fly"):
+        begin_from_weights(experiment, {"epochs": 1})
+    noted = experiments.override(experiment, {"start.sha256": "0" * 64})
+    with pytest.raises(UserError, match="is code, which no file may name"):
+        pretrain(begin_from_weights(noted, {"start.weights"}), "nowhere", console=Console(file=io.StringIO()))
+    assert "antigravity" not in sys.modules
+
+
+# -- files that do not fit --------------------------------------------------------------------------------------------
+
+VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24, "num_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("starts")
+    resnet = build(NetworkConfig(name="resnet18")).state_dict()
+    torch.save(resnet, folder / "resnet18.pt")
+    torch.save({"fc.weight": torch.zeros(10, 512), "fc.bias": torch.zeros(10)}, folder / "head.pt")
+    torch.save(timm.create_model("convnext_atto").state_dict(), folder / "convnext.pt")
+    vit = random_backbone(NetworkConfig(name="vit_tiny_patch16_224", options=VIT), 32)
+    save_backbone(vit, folder / "vit.safetensors")
+    torch.save(vit.network.state_dict(), folder / "vit.pt")
+    for name in ("resnet18.pt", "vit.safetensors"):
+        (folder / f"cut-{name}").write_bytes((folder / name).read_bytes()[:50_000])
+    (folder / "text.pt").write_text("hello\n")
+    (folder / "text.safetensors").write_text("hello\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "given", "words"),
+    [
+        ("resnet18.pt", {"network.name": "resnet50"}, "are of resnet18; leave the name out"),
+        ("resnet18.pt", {"network.name": "vit_tiny_patch16_224"}, "are of resnet18; leave the name out"),
+        ("resnet18.pt", {"network.small_stem": True}, r"of another shape are conv1\.weight .*; leave out what you set"),
+        (
+            "resnet18.pt#resnet50",
+            {},
+            r"it lacks layer1\.0\.conv3\.weight.*; name the timm network .*: .*18\.pt#NETWORK",
+        ),
+        ("resnet18.pt#convnext_atto", {}, r"it lacks stem\.0\.weight.*; name the timm network that it was saved from"),
+        ("vit.safetensors", {"network.options": VIT | {"depth": 3}}, r"it lacks blocks\.2.*; leave out what you set"),
+        (
+            "vit.safetensors",
+            {"network.options": VIT | {"embed_dim": 48}},
+            "of another shape are .*; leave out what you",
+        ),
+        ("vit.pt", {}, r"no ResNet by its key names .*; if timm has this network, name it: .*vit\.pt#NETWORK"),
+        ("vit.pt#vit_tiny_patch16_224", {}, r"it lacks blocks\.2.*; name the timm network that it was saved from"),
+        ("cut-resnet18.pt", {}, r"not a whole checkpoint \(.*\); copy it again"),
+        ("cut-vit.safetensors", {}, r"not a whole safetensors file \(.*\); copy it again"),
+        ("head.pt", {}, r"holds a head alone \(fc\.weight, fc\.bias\); give the file with the whole network"),
+        ("head.pt#resnet18", {}, r"holds a head alone \(fc\.weight, fc\.bias\); give the file with the whole network"),
+        ("text.pt", {}, "not a checkpoint: it begins with b'hello.*; give a file of weights"),
+        ("text.safetensors", {}, r"not a whole safetensors file \(.*\); copy it again"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_that_says_what_to_do(
+    files: Path, file: str, given: dict[str, object], words: str
+) -> None:
+    def begin() -> None:
+        experiment = begun(files / file, "digits-moco-v2", **{k.replace(".", "__"): v for k, v in given.items()})
+        start.begun(experiment.network, experiment.start)
+
+    with pytest.raises(UserError, match=words) as raised:
+        begin()
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 700
+
+
+def test_a_norm_that_is_called_a_head_is_kept(files: Path) -> None:
+    """timm's ConvNeXts have their last normalisation in `head`, beside the classifier."""
+    made = load_backbone(f"{files}/convnext.pt#convnext_atto").state_dict()
+    assert torch.equal(made["head.norm.weight"], torch.load(files / "convnext.pt")["head.norm.weight"])
+    assert "head.fc.weight" not in made
