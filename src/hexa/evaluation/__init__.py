@@ -250,7 +250,7 @@ def _sources(
     from hexa.evaluation.split import stratified_part
     from hexa.runtime.random import Stream
 
-    opened = partial(open_source, **how)
+    opened: Callable[..., Source] = partial(open_source, **how)
     fit = opened(data, None if "#" in data else "train")
     _refuse_unlabelled(fit)
     if fit.labels is None:
