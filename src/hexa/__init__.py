@@ -74,16 +74,25 @@ def evaluate(protocol: str, backbone: str | Path | Backbone, data: str, **option
     return run(protocol, named(backbone, int(options.get("seed", 0))), data, **options)
 
 
-def embed(backbone: str | Path | Backbone, data: str, out: str | Path, **given: Unpack[Given]) -> Path:
+def embed(
+    backbone: str | Path | Backbone,
+    data: str,
+    out: str | Path,
+    *,
+    maps: bool = False,
+    aspect: str = "crop",
+    **given: Unpack[Given],
+) -> Path:
     """Write the features of every image to `out`, .npz or .parquet: features [N, D] float32, labels [N], paths [N].
 
-    given: as for `load_backbone`.
+    maps: the last feature maps [N, C, h, w] instead, to .npy or .parquet. aspect: keep has images seen
+    whole, in their own aspect. given: as for `load_backbone`.
     """
     from pathlib import Path as AnyPath
 
     from hexa.evaluation.embed import embed as run
 
-    run(named(backbone), data, AnyPath(out), **given)
+    run(named(backbone), data, AnyPath(out), maps=maps, aspect=aspect, **given)
     return AnyPath(out)
 
 

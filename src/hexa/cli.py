@@ -16,6 +16,7 @@ SOURCES = "digits · folder:PATH · parquet:PATH · hf:NAME · webdataset:PATTER
 BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:MODULE:CALLABLE · random:NAME"
 #: Typed here, since finding them takes seconds; a test compares.
 PROTOCOLS = "detect, fine-tune, knn, linear, low-shot, probe, semi-supervised, svm"
+ASPECT = "crop: the centre square, the default; keep: the whole image, batched by shape, where the network allows it"
 DOMAINS = "fit the views to photos, aerial, microscopy, documents, medical-grey or histology; fields given win"
 TRUST = "import the Python file that the run names as its method's, whatever it is"
 
@@ -92,6 +93,9 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
         metavar="BACKBONE",
         help="weights to begin from: a run · a file of weights · timm:NAME · python:MODULE:CALLABLE",
     )
+    sub.add_argument(
+        "--pairs", metavar="FILE.csv", help="images that belong together: path,group · column:NAME · key:NAME"
+    )
     sub.add_argument("--epochs", metavar="N", help="passes over the data")
     sub.add_argument("--domain", metavar="NAME", help=DOMAINS)
     sub.add_argument("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N; short for --training.device")
@@ -147,12 +151,16 @@ def build_parser() -> tuple[Parser, dict[str, Parser]]:
     )
     sub.add_argument("--seed", metavar="N", type=SEED, default=0, help="of what the protocol draws; 0 if not given")
 
+    sub.add_argument("--aspect", metavar="NAME", default="crop", help=ASPECT)
     _preparation(sub)
 
     sub = command("embed", "write the features of every image, for search, clustering, plots")
     sub.add_argument("backbone", metavar="BACKBONE", help=BACKBONES)
     sub.add_argument("--data", metavar="SOURCE", required=True, help=SOURCES)
     sub.add_argument("--out", metavar="FILE", required=True, help=".npz or .parquet with features, labels, paths")
+    sub.add_argument("--maps", action="store_true", help="feature maps [N, C, h, w] instead, to .npy or .parquet")
+    sub.add_argument("--maps-precision", metavar="NAME", default="float32", help="float32 (the default) or float16")
+    sub.add_argument("--aspect", metavar="NAME", default="crop", help=ASPECT)
     sub.add_argument("--max-image-pixels", metavar="N", type=int, help="images of more count as unreadable; 89,478,485")
     _preparation(sub)
 

@@ -149,7 +149,7 @@ def evaluate(given: argparse.Namespace, extra: Fields) -> int:
     from hexa.runtime.progress import Bar
 
     options = {name: from_option(value) for name, value in extra.items()}
-    for name in ("preset", "test_data", "holdout", "device"):
+    for name in ("preset", "test_data", "holdout", "device", "aspect"):
         if getattr(given, name) is not None:
             options[name] = getattr(given, name)
     console, lost = Console(), None
@@ -181,15 +181,25 @@ def evaluate(given: argparse.Namespace, extra: Fields) -> int:
 
 def embed(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa embed`"""
-    out = targets.check(given.out, (".npz", ".parquet"))
+    out = targets.check(given.out, (".npy", ".parquet") if given.maps else (".npz", ".parquet"))
     from hexa import named
     from hexa.evaluation.embed import embed as run
 
-    made = run(named(given.backbone), given.data, out, max_image_pixels=given.max_image_pixels, **_prepared(given))
+    made = run(
+        named(given.backbone),
+        given.data,
+        out,
+        max_image_pixels=given.max_image_pixels,
+        maps=given.maps,
+        maps_precision=given.maps_precision,
+        aspect=given.aspect,
+        **_prepared(given),
+    )
     console = Console()
     if made.preparation is not None:
         _say(console, f"note: {made.preparation}")
-    _say(console, f"{made.num_images} × {made.num_features} features written to {out}")
+    what = "feature maps" if given.maps else "features"
+    _say(console, f"{' × '.join(map(str, (made.num_images, *made.shape)))} {what} written to {out}")
     for problem in made.left_out[:20]:
         _say(console, f"left out: {problem}")
     if made.left_out[20:]:
@@ -358,6 +368,7 @@ def _experiment(given: argparse.Namespace, extra: Fields) -> Experiment:
 _SHORT = {
     "data": "data",
     "start": "start.weights",
+    "pairs": "pairs.of",
     "epochs": "epochs",
     "device": "training.device",
     "precision": "training.precision",

@@ -11,6 +11,7 @@ import yaml
 
 from hexa.config import Config, ConfigError, UserError, choices, choose, nearest
 from hexa.core import HardExampleConfig, MethodConfig, ObjectiveConfig
+from hexa.data.pairs import PairsConfig
 from hexa.data.views import ViewsConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.start import StartConfig
@@ -40,6 +41,7 @@ class Experiment(Config):
     network: NetworkConfig
     start: StartConfig = StartConfig()
     views: ViewsConfig
+    pairs: PairsConfig = PairsConfig()
     method: pydantic.SerializeAsAny[MethodConfig]
     hard_examples: dict[str, pydantic.SerializeAsAny[HardExampleConfig]] = {}
     objective: ObjectiveConfig = ObjectiveConfig()

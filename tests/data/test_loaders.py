@@ -20,7 +20,8 @@ from torchvision.transforms.v2 import functional as reference
 
 from hexa.config import UserError
 from hexa.core import Batch
-from hexa.data import ArraySource, Source, decode, open_source, workers
+from hexa.data import ArraySource, Source, decode, open_source
+from hexa.data import evaluation_stream as stream
 from hexa.data.crops import cut_crops
 from hexa.data.loaders import PretrainLoader, evaluation_batches
 from hexa.data.view_config import ViewsConfig
@@ -335,7 +336,7 @@ def test_images_are_transformed_together_or_alone_alike(
         noise = np.random.default_rng(number).integers(0, 256, (height, width, 3), dtype=np.uint8)
         Image.fromarray(noise).save(tmp_path / f"{number}.png")
     source, transform = open_source(f"folder:{tmp_path}"), evaluation_transform(SIZE)
-    monkeypatch.setattr(workers, "_TOGETHER", together)
+    monkeypatch.setattr(stream, "_TOGETHER", together)
     (images, _, _), (more, _, _) = evaluation_batches(source, transform, 8, num_workers=0)
     expected = torch.stack([transform(source.decode(number)) for number in range(len(source))])
     assert torch.equal((torch.cat((images, more)) * 255).round().to(torch.uint8), expected)
@@ -353,7 +354,7 @@ def test_a_batch_of_large_images_does_not_wait_in_memory(tmp_path: Path) -> None
         Image.new("RGB", (1600, 1000), (number, 0, 0)).save(tmp_path / f"{number:02d}.png")
     for _ in evaluation_batches(open_source(f"folder:{tmp_path}"), Watched(SIZE), 64, num_workers=0):
         assert sum(calls) == 6 * 3 * 1600 * 1000
-        assert max(calls) <= workers._TOGETHER + 3 * 1600 * 1000
+        assert max(calls) <= stream._TOGETHER + 3 * 1600 * 1000
 
 
 def test_long_strips_are_left_to_workers(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from hexa.config import UserError
-from hexa.data import workers
+from hexa.data import evaluation_stream
 from hexa.evaluation import evaluate
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import random_backbone, save_backbone
@@ -47,26 +47,33 @@ def cached() -> dict[str, dict[str, torch.Tensor]]:
 def work(cache: str, out: str, protocol: str, backbone: str, data: str, options: dict[str, Any]) -> None:
     os.environ["HEXA_CACHE"] = cache
     made: list[int] = []
-    getitem = workers._EvaluationPlan.__getitem__
+    getitem = evaluation_stream._EvaluationPlan.__getitem__
 
     def counted(plan: Any, number: int) -> Any:
         made.append(number)
         return getitem(plan, number)
 
-    workers._EvaluationPlan.__getitem__ = counted  # type: ignore[method-assign]
+    evaluation_stream._EvaluationPlan.__getitem__ = counted  # type: ignore[method-assign]
     result = evaluate(protocol, backbone, data, out=f"{out}.json", num_workers=0, **QUIET, **options)
     assert processes.world_size() > 1, "and is so again afterwards"
     Path(f"{out}.{processes.rank()}").write_text(json.dumps([result, made]))
 
 
-@pytest.mark.parametrize(("protocol", "count"), [("knn", 3), ("linear", 2)])
+@pytest.mark.parametrize(
+    ("protocol", "count", "aspect"), [("knn", 3, "crop"), ("knn", 2, "keep"), ("linear", 2, "crop")]
+)
 def test_shares_are_joined_to_what_one_process_extracts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, count: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, count: int, aspect: str
 ) -> None:
-    """26 and 10 images in batches of 4, one of them broken: 7 and 3 batches, the last ones smaller."""
+    """26 and 10 images in batches of 4, one of them broken: 7 and 3 batches, the last ones smaller.
+
+    Batches of images in their own aspect are a sixteenth as large as asked for.
+    """
     data = photographs(tmp_path / "photos", ("train/bee/03.png",))
     backbone = str(save_backbone(random_backbone(SMALL, 12), tmp_path / "b.safetensors"))
-    options: dict[str, Any] = {"extraction_batch": 4} | ({"k": 3} if protocol == "knn" else {"epochs": 3})
+    options: dict[str, Any] = {"extraction_batch": 4 if aspect == "crop" else 64, "aspect": aspect} | (
+        {"k": 3} if protocol == "knn" else {"epochs": 3}
+    )
     monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "one"))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -59,7 +59,7 @@ def test_an_unreadable_image_is_left_out_of_all_arrays(tmp_path: Path) -> None:
         Image.new("RGB", (8, 8), (80 * shade,) * 3).save(tmp_path / "flat" / f"{shade}.png")
     (tmp_path / "flat" / "1.png").write_bytes(b"broken")
     made = embed("pixels:8", f"folder:{tmp_path / 'flat'}", tmp_path / "out.npz", num_workers=0)
-    assert (made.num_images, made.num_features, len(made.left_out)) == (2, 3 * 8 * 8, 1)
+    assert (made.num_images, made.shape, len(made.left_out)) == (2, (3 * 8 * 8,), 1)
     assert "1.png" in made.left_out[0]
     found = read(made.path)
     assert [Path(path).name for path in found["paths"].tolist()] == ["0.png", "2.png"]
@@ -72,6 +72,15 @@ def test_only_unreadable_images_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="read"):
         embed("pixels:8", f"folder:{tmp_path / 'flat'}", tmp_path / "out.npz", num_workers=0)
     assert not (tmp_path / "out.npz").exists()
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_an_image_may_have_several_labels(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source("digits", "test")
+    source.labels = np.eye(10, dtype=np.int64)[source.labels]
+    monkeypatch.setattr("hexa.evaluation.embed.open_source", lambda data, max_image_pixels: source)
+    found = read(embed(random_backbone(SMALL, 8), "digits", tmp_path / f"out{suffix}").path)
+    assert np.array_equal(found["labels"], source.labels)
 
 
 def test_another_kind_of_file_is_refused_before_any_work(tmp_path: Path) -> None:

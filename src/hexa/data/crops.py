@@ -20,8 +20,8 @@ REDUCING_GAP = 2.0
 _LARGE = 200_000
 
 
-def cut_crops(source: Source, position: int, views: Views, numbers: Tensor) -> list[Tensor]:
-    """Decode image `position` once and cut its views: V tensors [C, S_v, S_v], uint8 or float in [0, 1].
+def cut_crops(source: Source, position: int, views: Views, numbers: Tensor, some: slice = slice(None)) -> list[Tensor]:
+    """Decode image `position` once and cut `some` of its V views, tensors [C, S_v, S_v], uint8 or float in [0, 1].
 
     numbers: [V, P], what `views.draw` drew for this image. Equals torchvision's `resized_crop` with antialiasing and
     the turns of the decoded image, but for large JPEGs, see REDUCING_GAP. Raises DecodeError.
@@ -29,14 +29,14 @@ def cut_crops(source: Source, position: int, views: Views, numbers: Tensor) -> l
     data = source.encoded(position) if source.channels == 3 else None
     full = decoding.jpeg_size(data) if data is not None and len(data) >= _LARGE else None
     if data is not None and full is not None:
-        cuts = _cuts(views, numbers, *full)
+        cuts = _cuts(views, numbers, *full)[some]
         shrink = _shrink(min(min(cut.height, cut.width) / cut.size for cut in cuts))
         most = source.max_image_pixels
         image = decoding.decode(data, most) if shrink == 1 else decoding.decode_with_pil(data, shrink, most)
     else:
         image = source.decode(position)
         full = (int(image.shape[1]), int(image.shape[2]))
-        cuts = _cuts(views, numbers, *full)
+        cuts = _cuts(views, numbers, *full)[some]
     scale_h, scale_w = image.shape[1] / full[0], image.shape[2] / full[1]
     crops = []
     for top, left, high, wide, flip, upside_down, transposed, size in cuts:

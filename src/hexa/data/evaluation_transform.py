@@ -12,7 +12,7 @@ from torch.nn import functional
 from hexa.ops.photometric import unit
 
 #: How many times as long as wide an image may be to be resized whole before its centre is cut.
-_LONGEST = 16
+LONGEST = 16
 
 
 class Transform(Protocol):
@@ -52,20 +52,20 @@ class EvaluationTransform:
         batch = batch if batch.dtype == torch.uint8 else unit(batch)
         height, width = batch.shape[2:]
         if self.takes_whole(height, width):
-            out = _resize(batch, self.size, self.size, self.interpolation)
+            out = resize(batch, self.size, self.size, self.interpolation)
         else:
             short = self.short
             resized_h = short if height <= width else int(short * height / width)
             resized_w = short if width <= height else int(short * width / height)
             top, left = round((resized_h - self.size) / 2), round((resized_w - self.size) / 2)
-            if max(height, width) > _LONGEST * min(height, width):
+            if max(height, width) > LONGEST * min(height, width):
                 above, rows = _part(height, resized_h, top, self.size, self.interpolation)
                 beside, columns = _part(width, resized_w, left, self.size, self.interpolation)
                 part = batch[:, :, above, beside].float()
                 wide = _as(batch.dtype, part @ columns.T.to(part.device)).float()  # as where bytes are resized
                 out = _as(batch.dtype, rows.to(part.device) @ wide)
             else:
-                resized = _resize(batch, resized_h, resized_w, self.interpolation)
+                resized = resize(batch, resized_h, resized_w, self.interpolation)
                 out = resized[:, :, top : top + self.size, left : left + self.size]
         return out[0] if single else out
 
@@ -91,7 +91,8 @@ def _part(extent: int, resized: int, first: int, count: int, interpolation: str)
     return slice(low, high), (weights / weights.sum(1, keepdim=True)).float()
 
 
-def _resize(images: Tensor, height: int, width: int, interpolation: str) -> Tensor:
+def resize(images: Tensor, height: int, width: int, interpolation: str) -> Tensor:
+    """[B, C, H, W], uint8 or float in [0, 1] -> [B, C, height, width] of the same type, antialiased."""
     if images.shape[2:] == (height, width):
         return images
     if (

@@ -12,6 +12,8 @@ from hexa.config import UserError
 from hexa.core.batch import Batch
 from hexa.data import store as stores
 from hexa.data import workers
+from hexa.data.evaluation_stream import evaluation_stream
+from hexa.data.pairs import Pairs
 from hexa.data.source import Source
 from hexa.data.views import EvaluationTransform, Transform, Views
 from hexa.ops.photometric import unit
@@ -32,6 +34,7 @@ class PretrainLoader:
     UserError lists them; fewer are replaced by their neighbours and appear in `problems`. Raises UserError if the
     batch is larger than the data or does not divide among the processes.
 
+    pairs: images that may give views of each other in an epoch; an unreadable partner gives none.
     wait_seconds: how long, in all, the caller waited for batches (on a GPU: for their making to be queued).
     """
 
@@ -46,6 +49,7 @@ class PretrainLoader:
         resident_limit_bytes: float = RESIDENT_LIMIT_BYTES,
         tolerance: float = 0.01,
         progress: stores.Progress | None = None,
+        pairs: Pairs | None = None,
     ) -> None:
         if batch_size > len(source):
             raise UserError(
@@ -56,7 +60,7 @@ class PretrainLoader:
             raise UserError(
                 f"batch_size: {batch_size} does not divide among {processes.world_size()} processes; take a multiple"
             )
-        self.source, self.views, self.stream = source, views, stream
+        self.source, self.views, self.stream, self.pairs = source, views, stream, pairs
         self.batch_size, self.device, self.tolerance = batch_size, torch.device(device), tolerance
         self.steps_per_epoch = len(source) // batch_size
         share = batch_size // processes.world_size()
@@ -65,13 +69,15 @@ class PretrainLoader:
         self._num_workers = num_workers
         self.store = stores.ImageStore.of(source, self.device, resident_limit_bytes, tolerance, progress)
         self._problems: dict[int, str] = {} if self.store is None else self.store.problems
-        self._crops = self._crop_stream(stream)
+        self._crops = self._crop_stream(stream, pairs)
 
-    def _crop_stream(self, stream: Stream, stop: int | None = None) -> workers.CropStream | None:
+    def _crop_stream(
+        self, stream: Stream, pairs: Pairs | None = None, stop: int | None = None
+    ) -> workers.CropStream | None:
         """What workers cut for the steps of a stream; None where the images live on the device."""
         if self.resident:
             return None
-        plan = workers.CropPlan(self.source, self.views, self.batch_size, stream, self.rows)
+        plan = workers.CropPlan(self.source, self.views, self.batch_size, stream, self.rows, pairs)
         num_workers = workers.choose_workers(self._num_workers, self.device)
         return workers.CropStream(plan, self.device, num_workers, stop)
 
@@ -91,7 +97,7 @@ class PretrainLoader:
         Their order is a permutation drawn from (seed, epoch); the last, incomplete batch is dropped. This process gets
         its block of every global batch.
         """
-        batches = self._batches(self.stream, epoch, start_step, self._crops)
+        batches = self._batches(self.stream, epoch, start_step, self._crops, self.pairs)
         while True:
             began = time.perf_counter()
             batch = next(batches, None)
@@ -105,22 +111,38 @@ class PretrainLoader:
         return EpochPasses(self, epoch)
 
     def _batches(
-        self, stream: Stream, epoch: int, start_step: int, crops: workers.CropStream | None
+        self,
+        stream: Stream,
+        epoch: int,
+        start_step: int,
+        crops: workers.CropStream | None,
+        pairs: Pairs | None = None,
     ) -> Iterator[Batch]:
         """The steps of an epoch of `stream`, whose crops workers cut (`crops`) if the images are not on the device."""
         order = epoch_order(stream, epoch, len(self.source)) if crops is None else None
+        partners = pairs.partners(stream, epoch) if crops is None and pairs is not None else None
         for step in range(start_step, self.steps_per_epoch):
             number = epoch * self.steps_per_epoch + step
             own = stream.child("step", number)
-            views, index = self._stored(order, step, own) if order is not None else self._decoded(crops, number, own)
+            if order is None:
+                views, index = self._decoded(crops, number, own)
+            else:
+                views, index = self._stored(order, partners, step, own)
             yield Batch(views, index, own, number)
 
-    def _stored(self, order: Tensor, step: int, stream: Stream) -> tuple[tuple[Tensor, ...], Tensor]:
+    def _stored(
+        self, order: Tensor, partners: Tensor | None, step: int, stream: Stream
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
         assert self.store is not None
+        others = None
         first = step * self.batch_size
         index = self.store.stand_in[order[first + self.rows.start : first + self.rows.stop]]
+        if partners is not None:
+            second = partners[index]
+            second = torch.where(self.store.stand_in[second] == second, second, index)
+            others = self.store.take(workers.to_device(second, self.device))
         index = workers.to_device(index, self.device)
-        return self.views(self.store.take(index), stream, self.rows), index
+        return self.views(self.store.take(index), stream, self.rows, others), index
 
     def _decoded(
         self, crops: workers.CropStream | None, number: int, stream: Stream
@@ -190,9 +212,7 @@ class EpochPasses:
 
     def _decoded(self, share: range, transform: Transform, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         loader = self._loader
-        stream = workers.evaluation_stream(
-            loader.source, transform, batch_size, loader.device, loader._num_workers, share
-        )
+        stream = evaluation_stream(loader.source, transform, batch_size, loader.device, loader._num_workers, share)
         for images, index, problems in stream:
             loader._note(problems)
             if len(index):
@@ -223,7 +243,7 @@ def evaluation_batches(
     found: dict[int, str] = {} if problems is None else problems
     target = torch.device(device)
     labels = None if source.labels is None else torch.from_numpy(source.labels)
-    made = workers.evaluation_stream(source, transform, batch_size, target, num_workers, share=share)
+    made = evaluation_stream(source, transform, batch_size, target, num_workers, share=share)
     for images, index, unreadable in made:
         if unreadable:
             found.update(unreadable)

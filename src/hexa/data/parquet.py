@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hexa.config import UserError, reason
+from hexa.config import UserError, nearest, reason
 from hexa.data import decode as decoding
 from hexa.data.source import SPLIT_NAMES, Source, by_split, choose_split, digest, location, sample
 
@@ -113,6 +113,27 @@ class ParquetSource(Source):
 
     def files(self) -> list[Path]:
         return self._read_from
+
+    def metadata(self, kind: str, name: str) -> list[str | None]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if kind != "column":
+            return super().metadata(kind, name)
+        try:
+            there = pq.read_schema(self._read_from[0]).names
+            if name not in there:
+                raise UserError(f"data '{self.name}': has no column '{name}'; {nearest(name, there)}")
+            parts = [pq.read_table(file, columns=[name], partitioning=None) for file in self._read_from]
+            table = pa.concat_tables(parts, promote_options="permissive")
+            table.validate(full=True)
+            found: list[str | None] = table.column(name).cast(pa.string()).to_pylist()
+        except UserError:
+            raise
+        except Exception as error:  # of many kinds, as above
+            said = reason(error) or type(error).__name__
+            raise UserError(f"data '{self.name}': the column '{name}' is not read as numbers or text: {said}") from None
+        return found
 
     def encoded(self, index: int) -> bytes:
         chunk = int(np.searchsorted(self._starts, index, side="right")) - 1

@@ -106,6 +106,14 @@ class Source(ABC):
         """Every file that images are read from; none where all of them are in memory and in the fingerprint."""
         return ()
 
+    def metadata(self, kind: str, name: str) -> list[str | None]:
+        """What the source says of each image by its column or key (`kind`) of this name; None where it says nothing.
+
+        Raises UserError where there is no such thing.
+        """
+        where = "parquet sources have columns, webdatasets keys of their .json"
+        raise UserError(f"data '{self.name}': has no {kind} '{name}': {where}; a CSV file of paths and groups does too")
+
     def version(self) -> str:
         """The fingerprint with sizes and times of all files, for what is kept on this machine: any replaced file shows.
 

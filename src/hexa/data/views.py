@@ -40,28 +40,39 @@ class Views:
     def __init__(self, config: ViewsConfig) -> None:
         self.config, self.groups = config, config.groups
 
-    def __call__(self, images: Tensor, stream: Stream, rows: slice | None = None) -> tuple[Tensor, ...]:
+    @property
+    def own(self) -> int:
+        """How many views, the first, are of the image itself if a partner gives the others: half, rounded up."""
+        return (self.config.total_views + 1) // 2
+
+    def __call__(
+        self, images: Tensor, stream: Stream, rows: slice | None = None, partners: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         """The views of `images` [B, C, H, W], uint8 or float in [0, 1]: V float32 [B, C, S_v, S_v] on their device.
 
         rows: where these images stand in the global batch (default: they are all of it), so that every process makes
-        the views that one process would have made. Pixels are float32 whatever the autocast of the caller.
+        the views that one process would have made. partners: images [B, C, H, W] that all views but the `own` ones are
+        of. Pixels are float32 whatever the autocast of the caller.
         """
         numbers = self.draw(stream, rows or slice(0, len(images)))  # [V, B, P]
         crops: list[Tensor] = []
         with torch.autocast(images.device.type, enabled=False):
             for group, share in self.by_group(numbers):
-                crops += self._group(images, share, group).unbind()
+                count = group.count if partners is None else max(0, self.own - len(crops))
+                for shown, part in ((images, share[:count]), (partners, share[count:])):
+                    if shown is not None and len(part):
+                        crops += self._group(shown, part, group).unbind()
         return tuple(crops)
 
     def _group(self, images: Tensor, numbers: Tensor, group: Group) -> Tensor:
-        """The views of one group, [count, B, C, S, S], that `numbers` [count, B, P] decide."""
+        """Views of one group, [count, B, C, S, S], that `numbers` [count, B, P] decide."""
         batch, channels, height, width = images.shape
-        size = group.size
+        count, size = len(numbers), group.size
         flat = numbers.flatten(0, 1)
         boxes, turns = self.boxes(flat, height, width, group)
         numbers = torch.stack((*boxes, turns.flip.long(), turns.upside_down.long()))
         packed = photometric.to_device(numbers, images.device)  # [6, count·B]
-        source = torch.arange(batch, device=images.device).repeat(group.count)
+        source = torch.arange(batch, device=images.device).repeat(count)
         scale = 1 / 255 if images.dtype == torch.uint8 else 1.0
         out = torch.empty((len(flat), channels, size, size), device=images.device)
         for part in _chunks(len(flat), channels * max(height * width, size * size), images.device):
@@ -69,7 +80,7 @@ class Views:
             cut = geometry.crop_resize(chosen, geometry.Boxes(*packed[:4, part]), size, *packed[4:, part].bool())
             _apply_(cut, turns.transposed[part].nonzero()[:, 0], lambda some: some.transpose(2, 3))
             self.recolor_(torch.mul(cut, scale, out=out[part]), flat[part], group)
-        return out.view(group.count, batch, channels, size, size)
+        return out.view(count, batch, channels, size, size)
 
     def finish(self, crops: Sequence[Tensor], stream: Stream, rows: slice | None = None) -> tuple[Tensor, ...]:
         """The colour half alone, of V tensors of crops [B, C, S_v, S_v] that a worker cut, uint8 or float in [0, 1]."""

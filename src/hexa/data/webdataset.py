@@ -10,10 +10,10 @@ import math
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from hexa.config import UserError, reason
 from hexa.data import decode as decoding
 from hexa.data.source import SAMPLED_BYTES, Source, by_split, choose_split, digest, location, sample
 
+Told = TypeVar("Told")
 _RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
 #: Names that a pattern may stand for.
 _MOST_SHARDS = 100_000
@@ -59,7 +60,7 @@ class WebDatasetSource(Source):
         self._places: list[tuple[Path, Member]] = []
         labels: list[int] = []
         for shard in self._shards:
-            for member, label in _index(shard, spec):
+            for member, label in _index(shard, spec, _label):
                 self._places.append((shard, member))
                 labels += [] if label is None else [label]
         self.paths = [f"{shard.name}/{member.name}" for shard, member in self._places]
@@ -76,6 +77,20 @@ class WebDatasetSource(Source):
 
     def files(self) -> list[Path]:
         return self._shards
+
+    def metadata(self, kind: str, name: str) -> list[str | None]:
+        if kind != "key":
+            return super().metadata(kind, name)
+
+        def told(content: bytes, kind: str) -> str | None:
+            value = _json(content) if kind == "json" else None
+            found = value.get(name) if isinstance(value, dict) else None
+            return str(found) if isinstance(found, str | int | float) else None
+
+        found = [text for shard in self._shards for _, text in _index(shard, self.name, told)]
+        if all(text is None for text in found):
+            raise UserError(f"data '{self.name}': no .json beside its images has a text or number '{name}'")
+        return found
 
     def encoded(self, index: int) -> bytes:
         return self._read(index)
@@ -114,10 +129,13 @@ def _shards(argument: str, spec: str) -> list[Path]:
     return found
 
 
-def _index(shard: Path, spec: str) -> list[tuple[Member, int | None]]:
-    """Every image of a shard, and its label if it has one. Raises UserError for what is not a whole tar file."""
+def _index(shard: Path, spec: str, read: Callable[[bytes, str], Told | None]) -> list[tuple[Member, Told | None]]:
+    """Every image of a shard, and what `read` finds in the .cls or .json beside it (its content, "cls" or "json").
+
+    Raises UserError for what is not a whole tar file.
+    """
     images: dict[str, Member] = {}
-    labels: dict[str, int] = {}
+    told: dict[str, Told] = {}
     if not shard.is_file():
         raise UserError(f"data '{spec}': {shard} is not a file")
     try:
@@ -131,13 +149,13 @@ def _index(shard: Path, spec: str) -> list[tuple[Member, int | None]]:
                     problem = None if whole else "stored in the tar as a link or with holes, not as a whole file"
                     images[key] = Member(member.name, member.offset_data, member.size, problem)
                 elif kind in ("cls", "json") and whole:
-                    label = _label(file.at(member.offset_data, member.size), kind)
-                    labels |= {} if label is None else {key: label}
+                    value = read(file.at(member.offset_data, member.size), kind)
+                    told |= {} if value is None else {key: value}
     # tarfile says of damaged headers what Python says of what it does with them
     except (tarfile.TarError, OSError, ValueError, LookupError, OverflowError, RecursionError, MemoryError) as error:
         said = reason(error) or type(error).__name__
         raise UserError(f"data '{spec}': {shard} is not a whole, uncompressed tar file ({said})") from None
-    return [(member, labels.get(key)) for key, member in images.items()]
+    return [(member, told.get(key)) for key, member in images.items()]
 
 
 class _Headers(io.BufferedReader):
@@ -170,9 +188,13 @@ def _members(archive: tarfile.TarFile, file: _Headers) -> Iterator[tarfile.TarIn
 
 def _label(content: bytes, kind: str) -> int | None:
     """The number that a .cls or .json file tells, if it does."""
-    try:
-        value: Any = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
+    value = _json(content)
     found = value.get("label") if kind == "json" and isinstance(value, dict) else value
     return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def _json(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None

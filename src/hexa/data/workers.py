@@ -18,19 +18,18 @@ from torch.utils.data import DataLoader, Dataset
 from hexa.config import UserError
 from hexa.data import decode as decoding
 from hexa.data.crops import cut_crops
-from hexa.data.source import ArraySource, Source
+from hexa.data.pairs import Pairs
+from hexa.data.source import Source
 from hexa.data.store import available_cores
-from hexa.data.views import Transform, Views
+from hexa.data.views import Views
 from hexa.ops.photometric import to_device, unit
 from hexa.runtime.random import Stream
 
-__all__ = ["CropPlan", "CropStream", "alike", "choose_workers", "evaluation_stream", "to_device", "unit"]
+__all__ = ["CropPlan", "CropStream", "alike", "choose_workers", "to_device", "unit"]
 
 PART = 32
 """Images a worker handles at a time: several workers share a batch, and little shared memory is held."""
 _MOST_WORKERS = 16
-#: Bytes of decoded images that wait to be transformed together.
-_TOGETHER = 2**22
 Problems = list[tuple[int, str]]
 
 
@@ -61,7 +60,8 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
     batch_size: int
     stream: Stream
     rows: slice
-    _order: tuple[int, Tensor] = field(default=(-1, torch.empty(0)), repr=False)
+    pairs: Pairs | None = None
+    _drawn: tuple[int, Tensor, Tensor | None] = field(default=(-1, torch.empty(0), None), repr=False)
 
     @property
     def parts(self) -> int:
@@ -79,28 +79,38 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         numbers = self.views.draw(self.stream.child("step", number), rows)  # [V, n, P]
         crops: list[list[Tensor]] = []
         index, problems = [], []
-        for row, wanted in enumerate(self._positions(number, rows)):
-            position, cut, unreadable = self._readable(wanted, numbers[:, row])
+        epoch, step = divmod(number, len(self.source) // self.batch_size)
+        order, partners = self._of_epoch(epoch)
+        start = step * self.batch_size
+        for row, wanted in enumerate(order[start + rows.start : start + rows.stop].tolist()):
+            position, cut, unreadable = self._readable(wanted, numbers[:, row], partners)
             index.append(position)
             crops.append(cut)
             problems += unreadable
         return [torch.stack(alike(view)) for view in zip(*crops, strict=True)], torch.tensor(index), problems
 
-    def _positions(self, number: int, rows: slice) -> list[int]:
-        epoch, step = divmod(number, len(self.source) // self.batch_size)
-        if self._order[0] != epoch:
+    def _of_epoch(self, epoch: int) -> tuple[Tensor, Tensor | None]:
+        """The order of the images in an epoch, and their partners, int64 [N]."""
+        if self._drawn[0] != epoch:
             generator = self.stream.child("order", epoch).generator()
-            self._order = (epoch, torch.randperm(len(self.source), generator=generator))
-        start = step * self.batch_size
-        return [int(position) for position in self._order[1][start + rows.start : start + rows.stop]]
+            partners = None if self.pairs is None else self.pairs.partners(self.stream, epoch)
+            self._drawn = (epoch, torch.randperm(len(self.source), generator=generator), partners)
+        return self._drawn[1:]
 
-    def _readable(self, wanted: int, numbers: Tensor) -> tuple[int, list[Tensor], Problems]:
-        """The crops of image `wanted`, or of the first after it that can be read."""
+    def _readable(self, wanted: int, numbers: Tensor, partners: Tensor | None) -> tuple[int, list[Tensor], Problems]:
+        """The crops of image `wanted`, or of the first after it that can be read; some of its partner, if that can."""
         problems: Problems = []
         for offset in range(min(100, len(self.source))):
             position = (wanted + offset) % len(self.source)
+            partner, given = position if partners is None else int(partners[position]), None
+            if partner != position:
+                try:
+                    given = cut_crops(self.source, partner, self.views, numbers, slice(self.views.own, None))
+                except decoding.DecodeError as error:
+                    problems.append((partner, str(error)))
+            own = slice(None if given is None else self.views.own)
             try:
-                return position, cut_crops(self.source, position, self.views, numbers), problems
+                return position, cut_crops(self.source, position, self.views, numbers, own) + (given or []), problems
             except decoding.DecodeError as error:
                 problems.append((position, str(error)))
         reason = f"{self.source.paths[wanted]}: {problems[0][1]}"
@@ -230,70 +240,3 @@ class _Guarded(Dataset[Any]):
 
 def _as_it_is(item: Any) -> Any:
     return item
-
-
-@dataclass
-class _EvaluationPlan(Dataset[tuple[Tensor, Tensor, Problems]]):
-    source: Source
-    transform: Transform
-    batch_size: int
-    positions: range
-
-    def __getitem__(self, number: int) -> tuple[Tensor, Tensor, Problems]:
-        same: list[Tensor] = []  # decoded, not yet transformed
-        images, index, problems = [], [], []
-        for position in self.positions[number * self.batch_size : (number + 1) * self.batch_size]:
-            try:
-                image = self.source.decode(position)
-            except decoding.DecodeError as error:
-                problems.append((position, str(error)))
-                continue
-            # small ones are transformed together, which is faster; a batch of large ones would fill the memory
-            new = bool(same) and (image.shape, image.dtype) != (same[0].shape, same[0].dtype)
-            if new or len(same) * image.numel() > _TOGETHER:
-                images.append(self.transform(torch.stack(same)))
-                same.clear()
-            same.append(image)
-            index.append(position)
-        if not index:
-            return (
-                torch.empty(0, self.source.channels, self.transform.size, self.transform.size, dtype=torch.uint8),
-                torch.tensor([]),
-                problems,
-            )
-        images.append(self.transform(torch.stack(same)))
-        return torch.cat(alike(images)), torch.tensor(index), problems
-
-
-def evaluation_stream(
-    source: Source,
-    transform: Transform,
-    batch_size: int,
-    device: torch.device,
-    num_workers: int | None,
-    positions: range | None = None,
-    share: tuple[int, int] = (0, 1),
-) -> Iterator[tuple[Tensor, Tensor, Problems]]:
-    """Batches of transformed uint8 images, their positions, and what was unreadable, in order: all, or `positions`.
-
-    share: (r, n), only every n-th batch from the r-th on, each as it is among all.
-    """
-    if num_workers is None:
-        num_workers = 0 if isinstance(source, ArraySource) or _is_small(source) else choose_workers(None, device)
-    plan = _EvaluationPlan(source, transform, batch_size, range(len(source)) if positions is None else positions)
-    first, step = share
-    items = Items(plan, range(first, math.ceil(len(plan.positions) / batch_size), step), device, num_workers)
-    try:
-        yield from items
-    finally:
-        items.close()
-
-
-def _is_small(source: Source) -> bool:
-    """Whether decoding is cheaper than handing over: by the first image that can be read."""
-    for position in range(min(100, len(source))):
-        try:
-            return source.decode(position).shape[1] <= 64
-        except decoding.DecodeError:
-            continue
-    return True

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Options of every protocol, beside its own.
 COMMON = (
     *("preset", "test_data", "holdout", "seed", "out"),
-    *("mean", "std", "size", "crop", "interpolation"),
+    *("mean", "std", "size", "crop", "interpolation", "aspect"),
     *("device", "precision", "num_workers", "extraction_batch", "max_image_pixels", "cached"),
 )
 
@@ -38,6 +38,7 @@ def evaluate(
     size: object = None,
     crop: object = None,
     interpolation: object = None,
+    aspect: str = "crop",
     device: str = "auto",
     precision: str = "auto",
     num_workers: int | None = None,
@@ -53,7 +54,7 @@ def evaluate(
     training images instead, drawn class by class from the seed, and fit on the rest: for searches that must not touch
     the test split; the protocol id says so. options: fields of the protocol, deviations from the preset are recorded.
     mean, std, size, crop, interpolation: of the images, instead of what the backbone comes with (`Preparation`); they
-    count as deviations, and the protocol id names them.
+    count as deviations, and the protocol id names them. So does aspect: keep has images seen whole and in their own.
     cached: features that another evaluation extracted serve again (HEXA_CACHE/features, at most HEXA_CACHE_GB).
     max_image_pixels: larger images cannot be read; None for `hexa.data.decode.MAX_IMAGE_PIXELS`.
     out: a JSON file. A run folder collects the result in results.json too. Raises UserError; NotWritten, which has the
@@ -69,6 +70,7 @@ def evaluate(
         _task,
         backbone=backbone,
         given={"mean": mean, "std": std, "size": size, "crop": crop, "interpolation": interpolation},
+        aspect=aspect,
         data=data,
         test_data=test_data,
         holdout=holdout,
@@ -84,13 +86,14 @@ def evaluate(
     )
     if processes.helpers() and not processes.is_main():
         return together.serve(make_task)
-    return together.lead(lambda: _measure(protocol, make_task, backbone, data, preset, holdout, out, options))
+    return together.lead(lambda: _measure(protocol, make_task, backbone, aspect, data, preset, holdout, out, options))
 
 
 def _measure(
     protocol: str,
     make_task: Callable[..., Task],
     backbone: str | Path | Backbone,
+    aspect: str,
     data: str,
     preset: str | None,
     holdout: float | None,
@@ -122,9 +125,8 @@ def _measure(
         raise UserError(f"images of '{data}' show several classes, {protocol} needs one each; measure with {several}")
     if chosen.resizes and len(loaded.mean) != 3:
         raise UserError(f"{protocol} is for images in RGB, and this backbone takes {len(loaded.mean)} channels")
-    resized = loaded.deviations.keys() & {"size", "crop", "interpolation"}
-    if resized and chosen.resizes:
-        raise UserError(f"{protocol} resizes images by options of its own; leave out {', '.join(sorted(resized))}")
+    transforms.check(task, protocol, chosen, settings)
+    changed = loaded.deviations | ({"aspect": ["crop", aspect]} if aspect != "crop" else {})
     begin = time.perf_counter()
     outcome = chosen.run(task, settings)
     guessing = 100 / len(class_names)
@@ -140,9 +142,9 @@ def _measure(
         for option, value in outcome.effective.items()
         if published[option] not in (None, value)  # none is as published for the data at hand
     }
-    deviations |= loaded.deviations
+    deviations |= changed
     identity = chosen.identity(name, used) + (f"-holdout{holdout:g}" if holdout else "")
-    identity += "".join(f"-{name}{shown(value)}" for name, (_, value) in loaded.deviations.items())
+    identity += "".join(f"-{name}{shown(value)}" for name, (_, value) in changed.items())
     facts, said = describe(loaded), loaded.preparation.said()
     result = {
         "protocol": f"{protocol}/{identity}",
@@ -182,6 +184,7 @@ def _task(
     *,
     backbone: str | Path | Backbone,
     given: Given,
+    aspect: str,
     data: str,
     test_data: str | None,
     holdout: float | None,
@@ -210,7 +213,7 @@ def _task(
         fit=fit,
         test=test,
         class_names=class_names,
-        transform=transform_of(loaded),
+        transform=transform_of(loaded, aspect),
         device=where,
         precision=precisions.resolve(precision, where, loaded if learns else None),  # type: ignore[arg-type]
         num_workers=num_workers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Unpack
@@ -10,10 +11,14 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 from numpy.typing import NDArray
+from torch import Tensor
 
-from hexa.config import whole_characters
-from hexa.data import open_source
-from hexa.evaluation.features import extract
+from hexa.config import UserError, whole_characters
+from hexa.data import Source, open_source
+from hexa.evaluation import maps as dense
+from hexa.evaluation.features import batches, check_finite, extract, nothing_read
+from hexa.evaluation.transforms import transform_of
+from hexa.nn.feature_maps import last_maps
 from hexa.nn.preparation import Given
 from hexa.nn.pretrained import Backbone, load_backbone
 from hexa.runtime import precision as precisions
@@ -27,12 +32,13 @@ Array = NDArray[Any]
 class Embedded:
     """What was written: N features of so many numbers, and which images could not be read, a line each.
 
-    preparation: a sentence on how images were prepared, unless the backbone's own file says it.
+    shape: of the features of an image, (D,), or of its maps, (C, h, w). preparation: a sentence on how images were
+    prepared, unless the backbone's own file says it.
     """
 
     path: Path
     num_images: int
-    num_features: int
+    shape: tuple[int, ...]
     left_out: tuple[str, ...] = ()
     preparation: str | None = None
 
@@ -47,6 +53,9 @@ def embed(
     batch_size: int = 256,
     num_workers: int | None = None,
     max_image_pixels: int | None = None,
+    maps: bool = False,
+    maps_precision: str = "float32",
+    aspect: str = "crop",
     **given: Unpack[Given],
 ) -> Embedded:
     """Write features [N, D] float32, labels [N] where there are any, and paths [N] of all readable images.
@@ -54,28 +63,52 @@ def embed(
     out: .npz (arrays `features`, `labels`, `paths`) or .parquet (a list column and two more). At once or not at all.
     Without #split in `data`, the split train. Images that cannot be read are left out, those of more than
     `max_image_pixels` among them.
+    maps: instead the network's last feature maps [N, C, h, w], to .npy or .parquet (`hexa.evaluation.maps.write`),
+    float32 or float16 as `maps_precision` says.
+    aspect: keep has images seen whole, in their own aspect (`OwnAspect`).
     given: mean, std, size, crop or interpolation instead of the backbone's own. Raises UserError.
     """
-    out = targets.check(out, (".npz", ".parquet"))
+    out = targets.check(out, (".npy", ".parquet") if maps else (".npz", ".parquet"))
+    if maps_precision not in dense.PRECISIONS:
+        raise UserError(f"maps_precision must be {' or '.join(dense.PRECISIONS)}, got {maps_precision!r}")
+    if maps_precision != "float32" and not maps:
+        raise UserError("maps_precision has no effect without maps; features are float32")
     loaded = load_backbone(backbone, **given)
     source = open_source(data, max_image_pixels=max_image_pixels, channels=len(loaded.mean))
-    where = precisions.pick_device(device)
     problems: dict[int, str] = {}
-    features, labels, positions = extract(
-        loaded,
-        source,
-        batch_size=batch_size,
-        device=where,
-        precision=precision,
-        num_workers=num_workers,
-        problems=problems,
-        tolerance=1.0,
-    )
-    paths = np.array([whole_characters(source.paths[position]) for position in positions.tolist()])
-    known = None if labels is None else labels.numpy()
-    write_whole(out, lambda file: _write(file, out.suffix, features.numpy(), known, paths))
+    names = np.array([whole_characters(path) for path in source.paths], dtype=object)
+    # images of more pixels than usual come in smaller batches
+    size = loaded.image_size
+    how: dict[str, Any] = {
+        "transform": transform_of(loaded, aspect),
+        "batch_size": max(1, batch_size * 224**2 // max(224, size) ** 2) if maps else batch_size,
+        "device": precisions.pick_device(device),
+        "precision": precision,
+        "num_workers": num_workers,
+        "problems": problems,
+        "tolerance": 1.0,
+    }
+    if maps:
+        last, _ = last_maps(loaded.network, str(backbone), (size, size), loaded.network_config.channels)
+        made = batches(loaded, lambda images: last(loaded.normalize(images)), source, **how)
+        num_images, *shape = dense.write(out, _parts(source, names, made), len(source), maps_precision)
+    else:
+        features, labels, positions = extract(loaded, source, **how)
+        paths, known = names[positions.numpy()].astype(str), None if labels is None else labels.numpy()
+        write_whole(out, lambda file: _write(file, out.suffix, features.numpy(), known, paths))
+        num_images, *shape = features.shape
     left_out = tuple(f"{source.paths[position]}: {problems[position]}" for position in sorted(problems))
-    return Embedded(out, len(features), features.shape[1], left_out, loaded.preparation.said())
+    return Embedded(out, num_images, tuple(shape), left_out, loaded.preparation.said())
+
+
+def _parts(source: Source, names: Array, made: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> Iterator[dense.Part]:
+    count = 0
+    for maps, labels, positions in made:
+        count += len(maps)
+        check_finite(maps, source)
+        yield maps.numpy(), None if labels is None else labels.numpy(), names[positions.numpy()].tolist()
+    if not count:
+        raise nothing_read(source)
 
 
 def _write(file: BinaryIO, kind: str, features: Array, labels: Array | None, paths: Array) -> None:
@@ -86,5 +119,5 @@ def _write(file: BinaryIO, kind: str, features: Array, labels: Array | None, pat
     rows = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.reshape(-1)), features.shape[1])
     columns = {"features": rows, "paths": pyarrow.array(paths)}
     if labels is not None:
-        columns["labels"] = pyarrow.array(labels)
+        columns["labels"] = pyarrow.array(list(labels))
     pyarrow.parquet.write_table(pyarrow.table(columns), file)

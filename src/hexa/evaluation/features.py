@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from hexa.config import UserError
 from hexa.data import Source
+from hexa.data.aspect import OwnAspect
 from hexa.data.loaders import evaluation_batches
 from hexa.data.source import Subset
 from hexa.data.store import check_problems
@@ -20,7 +21,16 @@ from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 
-__all__ = ["Subset", "extract", "extract_pair", "extract_part", "extract_share"]
+__all__ = [
+    "Subset",
+    "batches",
+    "check_finite",
+    "extract",
+    "extract_pair",
+    "extract_part",
+    "extract_share",
+    "nothing_read",
+]
 
 
 @torch.no_grad()
@@ -45,29 +55,67 @@ def extract(
     Raises UserError if more than the share `tolerance` of the images, or all, cannot be read, and for features that are
     not finite.
     """
+    features, labels, positions, done = [], [], [], 0
+    transform = transform or transform_of(backbone)
+    made = batches(
+        backbone, backbone, source, transform, batch_size, device, precision, num_workers, problems, tolerance, share
+    )
+    for found, wanted, index in made:
+        features.append(found)
+        labels += [] if wanted is None else [wanted]
+        positions.append(index)
+        done = max(done, int(index[-1]) + 1)
+        if progress is not None:
+            progress(done, len(source))
+    if not features and share[1] > 1:  # others may have some
+        return torch.empty(0, backbone.num_features), None, torch.empty(0, dtype=torch.int64)
+    if not features:
+        raise nothing_read(source)
+    together, index, known = torch.cat(features), torch.cat(positions), torch.cat(labels) if labels else None
+    check_finite(together, source)
+    if isinstance(transform, OwnAspect):  # batches came shape by shape
+        index, order = index.sort()
+        together, known = together[order], None if known is None else known[order]
+    return together, known, index
+
+
+@torch.no_grad()
+def batches(
+    backbone: Backbone,
+    forward: Callable[[Tensor], Tensor],
+    source: Source,
+    transform: EvaluationTransform,
+    batch_size: int,
+    device: torch.device | str,
+    precision: precisions.Precision,
+    num_workers: int | None,
+    problems: dict[int, str] | None,
+    tolerance: float,
+    share: tuple[int, int] = (0, 1),
+) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
+    """What `forward` makes of pixels [B, 3, S, S], float32, with labels and positions, batch by batch; as `extract`."""
     device = torch.device(device)
     backbone.eval().to(device).to(memory_format=torch.channels_last)
-    transform = transform or transform_of(backbone)
     resolved = precisions.resolve(precision, device)
-    features, labels, positions = [], [], []
     for images, wanted, index in evaluation_batches(
         source, transform, batch_size, device, num_workers, problems, tolerance, share
     ):
         with precisions.autocast(resolved, device):
-            features.append(backbone(images.contiguous(memory_format=torch.channels_last)).float().cpu())
-        labels += [] if wanted is None else [wanted.cpu()]
-        positions.append(index)
-        if progress is not None:
-            progress(int(index[-1]) + 1, len(source))
-    if not features and share[1] > 1:  # others may have some
-        return torch.empty(0, backbone.num_features), None, torch.empty(0, dtype=torch.int64)
-    if not features:
-        raise UserError(f"data '{source.name}#{source.split}': holds no image that can be read")
-    found = torch.cat(features)
-    if not found.isfinite().all():
-        some = 100 * float((~found.isfinite().all(1)).float().mean())
+            found = forward(images.contiguous(memory_format=torch.channels_last)).float().cpu()
+        yield found, None if wanted is None else wanted.cpu(), index
+
+
+def check_finite(features: Tensor, source: Source) -> None:
+    """Raise UserError for features or maps [N, …] that are not numbers."""
+    finite = features.isfinite().flatten(1).all(1)
+    if not finite.all():
+        some = 100 * float((~finite).float().mean())
         raise UserError(f"features of {some:.0f} % of the images of {source!r} are not finite: look at the weights")
-    return found, torch.cat(labels) if labels else None, torch.cat(positions)
+
+
+def nothing_read(source: Source) -> UserError:
+    """What to raise where every image is unreadable."""
+    return UserError(f"data '{source.name}#{source.split}': holds no image that can be read")
 
 
 def extract_share(task: Task, source: Source) -> tuple[Tensor, Tensor]:
@@ -117,7 +165,7 @@ def _in_order(source: Source, parts: list[Tensor], places: list[Tensor]) -> tupl
     """The processes' features by position."""
     positions, order = torch.cat(places).sort()
     if not len(positions):
-        raise UserError(f"data '{source.name}#{source.split}': holds no image that can be read")
+        raise nothing_read(source)
     features = torch.empty(len(positions), parts[0].shape[1])
     rank_of = torch.empty_like(order)
     rank_of[order] = torch.arange(len(order))

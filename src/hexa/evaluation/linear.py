@@ -130,4 +130,5 @@ PROTOCOL = Protocol(
         "cifar": AdamaxOptions(),
     },
     identity=_identity,
+    fixed=lambda options: isinstance(options, AdamaxOptions),
 )

@@ -96,6 +96,8 @@ class Protocol:
     """Whether the network itself is trained."""
     resizes: bool = False
     """Whether it brings images to their size itself, and not by the task's transform."""
+    fixed: Callable[[Any], bool] = lambda options: True
+    """Whether these options see each image once, by the task's transform, if the network itself is not trained."""
 
     def options(
         self, preset: str | None, changes: Mapping[str, Any], common: Sequence[str] = ()

@@ -4,18 +4,48 @@ from __future__ import annotations
 
 from typing import Any
 
+from hexa.config import UserError
 from hexa.data import Source
+from hexa.data.aspect import OwnAspect
 from hexa.data.decode import DecodeError
 from hexa.data.views import EvaluationTransform
+from hexa.evaluation.protocol import Protocol, Task, protocols
+from hexa.nn.feature_maps import stride
+from hexa.nn.preparation import GIVEN
 from hexa.nn.pretrained import Backbone
 
+ASPECTS = ("crop", "keep")
 #: Images of a source that are looked at where it does not say that all have one size.
 _LOOKED_AT = 100
 
 
-def transform_of(backbone: Backbone) -> EvaluationTransform:
-    """What evaluation does to images for this backbone."""
-    return EvaluationTransform(backbone.image_size, backbone.crop, backbone.interpolation)
+def transform_of(backbone: Backbone, aspect: object = "crop") -> EvaluationTransform:
+    """What evaluation does to images for this backbone.
+
+    aspect: crop for the centre square, keep for the whole image in its own aspect. Raises UserError for anything else,
+    and for a network that can't take such images.
+    """
+    if aspect not in ASPECTS:
+        raise UserError(f"aspect must be {' or '.join(ASPECTS)}, got {aspect!r}")
+    if aspect == "crop":
+        return EvaluationTransform(backbone.image_size, backbone.crop, backbone.interpolation)
+    if backbone.origins.get("crop") == GIVEN:
+        raise UserError("crop has no effect with aspect keep, which cuts nothing; leave out one of the two")
+    config = backbone.network_config
+    pixels_for_each = stride(backbone.network, config.name, backbone.num_features, config.channels)
+    return OwnAspect(backbone.image_size, pixels_for_each, backbone.interpolation)
+
+
+def check(task: Task, protocol: str, chosen: Protocol, options: Any) -> None:
+    """Raise UserError for what is asked of the images and the protocol does otherwise."""
+    resized = task.backbone.deviations.keys() & {"size", "crop", "interpolation"}
+    if resized and chosen.resizes:
+        raise UserError(f"{protocol} resizes images by options of its own; leave out {', '.join(sorted(resized))}")
+    if isinstance(task.transform, OwnAspect) and (chosen.learns or not chosen.fixed(options)):
+        others = ", ".join(name for name, one in protocols().items() if not one.learns and one is not chosen)
+        raise UserError(
+            f"{protocol} cuts or resizes the images it trains on itself; leave out aspect keep, or take {others}"
+        )
 
 
 def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]:
@@ -24,6 +54,9 @@ def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]
     resize: "whole", or "shorter side to N, centre S", or the share of each in percent; where the images may differ in
     size it is told from `looked_at` images, evenly spread.
     """
+    if isinstance(transform, OwnAspect):
+        resized = f"shorter side to {transform.size}, own aspect, multiples of {transform.stride}"
+        return {"size": transform.size, "resize": resized, "interpolation": f"{transform.interpolation}, antialiased"}
     cropped = f"shorter side to {transform.short}, centre {transform.size}"
     looked_at, whole = 0, 0.0
     for source in sources:

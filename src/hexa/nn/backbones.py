@@ -94,11 +94,15 @@ class SmallResNet(nn.Module):
         """How timm's tools tell the stages apart."""
         return {"stem": r"^conv1|bn1", "blocks": r"^layer(\d+)"}
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward_features(self, images: Tensor) -> Tensor:
+        """The maps that are averaged, [B, widths[-1], h, w]."""
         x = self.relu(self.bn1(self.conv1(images)))
         for stage in range(self.num_stages):
             x = getattr(self, f"layer{stage + 1}")(x)
-        return cast(Tensor, x.mean((2, 3)))
+        return cast(Tensor, x)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.forward_features(images).mean((2, 3))
 
 
 def build(config: NetworkConfig) -> nn.Module:

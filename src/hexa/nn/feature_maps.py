@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hexa.config import UserError
+from hexa.config import UserError, reason
+from hexa.nn.external import External
 
 _PROBE = (128, 192)
 """Pixels of the image whose maps are looked at; not a square, so that nothing else is taken for a map."""
@@ -58,6 +60,71 @@ def parts(network: nn.Module, name: str) -> list[Part]:
             "whose modules follow one another, such as a ResNet of timm or torchvision"
         )
     return found
+
+
+def last_maps(
+    network: nn.Module, name: str, size: tuple[int, int], channels: int = 3
+) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """A function of normalised images [B, channels, H, W] to the last maps [B, C, h, w], and those of a blank image.
+
+    Maps are what the network's own `forward_features` gives; a transformer's tokens lie on the grid of its patches,
+    further tokens in front of them left out. A network without that function is taken apart (`parts`).
+    size: (H, W) of the blank image. Raises UserError for a network that has no maps, or none of images of this size.
+    """
+    network = network.network if isinstance(network, External) else network
+    training = network.training
+    try:
+        own: Any = getattr(network, "forward_features", None)
+        forward = own or nn.Sequential(*(part.module for part in parts(network, name)))
+
+        def maps(images: Tensor) -> Tensor:
+            return _laid_out(forward(images), network, images)
+
+        device = next((value.device for value in network.parameters()), torch.device("cpu"))
+        network.eval()
+        with torch.no_grad():
+            blank = maps(torch.zeros(1, channels, *size, device=device))
+        if blank.ndim != 4:
+            raise ValueError(f"gave {tuple(blank.shape)}")
+    except Exception as error:  # see parts
+        said = f"gives no feature maps [B, C, h, w] of images of {size[0]} × {size[1]} ({reason(error)})"
+        raise UserError(f"{name}: {said}; a convolutional network or a vision transformer is needed") from None
+    finally:
+        network.train(training)
+    return maps, blank
+
+
+def stride(network: nn.Module, name: str, num_features: int, channels: int = 3) -> int:
+    """Pixels of the image for each pixel of the network's last maps, for a network that takes images of any aspect.
+
+    Raises UserError for one that does not, or has no maps.
+    """
+    patch = getattr(getattr(network, "patch_embed", None), "patch_size", 64)
+    side = patch if isinstance(patch, int) else max(patch)
+    unit = side * math.ceil(64 / side)
+    training, device = network.training, next((value.device for value in network.parameters()), torch.device("cpu"))
+    try:
+        blank = last_maps(network.eval(), name, (2 * unit, 3 * unit), channels)[1]
+        with torch.no_grad():
+            found = network(torch.zeros(1, channels, 2 * unit, 3 * unit, device=device))
+        if found.shape != (1, num_features):
+            raise ValueError(f"{found.shape[1]} features instead of {num_features}")
+    except Exception as error:  # see parts
+        raise UserError(f"{name}: takes images of one aspect alone ({reason(error)}); leave out aspect keep") from None
+    finally:
+        network.train(training)
+    return max(1, 3 * unit // blank.shape[3])
+
+
+def _laid_out(found: Tensor, network: nn.Module, images: Tensor) -> Tensor:
+    """Tokens [B, further + h·w, C] and maps [B, h, w, C] as maps [B, C, h, w]."""
+    if found.ndim == 4:
+        return found.permute(0, 3, 1, 2) if getattr(network, "output_fmt", "NCHW") == "NHWC" else found
+    height, width = network.patch_embed.dynamic_feat_size(images.shape[2:])  # type: ignore[union-attr, operator]
+    further = found.shape[1] - height * width
+    if further != getattr(network, "num_prefix_tokens", further):
+        raise ValueError(f"{found.shape[1]} tokens for {height} × {width} patches")
+    return found[:, further:].transpose(1, 2).reshape(len(found), -1, height, width)
 
 
 @dataclass

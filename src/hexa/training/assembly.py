@@ -16,6 +16,7 @@ from torch import nn
 from hexa.config import ConfigError, UserError
 from hexa.core import STD, Method, Objective, Origin, Setting
 from hexa.data import Source
+from hexa.data.pairs import Pairs
 from hexa.data.statistics import measured
 from hexa.data.store import first_image
 from hexa.data.view_config import COLOURED
@@ -61,6 +62,9 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
         raise ConfigError(
             [("batch_size", f"{batch} is not divisible by {world} processes; use {max(1, batch // world) * world}")]
         )
+    if experiment.pairs.of is not None and experiment.views.total_views < 2:
+        name = experiment.method.name
+        raise ConfigError([("pairs.of", f"{name} sees one view of an image, so another can give none; leave it out")])
     experiment.schedule.check(experiment.epochs)
     refused = refusals(experiment)
     if refused:
@@ -215,18 +219,20 @@ def roomy_setting(experiment: Experiment, data_size: int) -> Setting:
     raise refused
 
 
-def fingerprint(experiment: Experiment, source: Source, *, former: bool = False) -> str:
+def fingerprint(experiment: Experiment, source: Source, pairs: Pairs | None = None, *, former: bool = False) -> str:
     """A hash of all that decides the trajectory: the experiment but for `training` and `monitor`, and the images.
 
     Fields at their defaults do not enter, so that a field that is new does not part a run from its checkpoints.
-    former: as hexa 0.1 computed it, which knew image files by their names and sizes alone.
+    pairs: enter by which images belong together. former: as hexa 0.1 computed it, which knew image files by their names
+    and sizes alone.
     """
-    others = dict.fromkeys(("training", "monitor", "recipe", "data"), True)
-    # where the weights lie does not matter: their digest says what they are
-    fields = experiment.model_dump(mode="json", exclude={**others, "start": {"weights"}}, exclude_defaults=True)
+    others: dict[str, Any] = dict.fromkeys(("training", "monitor", "recipe", "data"), True)
+    # where the weights and the pairs lie does not matter: their digests say what they are
+    others |= {"start": {"weights"}, "pairs": {"of"}}
+    fields = experiment.model_dump(mode="json", exclude=others, exclude_defaults=True)
     kinds = [experiment.method.name, *(hard.kind for hard in experiment.hard_examples.values())]
     images = (former and source.former_fingerprint) or source.fingerprint
-    text = json.dumps([fields, kinds, images], sort_keys=True)
+    text = json.dumps([fields, kinds, images, *([] if pairs is None else [pairs.digest()])], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

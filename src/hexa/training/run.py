@@ -13,6 +13,7 @@ from hexa.config import ConfigError, UserError, reason
 from hexa.core import Method
 from hexa.data import Source, open_source
 from hexa.data.loaders import PretrainLoader
+from hexa.data.pairs import Pairs
 from hexa.data.views import Views
 from hexa.experiment import Experiment
 from hexa.nn import backbones
@@ -130,6 +131,8 @@ def _run(
         ]:
             console.print(one_line(note))
     loader = _loader(experiment, source, machine)
+    if console is not None and loader.pairs is not None:
+        console.print(one_line(str(loader.pairs)))
     trainer = _trainer(experiment, source, held, method, loader, machine, folder)
     warnings = [*notes, *(_go_on(trainer, folder) if resumed else ())]
     with stopping_well(folder), closing(loader):
@@ -152,8 +155,8 @@ def _trainer(
         schedule=experiment.schedule,
         training=experiment.training,
         optimizer=experiment.optimizer,
-        fingerprint=fingerprint(experiment, source),
-        former_fingerprint=fingerprint(experiment, source, former=True),
+        fingerprint=fingerprint(experiment, source, loader.pairs),
+        former_fingerprint=fingerprint(experiment, source, loader.pairs, former=True),
         monitor_every=experiment.monitor.knn_every,
         max_steps=experiment.max_steps,
     )
@@ -272,6 +275,7 @@ def _loader(experiment: Experiment, source: Source, machine: Machine) -> Pretrai
         num_workers=experiment.training.num_workers,
         resident_limit_bytes=experiment.training.resident_limit_bytes,
         tolerance=experiment.training.max_corrupt_share,
+        pairs=Pairs.of(experiment.pairs, source),
     )
 
 

@@ -1,0 +1,105 @@
+"""Every image once, as evaluation sees it, by worker processes where decoding takes long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from hexa.data import decode as decoding
+from hexa.data.aspect import OwnAspect
+from hexa.data.evaluation_transform import LONGEST, Transform
+from hexa.data.source import ArraySource, Source
+from hexa.data.workers import Items, Problems, alike, choose_workers
+
+#: Bytes of decoded images that wait to be transformed together.
+_TOGETHER = 2**22
+#: Images [n, C, h, w] of one shape and their positions [n], one shape after the other.
+ByShape = list[tuple[Tensor, Tensor]]
+
+
+@dataclass
+class _EvaluationPlan(Dataset[tuple[ByShape, Problems]]):
+    source: Source
+    transform: Transform
+    batch_size: int
+    positions: range
+
+    def __getitem__(self, number: int) -> tuple[ByShape, Problems]:
+        same: list[Tensor] = []  # decoded, not yet transformed
+        images, index, problems = [], [], []
+        for position in self.positions[number * self.batch_size : (number + 1) * self.batch_size]:
+            try:
+                image = self.source.decode(position)
+            except decoding.DecodeError as error:
+                problems.append((position, str(error)))
+                continue
+            # small ones are transformed together, which is faster; a batch of large ones would fill the memory
+            new = bool(same) and (image.shape, image.dtype) != (same[0].shape, same[0].dtype)
+            if new or len(same) * image.numel() > _TOGETHER:
+                images.append(self.transform(torch.stack(same)))
+                same.clear()
+            same.append(image)
+            index.append(position)
+        if not index:
+            none = torch.empty(0, self.source.channels, self.transform.size, self.transform.size, dtype=torch.uint8)
+            return [(none, torch.tensor([]))], problems
+        images.append(self.transform(torch.stack(same)))
+        return _by_shape(images, index), problems
+
+
+def _by_shape(images: list[Tensor], index: list[int]) -> ByShape:
+    """Images of one shape together, in the order in which shapes come."""
+    positions = torch.split(torch.tensor(index), [len(some) for some in images])
+    places: dict[torch.Size, list[int]] = {}
+    for place, some in enumerate(images):
+        places.setdefault(some.shape[1:], []).append(place)
+    return [
+        (torch.cat(alike([images[place] for place in group])), torch.cat([positions[place] for place in group]))
+        for group in places.values()
+    ]
+
+
+def evaluation_stream(
+    source: Source,
+    transform: Transform,
+    batch_size: int,
+    device: torch.device,
+    num_workers: int | None,
+    positions: range | None = None,
+    share: tuple[int, int] = (0, 1),
+) -> Iterator[tuple[Tensor, Tensor, Problems]]:
+    """Batches of transformed uint8 images, their positions, and what was unreadable, in order: all, or `positions`.
+
+    share: (r, n), only every n-th batch from the r-th on, each as it is among all. A transform that keeps aspects gets
+    batches so much smaller that even strips have no more pixels than `batch_size` squares; images of one shape in them
+    come together.
+    """
+    if num_workers is None:
+        num_workers = 0 if isinstance(source, ArraySource) or _is_small(source) else choose_workers(None, device)
+    if isinstance(transform, OwnAspect):
+        batch_size = max(1, batch_size // LONGEST)
+    plan = _EvaluationPlan(source, transform, batch_size, range(len(source)) if positions is None else positions)
+    first, step = share
+    items = Items(plan, range(first, math.ceil(len(plan.positions) / batch_size), step), device, num_workers)
+    try:
+        for by_shape, problems in items:
+            for images, index in by_shape:
+                yield images, index, problems
+                problems = []
+    finally:
+        items.close()
+
+
+def _is_small(source: Source) -> bool:
+    """Whether decoding is cheaper than handing over: by the first image that can be read."""
+    for position in range(min(100, len(source))):
+        try:
+            return source.decode(position).shape[1] <= 64
+        except decoding.DecodeError:
+            continue
+    return True

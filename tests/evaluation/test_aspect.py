@@ -1,0 +1,130 @@
+"""Evaluation of images in their own aspect: as image by image, named in the result, and refused where it can't be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+
+from hexa import cli
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.evaluation import evaluate
+from hexa.evaluation.embed import embed
+from hexa.evaluation.features import extract
+from hexa.evaluation.transforms import transform_of
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.feature_maps import stride
+from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
+
+SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
+VIT = {"img_size": 32, "patch_size": 8, "depth": 2}
+QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32", "num_workers": 0}
+SIZES = [(20, 30), (30, 20), (16, 16), (20, 30), (90, 20), (5000, 1)]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    generator = np.random.default_rng(0)
+    for split, name, count in (("train", "a", 6), ("train", "b", 6), ("test", "a", 3), ("test", "b", 3)):
+        (tmp_path / "data" / split / name).mkdir(parents=True)
+        for number in range(count):
+            width, height = SIZES[(number + (name == "b")) % len(SIZES)]
+            pixels = generator.integers(0, 256, (height, width, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / split / name / f"{number}.png")
+    return f"folder:{tmp_path / 'data'}"
+
+
+@pytest.mark.parametrize("options", [None, VIT | {"dynamic_img_size": True}])
+def test_features_are_those_of_each_image_alone(tmp_path: Path, data: str, options: dict[str, Any] | None) -> None:
+    config = SMALL if options is None else NetworkConfig(name="vit_tiny_patch16_224", options=options)
+    backbone, source = random_backbone(config, 16), open_source(data)
+    transform = transform_of(backbone, "keep")
+    features, labels, positions = extract(backbone, source, transform, precision="fp32", num_workers=0)
+    assert positions.tolist() == list(range(12))
+    assert labels is not None
+    assert labels.tolist() == [0] * 6 + [1] * 6
+    for position, found in enumerate(features):
+        with torch.no_grad():
+            alone = backbone(transform(source.decode(position))[None] / 255)[0]
+        torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-5)
+    out = embed(backbone, data, tmp_path / "f.npz", aspect="keep", precision="fp32", num_workers=0)
+    np.testing.assert_allclose(np.load(out.path)["features"], features.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("protocol", ["knn", "svm", "probe", "linear"])
+def test_results_name_it_and_the_cache_tells_it_apart(
+    tmp_path: Path, data: str, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "cache"))
+    backbone = str(save_backbone(random_backbone(SMALL, 16), tmp_path / "b.safetensors"))
+    given: dict[str, dict[str, Any]] = {"knn": {"k": 3}, "linear": {"preset": "cifar", "epochs": 2}}
+    options = QUIET | given.get(protocol, {})
+    plain = evaluate(protocol, backbone, data, **options)
+    kept = evaluate(protocol, backbone, data, aspect="keep", **options)
+    again = evaluate(protocol, backbone, data, aspect="keep", cached=False, **options)
+    assert kept["protocol"] == again["protocol"] == plain["protocol"] + "-aspectkeep"
+    assert kept["deviations"]["aspect"] == ["crop", "keep"]
+    assert "aspect" not in plain["deviations"]
+    assert kept["transform"]["resize"] == "shorter side to 16, own aspect, multiples of 2"
+    assert kept["metrics"] == again["metrics"]
+    assert len(list((tmp_path / "cache" / "features").iterdir())) == 4
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options"), [("linear", {}), ("fine-tune", {}), ("semi-supervised", {}), ("detect", {})]
+)
+def test_protocols_that_cut_squares_refuse(tmp_path: Path, data: str, protocol: str, options: dict[str, Any]) -> None:
+    backbone = str(save_backbone(random_backbone(SMALL, 16), tmp_path / "b.safetensors"))
+    match = rf"^{protocol} cuts or resizes the images it trains on itself; leave out aspect keep, or take .*knn"
+    with pytest.raises(UserError, match=match):
+        evaluate(protocol, backbone, data, aspect="keep", **QUIET, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("resnet18", 32), ("convnext_atto", 32), ("vit_tiny_patch16_224", 16), ("vit_7", 7)]
+)
+def test_strides(name: str, expected: int) -> None:
+    if name == "vit_7":
+        network = timm.create_model("vit_tiny_patch16_224", num_classes=0, **VIT | {"img_size": 28, "patch_size": 7},
+            dynamic_img_size=True)  # fmt: skip
+    else:
+        network = timm.create_model(name, num_classes=0, **({"dynamic_img_size": True} if "vit" in name else {}))
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    assert stride(network.train(), name, network.num_features) == expected
+    assert network.training
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("spec", ["pixels:8", "random:vit_tiny_patch16_224", "random:swin_tiny_patch4_window7_224"])
+def test_networks_of_one_aspect_are_one_line(spec: str, data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match=r"takes images of one aspect alone .*; leave out aspect keep$"):
+        transform_of(load_backbone(spec), "keep")
+    assert cli.main(["evaluate", "knn", spec, "--data", data, "--aspect", "keep"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_has_no_meaning_is_one_line(tmp_path: Path) -> None:
+    backbone = random_backbone(SMALL, 16)
+    with pytest.raises(UserError, match="aspect must be crop or keep, got 'pad'"):
+        transform_of(backbone, "pad")
+    with pytest.raises(UserError, match="crop has no effect with aspect keep"):
+        transform_of(backbone.prepared(crop=0.5), "keep")
+    for number, size in enumerate([(20, 30), (30, 20)]):
+        Image.new("RGB", size).save(tmp_path / f"{number}.png")
+    with pytest.raises(UserError, match="a file holds one shape; leave out --aspect keep"):
+        embed(backbone, f"folder:{tmp_path}", tmp_path / "m.npy", maps=True, aspect="keep", num_workers=0)
+
+
+def test_maps_of_images_of_one_size_keep_their_aspect(tmp_path: Path) -> None:
+    for number in range(3):
+        Image.new("RGB", (60, 20), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    made = embed(
+        random_backbone(SMALL, 16), f"folder:{tmp_path}", tmp_path / "m.npy", maps=True, aspect="keep", num_workers=0
+    )
+    assert made.shape == (8, 8, 24)

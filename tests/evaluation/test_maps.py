@@ -1,0 +1,204 @@
+"""Feature maps as files: those of the network's own pass, image by image, and never all of them in memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import timm
+import torch
+from PIL import Image
+from torch import nn
+
+from hexa import cli
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.evaluation import maps
+from hexa.evaluation.embed import embed
+from hexa.evaluation.transforms import transform_of
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.external import External
+from hexa.nn.feature_maps import last_maps
+from hexa.nn.pretrained import Backbone, random_backbone
+
+SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
+VIT = NetworkConfig(
+    name="vit_tiny_patch16_224", options={"img_size": 32, "patch_size": 8, "depth": 2, "dynamic_img_size": True}
+)
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix == ".npy":
+        return {"maps": np.load(path, mmap_mode="r"), **np.load(maps.beside(path), allow_pickle=False)}
+    table = pyarrow.parquet.read_table(path)
+    found = {name: np.array(table[name].to_pylist()) for name in table.column_names if name != "maps"}
+    return found | {"maps": table["maps"].combine_chunks().to_numpy_ndarray()}
+
+
+def naive(backbone: Backbone, data: str) -> np.ndarray:
+    """One image after the other through the network's own function."""
+    source, transform, found = open_source(data), transform_of(backbone), []
+    for index in range(len(source)):
+        pixels = backbone.normalize(transform(source.decode(index))[None] / 255)
+        with torch.no_grad():
+            found.append(backbone.network.forward_features(pixels)[0])  # type: ignore[operator]
+    return torch.stack(found).numpy()
+
+
+def photographs(folder: Path, sizes: list[tuple[int, int]]) -> str:
+    generator = np.random.default_rng(0)
+    folder.mkdir()
+    for number, (width, height) in enumerate(sizes):
+        Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+    return f"folder:{folder}"
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+def test_maps_labels_and_paths_belong_together(tmp_path: Path, suffix: str) -> None:
+    backbone, source = random_backbone(SMALL, 8), open_source("digits", "test")
+    made = embed(backbone, "digits#test", tmp_path / f"out{suffix}", maps=True, batch_size=100, precision="fp32")
+    assert (made.num_images, made.shape) == (450, (8, 4, 4))
+    found = read(made.path)
+    np.testing.assert_allclose(found["maps"], naive(backbone, "digits#test"), rtol=1e-4, atol=1e-5)
+    assert found["maps"].dtype == np.float32
+    assert source.labels is not None
+    assert found["labels"].tolist() == source.labels.tolist()
+    assert found["paths"].tolist() == source.paths
+    assert len(list(tmp_path.iterdir())) == (2 if suffix == ".npy" else 1)
+
+
+def test_the_mean_of_the_maps_are_the_features(tmp_path: Path) -> None:
+    backbone = random_backbone(SMALL, 8)
+    embed(backbone, "digits#test", tmp_path / "f.npz", precision="fp32")
+    embed(backbone, "digits#test", tmp_path / "m.npy", maps=True, maps_precision="float16", precision="fp32")
+    found = np.load(tmp_path / "m.npy")
+    assert found.dtype == np.float16
+    features = np.load(tmp_path / "f.npz")["features"]
+    np.testing.assert_allclose(found.astype(np.float32).mean((2, 3)), features, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("size", [32, 48])
+def test_tokens_lie_on_the_grid_of_their_patches(tmp_path: Path, size: int) -> None:
+    data = photographs(tmp_path / "images", [(40, 30), (32, 32), (50, 60)])
+    backbone = random_backbone(VIT, 32).prepared(size=size)
+    found = np.load(embed(backbone, data, tmp_path / "m.npy", maps=True, precision="fp32", num_workers=0).path)
+    grid = size // 8
+    assert found.shape == (3, 192, grid, grid)
+    tokens = naive(backbone, data)[:, 1:]  # [3, h·w, 192], after the class token
+    for row in range(grid):
+        for column in range(grid):
+            alone = tokens[:, row * grid + column]
+            np.testing.assert_allclose(found[:, :, row, column], alone, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "deit_tiny_distilled_patch16_224", "resnet18"])
+def test_maps_come_as_channels_rows_and_columns(name: str) -> None:
+    network = timm.create_model(name, num_classes=0).eval()
+    images = torch.rand(1, 3, 224, 224)
+    found, blank = last_maps(network, name, (224, 224))
+    with torch.no_grad():
+        theirs = network.forward_intermediates(images, indices=1, norm=name != "resnet18", intermediates_only=True)
+        ours = found(images)
+    assert ours.shape == blank.shape == theirs[-1].shape
+    torch.testing.assert_close(ours, theirs[-1])
+
+
+def test_a_network_without_the_function_is_taken_apart() -> None:
+    import torchvision
+
+    network = torchvision.models.resnet18(weights=None).train()
+    found, blank = last_maps(External(network, "it"), "it", (64, 96))
+    network.train()
+    assert blank.shape == (1, 512, 2, 3)
+    last_maps(network, "it", (64, 64))
+    assert network.training
+    assert int(network.bn1.num_batches_tracked) == 0
+    with torch.no_grad():
+        assert found(torch.rand(2, 3, 64, 64)).shape == (2, 512, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "network", [nn.Flatten(), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), timm.create_model("resmlp_12_224")]
+)
+def test_a_network_without_maps_is_one_line(network: nn.Module) -> None:
+    with pytest.raises(
+        UserError, match=r"^it: gives no feature maps .*; a convolutional network or a vision"
+    ) as caught:
+        last_maps(network, "it", (64, 64))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unreadable_image_is_left_out(tmp_path: Path) -> None:
+    data = photographs(tmp_path / "images", [(8, 8)] * 3)
+    whole = np.load(embed(random_backbone(SMALL, 8), data, tmp_path / "w.npy", maps=True, num_workers=0).path)
+    (tmp_path / "images" / "1.png").write_bytes(b"broken")
+    made = embed(random_backbone(SMALL, 8), data, tmp_path / "m.npy", maps=True, num_workers=0)
+    assert (made.num_images, len(made.left_out)) == (2, 1)
+    found = read(made.path)
+    np.testing.assert_allclose(found["maps"], whole[[0, 2]], rtol=1e-4, atol=1e-5)
+    assert found["paths"].tolist() == ["0.png", "2.png"]
+    assert "labels" not in found
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+def test_nothing_is_left_of_what_fails(tmp_path: Path, suffix: str) -> None:
+    data = photographs(tmp_path / "images", [(8, 8)])
+    (tmp_path / "images" / "0.png").write_bytes(b"broken")
+    with pytest.raises(UserError, match="no image that can be read"):
+        embed(random_backbone(SMALL, 8), data, tmp_path / f"m{suffix}", maps=True, num_workers=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["images"]
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+def test_no_more_than_a_part_is_in_memory(tmp_path: Path, suffix: str) -> None:
+    def parts() -> Iterator[maps.Part]:
+        for number in range(64):
+            yield np.full((4, 64, 32, 32), number, np.float32), np.full(4, number), [str(number)] * 4
+
+    tracemalloc.start()
+    shape = maps.write(tmp_path / f"m{suffix}", parts(), 300, "float32")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert shape == (256, 64, 32, 32)
+    assert peak < 8 * 4 * 64 * 32 * 32 * 4  # 64 such parts were written
+    found = read(tmp_path / f"m{suffix}")
+    assert found["maps"][:, 5, 6, 7].tolist() == found["labels"].tolist() == [number // 4 for number in range(256)]
+
+
+def test_what_does_not_fit_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = np.ones((1, 2, 3, 4), np.float32), np.full((1, 2, 3, 5), 1e5, np.float32)
+    with pytest.raises(UserError, match=r"maps of b are 2 × 3 × 5 after 2 × 3 × 4, and a file holds one shape"):
+        maps.write(tmp_path / "m.npy", [(small, None, ["a"]), (large, None, ["b"])], 2, "float32")
+    with pytest.raises(UserError, match="exceed float16; take float32"):
+        maps.write(tmp_path / "m.npy", [(large, None, ["b"])], 2, "float16")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    with pytest.raises(UserError, match=r"1,000,000 maps of 2 × 3 × 4 take 0\.1 GB, and 0\.0 GB are free"):
+        maps.write(tmp_path / "m.npy", [(small, None, ["a"])], 10**6, "float32")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "maps.npy"
+    arguments = ["embed", "random:small-resnet-4-8", "--data", "digits#test", "--out", str(out), "--maps"]
+    assert cli.main([*arguments, "--size", "16"]) == 0
+    assert f"450 × 8 × 8 × 8 feature maps written to {out}" in " ".join(capsys.readouterr().out.split())
+    assert cli.main([*arguments, "--maps-precision", "int8"]) == 2
+    assert "maps_precision must be float32 or float16, got 'int8'" in capsys.readouterr().err
+    plain = ["--out", str(tmp_path / "f.npz"), "--maps-precision", "float16"]
+    assert cli.main([*arguments[:4], *plain]) == 2
+    assert "maps_precision has no effect without maps" in capsys.readouterr().err
+    assert cli.main(["embed", "pixels:8", *arguments[2:]]) == 2
+    assert "pixels:8: gives no feature maps" in capsys.readouterr().err
+    assert cli.main([*arguments[:5], str(tmp_path / "m.npz"), "--maps"]) == 2
+    assert "must end in .npy or .parquet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+def test_labels_may_be_several(tmp_path: Path, suffix: str) -> None:
+    labels = np.array([[1, 0, -1], [-1, 1, 1]])
+    maps.write(tmp_path / f"m{suffix}", [(np.ones((2, 2, 3, 4), np.float32), labels, ["a", "b"])], 2, "float32")
+    assert read(tmp_path / f"m{suffix}")["labels"].tolist() == labels.tolist()

@@ -1,0 +1,102 @@
+"""Runs whose positives come from metadata: resumed bit for bit, bound to who belongs together, as ever without."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from hexa import experiment as experiments
+from hexa import recipes
+from hexa.cli import main
+from hexa.config import ConfigError, UserError
+from hexa.data import open_source
+from hexa.experiment import Experiment, override
+from hexa.nn.pretrained import load_backbone
+from hexa.training.assembly import fingerprint, setting_of
+from hexa.training.run import pretrain, resume
+from tests.training.test_every_method import experiment
+
+SAYS = Console(file=io.StringIO(), width=300)
+
+
+def table(path: Path, groups: int = 300, prefix: str = "") -> str:
+    names = open_source("digits", "train").paths
+    rows = [f"{name},{prefix}{number % groups}" for number, name in enumerate(names)]
+    path.write_text("\n".join(["path,group", *rows]))
+    return str(path)
+
+
+def paired(of: str, method: str = "moco", **changes: Any) -> Experiment:
+    return experiment(method, **{"pairs.of": of, "pairs.probability": 0.7}, **changes)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("moco", {}),
+        ("moco", {"training.resident_limit_bytes": 1, "training.num_workers": 1}),
+        ("pirl", {}),
+        ("swav", {"views.extra_crops": [{"count": 3, "size": 6, "scale": [0.05, 0.3]}]}),
+    ],
+    ids=["resident", "workers", "pirl", "multi-crop"],
+)
+def test_a_run_resumes_bit_for_bit(tmp_path: Path, method: str, changes: dict[str, Any]) -> None:
+    whole = pretrain(paired(table(tmp_path / "a.csv"), method, **changes), tmp_path / "whole", console=SAYS)
+    plain = pretrain(experiment(method, **changes), tmp_path / "plain", console=SAYS)
+    cut = tmp_path / "cut"
+    shutil.copytree(whole, cut)
+    for path in (cut / "checkpoints").glob("step-*.pt"):
+        if int(path.stem.removeprefix("step-")) > 3:
+            path.unlink()
+    (cut / "backbone.safetensors").unlink()
+    resume(cut, console=SAYS)
+    assert load_backbone(cut).content_hash() == load_backbone(whole).content_hash()
+    assert load_backbone(plain).content_hash() != load_backbone(whole).content_hash()
+
+
+def test_going_on_needs_the_same_pairs_wherever_they_lie(tmp_path: Path) -> None:
+    folder = pretrain(paired(table(tmp_path / "a.csv")), tmp_path / "run", console=SAYS)
+    table(tmp_path / "a.csv", prefix="patient ")  # other names of the same groups
+    resume(folder, console=SAYS)
+    experiments.dump(paired(table(tmp_path / "b.csv")), folder / "config.yaml")
+    resume(folder, console=SAYS)
+    table(tmp_path / "b.csv", groups=299)
+    with pytest.raises(UserError, match=r"has changed, or the images have, since the checkpoint"):
+        resume(folder, console=SAYS)
+    (tmp_path / "b.csv").unlink()
+    with pytest.raises(UserError, match=r"pairs\.of .*b\.csv: cannot be read"):
+        resume(folder, console=SAYS)
+
+
+def test_without_pairs_all_is_as_it_was() -> None:
+    """Fingerprints as of the version before there were pairs: its checkpoints are gone on with."""
+    source = open_source("digits", "train")
+    assert fingerprint(recipes.get("digits-moco-v2"), source) == "908a7676fa81eeb9"
+    assert fingerprint(recipes.get("cifar10-hexa-moco"), source) == "8016819b75f00aef"
+    assert fingerprint(override(recipes.get("digits-moco-v2"), {"pairs": {}}), source) == "908a7676fa81eeb9"
+
+
+@pytest.mark.parametrize("method", ["rotation", "jigsaw", "instdisc"])
+def test_methods_of_one_view_refuse(method: str) -> None:
+    with pytest.raises(ConfigError, match=rf"pairs\.of: {method} sees one view of an image"):
+        setting_of(paired("x.csv", method), 1347)
+
+
+def test_the_command_says_who_belongs_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["pretrain", "digits-moco-v2", "--epochs", "1", "--network.widths", "[4,8]", "--device", "cpu"]
+    arguments += ["--out", str(tmp_path / "run"), "--training.report", "false", "--monitor.knn_every", "0"]
+    assert main([*arguments, "--pairs", table(tmp_path / "a.csv"), "--pairs.probability", "0.3"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "pairs: 1,347 of 1,347 images are in 300 groups of two or more; another of the group" in said
+    assert main([*arguments[:-6], "--out", str(tmp_path / "other"), "--pairs", str(tmp_path)]) == 2
+    assert "is a folder; give a CSV file" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+    (tmp_path / "x.csv").write_text("a.png,1\n")
+    assert main([*arguments[:-6], "--out", str(tmp_path / "other"), "--pairs", str(tmp_path / "x.csv")]) == 2
+    assert "1 of 1 rows name images that are not in digits#train" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
