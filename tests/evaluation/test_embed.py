@@ -78,7 +78,7 @@ def test_only_unreadable_images_are_one_line(tmp_path: Path) -> None:
 def test_an_image_may_have_several_labels(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source("digits", "test")
     source.labels = np.eye(10, dtype=np.int64)[source.labels]
-    monkeypatch.setattr("hexa.evaluation.embed.open_source", lambda data, max_image_pixels: source)
+    monkeypatch.setattr("hexa.evaluation.embed.open_source", lambda data, **how: source)
     found = read(embed(random_backbone(SMALL, 8), "digits", tmp_path / f"out{suffix}").path)
     assert np.array_equal(found["labels"], source.labels)
 

@@ -95,9 +95,8 @@ def resize(images: Tensor, height: int, width: int, interpolation: str) -> Tenso
     """[B, C, H, W], uint8 or float in [0, 1] -> [B, C, height, width] of the same type, antialiased."""
     if images.shape[2:] == (height, width):
         return images
-    if (
-        images.device.type == "cpu" and images.dtype == torch.uint8
-    ):  # on bytes four times as fast, and nearer to PIL, which published codes resize with
+    # on bytes four times as fast, and nearer to PIL, which published codes resize with
+    if images.device.type == "cpu" and images.dtype == torch.uint8:
         return functional.interpolate(images, (height, width), mode=interpolation, antialias=True)
     floats = functional.interpolate(images.float(), (height, width), mode=interpolation, antialias=True)
     return _as(images.dtype, floats)

@@ -206,7 +206,8 @@ def _task(
     check_common(holdout, precision, num_workers, extraction_batch, rest.get("cached"))
     loaded = load_backbone(backbone, seed, **given)
     where = precisions.pick_device(device)
-    fit, test, class_names = _sources(data, test_data, holdout, seed, max_image_pixels, len(loaded.mean))
+    how = {"max_image_pixels": max_image_pixels, "channels": len(loaded.mean)}
+    fit, test, class_names = _sources(data, test_data, holdout, seed, **how)
     return Task(
         backbone=loaded,
         fit=fit,
@@ -243,12 +244,7 @@ def _refuse_unlabelled(source: Source) -> None:
 
 
 def _sources(
-    data: str,
-    test_data: str | None,
-    holdout: float | None,
-    seed: int,
-    max_image_pixels: int | None = None,
-    channels: int = 3,
+    data: str, test_data: str | None, holdout: float | None, seed: int, **how: Any
 ) -> tuple[Source, Source, list[str]]:
     """Images to fit on and images to score, both labelled with the same classes, and the classes' names."""
     from hexa.config import UserError
@@ -257,7 +253,7 @@ def _sources(
     from hexa.evaluation.split import stratified_part
     from hexa.runtime.random import Stream
 
-    opened = partial(open_source, max_image_pixels=max_image_pixels, channels=channels)
+    opened: Callable[..., Source] = partial(open_source, **how)
     fit = opened(data, None if "#" in data else "train")
     _refuse_unlabelled(fit)
     if fit.labels is None:
