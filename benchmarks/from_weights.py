@@ -36,6 +36,8 @@ SETS: dict[str, dict[str, Any]] = {
 }
 ARMS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "head first": {"start.freeze_backbone": 1},
+    "head first, pulled": {"start.freeze_backbone": 1, "start.distillation": 1.0},
     "adversarial": {"hard_examples.adversarial.weight": 1.0},
     "cutmix": {"hard_examples.cutmix.weight": 1.0},
     "both": {"hard_examples.adversarial.weight": 1.0, "hard_examples.cutmix.weight": 1.0},
@@ -43,7 +45,17 @@ ARMS: dict[str, dict[str, Any]] = {
     # what the monitor says of the start, and of every other state
     "rate 0": {"optimizer.learning_rate": 1e-12},
 }
-EPOCHS = {"start": 0, "plain": 6, "adversarial": 3, "cutmix": 3, "both": 2, "random weights": 6, "rate 0": 1}
+EPOCHS = {
+    "start": 0,
+    "plain": 6,
+    "head first": 6,
+    "head first, pulled": 5,
+    "adversarial": 3,
+    "cutmix": 3,
+    "both": 2,
+    "random weights": 6,
+    "rate 0": 1,
+}
 #: Neighbours, and the weight decay of the probe: with 242 classes a search for the best one would take longer than the
 #: training; 1e-3 is what it chose for the start.
 NEIGHBOURS, DECAY = 15, 1e-3

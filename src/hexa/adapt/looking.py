@@ -12,6 +12,7 @@ from torch.nn import functional
 from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.decode import DecodeError
+from hexa.ops.photometric import unit
 from hexa.runtime.random import Stream
 
 #: Images that are opened, and the fewest that training makes sense with.
@@ -64,7 +65,7 @@ def look(source: Source, seed: int = 0) -> Seen:
     sides, grey, pages, thumbs = [], [], [], []
     for position in order:
         try:
-            image = source.decode(position).float() / 255  # [3, H, W]
+            image = unit(source.decode(position))  # [C, H, W]
         except DecodeError:
             continue
         sides.append(min(image.shape[1:]))
