@@ -30,7 +30,7 @@ from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime.checkout import commit
 from hexa.training.run import pretrain
 
-RATES = (0.005, 0.1, 2.0)
+RATES = (0.005, 0.1, 0.5)
 QUIET = {"training.report": False, "training.tensorboard": False}
 
 
@@ -77,7 +77,8 @@ def main() -> None:
                     }
                 )
                 print(rows[-1], flush=True)
-    given.result.write_text(json.dumps({"commit": commit(), "time": given.time, "rows": rows}, indent=1) + "\n")
+                record = {"commit": commit(), "time": given.time, "rows": rows}
+                given.result.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

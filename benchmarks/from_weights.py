@@ -47,6 +47,7 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 EPOCHS = {
     "start": 0,
+    "re-estimated": 0,
     "plain": 6,
     "head first": 6,
     "head first, pulled": 5,
@@ -76,7 +77,7 @@ def experiment(name: str, data: str, arm: str, seed: int, epochs: int = 1) -> An
     return begin_from_weights(override(recipes.get("adapt"), fields), fields)
 
 
-def measured(name: str, backbone: str, data: str) -> dict[str, float]:
+def measured(name: str, backbone: Any, data: str) -> dict[str, float]:
     """Every metric of a backbone on a data set, in percent."""
     from hexa.data import open_source
     from hexa.evaluation import evaluate
@@ -102,13 +103,19 @@ def measured(name: str, backbone: str, data: str) -> dict[str, float]:
 
 def unit(name: str, data: str, arm: str, seed: int, run: Path) -> dict[str, Any]:
     """One training and what it is worth."""
+    from hexa.data import open_source
+    from hexa.nn.pretrained import load_backbone
     from hexa.runtime.checkout import commit
+    from hexa.training.re_estimation import re_estimate
     from hexa.training.run import pretrain, resume
 
     epochs = EPOCHS[arm]
     row: dict[str, Any] = {"data": name, "arm": arm, "seed": seed, "epochs": epochs, "commit": commit()}
     if arm == "start":
         return row | {"metrics": measured(name, networks.weights(), data)}
+    if arm == "re-estimated":
+        start = load_backbone(networks.weights(), size=SETS[name]["views.size"])
+        return row | {"metrics": measured(name, re_estimate(start, open_source(data, "train"), seed), data)}
     made = experiment(name, data, arm, seed, epochs)
     _ = resume(run) if (run / "config.yaml").exists() else pretrain(made, run)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -159,7 +166,7 @@ def main() -> None:
     stored = json.loads(given.result.read_text()) if given.result.exists() else {"rows": []}
     for seed in given.seeds:
         for name in SETS:
-            for arm in (["start"] if seed == given.seeds[0] else []) + [
+            for arm in (["start", "re-estimated"] if seed == given.seeds[0] else []) + [
                 a for a in ARMS if seed == given.seeds[0] or a != "random weights"
             ]:
                 wanted = not given.only or f"{name}/{arm}" in given.only
