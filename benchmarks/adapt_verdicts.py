@@ -1,6 +1,6 @@
 """Does the verdict of `hexa adapt` agree with labelled images that it did not see?
 
-    python benchmarks/adapt_verdicts.py --result FILE [--time 40s]
+    python benchmarks/adapt_verdicts.py --result FILE [--epochs 15]
 
 Starts of different worth (a random network, and MoCo-v2 on the digits after 2, 10 and 40 epochs) are adapted to the
 digits at a careful, a bold and a ruinous rate. The verdict sees training images alone; then start and result are
@@ -21,7 +21,6 @@ import torch
 from hexa import recipes
 from hexa.adapt import verdict
 from hexa.adapt.command import Request, adapt
-from hexa.adapt.plan import seconds_of
 from hexa.data import open_source
 from hexa.evaluation.features import extract
 from hexa.evaluation.knn import knn_classify
@@ -46,7 +45,7 @@ def main() -> None:
     """All tries, one row each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--result", type=Path, required=True)
-    parser.add_argument("--time", default="40s")
+    parser.add_argument("--epochs", type=int, default=15)
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
@@ -61,8 +60,8 @@ def main() -> None:
         for title, start in starts.items():
             for rate in RATES:
                 out = work / f"{title}-{rate}"
-                fields = {"optimizer.learning_rate": rate, "training.device": "cpu", **QUIET}
-                found = adapt(Request(start, "digits", None, seconds_of(given.time), None, fields), out)
+                fields = {"optimizer.learning_rate": rate, "epochs": given.epochs, "training.device": "cpu", **QUIET}
+                found = adapt(Request(start, "digits", fields=fields), out)
                 seen = verdict.of_images(right(start).numpy(), right(str(out)).numpy())
                 helped = found["kept"] == "result"
                 agrees = seen.points > 0 if helped else seen.points <= seen.half
@@ -77,7 +76,7 @@ def main() -> None:
                     }
                 )
                 print(rows[-1], flush=True)
-                record = {"commit": commit(), "time": given.time, "rows": rows}
+                record = {"commit": commit(), "epochs": given.epochs, "rows": rows}
                 given.result.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -105,6 +105,16 @@ def test_killed_and_gone_on_with_it_is_the_same(weights: Path, photos: Path, tmp
     assert tables[0] == tables[1]
 
 
+def test_what_is_in_the_way_stays(
+    weights: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "mother.txt").write_text("dear")
+    assert main(command(weights, photos, tmp_path / "letters", "--time=20m")) == 2
+    assert "is not an empty folder" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "letters").iterdir()] == ["mother.txt"]
+
+
 def test_a_plan_writes_nothing(weights: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     data = f"--data=folder:{photos}/train"

@@ -279,6 +279,8 @@ FURTHER = {
     "start": "the start as it is",
     "re-estimated": "its statistics re-estimated, nothing trained",
     "plain": "SimCLR",
+    "head first": "SimCLR, the head alone in the first epoch",
+    "head first, pulled": "the same, with distillation of the start",
     "adversarial": "+ adversarial",
     "cutmix": "+ cut-mixed",
     "both": "+ adversarial + cut-mixed",

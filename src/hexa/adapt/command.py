@@ -31,7 +31,7 @@ from hexa.runtime import parsing
 from hexa.runtime.console import Console
 from hexa.runtime.files import write_whole
 from hexa.training.assembly import Machine
-from hexa.training.folder import ADAPTATION, BACKBONE, CONFIG, REPORT
+from hexa.training.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, is_ours
 from hexa.training.neighbours import KnnMonitor, without_holdout
 from hexa.training.run import pretrain, resume
 
@@ -76,6 +76,8 @@ def adapt(request: Request, out: Path, *, only_plan: bool = False, console: Cons
     kept = _kept(out, request)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("hexa adapt runs in one process; on several use hexa pretrain adapt --start BACKBONE")
+    if kept is None and out.exists():
+        is_ours(out)  # refuses what is in the way, before the work
     if kept is None:
         begin = time.perf_counter()
         prepared = _Prepared.of(request)

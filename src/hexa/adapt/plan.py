@@ -33,6 +33,8 @@ from hexa.training.memory import peak_bytes
 _SIZES, _PASSES = (64, 96, 128, 160, 192, 224), 6
 #: The share of the memory that a step may take, and how far batches are halved for it.
 _ROOM, _LEAST_BATCH = 0.4, 16
+#: From this many passes on, the head learns alone in the first: a random one would spoil what the backbone knows.
+_HEAD_FIRST = 3
 #: Scores on the way, the last one included; and with one for the plan and those of both sides at the end.
 SCORES, _SCORED = 4, 7
 #: A step is timed for this share of the time given, within bounds in seconds, and twice at least.
@@ -113,6 +115,9 @@ def plan(
         step, _ = cost_of_a_step(chosen, source, timing)
     per_epoch = len(source) // chosen.batch_size
     steps = int(left(wanted) / step)
+    head_first = steps >= _HEAD_FIRST * per_epoch
+    if head_first:  # a pass of the head alone leaves out the backward passes, two thirds of the work
+        steps += 2 * per_epoch // 3
     if "epochs" in fields:
         steps = chosen.epochs * per_epoch
     if steps < per_epoch:
@@ -126,6 +131,7 @@ def plan(
         "epochs": epochs,
         "max_steps": steps,
         "training.max_seconds": (steps - per_epoch / 2) * step,
+        "start.freeze_backbone": int(head_first),
     }
     changes |= {"monitor.knn_every": math.ceil(epochs / SCORES)}
     experiment = override(chosen, {name: value for name, value in changes.items() if name not in fields})
@@ -148,7 +154,8 @@ def _lines(experiment: Experiment, seen: Seen, given: float, passes: float, nati
     return (
         f"images: {seen}",
         f"method: {' + '.join([experiment.method.name, *hard])}, from {experiment.start.weights}, batch-norm "
-        f"statistics {'kept' if experiment.start.batch_norm == 'keep' else experiment.start.batch_norm}",
+        f"statistics {'kept' if experiment.start.batch_norm == 'keep' else experiment.start.batch_norm}"
+        f"{', the head alone in the first pass' * (experiment.start.freeze_backbone == 1)}",
         f"views: {experiment.views.based_on} for {seen.domain}, {size} px{small}",
         f"length: {passes:.1f} passes in batches of {experiment.batch_size}, about {format_duration(given)} in all",
     )
