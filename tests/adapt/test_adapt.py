@@ -183,6 +183,15 @@ def test_the_verdict_wants_certainty() -> None:
     assert verdict.by_labels(sides[2], sides[0])[0] is False
 
 
+def test_without_labels_features_must_agree_more_and_not_draw_together() -> None:
+    start = {"neighbours": 20.0, "uniformity": 3.5}
+    assert verdict.without_labels(start, {"neighbours": 26.0, "uniformity": 3.4})[0]
+    for worse in ({"neighbours": 24.0, "uniformity": 3.6}, {"neighbours": 40.0, "uniformity": 3.2}):
+        better, said = verdict.without_labels(start, worse)
+        assert not better
+        assert "the start is kept" in said
+
+
 def test_nearest_means_are_those_of_a_loop() -> None:
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(60, 5, generator=generator)

@@ -16,6 +16,7 @@ from typing import Any
 from scipy.stats import spearmanr
 
 from hexa import recipes
+from hexa.adapt.verdict import without_labels
 from hexa.config import choices
 from hexa.core import HardExampleConfig, MethodConfig
 from hexa.reporting import published
@@ -317,7 +318,14 @@ def label_free() -> str:
             found = [spearmanr([s[m] for s in states], [s["knn"] for s in states]).statistic for m in MEASURES]
             title = SETS[name][0].partition(",")[0]
             body.append([f"{title}: {len(states)} states of {runs} runs", *(f"{value:+.2f}" for value in found)])
-    return table(body, "rank correlation with k-NN", *MEASURES)
+    starts = {row["data"]: row["states"][0] for row in rows if row["arm"] == "rate 0"}
+    ends = [
+        (starts[row["data"]], row["states"][-1]) for row in rows if row["data"] in starts and row["arm"] != "rate 0"
+    ]
+    right = sum(without_labels(start, end)[0] == (end["knn"] > start["knn"]) for start, end in ends if "knn" in end)
+    known = sum("knn" in end for _, end in ends)
+    said = f"\nThe rule below called the ends of {right} of {known} of these runs rightly better or not better.\n"
+    return table(body, "rank correlation with k-NN", *MEASURES) + said * (known > 0)
 
 
 def survived() -> str:

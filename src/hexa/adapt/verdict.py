@@ -24,6 +24,8 @@ from hexa.runtime.random import Stream
 #: Labelled images a class in the few-shot probes, draws of each, neighbours that vote, and parts they vote across.
 SHOTS, DRAWS, NEIGHBOURS, FOLDS = (1, 2, 4, 8, 16), 5, 15, 5
 _CONFIDENCE = 0.95
+#: Without labels: the agreement on neighbours must rise by this factor, and uniformity not fall by more than this.
+_RISE, _LOSS = 1.25, 0.2
 #: What intervals are called where they are shown.
 INTERVAL = "95 %"
 
@@ -137,9 +139,19 @@ def by_labels(start: Labelled, result: Labelled) -> tuple[bool, str]:
 
 
 def without_labels(start: Mapping[str, float], result: Mapping[str, float]) -> tuple[bool, str]:
-    """Whether the result is better as far as can be said without labels, and a sentence on it."""
+    """Whether the result is better as far as can be said without labels, and a sentence on it.
+
+    Views must agree clearly more on an image's neighbours, which training alone brings about, and features must not
+    draw together, which is how it goes wrong. docs/your-own-images.md says how often that was right.
+    """
     before, after = start["neighbours"], result["neighbours"]
-    return after > before, f"neighbours {before:.1f} → {after:.1f} %"
+    lost = start["uniformity"] - result["uniformity"]
+    better = after >= _RISE * before and lost <= _LOSS
+    found = (
+        f"neighbours {before:.1f} → {after:.1f} %, uniformity {start['uniformity']:.2f} → {result['uniformity']:.2f}"
+    )
+    said = "it seems to have helped" if better else "it does not seem to have helped; the start is kept"
+    return better, f"{said}: {found}; some labelled images would tell (--labelled)"
 
 
 def table(
@@ -154,8 +166,8 @@ def table(
             name = f"{shots} label{'s' if shots > 1 else ''} a class, %"
             shown = [f"{x.few[shots].mean():.1f} ± {x.few[shots].std(ddof=1):.1f}" for x in labels]
             rows.append([name, *shown, str(of_draws(a.few[shots], b.few[shots]))])
-    for name in start.keys() & result.keys():
-        if name != "knn":
+    for name in start:
+        if name != "knn" and name in result:
             pair = start[name], result[name]
             rows.append([f"{name}, no labels", *(f"{value:.2f}" for value in pair), f"{pair[1] - pair[0]:+.2f}"])
     return rows
