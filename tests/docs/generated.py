@@ -37,6 +37,7 @@ EVERY = "2026-11-21-every-method-cifar10-small.json"
 PROTOCOLS = "2026-11-22-protocols.json"
 DETECTION = "2026-11-21-detect-voc07-subset.json"
 TORTURE = "2026-11-22-torture.json"
+VERDICTS = "2026-11-22-adapt-verdicts.json"
 FROM_WEIGHTS = "2026-11-22-from-weights.json"
 COSTS = {
     "MoCo-v2, ResNet-18": "2026-11-21-schemes-cifar10-resnet18.json",
@@ -328,6 +329,17 @@ def label_free() -> str:
     return table(body, "rank correlation with k-NN", *MEASURES) + said * (known > 0)
 
 
+def verdicts() -> str:
+    rows = result(VERDICTS)["rows"]
+    body = [
+        [row["start"], f"{row['rate']:g}", row["verdict"], row["test"], "yes" if row["agrees"] else "**no**"]
+        for row in rows
+    ]
+    agreed = sum(row["agrees"] for row in rows)
+    shown = table(body, "start", "rate", "verdict, by training images", "k-NN points on test images", "agrees")
+    return f"{agreed} of {len(rows)} agree:\n\n{shown}"
+
+
 def survived() -> str:
     """What tests/torture counted: hostile inputs and faults by group."""
     found = result(TORTURE)
@@ -363,6 +375,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "moco": lambda: arms(MOCO, "MoCo-v2"),
     "from-weights": from_weights,
     "label-free": label_free,
+    "verdicts": verdicts,
     "moco-in-short": lambda: arms_in_short(MOCO, "MoCo-v2"),
     "dcluster": lambda: arms(DCLUSTER, "DeepCluster-v2"),
     "ablation-moco": lambda: ablation(ABLATIONS["moco"]),
