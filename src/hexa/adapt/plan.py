@@ -130,9 +130,10 @@ def plan(
     changes: dict[str, Any] = {
         "epochs": epochs,
         "max_steps": steps,
-        "training.max_seconds": (steps - per_epoch / 2) * step,
         "start.freeze_backbone": int(head_first),
     }
+    if not {"epochs", "max_steps"} & fields.keys():  # half an epoch: it is asked after each whether to end
+        changes |= {"training.max_seconds": (1.05 * steps - per_epoch / 2) * step}
     changes |= {"monitor.knn_every": math.ceil(epochs / SCORES)}
     experiment = override(chosen, {name: value for name, value in changes.items() if name not in fields})
     return Plan(experiment, steps * step, _lines(experiment, seen, given, steps / per_epoch, native))
