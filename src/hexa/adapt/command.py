@@ -150,7 +150,9 @@ class _Prepared:
 
 def _compared(experiment: Experiment, out: Path, kept: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
     """Start and result side by side; the winner exported; all of it written down."""
-    start, result = starts.read(experiment.start.weights or ""), load_backbone(out / BACKBONE)
+    start = starts.read(experiment.start.weights or "")
+    # both resized alike: that alone is worth a point on small images
+    result = load_backbone(out / BACKBONE, crop=start.crop, interpolation=start.interpolation)
     sides = {name: _scored(backbone, experiment) for name, backbone in (("start", start), ("result", result))}
     notes: list[str] = []
     best = _by_labels(experiment, start, result, kept["request"]["seconds"], notes)
