@@ -85,7 +85,8 @@ def plan(
     spent: seconds that all else takes but scores. score: what scores a state does, of which one is timed here. fields:
     those that the user set, which stay. Raises UserError if not even one pass fits.
     """
-    native, timing = draft.views.size, min(_MOST, max(_LEAST, _TIMING * given))
+    by_clock = not {"epochs", "max_steps"} & fields.keys()
+    native, timing = draft.views.size, min(_MOST, max(_LEAST, _TIMING * given)) if by_clock else 0.0
     smaller = [] if "views.size" in fields else [size for size in _SIZES if size < native]
     # small images enlarged more than twice would only take longer
     sizes = [size for size in [*smaller, native] if size <= max(_SIZES[0], 2 * seen.size)] or [native]
@@ -132,7 +133,7 @@ def plan(
         "max_steps": steps,
         "start.freeze_backbone": int(head_first),
     }
-    if not {"epochs", "max_steps"} & fields.keys():  # half an epoch: it is asked after each whether to end
+    if by_clock:  # half an epoch: it is asked after each whether to end
         changes |= {"training.max_seconds": (1.05 * steps - per_epoch / 2) * step}
     changes |= {"monitor.knn_every": math.ceil(epochs / SCORES)}
     experiment = override(chosen, {name: value for name, value in changes.items() if name not in fields})
