@@ -23,8 +23,8 @@ class TrainingConfig(Config):
     compile: bool = False
     """Compile the networks with torch.compile: a minute at the start, faster steps on a GPU."""
     deterministic: bool = False
-    """Take only deterministic GPU kernels, so that two runs agree bit for bit there too (on a CPU they do in fp32 anyway;
-    in bf16 they may not, by kernels of the CPU's that have no such choice)."""
+    """Take only deterministic GPU kernels, so that two runs agree bit for bit there too. On a CPU they do so anyway in
+    fp32; in bf16 some of its kernels differ from call to call."""
     num_workers: int | None = pydantic.Field(default=None, ge=0)
     """Processes that decode photographs, none to choose by the cores; sources that fit the memory limit need no one."""
     resident_limit_bytes: int = pydantic.Field(default=4 * 1024**3, ge=0)
