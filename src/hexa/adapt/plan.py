@@ -115,12 +115,10 @@ def plan(
         chosen = _at_size(draft, wanted, fields)
         step, _ = cost_of_a_step(chosen, source, timing)
     per_epoch = len(source) // chosen.batch_size
-    steps = int(left(wanted) / step)
+    steps = chosen.epochs * per_epoch if "epochs" in fields else int(left(wanted) / step)
     head_first = steps >= _HEAD_FIRST * per_epoch
-    if head_first:  # a pass of the head alone leaves out the backward passes, two thirds of the work
+    if head_first and "epochs" not in fields:  # the head alone leaves out the backward passes, two thirds of the work
         steps += 2 * per_epoch // 3
-    if "epochs" in fields:
-        steps = chosen.epochs * per_epoch
     if steps < per_epoch:
         needed = given - left(wanted) + per_epoch * step
         raise UserError(
