@@ -35,7 +35,7 @@ class Experiment(Config):
     epochs: int = pydantic.Field(gt=0)
     """Passes over the data."""
     max_steps: int | None = pydantic.Field(default=None, gt=0)
-    """End in the middle of an epoch after so many steps; none at the end of the last. Schedules go by `epochs`."""
+    """Steps after which the run ends, even within an epoch; none for the end of the last. Schedules go by `epochs`."""
     batch_size: int = pydantic.Field(gt=0)
     """Images a step over all processes."""
     network: NetworkConfig

@@ -105,6 +105,24 @@ def test_killed_and_gone_on_with_it_is_the_same(weights: Path, photos: Path, tmp
     assert tables[0] == tables[1]
 
 
+def test_a_transformer_of_one_size_is_adapted_at_another(photos: Path, tmp_path: Path) -> None:
+    config = NetworkConfig(name="vit_tiny_patch16_224")
+    start = save_backbone(random_backbone(config, 224, seed=5), tmp_path / "start.safetensors")
+    length = ["--epochs=1", "--max_steps=1", "--batch_size=16"]
+    data = f"--data=folder:{photos}/train"
+    assert main(["adapt", str(start), data, f"--out={tmp_path / 'run'}", *QUICK, *length, "--time=20m"]) == 0
+    assert load_backbone(tmp_path / "run" / "backbone.safetensors").image_size == 64
+
+
+def test_a_plan_that_lacks_its_experiment_is_one_line(
+    weights: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for content in ("[]", "{}", '{"request": 3}', "not json", '{"request": {}}'):
+        (tmp_path / "adapt.json").write_text(content)
+        assert main(command(weights, photos, tmp_path, "--time=20m")) == 2
+        assert "adapt.json: cannot be read" in capsys.readouterr().err
+
+
 def test_what_is_in_the_way_stays(
     weights: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,12 +8,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
+from torch import nn
 
 from hexa import experiment as experiments
 from hexa.adapt import verdict
@@ -100,8 +100,7 @@ def adapt(request: Request, out: Path, *, only_plan: bool = False, console: Cons
         else:
             experiment = experiments.validate(kept["experiment"])
             pretrain(experiment, out, console=console)
-    kept = _compared(experiment, out, kept, say)
-    return kept
+    return _compared(experiment, out, kept, say)
 
 
 @dataclass(frozen=True)
@@ -137,9 +136,7 @@ class _Prepared:
         images, _ = without_holdout(self.draft, self.source)
         labelled = 3 * _SHARE * self.request.seconds if self.scored else 0.0  # both sides, twice if of two sizes
         spent = time.perf_counter() - begin + labelled + _END
-        start = starts.read(self.draft.start.weights or "")
-        score = partial(_scored, start)
-        planned = plan(self.draft, images, self.seen, self.request.seconds, spent, score, self.request.fields)
+        planned = plan(self.draft, images, self.seen, self.request.seconds, spent, _start_scored, self.request.fields)
         record = {
             "request": self.request.record,
             "plan": list(planned.lines),
@@ -153,7 +150,7 @@ def _compared(experiment: Experiment, out: Path, kept: dict[str, Any], say: Call
     start = starts.read(experiment.start.weights or "")
     # both resized alike: that alone is worth a point on small images
     result = load_backbone(out / BACKBONE, crop=start.crop, interpolation=start.interpolation)
-    sides = {name: _scored(backbone, experiment) for name, backbone in (("start", start), ("result", result))}
+    sides = {"start": _start_scored(experiment), "result": _monitor(result.network, experiment)()}
     notes: list[str] = []
     best = _by_labels(experiment, start, result, kept["request"]["seconds"], notes)
     labels = None if best is None else (best[0].labels, best[1].labels)
@@ -193,8 +190,8 @@ def _by_labels(
         return None
     machine = Machine.of(experiment)
     sizes = sorted({start.image_size, result.image_size})
-    voting, _ = _monitor(start, experiment).parts()
-    rate = _images_per_second(start.prepared(size=sizes[-1]), machine.device)
+    voting, _ = _monitor(start.network, experiment).parts()
+    rate = _images_per_second(next(_at(start, sizes[::-1])), machine.device)
     images = verdict.labelled_images(voting, int(min(_MOST, max(_LEAST, _SHARE * seconds * rate))), notes)
 
     def side(backbone: Backbone) -> _Side:
@@ -236,14 +233,14 @@ def _images_per_second(backbone: Backbone, device: torch.device) -> float:
     return len(pixels) / max(time.perf_counter() - begin, 1e-6)
 
 
-def _scored(backbone: Backbone, experiment: Experiment) -> dict[str, float]:
-    """What the monitor of the run says of a backbone at its size."""
-    return _monitor(backbone, experiment)()
+def _start_scored(experiment: Experiment) -> dict[str, float]:
+    """What the monitor of the run says of its start, at the size of the run."""
+    return _monitor(starts.begun(experiment.network, experiment.start), experiment)()
 
 
-def _monitor(backbone: Backbone, experiment: Experiment) -> KnnMonitor:
+def _monitor(network: nn.Module, experiment: Experiment) -> KnnMonitor:
     machine = Machine.of(experiment)
-    network = backbone.network.to(machine.device)
+    network = network.to(machine.device)
     images, held = without_holdout(experiment, _opened(experiment, experiment.data))
     method = cast(Method, SimpleNamespace(backbone=network, eval=network.eval))
     made = KnnMonitor.of(experiment, images, method, machine, held)
@@ -268,7 +265,7 @@ def _kept(out: Path, request: Request) -> dict[str, Any] | None:
         return None
     try:
         found = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
-        record, before = request.record, found["request"]
+        record, before, _ = request.record, found["request"], found.get("verdict") or found["experiment"]
         other = [name for name in record if record[name] != before.get(name)]
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give another --out") from None

@@ -1,4 +1,4 @@
-"""To begin from weights, on images of one's own: what `hexa adapt` plans with."""
+"""To begin from weights, on your own images: what `hexa adapt` plans with."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class TrainingConfig(Config):
     """Images of more count among those that cannot be read, by their header: a file of some kilobytes can unfold to
     gigabytes. As given, the size from which on Pillow warns; it opens no WebP or TIFF of twice as many."""
     max_seconds: float | None = pydantic.Field(default=None, gt=0)
-    """End the run after the epoch in which its training has taken this long; none never does."""
+    """The run ends after the epoch in which its training has taken this long; none never ends it early."""
     log_every: int = pydantic.Field(default=20, gt=0)
     """Steps between two lines of metrics."""
     checkpoint_every: int = pydantic.Field(default=1, gt=0)

@@ -47,7 +47,7 @@ class MonitorConfig(Config):
     keep_best: Measure | None = None
     """The backbone of the run is that of the epoch whose measure is highest; none for the last epoch's."""
     patience: int | None = pydantic.Field(default=None, gt=0)
-    """End the run when keep_best's measure has not risen in so many scores in a row; none never does."""
+    """Scores in a row without a rise of keep_best's measure after which the run ends; none never ends it early."""
 
     knn_every: int = pydantic.Field(default=10, ge=0)
     """Epochs between two; the last epoch always has one. 0 turns it off."""

@@ -80,7 +80,6 @@ class KnnMonitor:
     @torch.no_grad()
     def __call__(self) -> dict[str, float]:
         """{"knn": percent, …}. Leaves the method in evaluation mode."""
-
         if self._images is None:
             self._images = self._decoded()
         self.method.eval()
@@ -102,7 +101,9 @@ class KnnMonitor:
     def _decoded(self) -> tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]:
         """(images, uint8 where that is exact, labels) of those that vote and those that ask, on the CPU."""
         bank, queries = self.parts()
-        return self._read(bank), self._read(queries)
+        asking = self._read(queries)
+        # without labels nobody votes: thousands of photographs need not be decoded
+        return (self._read(bank) if bank.classes is not None else (asking[0][:0], None)), asking
 
     def parts(self) -> tuple[Source, Source]:
         """The images that vote, and those that ask."""
