@@ -64,7 +64,6 @@ PROTOCOLS = {
     "low-shot": [],
     "semi-supervised": ["--epochs=2"],
     "fine-tune": ["--epochs=2"],
-    "robust": [],
 }
 
 
