@@ -27,7 +27,7 @@ from hexa.evaluation.knn import knn_classify
 from hexa.experiment import override
 from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime.checkout import commit
-from hexa.training.run import pretrain
+from hexa.session.run import pretrain
 
 RATES = (0.005, 0.1, 0.5)
 QUIET = {"training.report": False, "training.tensorboard": False}

@@ -80,7 +80,7 @@ def carry_out(job: dict[str, Any], given: argparse.Namespace) -> None:
     from hexa.evaluation import evaluate
     from hexa.experiment import override
     from hexa.reporting.runs import read_run
-    from hexa.training.run import pretrain, resume
+    from hexa.session.run import pretrain, resume
 
     torch.set_num_threads(1)
     data, out = given.data, given.out

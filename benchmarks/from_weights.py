@@ -59,8 +59,8 @@ VOC = (("svm", {"preset": "pcl"}), ("low-shot", {"preset": "pcl", "shots": [1, 2
 def experiment(name: str, data: str, arm: str, seed: int, epochs: int = 1) -> Any:
     """The experiment of one arm on one data set."""
     from hexa import recipes
+    from hexa.assembly.start import begin_from_weights
     from hexa.experiment import override
-    from hexa.start import begin_from_weights
 
     fields = COMMON | SETS[name] | ARMS[arm] | {"data": data, "seed": seed, "epochs": epochs}
     if arm == "random weights":
@@ -96,11 +96,11 @@ def measured(name: str, backbone: Any, data: str) -> dict[str, float]:
 
 def unit(name: str, data: str, arm: str, seed: int, run: Path) -> dict[str, Any]:
     """One training and what it is worth."""
+    from hexa.assembly.re_estimation import re_estimate
     from hexa.data import open_source
     from hexa.nn.pretrained import load_backbone
     from hexa.runtime.checkout import commit
-    from hexa.training.re_estimation import re_estimate
-    from hexa.training.run import pretrain, resume
+    from hexa.session.run import pretrain, resume
 
     untrained = arm in ("start", "re-estimated")
     epochs = 0 if untrained else EPOCHS[name] // PASSES.get(arm, 1)

@@ -206,7 +206,7 @@ def test_check_names_prefers_the_nearest_of_options_and_fields() -> None:
 def test_pretrain_hands_the_experiment_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from hexa.training import run as training
+    from hexa.session import run as training
 
     seen: list[tuple[Experiment, object]] = []
 

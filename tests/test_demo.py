@@ -14,7 +14,7 @@ from hexa import demo as demos
 from hexa.config import UserError
 from hexa.runtime.alone import alone
 from hexa.runtime.peers import Peer
-from hexa.training.folder import LOCK, mine
+from hexa.session.folder import LOCK, mine
 
 
 def test_two_demos_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +24,7 @@ def test_two_demos_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_run_that_is_trained_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hexa.training.folder.PATIENCE", 0.0)
+    monkeypatch.setattr("hexa.session.folder.PATIENCE", 0.0)
     experiment, folder = demos._experiment("digits-moco-v2", 1), tmp_path / "digits-moco-v2"
     with mine(folder):
         (folder / "config.yaml").write_text("recipe: digits-moco-v2\n")

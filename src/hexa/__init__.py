@@ -38,10 +38,10 @@ def pretrain(
 
     Raises ValueError for a field, a source or a folder that does not serve, before anything is written.
     """
+    from hexa.assembly.start import begin_from_weights
     from hexa.experiment import override
     from hexa.plugins import experiment_of, run_folder
-    from hexa.start import begin_from_weights
-    from hexa.training.run import pretrain as train
+    from hexa.session.run import pretrain as train
 
     experiment = experiment_of(recipe) if isinstance(recipe, str) else recipe
     changes = {"data": data, "epochs": epochs, "start.weights": None if start is None else str(start)}

@@ -55,7 +55,7 @@ def pretrain(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa pretrain`"""
     experiment = _experiment(given, extra)
     from hexa.plugins import run_folder
-    from hexa.training.run import pretrain as train
+    from hexa.session.run import pretrain as train
 
     run = train(experiment, run_folder(experiment, given.out), console=Console())
     return _finished(run, experiment.data)
@@ -110,7 +110,7 @@ def describe_protocol(given: argparse.Namespace, extra: Fields) -> int:
 def resume(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa resume`"""
     from hexa import plugins
-    from hexa.training.run import resume as go_on
+    from hexa.session.run import resume as go_on
 
     run = Path(given.run)
     if not (run / "config.yaml").exists():
@@ -284,9 +284,9 @@ def benchmark(given: argparse.Namespace, extra: Fields) -> int:
     given.config = None
     experiment = _experiment(given, extra)
     from hexa.runtime.progress import Bar
-    from hexa.training.benchmark import benchmark as run
-    from hexa.training.benchmark import table
-    from hexa.training.benchmark_plan import plan
+    from hexa.session.benchmark import benchmark as run
+    from hexa.session.benchmark import table
+    from hexa.session.benchmark_plan import plan
 
     said = Console(stderr=True)
     with Bar(said) as progress:
@@ -342,9 +342,9 @@ def _experiment(given: argparse.Namespace, extra: Fields) -> Experiment:
     if (given.recipe is None) == (given.config is None):
         raise UserError("give either a recipe or --config FILE.yaml; `hexa recipes` lists the recipes")
     from hexa import fields, plugins
+    from hexa.assembly.start import begin_from_weights
     from hexa.experiment import override
     from hexa.recipes import domains
-    from hexa.start import begin_from_weights
 
     if given.config is not None:
         experiment = plugins.load(Path(given.config), _trust(given))

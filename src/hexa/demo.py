@@ -16,8 +16,8 @@ from hexa.experiment import load as load_experiment
 from hexa.reporting.report import report
 from hexa.runtime.alone import alone
 from hexa.runtime.console import Console
-from hexa.training.folder import LOCK, PATIENCE, is_ours, mine
-from hexa.training.run import pretrain, resume
+from hexa.session.folder import LOCK, PATIENCE, is_ours, mine
+from hexa.session.run import pretrain, resume
 
 ARMS = {"MoCo-v2": "digits-moco-v2", "HEXA-MoCo": "digits-hexa-moco"}
 #: Their images are 8×8: as features, all 64 grey values (three times).

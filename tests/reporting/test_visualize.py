@@ -11,13 +11,13 @@ from PIL import Image
 
 from hexa import cli, recipes
 from hexa import experiment as experiments
+from hexa.assembly.build import Machine, build_method, setting_of
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.experiment import Experiment, override
 from hexa.reporting.gallery import MID_GREY, Gallery
 from hexa.reporting.visualize import visualize
 from hexa.runtime import checkpoints
-from hexa.training.assembly import Machine, build_method, setting_of
 
 TINY = {"network.widths": "[4, 8]", "batch_size": "32", "method.bn_groups": "2", "method.queue_size": "64"}
 

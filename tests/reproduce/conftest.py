@@ -10,7 +10,7 @@ import pytest
 
 from hexa.reproduce.design import Study
 from hexa.reproduce.plan import Costs, Job, Request, Target
-from hexa.training.benchmark import SCHEMES
+from hexa.session.benchmark import SCHEMES
 
 MakeRun = Callable[..., dict[str, Any]]
 

@@ -20,8 +20,8 @@ from hexa.reproduce import plan, reproduce, running, session, storage
 from hexa.reproduce.costs import costs_of, seconds
 from hexa.reproduce.studies import study
 from hexa.runtime.alone import alone
-from hexa.training.benchmark import SCHEMES
-from hexa.training.run import pretrain
+from hexa.session.benchmark import SCHEMES
+from hexa.session.run import pretrain
 from tests.reproduce.conftest import costs_for, request_for
 
 TINY = {"network.widths": [4, 8], "method.queue_size": 256, "training.device": "cpu", "training.precision": "fp32"}

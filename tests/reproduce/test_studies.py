@@ -18,7 +18,7 @@ from hexa.reporting import published
 from hexa.reproduce import plan, studies
 from hexa.reproduce.design import SCHEME_COSTS, SCHEME_NAMES, Study
 from hexa.reproduce.methods import METHODS
-from hexa.training.benchmark import SCHEMES
+from hexa.session.benchmark import SCHEMES
 from tests.reproduce.conftest import request_for
 
 TERMS = {

@@ -22,7 +22,7 @@ import torch
 from tests.torture.harness import Ended
 
 #: Where "any moment" begins: all that a run writes is written inside.
-TRAINING = "hexa.training.run:_train"
+TRAINING = "hexa.session.run:_train"
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Started:
     """`hexa ARGUMENTS` in a child of a server that has everything imported: a second, not five."""
 
     def __init__(self, *arguments: object, strike: Strike | None = None) -> None:
-        multiprocessing.set_forkserver_preload(["hexa.cli", "hexa.commands", "hexa.training.run", "hexa.methods.moco"])
+        multiprocessing.set_forkserver_preload(["hexa.cli", "hexa.commands", "hexa.session.run", "hexa.methods.moco"])
         context = multiprocessing.get_context("forkserver")
         self._said, theirs = context.Pipe(duplex=False)
         self._begin = time.monotonic()

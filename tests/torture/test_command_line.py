@@ -201,7 +201,7 @@ def test_a_run_of_names_that_are_not_text(
 def test_names_are_printed_as_they_are(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tally: Tally
 ) -> None:
-    from hexa.training import run as training
+    from hexa.session import run as training
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(training, "pretrain", lambda experiment, out, console: out)

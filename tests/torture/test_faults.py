@@ -16,8 +16,8 @@ from hexa import experiment as experiments
 from hexa import recipes
 from hexa.nn.pretrained import load_backbone
 from hexa.runtime import checkpoints
-from hexa.training import run as runs
-from hexa.training.run import pretrain, resume
+from hexa.session import run as runs
+from hexa.session.run import pretrain, resume
 from tests.end_to_end.endings import FIELDS, RECIPE, STEPS, difference, options
 from tests.torture.harness import Ended, Tally, damaged
 from tests.torture.struck import Started, Strike, ask, counting, fill, kill, struck
@@ -25,7 +25,7 @@ from tests.torture.struck import Started, Strike, ask, counting, fill, kill, str
 MONITORED = {"monitor__knn_every": 1, "monitor__k": 20}
 WRITES = "torch.serialization:_open_zipfile_writer_buffer.__exit__"
 """Called when a checkpoint is in its temporary file but for its end."""
-MONITOR = "hexa.training.neighbours:KnnMonitor.__call__"
+MONITOR = "hexa.session.neighbours:KnnMonitor.__call__"
 
 
 def fields(**changes: object) -> experiments.Experiment:
@@ -130,8 +130,8 @@ FULL = {
     "checkpoint": ("hexa.runtime.checkpoints:save", 3, 20_000),
     "metrics.jsonl": ("hexa.training.trainer:Trainer._log", 10, 1),
     "config.yaml": ("hexa.experiment:dump", 1, 1),
-    "environment.json": ("hexa.training.run:write_environment", 1, 1),
-    "backbone.safetensors": ("hexa.training.run:_finish", 1, 1),
+    "environment.json": ("hexa.session.run:write_environment", 1, 1),
+    "backbone.safetensors": ("hexa.session.run:_finish", 1, 1),
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hexa import fields, recipes
+from hexa.assembly.build import Machine, build_method, build_objective, setting_of
 from hexa.complaints import complaint
 from hexa.config import UserError, choices
 from hexa.core import HardExampleConfig, MethodConfig
@@ -22,7 +23,6 @@ from hexa.nn import preparation
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import random_backbone
 from hexa.runtime.parsing import from_option
-from hexa.training.assembly import Machine, build_method, build_objective, setting_of
 from tests.torture.harness import Tally, forked
 
 NASTY = (

@@ -47,7 +47,7 @@ Spoil = Callable[[Path], None]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from hexa.training.run import pretrain
+    from hexa.session.run import pretrain
 
     run = pretrain(override(recipes.get("digits-hexa-moco"), TINY), tmp_path_factory.mktemp("zoo") / "run")
     (run / "results.json").write_text(json.dumps([{"protocol": "knn", "data": "digits", "metrics": {"top1": 50.0}}]))

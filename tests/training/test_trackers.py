@@ -17,10 +17,10 @@ import pytest
 from safetensors.torch import load_file
 
 from hexa.config import ConfigError, UserError
+from hexa.session.run import pretrain, resume
 from hexa.training import trackers
-from hexa.training.run import pretrain, resume
 from hexa.training.trackers import MLflow, Tracking, Wandb
-from tests.training.test_run import events, quiet, tiny
+from tests.session.test_run import events, quiet, tiny
 
 
 class FakeWandb(types.ModuleType):

@@ -19,6 +19,7 @@ from hexa import experiment as experiments
 from hexa.adapt import verdict
 from hexa.adapt.looking import Seen, look
 from hexa.adapt.plan import Plan, first_draft, plan
+from hexa.assembly.build import Machine
 from hexa.config import UserError
 from hexa.core import Method
 from hexa.data import Source, open_source
@@ -30,10 +31,9 @@ from hexa.reporting.report import report
 from hexa.runtime import parsing
 from hexa.runtime.console import Console
 from hexa.runtime.files import write_whole
-from hexa.training.assembly import Machine
-from hexa.training.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, is_ours
-from hexa.training.neighbours import KnnMonitor, without_holdout
-from hexa.training.run import pretrain, resume
+from hexa.session.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, is_ours
+from hexa.session.neighbours import KnnMonitor, without_holdout
+from hexa.session.run import pretrain, resume
 
 #: The better of start and result, as timm reads it.
 WINNER = "winner.safetensors"

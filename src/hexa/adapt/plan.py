@@ -16,6 +16,8 @@ import torch
 
 from hexa import recipes
 from hexa.adapt.looking import Seen
+from hexa.assembly.build import Machine, build_method, build_objective, kernels, paces, setting_of
+from hexa.assembly.start import begin_from_weights
 from hexa.config import UserError
 from hexa.core import Batch
 from hexa.data import Source
@@ -24,10 +26,8 @@ from hexa.data.views import Views
 from hexa.experiment import Experiment, override
 from hexa.reporting.tables import format_duration
 from hexa.runtime.random import Stream
-from hexa.start import begin_from_weights
+from hexa.session.memory import peak_bytes
 from hexa.training import optimizers
-from hexa.training.assembly import Machine, build_method, build_objective, kernels, paces, setting_of
-from hexa.training.memory import peak_bytes
 
 #: Sides that views may have, and the passes over the images wanted before larger ones are taken.
 _SIZES, _PASSES = (64, 96, 128, 160, 192, 224), 6

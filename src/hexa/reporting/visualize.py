@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from hexa import experiment as experiments
+from hexa.assembly.build import Machine, build_method, build_objective, roomy_setting, setting_of, settled
 from hexa.config import ConfigError, UserError
 from hexa.core import STD, Batch, Method, Objective
 from hexa.data import Source, open_source
@@ -21,7 +22,6 @@ from hexa.experiment import Experiment
 from hexa.reporting.gallery import gallery
 from hexa.runtime import checkpoints
 from hexa.runtime.random import Stream
-from hexa.training.assembly import Machine, build_method, build_objective, roomy_setting, setting_of, settled
 
 _BATCH_SIZE = 64
 """Images that are made together: enough for batch statistics like those of training, few enough to be quick."""

@@ -11,7 +11,7 @@ from hexa.experiment import override
 from hexa.reproduce import storage
 from hexa.reproduce.design import SCHEME_COSTS, Study
 from hexa.reproduce.plan import Request
-from hexa.training.benchmark import benchmark
+from hexa.session.benchmark import benchmark
 
 Progress = Callable[[str, int, int], None]
 _REPEATS = 3

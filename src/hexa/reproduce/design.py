@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hexa.training import benchmark
+from hexa.session import benchmark
 
 Scale = Literal["small", "full"]
 Fields = Mapping[str, Any]

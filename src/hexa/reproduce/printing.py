@@ -13,7 +13,7 @@ from hexa.reporting.runs import Run
 from hexa.reporting.tables import format_duration
 from hexa.reproduce.design import SCHEME_COSTS, Arm
 from hexa.reproduce.plan import Costs, Job, Request, seconds_per_image
-from hexa.training.benchmark import SCHEMES
+from hexa.session.benchmark import SCHEMES
 
 
 @dataclass(frozen=True)

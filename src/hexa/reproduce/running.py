@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hexa import experiment as experiments
+from hexa.assembly.build import settled
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation import evaluate
@@ -21,9 +22,8 @@ from hexa.reproduce import storage
 from hexa.reproduce.plan import Job
 from hexa.runtime.alone import alone, end_with
 from hexa.runtime.console import Console
-from hexa.training.assembly import settled
+from hexa.session.run import BACKBONE, CONFIG, pretrain, resume
 from hexa.training.losses import NonFiniteError
-from hexa.training.run import BACKBONE, CONFIG, pretrain, resume
 
 Say = Callable[[Job, dict[str, Any]], None]
 _POLL_SECONDS = 0.2

@@ -14,19 +14,19 @@ from torch import Tensor, nn
 
 from hexa import experiment as experiments
 from hexa import recipes
+from hexa.assembly import build as assembly
+from hexa.assembly.build import Machine, build_method, setting_of
+from hexa.assembly.re_estimation import accumulate, re_estimate
+from hexa.assembly.start import begin_from_weights
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.nn.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 from hexa.runtime import checkpoints
-from hexa.start import begin_from_weights
-from hexa.training import assembly
-from hexa.training.assembly import Machine, build_method, setting_of
-from hexa.training.re_estimation import accumulate, re_estimate
-from hexa.training.run import pretrain, resume
+from hexa.session.run import pretrain, resume
+from tests.assembly.test_start import NETWORK, TINY
 from tests.distributed.together import run_together
-from tests.training.test_start import NETWORK, TINY
 
 CPU = Machine(torch.device("cpu"), "fp32")
 

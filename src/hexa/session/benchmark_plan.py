@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hexa.assembly.build import Machine, kernels, roomy_setting
 from hexa.config import ConfigError
 from hexa.experiment import Experiment, override
-from hexa.training.assembly import Machine, kernels, roomy_setting
-from hexa.training.benchmark import LEAST_SECONDS, NAIVE, SCHEMES, Bench, possible, timed
+from hexa.session.benchmark import LEAST_SECONDS, NAIVE, SCHEMES, Bench, possible, timed
 
 #: Seconds that everything after the plan may take; two minutes are left for it and what comes before.
 BUDGET = 90.0

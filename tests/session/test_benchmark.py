@@ -11,9 +11,9 @@ from rich.console import Console
 
 from hexa import cli, recipes
 from hexa.experiment import override
-from hexa.training import benchmark_plan
-from hexa.training.benchmark import NAIVE, SCHEMES, benchmark, table
-from hexa.training.benchmark_plan import BUDGET, expected, fit_batch, fit_repeats, plan, units
+from hexa.session import benchmark_plan
+from hexa.session.benchmark import NAIVE, SCHEMES, benchmark, table
+from hexa.session.benchmark_plan import BUDGET, expected, fit_batch, fit_repeats, plan, units
 
 ROW = {"images_per_second", "relative_cost", "peak_memory_bytes"}
 

@@ -12,14 +12,14 @@ from rich.console import Console
 
 from hexa import experiment as experiments
 from hexa import recipes
+from hexa.assembly.build import fingerprint, setting_of
 from hexa.cli import main
 from hexa.config import ConfigError, UserError
 from hexa.data import open_source
 from hexa.experiment import Experiment, override
 from hexa.nn.pretrained import load_backbone
-from hexa.training.assembly import fingerprint, setting_of
-from hexa.training.run import pretrain, resume
-from tests.training.test_every_method import experiment
+from hexa.session.run import pretrain, resume
+from tests.session.test_every_method import experiment
 
 SAYS = Console(file=io.StringIO(), width=300)
 

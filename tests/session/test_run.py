@@ -17,15 +17,15 @@ from rich.console import Console
 
 from hexa import experiment as experiments
 from hexa import recipes
+from hexa.assembly import build as assembly
 from hexa.config import UserError
 from hexa.experiment import Experiment
 from hexa.methods.moco import MoCo
 from hexa.nn.pretrained import load_backbone
 from hexa.runtime import checkpoints
 from hexa.runtime.peers import Peer
-from hexa.training import assembly
+from hexa.session.run import pretrain, resume
 from hexa.training.losses import NonFiniteError
-from hexa.training.run import pretrain, resume
 from hexa.training.trainer import Trainer
 
 TINY: dict[str, Any] = {
@@ -255,7 +255,7 @@ def test_images_replaced_under_the_same_names_and_sizes_are_not_gone_on_with(tmp
 def test_a_run_of_0_1_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It knew images by names and sizes."""
     with monkeypatch.context() as patch:
-        patch.setattr("hexa.training.run.fingerprint", lambda *of, former=False: assembly.fingerprint(*of, former=True))
+        patch.setattr("hexa.session.run.fingerprint", lambda *of, former=False: assembly.fingerprint(*of, former=True))
         folder = pretrain(tiny(data=bitmaps(tmp_path / "x")), tmp_path / "run", console=quiet())
     console = quiet()
     resume(folder, console=console)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hexa.assembly.re_estimation import re_estimate
 from hexa.config import ConfigError, UserError
 from hexa.core import STD, Method, Objective, Origin, Setting
 from hexa.data import Source
@@ -29,7 +30,6 @@ from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from hexa.training.optimizers import Pace
-from hexa.training.re_estimation import re_estimate
 
 
 @dataclass(frozen=True)

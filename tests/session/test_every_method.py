@@ -18,9 +18,9 @@ from hexa.core import MethodConfig
 from hexa.experiment import Experiment, override
 from hexa.reporting.gallery import Gallery
 from hexa.reporting.visualize import visualize
-from hexa.training.benchmark import SCHEMES, benchmark
+from hexa.session.benchmark import SCHEMES, benchmark
+from hexa.session.run import pretrain, resume
 from hexa.training.journal import METRICS
-from hexa.training.run import pretrain, resume
 from tests.laws.cases import CROPS, SMALL, nested
 
 METHODS = sorted(choices(MethodConfig, "name", "hexa.methods"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hexa import recipes
+from hexa.assembly.build import Machine, build_method, setting_of
 from hexa.config import ConfigError
 from hexa.experiment import override
 from hexa.runtime import precision as precisions
-from hexa.training.assembly import Machine, build_method, setting_of
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hexa.assembly.build import Machine
 from hexa.config import ConfigError, UserError
 from hexa.core import Method
 from hexa.data import Source, open_source
@@ -20,7 +21,6 @@ from hexa.evaluation.knn import knn_classify
 from hexa.evaluation.label_free import label_free
 from hexa.experiment import Experiment
 from hexa.runtime.random import Stream
-from hexa.training.assembly import Machine
 
 _BATCH = 512
 #: The share of images that ask, where the source has no test split.

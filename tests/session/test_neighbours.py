@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+from hexa.assembly.build import Machine, build_method, setting_of
 from hexa.config import UserError
 from hexa.data import ArraySource, open_source
 from hexa.data.decode import DecodeError
 from hexa.data.loaders import evaluation_batches
 from hexa.data.views import evaluation_transform
 from hexa.nn.pretrained import Backbone, load_backbone
-from hexa.training.assembly import Machine, build_method, setting_of
-from hexa.training.neighbours import KnnMonitor
-from hexa.training.run import pretrain
+from hexa.session.neighbours import KnnMonitor
+from hexa.session.run import pretrain
 
 from .test_run import quiet, tiny
 

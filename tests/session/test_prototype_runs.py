@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from hexa import load_backbone, recipes
+from hexa.assembly.build import Machine
 from hexa.config import UserError
 from hexa.core import Batch
 from hexa.data.loaders import EpochPasses
@@ -21,10 +22,9 @@ from hexa.experiment import Experiment, override
 from hexa.reporting.gallery import Gallery
 from hexa.reporting.visualize import visualize
 from hexa.runtime.signals import Interrupted
-from hexa.training.assembly import Machine
-from hexa.training.benchmark import SCHEMES, Bench, benchmark
+from hexa.session.benchmark import SCHEMES, Bench, benchmark
+from hexa.session.run import pretrain, resume
 from hexa.training.journal import METRICS
-from hexa.training.run import pretrain, resume
 
 METHODS: dict[str, dict[str, Any]] = {
     "deepcluster-v2": {"hidden": 16, "num_prototypes": [12, 10, 8]},

@@ -12,16 +12,16 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
+from hexa.assembly.build import Machine, build_method, build_objective, kernels, refusals, roomy_setting, settled
 from hexa.core import MAIN, Batch, HardExampleConfig, Objective
 from hexa.data import ArraySource
 from hexa.data.loaders import PretrainLoader
 from hexa.data.views import Views
 from hexa.experiment import Experiment, override
 from hexa.runtime.random import Stream
+from hexa.session.memory import MEASURE, peak_bytes
 from hexa.training import optimizers
-from hexa.training.assembly import Machine, build_method, build_objective, kernels, refusals, roomy_setting, settled
 from hexa.training.journal import environment
-from hexa.training.memory import MEASURE, peak_bytes
 
 #: Schemes i–vi of the ablation (REFERENCE §5.9): the names of their terms beside the clean one.
 SCHEMES: dict[str, tuple[str, ...]] = {

@@ -10,11 +10,11 @@ import torch
 
 from hexa import experiment as experiments
 from hexa import recipes
+from hexa.assembly.build import settled
 from hexa.cli import main
 from hexa.config import ConfigError, UserError
 from hexa.data import ArraySource, open_source
 from hexa.experiment import Experiment, override
-from hexa.training.assembly import settled
 from tests.distributed.together import run_together
 
 

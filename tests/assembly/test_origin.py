@@ -12,16 +12,16 @@ from rich.console import Console
 from torch import nn
 
 from hexa import experiment as experiments
+from hexa.assembly.build import Machine, build_method, build_objective, paces, setting_of
 from hexa.config import UserError
 from hexa.core import Origin
 from hexa.nn.pretrained import load_backbone
 from hexa.nn.start import learning
 from hexa.runtime import checkpoints
+from hexa.session.run import pretrain, resume
 from hexa.training import optimizers
-from hexa.training.assembly import Machine, build_method, build_objective, paces, setting_of
 from hexa.training.optimizers import OptimizerConfig
-from hexa.training.run import pretrain, resume
-from tests.training.test_start import begun, split, trained, weights
+from tests.assembly.test_start import begun, split, trained, weights
 
 __all__ = ["weights"]
 CPU = Machine(torch.device("cpu"), "fp32")
@@ -133,7 +133,7 @@ def test_without_either_nothing_is_kept(weights: Path) -> None:
 
 def test_of_a_student_and_its_teacher_the_student_is_held(weights: Path) -> None:
     from hexa import recipes
-    from hexa.start import begin_from_weights
+    from hexa.assembly.start import begin_from_weights
 
     given = {"start.weights": str(weights), "start.distillation": 1.0, "training.device": "cpu"}
     experiment = begin_from_weights(experiments.override(recipes.get("cifar10-small-hexa-dino-vit"), given), given)

@@ -17,10 +17,10 @@ from hexa.evaluation import results
 from hexa.nn.pretrained import load_backbone
 from hexa.runtime import checkpoints, files
 from hexa.runtime.peers import Peer
-from hexa.training import folder as folders
-from hexa.training.folder import LOCK, mine
+from hexa.session import folder as folders
+from hexa.session.folder import LOCK, mine
+from hexa.session.run import pretrain, resume
 from hexa.training.journal import Journal
-from hexa.training.run import pretrain, resume
 from hexa.training.trainer import Trainer
 
 from .test_run import events, quiet, tiny
@@ -36,7 +36,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "PATIENCE", 0.0)
-    monkeypatch.setattr("hexa.training.run.open_source", None)  # it is found out before any data is read
+    monkeypatch.setattr("hexa.session.run.open_source", None)  # it is found out before any data is read
     folder, stopped = tmp_path / "run", tmp_path / "stopped"
     with mine(folder):
         with pytest.raises(UserError, match=rf"^process {os.getpid()} on .* trains {folder} already; wait"):

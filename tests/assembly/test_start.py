@@ -12,6 +12,8 @@ from rich.console import Console
 
 from hexa import experiment as experiments
 from hexa import recipes
+from hexa.assembly.build import Machine, build_method, fingerprint, setting_of
+from hexa.assembly.start import begin_from_weights
 from hexa.cli import main
 from hexa.config import UserError
 from hexa.experiment import Experiment
@@ -19,11 +21,9 @@ from hexa.nn import backbones, start
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 from hexa.runtime import checkpoints
-from hexa.start import begin_from_weights
+from hexa.session.run import pretrain, resume
 from hexa.training import optimizers
-from hexa.training.assembly import Machine, build_method, fingerprint, setting_of
 from hexa.training.optimizers import Pace
-from hexa.training.run import pretrain, resume
 
 NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
 TINY: dict[str, Any] = {

@@ -14,6 +14,7 @@ from rich.console import Console
 
 import hexa
 from hexa import recipes
+from hexa.assembly.start import begin_from_weights
 from hexa.cli import main
 from hexa.config import UserError
 from hexa.data import ArraySource, open_source
@@ -26,8 +27,7 @@ from hexa.nn.export import export
 from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.nn.start import StartConfig
 from hexa.runtime.random import Stream
-from hexa.start import begin_from_weights
-from hexa.training.run import pretrain
+from hexa.session.run import pretrain
 
 BANDS, COUNT, SIDE = 5, 40, 12
 TINY: dict[str, Any] = {

@@ -9,6 +9,17 @@ from pathlib import Path
 import torch
 
 from hexa import experiment as experiments
+from hexa.assembly.build import (
+    Machine,
+    branch_notes,
+    build_method,
+    build_objective,
+    fingerprint,
+    kernels,
+    paces,
+    setting_of,
+    settled,
+)
 from hexa.config import ConfigError, UserError, reason
 from hexa.core import Method
 from hexa.data import Source, open_source
@@ -28,23 +39,12 @@ from hexa.runtime.console import Console
 from hexa.runtime.output import one_line
 from hexa.runtime.progress import Reporter
 from hexa.runtime.random import Stream
+from hexa.session.folder import BACKBONE, BEST, CHECKPOINTS, CONFIG, REPORT, is_ours, mine, stopping_well, way_on
+from hexa.session.neighbours import KnnMonitor, without_holdout
 from hexa.training import optimizers, trackers
-from hexa.training.assembly import (
-    Machine,
-    branch_notes,
-    build_method,
-    build_objective,
-    fingerprint,
-    kernels,
-    paces,
-    setting_of,
-    settled,
-)
 from hexa.training.events import TensorBoard
-from hexa.training.folder import BACKBONE, BEST, CHECKPOINTS, CONFIG, REPORT, is_ours, mine, stopping_well, way_on
 from hexa.training.journal import TENSORBOARD, Journal, discard, write_environment
 from hexa.training.monitor import Best, Watch
-from hexa.training.neighbours import KnnMonitor, without_holdout
 from hexa.training.plan import Plan
 from hexa.training.trackers import Tracker, Tracking
 from hexa.training.trainer import Trainer

@@ -13,14 +13,14 @@ from rich.console import Console
 
 from hexa import experiment as experiments
 from hexa import recipes
+from hexa.assembly.start import begin_from_weights
 from hexa.config import UserError
 from hexa.nn import start
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime import checkpoints
-from hexa.start import begin_from_weights
-from hexa.training.run import pretrain, resume
-from tests.training.test_start import TINY, begun
+from hexa.session.run import pretrain, resume
+from tests.assembly.test_start import TINY, begun
 
 OWN = """
 import timm, torch
