@@ -18,6 +18,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 # What each package may import from, itself apart. config is a leaf everybody may use.
 ALLOWED = {
     "config": set(),
+    "published": set(),
     "runtime": {"config"},
     "core": {"config", "runtime"},
     "ops": {"config", "runtime"},
@@ -28,11 +29,11 @@ ALLOWED = {
     "evaluation": {"config", "runtime", "data", "nn", "ops"},
     "training": {"config", "runtime", "core", "data"},
     "experiment": {"config", "runtime", "core", "data", "nn", "training"},
-    "recipes": {"config", "core", "data", "nn", "methods", "hard_examples", "training", "experiment"},
+    "recipes": {"config", "published", "core", "data", "nn", "methods", "hard_examples", "training", "experiment"},
     "plugins": {"config", "experiment", "recipes"},
     "assembly": {"config", "runtime", "core", "data", "nn", "evaluation", "training", "experiment"},
     "reporting": {
-        *("config", "runtime", "core", "data", "nn", "ops", "evaluation"),
+        *("config", "published", "runtime", "core", "data", "nn", "ops", "evaluation"),
         *("experiment", "recipes", "plugins", "assembly"),
     },
     "session": {
@@ -40,7 +41,7 @@ ALLOWED = {
         *("experiment", "assembly", "reporting"),
     },
     "reproduce": {
-        *("config", "runtime", "data", "evaluation", "training", "experiment", "recipes"),
+        *("config", "published", "runtime", "core", "data", "evaluation", "training", "experiment", "recipes"),
         *("assembly", "reporting", "session"),
     },
     "adapt": {

@@ -141,10 +141,10 @@ def evaluate(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa evaluate`"""
     if given.out is not None:
         targets.check(given.out, (".json",))
-    from hexa import named
+    from hexa import named, published
     from hexa.evaluation import evaluate as run
     from hexa.evaluation.results import NotWritten
-    from hexa.reporting import published, tables
+    from hexa.reporting import tables
     from hexa.runtime.parsing import from_option
     from hexa.runtime.progress import Bar
 

@@ -15,11 +15,10 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from hexa import recipes
+from hexa import published, recipes
 from hexa.adapt.verdict import without_labels
 from hexa.config import choices
 from hexa.core import HardExampleConfig, MethodConfig
-from hexa.reporting import published
 from hexa.reporting.tables import mean_std
 from hexa.reproduce.collecting import EPOCHS, TIME, TOLERANCE
 from hexa.reproduce.design import KNN, PROBE

@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from hexa import published
 from hexa.config import UserError
 from hexa.evaluation import detect, detection_scoring, evaluate
 from hexa.evaluation.detect import PROTOCOL
@@ -20,7 +21,6 @@ from hexa.evaluation.detection_training import Training
 from hexa.evaluation.protocol import Task
 from hexa.nn.branch_norm import convert
 from hexa.nn.pretrained import load_backbone
-from hexa.reporting import published
 from hexa.runtime.alone import alone
 from hexa.runtime.signals import Interrupted
 

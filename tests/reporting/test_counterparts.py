@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hexa.reporting import counterparts, published
+from hexa import published
+from hexa.reporting import counterparts
 from hexa.reporting.runs import Run, read_run
 from tests.reporting.conftest import MakeRun
 

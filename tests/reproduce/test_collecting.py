@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from hexa.reporting import published
+from hexa import published
 from hexa.reproduce import collecting, drawing, plan, writing
 from hexa.reproduce.studies import study
 from tests.reproduce.conftest import costs_for, request_for, stored_run

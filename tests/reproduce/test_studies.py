@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hexa import recipes
+from hexa import published, recipes
 from hexa.config import UserError
 from hexa.evaluation.protocol import protocols
 from hexa.experiment import Experiment
-from hexa.reporting import published
 from hexa.reproduce import plan, studies
 from hexa.reproduce.design import SCHEME_COSTS, SCHEME_NAMES, Study
 from hexa.reproduce.methods import METHODS

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hexa.core import HardExampleConfig
+from typing import Any
+
+from hexa import published
+from hexa.core.schemes import SCHEMES
 from hexa.data.views import ViewsConfig
 from hexa.experiment import Experiment
-from hexa.hard_examples.adversarial import AdversarialConfig
-from hexa.hard_examples.cutmix import CutMixConfig
 from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.recipes import recipe, register
@@ -14,23 +15,9 @@ from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import ScheduleConfig
 
 DATA = "folder:imagenet"
-ADV, CMX = "adversarial", "cutmix"
-
-#: The six schemes of the ablation (REFERENCE §5.9).
-SCHEMES: dict[str, dict[str, HardExampleConfig]] = {
-    "i": {},
-    "ii": {ADV: AdversarialConfig()},
-    "iii": {CMX: CutMixConfig()},
-    "iv": {ADV: AdversarialConfig(), CMX: CutMixConfig()},
-    "v": {ADV: AdversarialConfig(), "cutmix_adversarial": CutMixConfig(source=ADV)},
-    "vi": {ADV: AdversarialConfig(), CMX: CutMixConfig(), "cutmix_adversarial": CutMixConfig(source=ADV)},
-}
-
-#: ImageNet linear top-1 of REFERENCE §8.1.
-PUBLISHED = {("moco-v2", 200): 67.5, ("moco-v2", 800): 71.1, ("hexa-moco", 200): 68.9, ("hexa-moco", 800): 71.7}
 
 
-def moco(name: str, epochs: int, hard_examples: dict[str, HardExampleConfig]) -> Experiment:
+def moco(name: str, epochs: int, hard_examples: dict[str, Any]) -> Experiment:
     """ResNet-50, 2×224 of scale 0.2–1, batch 256, lr 0.03, cosine per epoch (REFERENCE §2.1, §2.2)."""
     return Experiment(
         recipe=name,
@@ -73,29 +60,29 @@ for _family, _scheme, _what in (
         _name = f"imagenet-{_family}-{_epochs}"
         register(
             _name,
-            lambda name=_name, epochs=_epochs, scheme=_scheme: moco(name, epochs, SCHEMES[scheme]),  # type: ignore[misc]
+            lambda name=_name, epochs=_epochs, scheme=_scheme: moco(name, epochs, SCHEMES[scheme].hard_examples),  # type: ignore[misc]
             f"""{_what}: ImageNet, ResNet-50, {_epochs} epochs.
 
             Command: torchrun --nproc-per-node 8 -m hexa pretrain {_name} --data folder:imagenet
 
-            Expected: published linear top-1 {PUBLISHED[_family, _epochs]} (REFERENCE §8.1). Not run here.
+            Expected: published linear top-1 {published.linear_top1(_name)} (REFERENCE §8.1). Not run here.
 
             Cost: {_epochs} epochs of 5,004 steps of 256 images at 224², eight GPUs for days.
             """,
         )
 
-for _number, _hard in SCHEMES.items():
-    _terms = " + ".join(["Std", *("CmxA" if "_" in n else {"a": "Adv", "c": "Cmx"}[n[0]] for n in _hard)])
-    _name = f"ablate-moco-{_number}"
+for _made in SCHEMES.values():
+    _title = f"Scheme {_made.number} of the ablation, {_made.title.replace('+', ' + ')}"
+    _name = f"ablate-moco-{_made.number}"
     register(
         _name,
-        lambda name=_name, hard=_hard: moco(name, 20, hard),  # type: ignore[misc]
-        f"""Scheme {_number} of the ablation, {_terms}: MoCo-v2 on ImageNet, 20 epochs, then a 1-epoch linear probe.
+        lambda name=_name, made=_made: moco(name, 20, made.hard_examples),  # type: ignore[misc]
+        f"""{_title}: MoCo-v2 on ImageNet, 20 epochs, then a 1-epoch linear probe.
 
         Command: torchrun --nproc-per-node 8 -m hexa pretrain {_name} --data folder:imagenet
 
         Expected: published as a bar without a number; every scheme above Std, Cmx above CmxA. Not run here.
 
-        Cost: {1 + 0.75 * len(_hard):g} times 20 epochs of MoCo-v2, by counting passes.
+        Cost: {1 + 0.75 * len(_made.terms):g} times 20 epochs of MoCo-v2, by counting passes.
         """,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hexa.core import HardExampleConfig
+from hexa import published
+from hexa.core.schemes import SCHEMES
 from hexa.data.views import ViewsConfig
 from hexa.experiment import Experiment
 from hexa.hard_examples.adversarial import AdversarialConfig
@@ -12,24 +13,15 @@ from hexa.hard_examples.cutmix import CutMixConfig
 from hexa.methods.deepcluster import DeepClusterConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.recipes import register
-from hexa.recipes.imagenet import DATA, SCHEMES
+from hexa.recipes.imagenet import DATA
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import ScheduleConfig
 
-#: ImageNet linear top-1 of REFERENCE §8.1.
-PUBLISHED = {
-    "deepcluster-v2-200": "67.6, a row that may have been taken from PCL-v2 (D39)",
-    "hexa-dcluster-200": "68.1",
-    "hexa-dcluster-8crop-200": "74.0",
-    "hexa-dcluster-plus-8crop-200": "73.4",
-    "hexa-dcluster-8crop-800": "75.5",
-    "hexa-dcluster-plus-8crop-800": "75.1",
-}
 #: The pairs (α, β) worth trying in the study of Beta (REFERENCE §8.7); the published ones are not listed.
 BETAS = ((1, 1), (3, 5), (5, 3), (3, 3), (5, 1), (5, 5))
 
 
-def dcluster(name: str, epochs: int, hard: dict[str, HardExampleConfig], views: str, large_batch: bool) -> Experiment:
+def dcluster(name: str, epochs: int, hard: dict[str, Any], views: str, large_batch: bool) -> Experiment:
     """ResNet-50, three heads of 3000 always-frozen prototypes, LARC, cosine per step (REFERENCE §4.6).
 
     Batch 256: lr 0.6 → 0.0006, no warm-up (D16). Batch 4096: 4.8 → 0.0048, warm-up from 0.3 over 10 epochs or a tenth
@@ -51,7 +43,7 @@ def dcluster(name: str, epochs: int, hard: dict[str, HardExampleConfig], views: 
 
 
 def _offer(
-    name: str, title: str, expected: str, epochs: int, hard: dict[str, HardExampleConfig], views: str, large_batch: bool
+    name: str, title: str, expected: str, epochs: int, hard: dict[str, Any], views: str, large_batch: bool
 ) -> None:
     steps, batch = (312, 4096) if large_batch else (5004, 256)
     register(
@@ -68,7 +60,14 @@ def _offer(
     )
 
 
-for _short, _top1 in PUBLISHED.items():
+for _short in (
+    "deepcluster-v2-200",
+    "hexa-dcluster-200",
+    "hexa-dcluster-8crop-200",
+    "hexa-dcluster-plus-8crop-200",
+    "hexa-dcluster-8crop-800",
+    "hexa-dcluster-plus-8crop-800",
+):
     _crops = "8-crop" if "8crop" in _short else "2-crop"
     _scheme = "iv" if "plus" in _short else "ii" if "hexa" in _short else "i"
     _what = {"i": "DeepCluster-v2", "ii": "HEXA-DCluster", "iv": "HEXA⁺-DCluster"}[_scheme]
@@ -76,30 +75,31 @@ for _short, _top1 in PUBLISHED.items():
     _offer(
         f"imagenet-{_short}",
         f"{_what}, {_crops}: ImageNet, ResNet-50, {_epochs} epochs",
-        f"published linear top-1 {_top1} (REFERENCE §8.1)",
+        f"published linear top-1 {published.linear_top1(f'imagenet-{_short}')} (REFERENCE §8.1)",
         _epochs,
-        SCHEMES[_scheme],
+        SCHEMES[_scheme].hard_examples,
         "swav-8crop" if "8crop" in _short else "swav",
         "8crop" in _short,
     )
 
-for _number, _hard in SCHEMES.items():
+for _made in SCHEMES.values():
     _offer(
-        f"ablate-dcluster-{_number}",
-        f"Scheme {_number} of the ablation: DeepCluster-v2 on ImageNet, 2×160 + 4×96, 5 epochs, then a 1-epoch probe",
+        f"ablate-dcluster-{_made.number}",
+        f"Scheme {_made.number} of the ablation: DeepCluster-v2 on ImageNet, 2×160 + 4×96, 5 epochs, "
+        "then a 1-epoch probe",
         "published as a bar without a number; every scheme above Std, Cmx above CmxA",
         5,
-        _hard,
+        _made.hard_examples,
         "swav-6crop",
         True,
     )
 
 
-def _attack(epsilon: int, step_size: int) -> dict[str, HardExampleConfig]:
+def _attack(epsilon: int, step_size: int) -> dict[str, Any]:
     return {"adversarial": AdversarialConfig(epsilon=epsilon, step_size=step_size)}
 
 
-def _beta(alpha: int, beta: int) -> dict[str, HardExampleConfig]:
+def _beta(alpha: int, beta: int) -> dict[str, Any]:
     return {"cutmix": CutMixConfig(alpha=alpha, beta=beta)}
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hexa.reporting import published, scores
+from hexa import published
+from hexa.published import Comparison, Row, Values
+from hexa.reporting import scores
 from hexa.reporting.comparison import text
-from hexa.reporting.published import Comparison, Row, Values
 from hexa.reporting.runs import Record, Run, is_number
 from hexa.reporting.tables import format_number
 

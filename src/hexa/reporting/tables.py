@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hexa.reporting.published import Comparison
+    from hexa.published import Comparison
 
 Cell = str | float | Sequence[float] | None
 Rows = Sequence[Mapping[str, Cell]]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hexa.reporting import published
+from hexa import published
 from hexa.reproduce.design import Arm, Study
 from hexa.reproduce.plan import Costs, Request, equal_time, lengths_of, relative_time
 

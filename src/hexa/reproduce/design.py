@@ -6,22 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hexa.session import benchmark
+from hexa.core.schemes import SCHEMES
 
 Scale = Literal["small", "full"]
 Fields = Mapping[str, Any]
 
 #: What schemes i–vi are called in tables and figures (REFERENCE §5.9).
-SCHEME_NAMES = {
-    "i": "Std",
-    "ii": "Std+Adv",
-    "iii": "Std+Cmx",
-    "iv": "Std+Adv+Cmx",
-    "v": "Std+Adv+CmxA",
-    "vi": "Std+Adv+Cmx+CmxA",
-}
+SCHEME_NAMES = {number: scheme.title for number, scheme in SCHEMES.items()}
 #: And in a benchmark, which knows what each costs.
-SCHEME_COSTS = dict(zip(SCHEME_NAMES, benchmark.SCHEMES, strict=True))
+SCHEME_COSTS = {number: scheme.name for number, scheme in SCHEMES.items()}
 
 
 @dataclass(frozen=True)

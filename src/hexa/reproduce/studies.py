@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hexa.config import UserError, nearest
-from hexa.recipes.imagenet import SCHEMES
+from hexa.core.schemes import SCHEMES
 from hexa.recipes.imagenet_prototypes import BETAS
 from hexa.reproduce.design import (
     KNN,
@@ -68,7 +68,7 @@ def scheme_arms(recipe: str, names: tuple[str, ...] = tuple(SCHEME_NAMES), chang
 
 def _fields(scheme: str, **changes: Fields) -> dict[str, Any]:
     """The hard examples of a scheme, with fields of some of them changed."""
-    return {name: {**hard.model_dump(mode="json"), **changes.get(name, {})} for name, hard in SCHEMES[scheme].items()}
+    return {name: {**hard, **changes.get(name, {})} for name, hard in SCHEMES[scheme].hard_examples.items()}
 
 
 def _grid(recipe: str, changes: Fields) -> list[Arm]:

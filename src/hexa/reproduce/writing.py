@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hexa.reporting import published
+from hexa import published
 from hexa.reporting.tables import Cell, format_duration, markdown_table, mean_and_std, mean_std
 from hexa.reproduce.collecting import EPOCHS, TIME, Row, columns_of
 from hexa.reproduce.design import Study

@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from hexa.assembly.build import Machine, build_method, build_objective, kernels, refusals, roomy_setting, settled
-from hexa.core import MAIN, Batch, HardExampleConfig, Objective
+from hexa.core import MAIN, Batch, HardExampleConfig, Objective, schemes
 from hexa.data import ArraySource
 from hexa.data.loaders import PretrainLoader
 from hexa.data.views import Views
@@ -23,15 +23,8 @@ from hexa.session.memory import MEASURE, peak_bytes
 from hexa.training import optimizers
 from hexa.training.journal import environment
 
-#: Schemes i–vi of the ablation (REFERENCE §5.9): the names of their terms beside the clean one.
-SCHEMES: dict[str, tuple[str, ...]] = {
-    "std": (),
-    "std+adv": ("adv",),
-    "std+cmx": ("cmx",),
-    "std+adv+cmx": ("adv", "cmx"),
-    "std+adv+cmxA": ("adv", "cmxA"),
-    "std+adv+cmx+cmxA": ("adv", "cmx", "cmxA"),
-}
+#: The schemes of the ablation by name: their terms beside the clean one.
+SCHEMES = {scheme.name: scheme.terms for scheme in schemes.SCHEMES.values()}
 NAIVE = ("std+adv", "std+adv+cmx")
 #: A measurement takes at least so many seconds, so that a fast device is not timed by its launches.
 LEAST_SECONDS = 0.3

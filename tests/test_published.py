@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hexa.reporting import published
+from hexa import published
 
 
 def reference() -> Path:

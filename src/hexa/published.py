@@ -1,0 +1,161 @@
+"""Published results (published.yaml), and which of them stand beside a result or a recipe (REFERENCE §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import yaml
+
+Values = tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Percent, None where nothing was reported. epochs: None for supervised training and the like."""
+
+    method: str
+    epochs: int | None
+    values: Values
+
+
+@dataclass(frozen=True)
+class Table:
+    """A published table; also a part of one."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def only(self, columns: Sequence[str]) -> Table:
+        """Some of the columns, and every row that has a value in one of them."""
+        places = [self.columns.index(column) for column in columns]
+        rows = (Row(row.method, row.epochs, tuple(row.values[place] for place in places)) for row in self.rows)
+        return Table(self.title, tuple(columns), tuple(row for row in rows if any(v is not None for v in row.values)))
+
+
+_DATA = yaml.load(
+    resources.files("hexa").joinpath("published.yaml").read_text(encoding="utf-8"),
+    getattr(yaml, "CSafeLoader", yaml.SafeLoader),
+)
+
+
+def _table(name: str) -> Table:
+    rows = tuple(Row(method, epochs, tuple(values)) for method, epochs, *values in _DATA[name]["rows"])
+    return Table(_DATA[name]["title"], tuple(_DATA[name]["columns"]), rows)
+
+
+LINEAR, LOW_SHOT, SEMI_SUPERVISED, DETECTION, FINE_TUNE = TABLES = tuple(
+    map(_table, ("linear", "low-shot", "semi-supervised", "detection", "fine-tune"))
+)
+#: The published row (method, epochs) that a recipe sets out to repeat.
+COUNTERPARTS: dict[str, tuple[str, int]] = {recipe: tuple(row) for recipe, row in _DATA["counterparts"].items()}
+
+#: The same method with and without hard examples.
+_FAMILIES = (
+    {"MoCo-v2", "HEXA-MoCo"},
+    {"DeepCluster-v2", "HEXA-D"},
+    {"DeepCluster-v2 (8-crop)", "HEXA-D (8-crop)", "HEXA-D+ (8-crop)"},
+)
+
+
+def counterpart(recipe: str) -> Row | None:
+    """The published row that `recipe` repeats; None if there is none."""
+    return next((row for row in LINEAR.rows if (row.method, row.epochs) == COUNTERPARTS.get(recipe)), None)
+
+
+def linear_top1(recipe: str) -> str:
+    """What was published for a recipe: top-1 on ImageNet by a linear classifier, perhaps with a remark."""
+    own = counterpart(recipe)
+    return str(_DATA["linear_top1"].get(recipe) or (own and own.values[0]))
+
+
+def rows_for(recipe: str) -> list[Row]:
+    """The counterpart of `recipe`, with the same method without (or with) hard examples and the supervised network.
+
+    In the order of the published table; empty for a recipe without a counterpart.
+    """
+    own = counterpart(recipe)
+    if own is None:
+        return []
+    family = next((names for names in _FAMILIES if own.method in names), {own.method})
+    shown = {("Supervised", None), *((name, own.epochs) for name in family)}
+    return [row for row in LINEAR.rows if (row.method, row.epochs) in shown]
+
+
+@dataclass(frozen=True)
+class Comparison(Table):
+    """A result's own values above the published rows of its columns. caution: why they are not comparable."""
+
+    own: Values = ()
+    caution: str = ""
+
+
+#: The table a protocol belongs to.
+_TABLES = {
+    "linear": LINEAR,
+    "svm": LINEAR,
+    "low-shot": LOW_SHOT,
+    "semi-supervised": SEMI_SUPERVISED,
+    "fine-tune": FINE_TUNE,
+    "detect": DETECTION,
+}
+#: Protocols that were published on one data set alone.
+_ONLY = {"low-shot": "VOC07", "semi-supervised": "ImageNet", "detect": "VOC07"}
+#: Images that published numbers were learned from and scored on.
+_IMAGES = {
+    "ImageNet": (1_281_167, 50_000),
+    "VOC07": (5_011, 4_952),
+    "CIFAR-10": (50_000, 10_000),
+    "CIFAR-100": (50_000, 10_000),
+}
+
+
+def beside(result: Mapping[str, Any]) -> Comparison | None:
+    """What was published for the protocol and the data of a result (a dict as `evaluate` returns); None if nothing."""
+    name = str(result["protocol"]).partition("/")[0]
+    data, metrics = result["data_facts"]["test"].get("known_as"), result["metrics"]
+    table = _TABLES.get(name)
+    if data is None or table is None or _ONLY.get(name, data) != data:
+        return None
+    # columns are data sets, of which the result has one value; shares of labels; or metrics
+    own = dict(metrics)
+    if name == "semi-supervised":
+        own = {f"{result['options']['percent']:g} % {metric}": value for metric, value in metrics.items()}
+    elif name not in _ONLY and (data == "VOC07") == (name == "svm"):
+        own[data] = metrics.get("mAP", metrics.get("top1"))
+    columns = [column for column in table.columns if column in own]
+    if not columns:
+        return None
+    part = table.only(columns)
+    return Comparison(
+        table.title, part.columns, part.rows, tuple(own[column] for column in columns), _caution(name, data, result)
+    )
+
+
+def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:
+    facts = result["data_facts"]
+    used = facts.get("fit", {}).get("images"), facts["test"]["images"]
+    parts = [
+        f"{there:,} {part} images, here {here:,}"
+        for part, there, here in zip(("training", "test"), _IMAGES[data], used, strict=True)
+        # of detection's training images those of VOC2012 are a part, or not
+        if here not in (None, there) and not (name == "detect" and part == "training")
+    ]
+    if parts:
+        return f"published with {'; '.join(parts)}: not comparable"
+    # VOC2012 may be asked for and missing
+    if name == "detect" and (result["deviations"] or result["preset"] != "moco" or not result["options"]["with_2012"]):
+        return "published without the deviations of this one: not comparable"
+    return ""
+
+
+def find(rows: Sequence[Row], method: str, epochs: int) -> Row | None:
+    """The row of a method and its epochs; a remark in brackets after the name may differ between tables (8-crop …)."""
+    own = [row for row in rows if row.epochs == epochs]
+    exact = next((row for row in own if row.method == method), None)
+    name, bracket, _ = method.partition(" (")
+    near = [row for row in own if bracket and row.method.startswith(f"{name} (")]
+    return exact or (near[0] if len(near) == 1 else None)
