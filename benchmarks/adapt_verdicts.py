@@ -23,7 +23,7 @@ from hexa.adapt import verdict
 from hexa.adapt.command import Request, adapt
 from hexa.data import open_source
 from hexa.evaluation.features import extract
-from hexa.evaluation.knn import knn_classify
+from hexa.evaluation.protocols.knn import knn_classify
 from hexa.experiment import override
 from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime.checkout import commit

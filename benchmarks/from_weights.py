@@ -75,8 +75,8 @@ def measured(name: str, backbone: Any, data: str) -> dict[str, float]:
     from hexa.data import open_source
     from hexa.evaluation import evaluate
     from hexa.evaluation.features import extract
-    from hexa.evaluation.knn import knn_classify
-    from hexa.evaluation.probe import fast_probe
+    from hexa.evaluation.protocols.knn import knn_classify
+    from hexa.evaluation.protocols.probe import fast_probe
     from hexa.nn.pretrained import load_backbone
 
     how = {"size": SETS[name]["views.size"], "crop": 1.0}

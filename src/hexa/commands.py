@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hexa.config import UserError, nearest
+from hexa.config import UserError
 from hexa.runtime import targets
 from hexa.runtime.console import Console
 from hexa.runtime.output import be_patient, one_line, printable
@@ -96,12 +96,9 @@ def describe_fields(given: argparse.Namespace, extra: Fields) -> int:
 def describe_protocol(given: argparse.Namespace, extra: Fields) -> int:
     """`hexa evaluate PROTOCOL --help`"""
     from hexa import fields
-    from hexa.evaluation.protocol import protocols
+    from hexa.evaluation import protocols
 
-    known = protocols()
-    if given.protocol not in known:
-        raise UserError(f"unknown protocol '{given.protocol}'; {nearest(given.protocol, known)}")
-    for name, options in known[given.protocol].presets.items():
+    for name, options in protocols.get(given.protocol).presets.items():
         print(f"\n{given.protocol}, preset {name}:\n")
         print(fields.describe(fields.of_config(options)))
     return 0

@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self, TypeVar
 
 import pydantic
@@ -81,6 +81,14 @@ class Config(pydantic.BaseModel):
         allow_inf_nan=False,
     )
 
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """With these fields. Raises ConfigError."""
+        try:
+            return cls.model_validate(fields)
+        except pydantic.ValidationError as error:
+            raise ConfigError.of(error) from None
+
     @pydantic.model_validator(mode="before")
     @classmethod
     def _known_fields(cls, value: Any) -> Any:
@@ -143,7 +151,4 @@ def choose(base: type[Base], field: str, package: str, value: Any, default: str 
     name = str(value.get(field, default))
     if name not in known:
         raise ConfigError([(field, f"unknown {field} '{name}'; {nearest(name, known)}")])
-    try:
-        return known[name].model_validate({field: name, **value})
-    except pydantic.ValidationError as error:
-        raise ConfigError.of(error) from None
+    return known[name].from_fields({field: name, **value})

@@ -9,9 +9,10 @@ import torch
 from torch.nn import functional as F
 
 from hexa.config import UserError
-from hexa.evaluation import adamax, evaluate
-from hexa.evaluation.adamax import AdamaxOptions
-from hexa.evaluation.linear import PROTOCOL
+from hexa.evaluation import evaluate
+from hexa.evaluation.protocols import linear
+from hexa.evaluation.protocols.linear import PROTOCOL, AdamaxOptions
+from hexa.evaluation.supervised import decayed, new_classifier
 from hexa.runtime.random import Stream
 
 QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32", "preset": "cifar"}
@@ -22,7 +23,7 @@ def test_the_published_fields() -> None:
     published = PROTOCOL.presets["cifar"]
     assert published == AdamaxOptions(epochs=20, batch_size=256, learning_rates=(0.1, 0.01, 0.001))
     assert PROTOCOL.identity("cifar", published) == "cifar-20ep-lr0.1,0.01,0.001"
-    assert [adamax.share_of_rate(epoch, 20) for epoch in (0, 6, 7, 13, 14, 19)] == pytest.approx(
+    assert [decayed(0.1, (0.35, 0.7), epoch, 20) for epoch in (0, 6, 7, 13, 14, 19)] == pytest.approx(
         [1, 1, 0.1, 0.1, 0.01, 0.01]
     )
 
@@ -30,9 +31,9 @@ def test_the_published_fields() -> None:
 def test_fitting_is_a_loop_with_torchs_schedule() -> None:
     x, y = torch.randn(50, 6), torch.randint(0, 3, (50,))
     options = AdamaxOptions(epochs=20, batch_size=16)
-    found = adamax.fit(x, y, 3, 0.01, options, seed=4)
+    found = linear.fit_by_adamax(x, y, 3, 0.01, options, seed=4)
     stream = Stream(4).child("adamax")
-    classifier = adamax.new_classifier(6, 3, stream)
+    classifier = new_classifier(6, 3, stream)
     optimizer = torch.optim.Adamax(classifier.parameters(), 0.01, betas=(0.9, 0.999), eps=1e-8, weight_decay=0)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [7, 14], 0.1)
     for epoch in range(20):

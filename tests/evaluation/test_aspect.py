@@ -81,7 +81,7 @@ def test_results_name_it_and_the_cache_tells_it_apart(
 )
 def test_protocols_that_cut_squares_refuse(tmp_path: Path, data: str, protocol: str, options: dict[str, Any]) -> None:
     backbone = str(save_backbone(random_backbone(SMALL, 16), tmp_path / "b.safetensors"))
-    match = rf"^{protocol} cuts or resizes the images it trains on itself; leave out aspect keep, or take .*knn"
+    match = rf"^{protocol} crops or resizes the images it trains on itself; leave out aspect keep, or use .*knn"
     with pytest.raises(UserError, match=match):
         evaluate(protocol, backbone, data, aspect="keep", **QUIET, **options)
 

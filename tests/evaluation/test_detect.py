@@ -15,10 +15,12 @@ from PIL import Image
 
 from hexa import published
 from hexa.config import UserError
-from hexa.evaluation import detect, detection_scoring, evaluate
-from hexa.evaluation.detect import PROTOCOL
-from hexa.evaluation.detection_training import Training
+from hexa.evaluation import evaluate
+from hexa.evaluation.detection import scoring
+from hexa.evaluation.detection.training import Training
 from hexa.evaluation.protocol import Task
+from hexa.evaluation.protocols import detect
+from hexa.evaluation.protocols.detect import PROTOCOL
 from hexa.nn.branch_norm import convert
 from hexa.nn.pretrained import load_backbone
 from hexa.runtime.alone import alone
@@ -79,13 +81,13 @@ def squares(folder: Path, year: str = "VOC2007", lists: tuple[str, ...] = ("trai
 def weights_of(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
     """Filled with the detector's state at the end of every training to come."""
     seen: list[dict[str, torch.Tensor]] = []
-    find = detection_scoring.find
+    find = scoring.find
 
     def watched(task: Task, detector: Any, *rest: Any) -> Any:
         seen.append({name: value.clone() for name, value in detector.state_dict().items()})
         return find(task, detector, *rest)
 
-    monkeypatch.setattr("hexa.evaluation.detect.find", watched)
+    monkeypatch.setattr("hexa.evaluation.protocols.detect.find", watched)
     return seen
 
 
@@ -139,7 +141,7 @@ def test_after_learning_too_it_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: str, stop: Any, raised: Any, next_done: int
 ) -> None:
     """Asked to stop after three batches or images, it finishes and keeps the fourth; else it goes on from a state."""
-    monkeypatch.setattr(detection_scoring, "_CHUNK", 2)
+    monkeypatch.setattr(scoring, "_CHUNK", 2)
     data, options = squares(tmp_path), {**TINY, "precise_bn": 6}
     (tmp_path / "VOCdevkit" / "VOC2007" / "JPEGImages" / "test001.jpg").write_bytes(b"broken")
     seen = weights_of(monkeypatch)
@@ -167,7 +169,7 @@ def test_after_learning_too_it_goes_on_where_it_was(
 def test_other_images_or_a_damaged_part_are_looked_at_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(detection_scoring, "_CHUNK", 2)
+    monkeypatch.setattr(scoring, "_CHUNK", 2)
     data = squares(tmp_path)
     whole = evaluate("detect", NETWORK, data, **TINY)
     done: list[tuple[str, int]] = []

@@ -13,8 +13,8 @@ import torch
 
 from hexa.data.source import Boxes
 from hexa.evaluation.average_precision import precision_recall
-from hexa.evaluation.detection_precision import OVERLAPS, precisions
-from hexa.evaluation.detector import Objects
+from hexa.evaluation.detection.detector import Objects
+from hexa.evaluation.detection.precision import OVERLAPS, precisions
 
 Scene = tuple[list[Objects], list[Boxes]]
 
@@ -194,14 +194,14 @@ def apart(seed: int) -> Scene:
 
 
 def read_at_101_points(found: list[Objects], truth: list[Boxes]) -> np.ndarray:
-    from hexa.evaluation import detection_precision
+    from hexa.evaluation.detection import precision
 
     def coco(precision: np.ndarray, recall: np.ndarray) -> float:
         levels = np.linspace(0, 1, 101)
         return float(np.mean([precision[recall >= level].max(initial=0.0) for level in levels]))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(detection_precision.RULES, "coco", coco)
+        patch.setitem(precision.RULES, "coco", coco)
         return precisions(found, truth, 3, "coco")
 
 

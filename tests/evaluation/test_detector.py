@@ -16,9 +16,9 @@ from torchvision.ops import roi_align
 
 from hexa.config import UserError
 from hexa.data.source import ArraySource, Boxes
-from hexa.evaluation.detection_images import TrainingBatches, batches, resized, scaled
-from hexa.evaluation.detection_training import Schedule
-from hexa.evaluation.detector import AlignedRegions, Anchors, Detector, Layout
+from hexa.evaluation.detection.detector import AlignedRegions, Anchors, Detector, Layout
+from hexa.evaluation.detection.images import TrainingBatches, batches, resized, scaled
+from hexa.evaluation.detection.training import Schedule
 from hexa.nn.pretrained import load_backbone
 from hexa.runtime.random import Stream
 

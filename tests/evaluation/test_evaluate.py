@@ -252,23 +252,23 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         "knn",
         "unknown option 'kk'; did you mean 'k'",
         "did you mean 'holdout'",
-        "between 0 and 1",
-        "num_workers -1",
-        "extraction_batch 0",
+        "holdout: .*'half'",
+        "num_workers: .*-1",
+        "extraction_batch: .*0",
         "k",
         "default",
         "there is moco, swav",
-        "cached 'maybe' is neither true nor false",
+        "cached: .*'maybe'",
         "bf16",
-        "between 0 and 1",
-        "one of the two",
+        "holdout: .*1.5",
+        "give one of them",
         "learns from",
         "learns from",
         "--test-data|--holdout",
-        "larger share",
+        "increase it",
         r"only in folder:.*#train \(4 images\): b; only in folder:.*renamed#train .*: c",
         "no labels",
-        "no image of its train shows c, which test asks for",
+        "its test has classes without an image in train: c",
     ]
     for (protocol, backbone, data, options), expected in zip(wrong, said, strict=True):
         with pytest.raises(UserError, match=expected) as caught:
@@ -286,7 +286,7 @@ def test_weights_that_are_no_numbers_give_no_result() -> None:
 def test_a_test_image_without_label_is_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / "train.parquet", [1, 2, 3], [0, 1, 2])
     write_parquet(tmp_path / "test.parquet", [4, 5, 6], [0, -1, 2])
-    with pytest.raises(UserError, match=r"test \(3 images\): 1 have no label, or a negative one"):
+    with pytest.raises(UserError, match=r"test \(3 images\): 1 images have no label"):
         evaluate("knn", "pixels:6", f"parquet:{tmp_path}", **QUIET)
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hexa.evaluation import knn
-from hexa.evaluation.knn import knn_classify
+from hexa.evaluation.protocols import knn
+from hexa.evaluation.protocols.knn import knn_classify
 
 
 def draw(count: int, seed: int, classes: int = 4, width: int = 6) -> tuple[Tensor, Tensor]:

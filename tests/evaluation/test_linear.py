@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,10 +11,10 @@ from torch import Tensor, nn
 
 from hexa.data import ArraySource
 from hexa.data.views import EvaluationTransform
-from hexa.evaluation import linear
 from hexa.evaluation.features import Subset
-from hexa.evaluation.linear import PROTOCOL, LinearOptions, learning_rate
 from hexa.evaluation.protocol import Task
+from hexa.evaluation.protocols import linear
+from hexa.evaluation.protocols.linear import PROTOCOL, LinearOptions, learning_rate
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import Backbone
 from hexa.runtime.random import Stream
@@ -167,7 +168,7 @@ class Decoded(Subset):
 def test_each_image_is_decoded_once_whatever_the_epochs(task: Callable[..., Task]) -> None:
     fit, test = Decoded(images(48, 0)), Decoded(images(30, 1, "test"))
     given = task()
-    given = Task(**{**given.__dict__, "fit": fit, "test": test})
+    given = replace(given, fit=fit, test=test)
     linear.train(given, LinearOptions(**QUICK))
     assert fit.count <= 48 + 1  # one more look at its size is allowed
     assert test.count <= 30 + 1

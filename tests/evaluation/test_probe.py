@@ -8,8 +8,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from hexa.evaluation import probe
-from hexa.evaluation.probe import choose_weight_decay, fast_probe, softmax_regression
+from hexa.evaluation.protocols import probe
+from hexa.evaluation.protocols.probe import choose_weight_decay, fast_probe, softmax_regression
 from hexa.evaluation.split import folds
 from hexa.runtime.random import Stream
 

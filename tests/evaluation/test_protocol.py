@@ -8,8 +8,9 @@ import torch
 from sklearn.metrics import top_k_accuracy_score
 
 from hexa.config import ConfigError, UserError
-from hexa.evaluation.linear import PROTOCOL as LINEAR
-from hexa.evaluation.protocol import protocols, topk_accuracy
+from hexa.evaluation import protocols
+from hexa.evaluation.protocol import topk_accuracy
+from hexa.evaluation.protocols.linear import PROTOCOL as LINEAR
 
 
 def test_topk_equals_scikit_learn() -> None:
@@ -45,8 +46,8 @@ def test_a_figure_that_is_100_by_construction_is_left_out() -> None:
 
 
 def test_protocols_are_found_by_looking() -> None:
-    assert {"knn", "linear", "probe"} <= protocols().keys()
-    for name, protocol in protocols().items():
+    assert {"knn", "linear", "probe"} <= set(protocols.names())
+    for name, protocol in protocols.every().items():
         for preset, options in protocol.presets.items():
             assert protocol.identity(preset, options), name
 

@@ -57,5 +57,5 @@ def test_a_draw_has_as_many_of_each_class_and_none_twice() -> None:
 
 
 def test_a_draw_says_which_class_is_too_small() -> None:
-    with pytest.raises(UserError, match="class 2 has 3 labelled images, 4 a class are wanted"):
+    with pytest.raises(UserError, match="class 2 has 3 labelled images"):
         draw_per_class(LABELS[LABELS != 5], 4, Stream(0))

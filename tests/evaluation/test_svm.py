@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from hexa.config import UserError
 from hexa.data.source import ArraySource, Labels
 from hexa.data.views import EvaluationTransform
-from hexa.evaluation import evaluate, low_shot, svm
+from hexa.evaluation import evaluate
 from hexa.evaluation.embed import embed
 from hexa.evaluation.protocol import Task
+from hexa.evaluation.protocols import low_shot, svm
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import Backbone
 from hexa.runtime.progress import Bar
@@ -239,7 +240,7 @@ def test_a_voc_folder_from_the_outside(tmp_path: Path) -> None:
     assert 0 < evaluate("svm", "pixels:8", spec, preset="pcl", **quiet)["metrics"]["mAP"] <= 100
     assert evaluate("low-shot", "pixels:8", spec, shots=[1], draws=2, **quiet)["metrics"]["mAP@1_std"] >= 0
     assert evaluate("svm", "pixels:8", spec, preset="pcl", holdout=0.3, **quiet)["data_facts"]["test"]["images"] == 18
-    with pytest.raises(UserError, match="show several classes, knn needs one each; measure with detect, low-shot, svm"):
+    with pytest.raises(UserError, match=r"multi-label; knn needs one label .* detect, low-shot, svm"):
         evaluate("knn", "pixels:8", spec, **quiet)
     with pytest.raises(UserError, match="above 0"):
         evaluate("svm", "pixels:8", spec, costs=[0], **quiet)

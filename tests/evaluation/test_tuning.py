@@ -17,13 +17,12 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.source import ArraySource
 from hexa.data.views import EvaluationTransform
-from hexa.evaluation import evaluate, fine_tune, semi_supervised
-from hexa.evaluation.adamax import new_classifier
-from hexa.evaluation.augmented import AugmentedImages
-from hexa.evaluation.fine_tune import FineTuneOptions
-from hexa.evaluation.protocol import Task
-from hexa.evaluation.semi_supervised import SemiSupervisedOptions
-from hexa.evaluation.tuning import Plan, Tuned, best_and_last, slow_statistics, tune
+from hexa.evaluation import evaluate
+from hexa.evaluation.protocol import Task, best_and_last
+from hexa.evaluation.protocols import fine_tune, semi_supervised
+from hexa.evaluation.protocols.fine_tune import FineTuneOptions
+from hexa.evaluation.protocols.semi_supervised import SemiSupervisedOptions
+from hexa.evaluation.supervised import AugmentedImages, Plan, Tuned, decayed, new_classifier, slow_statistics, tune
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime.random import Stream
@@ -157,7 +156,8 @@ def test_the_published_fields() -> None:
     options = FineTuneOptions()
     assert (options.epochs, options.batch_size, options.learning_rates) == (20, 256, (0.0005, 0.001, 0.01))
     plan = fine_tune._plan(options, 0.001)
-    assert [plan.share_of_rate(epoch) for epoch in (6, 7, 13, 14)] == pytest.approx([1, 0.1, 0.1, 0.01])
+    factors = [decayed(plan.factor, plan.decay_at, epoch, plan.epochs) for epoch in (6, 7, 13, 14)]
+    assert factors == pytest.approx([1, 0.1, 0.1, 0.01])
     assert {
         p.weight_decay for p in semi_supervised.PROTOCOL.presets.values() if isinstance(p, SemiSupervisedOptions)
     } == {
@@ -193,7 +193,8 @@ def test_rates_are_those_of_the_share_of_labels(
     assert count == 6 * percent
     assert (plan.trunk_rate, plan.head_rate) == rates
     assert plan.weight_decay == (5e-4 if preset == "hexa" else 0)
-    assert [plan.share_of_rate(epoch) for epoch in (11, 12, 15, 16)] == pytest.approx([1, 0.2, 0.2, 0.04])
+    factors = [decayed(plan.factor, plan.decay_at, epoch, plan.epochs) for epoch in (11, 12, 15, 16)]
+    assert factors == pytest.approx([1, 0.2, 0.2, 0.04])
     assert found.effective == {"trunk_rate": rates[0], "head_rate": rates[1], "batch_size": 256}
 
 
@@ -257,7 +258,7 @@ def test_from_the_outside_on_digits(tmp_path: Path) -> None:
     assert tuned["protocol"] == "fine-tune/cifar-8ep-lr0.03-batch_size=32"
     assert tuned["metrics"]["top1"] > 35
     assert load_backbone(spec).content_hash() == tuned["backbone_facts"]["hash"]
-    with pytest.raises(UserError, match="one of hexa, swav"):
+    with pytest.raises(UserError, match="'hexa' or 'swav'"):
         evaluate("semi-supervised", spec, "digits", rates_of="x", **QUIET)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from hexa import published, recipes
 from hexa.config import UserError
-from hexa.evaluation.protocol import protocols
+from hexa.evaluation import protocols
 from hexa.experiment import Experiment
 from hexa.reproduce import plan, studies
 from hexa.reproduce.design import SCHEME_COSTS, SCHEME_NAMES, Study
@@ -97,7 +97,7 @@ def test_every_experiment_can_be_planned(name: str, method: str, scale: str) -> 
         request = replace(request, targets=(plan.Target("voc:VOCdevkit", several=True),))
     jobs = plan.final_jobs(study, request, plan.best_rates(study, request, []), None)
     assert len({job.name for job in jobs}) == len(jobs) == 3 * len(study.arms) * len(study.lengths)
-    known = protocols()
+    known = protocols.every()
     for measure in (measure for measure in study.measures if measure.protocol in known):
         known[measure.protocol].options(
             measure.options.get("preset"), {k: v for k, v in measure.options.items() if k != "preset"}

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hexa.evaluation import detection_scoring, evaluate
+from hexa.evaluation import evaluate
+from hexa.evaluation.detection import scoring
 from tests.evaluation.test_detect import NETWORK, TINY, squares
 from tests.torture.harness import Tally, forked
 
@@ -22,7 +23,7 @@ MOMENTS = (
 
 
 def test_kill_9_while_a_detector_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tally: Tally) -> None:
-    monkeypatch.setattr(detection_scoring, "_CHUNK", 3)
+    monkeypatch.setattr(scoring, "_CHUNK", 3)
     data, options = squares(tmp_path), {**TINY, "precise_bn": 3}
     whole = evaluate("detect", NETWORK, data, **options)
     for last, first in MOMENTS:

@@ -7,7 +7,6 @@ import itertools
 import resource
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -16,8 +15,8 @@ from hexa.assembly.build import Machine, build_method, build_objective, setting_
 from hexa.complaints import complaint
 from hexa.config import UserError, choices
 from hexa.core import HardExampleConfig, MethodConfig
-from hexa.evaluation import COMMON
-from hexa.evaluation.protocol import check_common, protocols
+from hexa.evaluation import protocols
+from hexa.evaluation.request import EvaluationRequest
 from hexa.experiment import Experiment, override
 from hexa.nn import preparation
 from hexa.nn.backbones import NetworkConfig
@@ -121,6 +120,7 @@ def problem_of(error: Exception | None) -> str | None:
     return f"{type(error).__name__}: {error}"
 
 
+COMMON = tuple(EvaluationRequest.model_fields)
 Tries = Iterator[tuple[str, Callable[[], object]]]
 
 
@@ -149,17 +149,15 @@ def of_fields(every: int) -> Tries:
 
 def of_protocols(every: int) -> Tries:
     number = 0
-    for protocol, known in protocols().items():
+    for protocol, known in protocols.every().items():
         for options in known.presets.values():
             for option in [*type(options).model_fields, "unknown", "k "]:
                 number += 1
                 for value in NASTY[number % every :: every]:
                     changes = {option: from_option(value)}
                     yield f"{protocol} --{option} {value[:30]!r}", partial(known.options, None, changes, COMMON)
-    for place, value in itertools.product(range(5), NASTY):
-        common: list[Any] = [None, "auto", None, 256, True]
-        common[place] = from_option(value)
-        yield f"option {place} of all protocols, {value[:30]!r}", partial(check_common, *common)
+    for option, value in itertools.product(COMMON, NASTY):
+        yield f"--{option} {value[:30]!r}", partial(EvaluationRequest.from_fields, {option: from_option(value)})
     backbone = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8)
     for name, value in itertools.product(preparation.NAMES, NASTY):
         yield f"--{name} {value[:30]!r}", partial(backbone.prepared, **{name: value})

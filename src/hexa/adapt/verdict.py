@@ -16,7 +16,7 @@ from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.source import Subset
 from hexa.evaluation.features import extract
-from hexa.evaluation.knn import knn_classify
+from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.split import draw_per_class, folds
 from hexa.nn.pretrained import Backbone
 from hexa.runtime.random import Stream

@@ -15,22 +15,14 @@ from hexa.data.source import Subset
 from hexa.data.store import check_problems
 from hexa.data.views import EvaluationTransform
 from hexa.evaluation import cache
-from hexa.evaluation.protocol import Task
+from hexa.evaluation.collective import in_step
+from hexa.evaluation.protocol import Part, Task
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 
-__all__ = [
-    "Subset",
-    "batches",
-    "check_finite",
-    "extract",
-    "extract_pair",
-    "extract_part",
-    "extract_share",
-    "nothing_read",
-]
+__all__ = ["Subset", "batches", "check_finite", "extract", "extract_pair", "extract_part", "nothing_read"]
 
 
 @torch.no_grad()
@@ -60,8 +52,8 @@ def extract(
     made = batches(
         backbone, backbone, source, transform, batch_size, device, precision, num_workers, problems, tolerance, share
     )
-    for found, wanted, index in made:
-        features.append(found)
+    for of_batch, wanted, index in made:
+        features.append(of_batch)
         labels += [] if wanted is None else [wanted]
         positions.append(index)
         done = max(done, int(index[-1]) + 1)
@@ -101,8 +93,8 @@ def batches(
         source, transform, batch_size, device, num_workers, problems, tolerance, share
     ):
         with precisions.autocast(resolved, device):
-            found = forward(images.contiguous(memory_format=torch.channels_last)).float().cpu()
-        yield found, None if wanted is None else wanted.cpu(), index
+            made = forward(images.contiguous(memory_format=torch.channels_last)).float().cpu()
+        yield made, None if wanted is None else wanted.cpu(), index
 
 
 def check_finite(features: Tensor, source: Source) -> None:
@@ -118,19 +110,51 @@ def nothing_read(source: Source) -> UserError:
     return UserError(f"data '{source.name}#{source.split}': holds no image that can be read")
 
 
-def extract_share(task: Task, source: Source) -> tuple[Tensor, Tensor]:
-    """Features [N, D] and positions int64 [N] of a source of the task, on the CPU, each process extracting its share.
+def extract_part(task: Task, part: Part) -> tuple[Tensor, Tensor]:
+    """Features [N, D] and labels of one of the two sources of a task, on the CPU; kept for the next protocol that asks.
 
-    The main process and its helpers call it alike. Shares are whole batches, so that every feature is computed as by
-    one process, bit for bit on the same kind of device and number of threads. The helpers get what they made.
-    Raises UserError in the main process alone.
+    Several processes call it alike and extract a share each; the main process has all features afterwards. The backbone
+    is left in eval mode on the task's device. Raises UserError, in all processes.
     """
-    rank = 0 if processes.is_main() else processes.rank()
-    problems: dict[int, str] = {}
-    failure: str | None = None
-    features, positions = torch.empty(0, task.backbone.num_features), torch.empty(0, dtype=torch.int64)
-    try:
-        features, _, positions = extract(
+    if part in task.extracted:
+        return task.extracted[part]
+    source: Source = getattr(task, part)
+    assert source.labels is not None, "a task has labelled sources"
+    name = cache.key(task, source)  # before the images are read
+    known = cache.load(name) if task.cached and processes.is_main() else None
+    if processes.exchange(known is not None)[0]:
+        task.backbone.eval().to(task.device).to(memory_format=torch.channels_last)
+    else:
+        known = _share_and_gather(task, source)
+        if task.cached and processes.is_main():
+            problem = cache.store(name, *known)
+            if problem and problem not in task.notes:
+                task.notes.append(problem)
+    features, positions = known or _none_of(task)
+    if len(features) < len(source):
+        lost = sorted(set(range(len(source))) - set(positions.tolist()))
+        names = ", ".join(source.paths[place] for place in lost[:3]) + (" …" if lost[3:] else "")
+        which = "training" if part == "fit" else "test"
+        task.notes.append(f"{len(lost)} of {len(source):,} {which} images could not be read: {names}")
+    task.extracted[part] = features, torch.from_numpy(source.labels)[positions]
+    return task.extracted[part]
+
+
+def extract_pair(task: Task) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Features and labels to fit on, features and labels to score, on the CPU."""
+    return *extract_part(task, "fit"), *extract_part(task, "test")
+
+
+def _share_and_gather(task: Task, source: Source) -> tuple[Tensor, Tensor]:
+    """Features [N, D] and positions int64 [N] in the main process, nothing in the others.
+
+    Shares are whole batches, so that every feature is computed as by one process, bit for bit on the same kind of
+    device and number of threads.
+    """
+    count, problems = 1 + processes.helpers(), dict[int, str]()
+    share = processes.rank() if count > 1 else 0, count
+    features, _, positions = in_step(
+        lambda: extract(
             task.backbone,
             source,
             task.transform,
@@ -140,67 +164,31 @@ def extract_share(task: Task, source: Source) -> tuple[Tensor, Tensor]:
             task.num_workers,
             lambda done, total: task.report(f"extracting features ({source.split})", done, total),
             problems,
-            share=(rank, 1 + processes.helpers()),
+            share=share,
         )
-    except UserError as error:
-        if not processes.helpers():
-            raise
-        failure = str(error)
-    if not processes.helpers():
+    )
+    _check_all(source, processes.exchange((len(features), problems)))
+    if count == 1:
         return features, positions
-    said = processes.exchange((failure, problems))
-    failures = [text for text, _ in said if text is not None]
-    if failures:
-        if rank > 0:
-            return features, positions
-        raise UserError(failures[0])
     parts, places = processes.gather_rows(features), processes.gather_rows(positions)
-    if rank > 0:
-        return features, positions
-    check_problems(source, {place: text for _, found in said for place, text in found.items()}, 0.01)
-    return _in_order(source, parts, places)
+    if not processes.is_main():
+        return _none_of(task)
+    where = torch.cat(places)
+    order = where.argsort()
+    row_of = torch.empty_like(order)
+    row_of[order] = torch.arange(len(order))
+    together = torch.empty(len(order), features.shape[1])
+    for rows, part in zip(torch.split(row_of, [len(part) for part in parts]), parts, strict=True):
+        together[rows] = part
+    return together, where[order]
 
 
-def _in_order(source: Source, parts: list[Tensor], places: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """The processes' features by position."""
-    positions, order = torch.cat(places).sort()
-    if not len(positions):
+def _check_all(source: Source, shares: list[tuple[int, dict[int, str]]]) -> None:
+    """Raise UserError for what cannot be read by all processes together."""
+    if not sum(count for count, _ in shares):
         raise nothing_read(source)
-    features = torch.empty(len(positions), parts[0].shape[1])
-    rank_of = torch.empty_like(order)
-    rank_of[order] = torch.arange(len(order))
-    for part, rows in zip(parts, torch.split(rank_of, [len(place) for place in places]), strict=True):
-        features[rows] = part
-    return features, positions
+    check_problems(source, {place: text for _, problems in shares for place, text in problems.items()}, 0.01)
 
 
-def extract_part(task: Task, source: Source) -> tuple[Tensor, Tensor]:
-    """Features and labels of one of the two sources of a task, on the CPU; kept for the next protocol that asks.
-
-    The backbone is left in eval mode on the task's device.
-    """
-    assert source.labels is not None, "a task has labelled sources"
-    name = cache.key(task, source)
-    found = cache.load(name) if task.cached else None
-    if found is None:
-        if processes.helpers():
-            processes.order({"extract": "fit" if source is task.fit else "test"})
-        features, positions = extract_share(task, source)
-        if task.cached:
-            problem = cache.store(name, features, positions)
-            if problem and problem not in task.notes:
-                task.notes.append(problem)
-    else:
-        task.backbone.eval().to(task.device).to(memory_format=torch.channels_last)
-        features, positions = found
-    if len(features) < len(source):
-        lost = sorted(set(range(len(source))) - set(positions.tolist()))
-        names = ", ".join(source.paths[place] for place in lost[:3]) + (" …" if lost[3:] else "")
-        which = "training" if source is task.fit else "test"
-        task.notes.append(f"{len(lost)} of {len(source):,} {which} images could not be read: {names}")
-    return features, torch.from_numpy(source.labels)[positions]
-
-
-def extract_pair(task: Task) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Features and labels to fit on, features and labels to score, on the CPU."""
-    return *extract_part(task, task.fit), *extract_part(task, task.test)
+def _none_of(task: Task) -> tuple[Tensor, Tensor]:
+    return torch.empty(0, task.backbone.num_features), torch.empty(0, dtype=torch.int64)

@@ -1,15 +1,88 @@
-"""Drawing labelled images class by class, from a named stream."""
+"""The labelled images of an evaluation: which to fit on and which to score, and parts of them drawn class by class."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hexa import data as sources
 from hexa.config import UserError
+from hexa.data.source import Source, Subset
+from hexa.evaluation.request import EvaluationRequest
 from hexa.runtime.random import Stream
 
 Labels = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+
+def fit_and_test(data: str, request: EvaluationRequest, channels: int) -> tuple[Source, Source, list[str]]:
+    """Images to fit on and images to score, both labelled with the same classes, and the classes' names.
+
+    Raises UserError.
+    """
+    fit = _labelled(data, None if "#" in data else "train", request, channels)
+    if request.holdout is None:
+        test = _test_images(data, fit, request, channels)
+    elif request.test_data is not None:
+        raise UserError("holdout and test_data both say which images to score; give one of them")
+    else:
+        fit, test = _held_out(fit, request.holdout, request.seed)
+    assert fit.labels is not None
+    assert test.labels is not None
+    if fit.labels.ndim != test.labels.ndim:
+        raise UserError(f"{fit!r} and {test!r}: one of them is multi-label, the other is not")
+    if (fit.fingerprint, len(fit)) == (test.fingerprint, len(test)):
+        raise UserError(f"{fit!r} would be scored on the images it learns from; name other test images")
+    if fit.class_names and test.class_names and list(fit.class_names) != list(test.class_names):
+        sides = ((fit, test), (test, fit))
+        only = [(one, set(one.class_names or ()) - set(other.class_names or ())) for one, other in sides]
+        told = "; ".join(f"only in {source!r}: {_some(sorted(names))}" for source, names in only if names)
+        raise UserError(f"data '{data}': the classes of train and test differ ({told or 'in their order'})")
+    names = list(fit.class_names or test.class_names or ())
+    if fit.labels.ndim == 1 and request.holdout is None:
+        missing = sorted(set(test.labels.tolist()) - set(fit.labels.tolist()))
+        if missing:
+            some = _some(names[label] if names else label for label in missing)
+            raise UserError(f"data '{data}': its {test.split} has classes without an image in {fit.split}: {some}")
+    columns = 1 + int(max(fit.labels.max(), test.labels.max())) if fit.labels.ndim == 1 else fit.labels.shape[1]
+    return fit, test, [*names, *map(str, range(len(names), columns))][:columns]
+
+
+def _labelled(data: str, split: str | None, request: EvaluationRequest, channels: int) -> Source:
+    source = sources.open_source(data, split, max_image_pixels=request.max_image_pixels, channels=channels)
+    if source.unlabelled:
+        raise UserError(f"{source!r}: {source.unlabelled:,} images have no label or a negative one; label all of them")
+    if source.labels is None:
+        remedy = "give two or more class folders, or a label column"
+        raise UserError(f"data '{data}' has no labels in its split {source.split}, which an evaluation needs; {remedy}")
+    return source
+
+
+def _test_images(data: str, fit: Source, request: EvaluationRequest, channels: int) -> Source:
+    if request.test_data is None:
+        if "test" not in fit.splits():
+            remedy = "give test images with --test-data SOURCE, or score a part of these with --holdout 0.2"
+            raise UserError(f"data '{data}' has no split test (there is: {', '.join(fit.splits())}); {remedy}")
+        return _labelled(data.partition("#")[0], "test", request, channels)
+    how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels}
+    has_test = "#" not in request.test_data and "test" in sources.open_source(request.test_data, None, **how).splits()
+    return _labelled(request.test_data, "test" if has_test else None, request, channels)
+
+
+def _held_out(source: Source, share: float, seed: int) -> tuple[Source, Source]:
+    assert source.labels is not None
+    held = stratified_part(source.labels, share, Stream(seed).child("holdout"))
+    if not held.any():
+        raise UserError(f"holdout {share:g} of {len(source)} images selects no images; increase it")
+    return Subset(source, (~held).nonzero()[0]), Subset(source, held.nonzero()[0])
+
+
+def _some(values: Iterable[object]) -> str:
+    listed = [str(value) for value in values]
+    return ", ".join(listed[:5]) + (" …" if listed[5:] else "")
 
 
 def _shuffled(labels: Labels, stream: Stream) -> dict[int, Labels]:
@@ -21,7 +94,7 @@ def _shuffled(labels: Labels, stream: Stream) -> dict[int, Labels]:
 def stratified_part(labels: Labels, share: float, stream: Stream) -> Mask:
     """Whether each image is in a part of `share` of every class; bool [N]. A class keeps at least one image outside.
 
-    Where images show several classes, labels [N, C], the part is drawn from all images alike.
+    Multi-label images, labels [N, C], are drawn from all alike.
     """
     if labels.ndim > 1:
         labels = np.zeros(len(labels), dtype=np.int64)
@@ -37,6 +110,15 @@ def draw_share(labels: Labels, share: float, stream: Stream) -> Labels:
     return np.sort(np.concatenate(parts))
 
 
+def draw_per_class(labels: Labels, count: int, stream: Stream) -> Labels:
+    """Positions of `count` images of every class. Raises UserError if a class has fewer."""
+    drawn = _shuffled(labels, stream)
+    for label, rows in drawn.items():
+        if len(rows) < count:
+            raise UserError(f"class {label} has {len(rows)} labelled images, fewer than the {count} asked for")
+    return np.concatenate([rows[:count] for rows in drawn.values()])
+
+
 def folds(labels: Labels, count: int, stream: Stream) -> list[Labels]:
     """`count` disjoint parts that together hold every image of classes with two or more; fewer where classes are small.
 
@@ -48,12 +130,3 @@ def folds(labels: Labels, count: int, stream: Stream) -> list[Labels]:
             for number, row in enumerate(rows):
                 parts[number % count].append(int(row))
     return [np.sort(np.array(part, dtype=np.int64)) for part in parts if part]
-
-
-def draw_per_class(labels: Labels, count: int, stream: Stream) -> Labels:
-    """Positions of `count` images of every class. Raises UserError if a class has fewer."""
-    drawn = _shuffled(labels, stream)
-    for label, rows in drawn.items():
-        if len(rows) < count:
-            raise UserError(f"class {label} has {len(rows)} labelled images, {count} a class are wanted; ask for fewer")
-    return np.concatenate([rows[:count] for rows in drawn.values()])

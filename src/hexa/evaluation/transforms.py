@@ -9,18 +9,19 @@ from hexa.data import Source
 from hexa.data.aspect import OwnAspect
 from hexa.data.decode import DecodeError
 from hexa.data.views import EvaluationTransform
-from hexa.evaluation.protocol import Protocol, Task, protocols
+from hexa.evaluation import protocols
+from hexa.evaluation.protocol import Protocol, Task
+from hexa.evaluation.request import ASPECTS
 from hexa.nn.feature_maps import stride
 from hexa.nn.preparation import GIVEN
 from hexa.nn.pretrained import Backbone
 
-ASPECTS = ("crop", "keep")
 #: Images of a source that are looked at where it does not say that all have one size.
 _LOOKED_AT = 100
 
 
 def transform_of(backbone: Backbone, aspect: object = "crop") -> EvaluationTransform:
-    """What evaluation does to images for this backbone.
+    """How evaluation prepares images for this backbone.
 
     aspect: crop for the centre square, keep for the whole image in its own aspect. Raises UserError for anything else,
     and for a network that can't take such images.
@@ -37,15 +38,18 @@ def transform_of(backbone: Backbone, aspect: object = "crop") -> EvaluationTrans
 
 
 def check(task: Task, protocol: str, chosen: Protocol, options: Any) -> None:
-    """Raise UserError for what is asked of the images and the protocol does otherwise."""
+    """Raise UserError for options on the images that the protocol cannot honour."""
     resized = task.backbone.deviations.keys() & {"size", "crop", "interpolation"}
     if resized and chosen.resizes:
         raise UserError(f"{protocol} resizes images by options of its own; leave out {', '.join(sorted(resized))}")
-    if isinstance(task.transform, OwnAspect) and (chosen.learns or not chosen.fixed(options)):
-        others = ", ".join(name for name, one in protocols().items() if not one.learns and one is not chosen)
-        raise UserError(
-            f"{protocol} cuts or resizes the images it trains on itself; leave out aspect keep, or take {others}"
-        )
+    if isinstance(task.transform, OwnAspect) and "fit" not in chosen.extracts(options):
+        others = [
+            name
+            for name, other in protocols.every().items()
+            if other is not chosen and any("fit" in other.extracts(preset) for preset in other.presets.values())
+        ]
+        remedy = f"leave out aspect keep, or use {', '.join(others)}"
+        raise UserError(f"{protocol} crops or resizes the images it trains on itself; {remedy}")
 
 
 def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]:
@@ -78,11 +82,12 @@ def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]
 
 
 def _whole(transform: EvaluationTransform, source: Source) -> list[bool]:
-    found = []
+    """Whether each of some images, evenly spread, is taken whole."""
+    whole = []
     for number in range(min(len(source), _LOOKED_AT)):
         try:
             height, width = source.decode(number * len(source) // min(len(source), _LOOKED_AT)).shape[1:]
         except DecodeError:
             continue
-        found.append(transform.takes_whole(height, width))
-    return found
+        whole.append(transform.takes_whole(height, width))
+    return whole

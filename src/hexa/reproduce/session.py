@@ -14,7 +14,7 @@ from rich.table import Table
 
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.evaluation.protocol import protocols
+from hexa.evaluation import protocols
 from hexa.reproduce import collecting, drawing, plan, printing, storage, writing
 from hexa.reproduce.costs import costs_of, origin_of
 from hexa.reproduce.design import Study
@@ -108,7 +108,7 @@ class Session:
         taken = {"data", "seed", "epochs", "optimizer.learning_rate"} & set(fields or {})
         if taken:
             raise UserError(f"{min(taken)} is what a study decides; use --data, --seeds, --epochs or --rates")
-        missing = {measure.protocol for measure in chosen.measures} - set(protocols())
+        missing = {measure.protocol for measure in chosen.measures} - set(protocols.names())
         if missing:
             raise UserError(f"{experiment} is measured by {min(missing)}, which this version of hexa can't do")
         # published settings can be planned where the images are not

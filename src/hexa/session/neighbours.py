@@ -17,8 +17,8 @@ from hexa.data.source import Subset
 from hexa.data.store import describe_problems
 from hexa.data.views import Views, evaluation_transform
 from hexa.data.workers import alike, unit
-from hexa.evaluation.knn import knn_classify
 from hexa.evaluation.label_free import label_free
+from hexa.evaluation.protocols.knn import knn_classify
 from hexa.experiment import Experiment
 from hexa.runtime.random import Stream
 

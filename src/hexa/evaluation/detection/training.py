@@ -16,8 +16,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hexa.config import UserError
 from hexa.data.store import check_problems
 from hexa.data.workers import Items, choose_workers
-from hexa.evaluation.detection_images import TrainingBatches
-from hexa.evaluation.detector import Detector, Objects
+from hexa.evaluation.detection.detector import Detector, Objects
+from hexa.evaluation.detection.images import TrainingBatches
 from hexa.evaluation.protocol import Task
 from hexa.runtime import checkpoints
 from hexa.runtime.files import describe, sweep

@@ -1,16 +1,14 @@
-"""Fine-tuning of the whole network by Adamax, its rate chosen on held-out images (REFERENCE §7.8)."""
+"""The whole network trained on all labels by Adamax, the rate chosen on held-out training images (REFERENCE §7.8)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pydantic
 
 from hexa.config import Config
-from hexa.evaluation.features import Subset
-from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed
+from hexa.data.source import Subset
+from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, best_and_last, listed, named_changes
 from hexa.evaluation.split import stratified_part
-from hexa.evaluation.tuning import Plan, best_and_last, tune
+from hexa.evaluation.supervised import Plan, tune
 from hexa.runtime.random import Stream
 
 
@@ -22,7 +20,7 @@ class FineTuneOptions(Config):
     batch_size: int = pydantic.Field(default=256, gt=1)
     """Images a step."""
     learning_rates: tuple[float, ...] = pydantic.Field(default=(0.0005, 0.001, 0.01), min_length=1)
-    """Of Adamax, for network and classifier; the one that is best on held-out training images is taken."""
+    """Adamax's, for network and classifier; the one that is best on held-out training images is taken."""
     selection: float = pydantic.Field(default=0.1, gt=0, lt=1)
     """Share of the training images held out for that."""
     score_every: int = pydantic.Field(default=1, gt=0)
@@ -46,13 +44,13 @@ def run(task: Task, options: FineTuneOptions) -> Outcome:
             tried = tune(task, kept, out, _plan(options, rate), stream, label, score_every=options.epochs)
             held_out[rate] = tried.curve[-1]["top1"]
     chosen = max(rates, key=lambda rate: held_out.get(rate, 0.0))
-    found = tune(task, task.fit, task.test, _plan(options, chosen), stream, "fine-tuning", options.score_every)
-    details: dict[str, Any] = {
+    tuned = tune(task, task.fit, task.test, _plan(options, chosen), stream, "fine-tuning", options.score_every)
+    details = {
         "learning_rate": chosen,
         "held_out": {str(rate): top1 for rate, top1 in held_out.items()},
+        "curve": tuned.curve,
     }
-    details["curve"] = found.curve
-    return Outcome(best_and_last(found.curve), details, found.notes, {"batch_size": found.batch_size})
+    return Outcome(best_and_last(tuned.curve), details, tuned.notes, {"batch_size": tuned.batch_size})
 
 
 def _plan(options: FineTuneOptions, rate: float) -> Plan:
@@ -61,9 +59,8 @@ def _plan(options: FineTuneOptions, rate: float) -> Plan:
 
 def _identity(preset: str, options: FineTuneOptions) -> str:
     rates = ",".join(f"{rate:g}" for rate in options.learning_rates)
-    published, used = PROTOCOL.presets[preset].model_dump(), options.model_dump()
-    others = (name for name in ("batch_size", "selection", "score_every") if used[name] != published[name])
-    return f"{preset}-{options.epochs}ep-lr{rates}" + "".join(f"-{name}={used[name]}" for name in others)
+    changed = named_changes(PROTOCOL.presets[preset], options, ("epochs", "learning_rates"))
+    return f"{preset}-{options.epochs}ep-lr{rates}{changed}"
 
 
-PROTOCOL = Protocol(run=run, presets={"cifar": FineTuneOptions()}, identity=_identity, learns=True)
+PROTOCOL = Protocol(run=run, presets={"cifar": FineTuneOptions()}, identity=_identity, extracts=lambda options: ())

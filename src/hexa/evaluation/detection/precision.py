@@ -10,7 +10,7 @@ from torchvision.ops import box_iou
 
 from hexa.data.source import Boxes
 from hexa.evaluation.average_precision import Values, eleven_point, interpolated_area, precision_recall
-from hexa.evaluation.detector import Objects
+from hexa.evaluation.detection.detector import Objects
 
 #: IoU 0.50, 0.55, …, 0.95.
 OVERLAPS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))

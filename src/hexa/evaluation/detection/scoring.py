@@ -10,9 +10,9 @@ from hexa.data import Source
 from hexa.data.source import digest
 from hexa.data.store import check_problems
 from hexa.data.workers import Items, choose_workers
-from hexa.evaluation.detection_images import TestImages, scaled
-from hexa.evaluation.detection_training import State, say
-from hexa.evaluation.detector import Detector, Objects
+from hexa.evaluation.detection.detector import Detector, Objects
+from hexa.evaluation.detection.images import TestImages, scaled
+from hexa.evaluation.detection.training import State, say
 from hexa.evaluation.protocol import Task
 from hexa.runtime import checkpoints
 from hexa.runtime.signals import Interrupts

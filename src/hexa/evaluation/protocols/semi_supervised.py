@@ -1,18 +1,19 @@
-"""Fine-tuning of the whole network on the labels of a few images (REFERENCE §7.7)."""
+"""The whole network trained on the labels of a part of the images (REFERENCE §7.7)."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pydantic
 
 from hexa.config import Config, UserError
 from hexa.data import Source
-from hexa.evaluation.features import Subset
-from hexa.evaluation.protocol import Outcome, Protocol, Task
+from hexa.data.source import Subset
+from hexa.evaluation.protocol import Outcome, Protocol, Task, best_and_last, named_changes
 from hexa.evaluation.split import Labels, draw_share
-from hexa.evaluation.tuning import Plan, best_and_last, tune
+from hexa.evaluation.supervised import Plan, tune
 from hexa.runtime.random import Stream
 
 #: (largest percentage, rate of the network, rate of the classifier): the paper's, and those of SwAV's code. (D25, D26)
@@ -23,30 +24,23 @@ class SemiSupervisedOptions(Config):
     """Options of the protocol `semi-supervised`. The defaults are the paper's."""
 
     percent: float = pydantic.Field(default=10.0, gt=0, le=100)
-    """Of the labelled images, a part of every class, drawn from the seed."""
+    """Share of the labels that is used, a part of every class, drawn from the seed."""
     list_file: str | None = None
-    """Names of the labelled images instead, one a line (SimCLR's lists for ImageNet)."""
-    rates_of: str = "hexa"
-    """Whose rates: hexa or swav; a classifier on about 1 % of the labels learns faster than on 10 %."""
+    """File with the names of the labelled images instead, one a line (SimCLR's lists for ImageNet)."""
+    rates_of: Literal["hexa", "swav"] = "hexa"
+    """Whose rates to take; a classifier on about 1 % of the labels learns faster than on 10 %."""
     trunk_rate: float | None = pydantic.Field(default=None, gt=0)
-    """Of the network; none is as published for the share of labels."""
+    """Learning rate of the network; none is as published for the share of labels."""
     head_rate: float | None = pydantic.Field(default=None, gt=0)
-    """Of the classifier; none is as published for the share of labels."""
+    """Learning rate of the classifier; none is as published for the share of labels."""
     epochs: int = pydantic.Field(default=20, gt=0)
     """Passes over the labelled images; rates are ×0.2 at 60 % and 80 % of them (12 and 16 of 20)."""
     batch_size: int = pydantic.Field(default=256, gt=1)
     """Images a step."""
     weight_decay: float = pydantic.Field(default=5e-4, ge=0)
-    """Of network and classifier."""
+    """For network and classifier."""
     score_every: int = pydantic.Field(default=1, gt=0)
     """Epochs between two scorings; top1 is the best of them."""
-
-    @pydantic.field_validator("rates_of")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in RATES:
-            raise ValueError(f"one of {', '.join(RATES)} is needed")
-        return name
 
 
 def run(task: Task, options: SemiSupervisedOptions) -> Outcome:
@@ -65,16 +59,16 @@ def run(task: Task, options: SemiSupervisedOptions) -> Outcome:
     trunk, head = next(rates for most, *rates in RATES[options.rates_of] if share <= most + 1e-9)
     trunk, head = options.trunk_rate or trunk, options.head_rate or head
     plan = Plan(options.epochs, options.batch_size, "sgd", trunk, head, 0.2, (0.6, 0.8), options.weight_decay)
-    found = tune(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)
-    notes = list(found.notes)
+    tuned = tune(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)
+    notes = list(tuned.notes)
     if options.list_file is None and abs(share - options.percent) > 0.1 * options.percent:
         notes.append(
             f"{len(fit)} of {len(task.fit)} images are {share:.1f} % of them, not {options.percent:g}: whole images of "
             "every class, and at least one"
         )
-    details = {"labelled_images": len(fit), "fingerprint": fit.fingerprint, "curve": found.curve}
-    used = {"trunk_rate": trunk, "head_rate": head, "batch_size": found.batch_size}
-    return Outcome(best_and_last(found.curve), details, notes, used)
+    details = {"labelled_images": len(fit), "fingerprint": fit.fingerprint, "curve": tuned.curve}
+    used = {"trunk_rate": trunk, "head_rate": head, "batch_size": tuned.batch_size}
+    return Outcome(best_and_last(tuned.curve), details, notes, used)
 
 
 def rows_of(source: Source, file: Path) -> Labels:
@@ -93,14 +87,8 @@ def rows_of(source: Source, file: Path) -> Labels:
 
 def _identity(preset: str, options: SemiSupervisedOptions) -> str:
     part = f"{options.percent:g}%" if options.list_file is None else Path(options.list_file).stem
-    published = PROTOCOL.presets[preset]
-    assert isinstance(published, SemiSupervisedOptions)
-    others = {"rates_of", "batch_size", "weight_decay", "score_every"}
-    changed = "".join(
-        f"-{name}={value}"
-        for name, value in options.model_dump(include=others).items()
-        if value != getattr(published, name)
-    )
+    unnamed = ("percent", "list_file", "epochs", "trunk_rate", "head_rate")
+    changed = named_changes(PROTOCOL.presets[preset], options, unnamed)
     rates = ",".join("published" if r is None else f"{r:g}" for r in (options.trunk_rate, options.head_rate))
     return f"{preset}-{part}-{options.epochs}ep-lr{rates}{changed}"
 
@@ -109,5 +97,5 @@ PROTOCOL = Protocol(
     run=run,
     presets={"hexa": SemiSupervisedOptions(), "swav": SemiSupervisedOptions(rates_of="swav", weight_decay=0.0)},
     identity=_identity,
-    learns=True,
+    extracts=lambda options: (),
 )

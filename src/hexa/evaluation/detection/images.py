@@ -16,7 +16,7 @@ from hexa.data import decode as decoding
 from hexa.data.loaders import epoch_order
 from hexa.data.source import Boxes, Source, digest
 from hexa.data.workers import Problems
-from hexa.evaluation.detector import Objects
+from hexa.evaluation.detection.detector import Objects
 from hexa.runtime.random import Stream
 
 

@@ -30,18 +30,17 @@ from numpy.typing import NDArray
 
 from hexa.config import Config, UserError
 from hexa.data import Source
-from hexa.data.source import Boxes, digest
+from hexa.data.source import Boxes, Subset, digest
 from hexa.data.voc import VOCSource
 from hexa.data.voc_boxes import boxes_of, fingerprint_of_boxes
 from hexa.evaluation import cache
 from hexa.evaluation.average_precision import Values
-from hexa.evaluation.detection_images import Joined, TrainingBatches, batches
-from hexa.evaluation.detection_precision import OVERLAPS, RULES, precisions
-from hexa.evaluation.detection_scoring import find
-from hexa.evaluation.detection_training import Schedule, State, Training
-from hexa.evaluation.detector import Detector, Layout
-from hexa.evaluation.features import Subset
-from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed
+from hexa.evaluation.detection.detector import Detector, Layout
+from hexa.evaluation.detection.images import Joined, TrainingBatches, batches
+from hexa.evaluation.detection.precision import OVERLAPS, RULES, precisions
+from hexa.evaluation.detection.scoring import find
+from hexa.evaluation.detection.training import Schedule, State, Training
+from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed, named_changes
 from hexa.runtime.alone import alone
 from hexa.runtime.random import Stream, global_draws
 
@@ -218,12 +217,7 @@ def _notes(
 
 def _identity(preset: str, options: DetectOptions) -> str:
     """The length, and the options that differ from the preset's, but for those that change no figure."""
-    published = PROTOCOL.presets[preset]
-    changed = "".join(
-        f"-{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
-        for name, value in options.model_dump(exclude={"iterations", "epochs", "save_every"}).items()
-        if value != getattr(published, name)
-    )
+    changed = named_changes(PROTOCOL.presets[preset], options, ("iterations", "epochs", "save_every"))
     length = f"{options.iterations}it" if options.iterations is not None else f"{options.epochs:g}ep"
     return f"{preset}-{length}{changed}"
 
@@ -245,6 +239,6 @@ PROTOCOL = Protocol(
     },
     identity=_identity,
     labels="any",
-    learns=True,
+    extracts=lambda options: (),
     resizes=True,
 )

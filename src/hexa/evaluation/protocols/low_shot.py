@@ -10,7 +10,7 @@ import pydantic
 from hexa.config import UserError
 from hexa.evaluation import linear_svm
 from hexa.evaluation.protocol import Outcome, Protocol, Task, listed
-from hexa.evaluation.svm import (
+from hexa.evaluation.protocols.svm import (
     GOYAL_COSTS,
     Images,
     Labels,

@@ -1,0 +1,68 @@
+"""Several processes in one evaluation: all extract a share of the features, the main one does the rest.
+
+Every process runs the same code; with a single process these functions only call what they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from hexa.config import UserError
+from hexa.runtime import processes
+
+Value = TypeVar("Value")
+
+
+def in_step(work: Callable[[], Value]) -> Value:
+    """What `work` returns in this process. Raises UserError in all processes if it does in any."""
+    problem: UserError | None = None
+    value: list[Value] = []
+    try:
+        value.append(work())
+    except UserError as error:
+        problem = error
+    problems = processes.exchange(None if problem is None else str(problem))
+    if problem is not None:
+        raise problem
+    for said in problems:
+        if said is not None:
+            raise UserError(said)
+    return value[0]
+
+
+def from_main(work: Callable[[], Value]) -> Value:
+    """What `work` returns in the main process, which alone runs it, in all processes; it passes through JSON.
+
+    The others wait as long as it takes, which a collective would not. Raises UserError in all processes if `work` does,
+    and ProcessEnded in the others if the main process ends otherwise.
+    """
+    if not processes.helpers():
+        return work()
+    if not processes.is_main():
+        order = processes.await_order()
+        if order.get("crashed"):
+            raise processes.ProcessEnded("the main process failed", speaks=False)
+        processes.exchange(None)
+        if "problem" in order:
+            raise UserError(order["problem"])
+        value: Value = order["value"]
+        return value
+    try:
+        done = work()
+    except BaseException as error:
+        is_users = isinstance(error, UserError)
+        processes.order({"problem": str(error)} if is_users else {"crashed": True})
+        if is_users:  # the order lies in this process, which has to be there until all have read it
+            processes.exchange(None)
+        raise
+    processes.order({"value": done})
+    processes.exchange(None)
+    return done
+
+
+def main_first(work: Callable[[], Value]) -> Value:
+    """What `work` returns in each process. The main process goes first, so that it alone downloads what is missing."""
+    made: list[Value] = []
+    from_main(lambda: made.append(work()))
+    return in_step(lambda: made[0] if made else work())

@@ -1,0 +1,166 @@
+"""One evaluation from what was asked to the result that is written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hexa.config import Config, UserError
+from hexa.data import Source
+from hexa.data.known import known_as
+from hexa.evaluation import protocols, results, transforms
+from hexa.evaluation.collective import from_main, main_first
+from hexa.evaluation.features import extract_part
+from hexa.evaluation.protocol import Outcome, Progress, Protocol, Task
+from hexa.evaluation.request import EvaluationRequest
+from hexa.evaluation.split import fit_and_test
+from hexa.nn.preparation import shown
+from hexa.nn.pretrained import Backbone, describe, load_backbone
+from hexa.runtime import precision as precisions
+from hexa.runtime import processes
+from hexa.runtime.checkout import commit
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """An evaluation that was asked for: the options of every protocol, and those of this one."""
+
+    protocol: str
+    chosen: Protocol
+    request: EvaluationRequest
+    preset: str
+    settings: Config
+    deviations: dict[str, list[Any]]
+    """{option: [published, used]} where they differ."""
+    explicit: frozenset[str]
+    """Options of the protocol that were given."""
+
+
+def measure(
+    protocol: str, backbone: str | Path | Backbone, data: str, options: Mapping[str, Any], progress: Progress | None
+) -> dict[str, Any]:
+    """`hexa.evaluation.evaluate`."""
+    made_by = commit()
+    asked = _asked(protocol, options)
+    run = Path(backbone) if isinstance(backbone, str | Path) else None
+    collected = run / "results.json" if run is not None and (run / "config.yaml").is_file() else None
+    with processes.alone():
+        # where the result cannot be written, that is found before the work
+        note = from_main(lambda: results.check(asked.request.out, collected))
+        task = main_first(lambda: _load(asked, backbone, data, progress))
+        begin = time.perf_counter()
+        for part in asked.chosen.extracts(asked.settings):
+            extract_part(task, part)
+
+        def finish() -> dict[str, Any]:
+            outcome = asked.chosen.run(task, asked.settings)
+            _warn_of_guessing(outcome, task, protocol)
+            if note:
+                outcome.notes.append(note)
+            spec = str(backbone) if isinstance(backbone, str | Path) else task.backbone.info.get("spec", "module")
+            result = _result(asked, task, outcome) | {
+                "backbone": spec,
+                "data": data,
+                "commit": made_by,
+                "seconds": time.perf_counter() - begin,
+            }
+            results.keep(result, asked.request.out, None if note else collected)
+            return result
+
+        return from_main(finish)
+
+
+def _asked(protocol: str, options: Mapping[str, Any]) -> _Asked:
+    """Sort the options into those of every protocol and this one's. Raises UserError for any other."""
+    chosen = protocols.get(protocol)
+    common = EvaluationRequest.model_fields
+    request = EvaluationRequest.from_fields({name: value for name, value in options.items() if name in common})
+    settings = {name: value for name, value in options.items() if name not in common}
+    preset, used, deviations = chosen.options(request.preset, settings, common)
+    return _Asked(protocol, chosen, request, preset, used, deviations, frozenset(settings))
+
+
+def _load(asked: _Asked, backbone: str | Path | Backbone, data: str, progress: Progress | None) -> Task:
+    """The backbone and the images. Raises UserError for what does not fit together."""
+    request, chosen = asked.request, asked.chosen
+    trained = not chosen.extracts(asked.settings)
+    loaded = load_backbone(backbone, request.seed, **request.given)
+    device = precisions.pick_device(request.device)
+    channels = len(loaded.mean)
+    fit, test, class_names = fit_and_test(data, request, channels)
+    if chosen.labels == "one" and fit.classes is None:
+        several = ", ".join(name for name, other in protocols.every().items() if other.labels == "any")
+        raise UserError(f"data '{data}' is multi-label; {asked.protocol} needs one label per image, use {several}")
+    if chosen.resizes and channels != 3:
+        raise UserError(f"{asked.protocol} needs RGB images, but this backbone takes {channels} channels")
+    task = Task(
+        backbone=loaded,
+        fit=fit,
+        test=test,
+        class_names=class_names,
+        transform=transforms.transform_of(loaded, request.aspect),
+        device=device,
+        precision=precisions.resolve(request.precision, device, loaded if trained else None),
+        num_workers=request.num_workers,
+        extraction_batch=request.extraction_batch,
+        seed=request.seed,
+        cached=request.cached,
+        chosen=asked.explicit,
+        progress=progress,
+    )
+    transforms.check(task, asked.protocol, chosen, asked.settings)
+    return task
+
+
+def _warn_of_guessing(outcome: Outcome, task: Task, protocol: str) -> None:
+    guessing = 100 / task.num_classes
+    if outcome.metrics.get("top1", 100.0) <= 1.1 * guessing:
+        remedy = "try another preset or learning_rate" if protocol == "linear" else "look at the run"
+        outcome.notes.append(f"no better than guessing ({guessing:.1f} %): {remedy}")
+
+
+def _result(asked: _Asked, task: Task, outcome: Outcome) -> dict[str, Any]:
+    """What was measured and how; all that can move a score is in the protocol id."""
+    request, chosen = asked.request, asked.chosen
+    published = chosen.presets[asked.preset].model_dump(mode="json")
+    used = asked.settings.model_copy(update=outcome.effective)
+    deviations = asked.deviations | {
+        option: [published[option], value]
+        for option, value in outcome.effective.items()
+        if published[option] not in (None, value)  # none means: as published for the data at hand
+    }
+    aspect = {"aspect": ["crop", request.aspect]} if request.aspect != "crop" else {}
+    images = task.backbone.deviations | aspect
+    identity = chosen.identity(asked.preset, used) + (f"-holdout{request.holdout:g}" if request.holdout else "")
+    identity += "".join(f"-{name}{shown(value)}" for name, (_, value) in images.items())
+    facts, preparation = describe(task.backbone), task.backbone.preparation.said()
+    return {
+        "protocol": f"{asked.protocol}/{identity}",
+        "preset": asked.preset,
+        "metrics": outcome.metrics,
+        "encoder": facts["encoder"],
+        "branch": facts["branch"],
+        "backbone_facts": facts,
+        "data_facts": {"fit": _facts(task.fit), "test": _facts(task.test)},
+        "transform": outcome.transform or transforms.describe(task.transform, task.fit, task.test),
+        "options": used.model_dump(mode="json"),
+        "deviations": deviations | images,
+        "details": outcome.details,
+        "notes": [*([preparation] if preparation else []), *task.notes, *outcome.notes],
+        "seed": task.seed,
+        "precision": task.precision,
+        "versions": results.versions(),
+    }
+
+
+def _facts(source: Source) -> dict[str, Any]:
+    return {
+        "source": source.name,
+        "split": source.split,
+        "images": len(source),
+        "fingerprint": source.fingerprint,
+        "known_as": known_as(source),
+    }

@@ -1,0 +1,33 @@
+"""The protocols: one module each, whose file name is the protocol's name and which defines PROTOCOL.
+
+The command line, its help and the documentation find a protocol by its file; nothing lists them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING
+
+from hexa.config import UserError, nearest
+
+if TYPE_CHECKING:
+    from hexa.evaluation.protocol import Protocol
+
+
+def names() -> list[str]:
+    """The names of all protocols, found without importing them."""
+    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
+
+
+def get(name: str) -> Protocol:
+    """The protocol of this name. Raises UserError."""
+    if name not in names():
+        raise UserError(f"unknown protocol '{name}'; {nearest(name, names())}")
+    protocol: Protocol = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").PROTOCOL
+    return protocol
+
+
+def every() -> dict[str, Protocol]:
+    """All protocols by name."""
+    return {name: get(name) for name in names()}

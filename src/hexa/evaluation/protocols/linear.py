@@ -1,0 +1,218 @@
+"""A linear classifier on the frozen backbone by the published recipes (REFERENCE §7.1, §7.2, §7.6)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hexa.config import Config
+from hexa.evaluation.features import extract_pair, extract_part
+from hexa.evaluation.protocol import (
+    Curve,
+    Outcome,
+    Part,
+    Protocol,
+    Task,
+    all_positive,
+    best_and_last,
+    listed,
+    named_changes,
+    topk_accuracy,
+)
+from hexa.evaluation.split import stratified_part
+from hexa.evaluation.supervised import AugmentedImages, decayed, new_classifier
+from hexa.nn.pretrained import Backbone
+from hexa.runtime import precision as precisions
+from hexa.runtime.random import Stream
+
+
+class LinearOptions(Config):
+    """Options of the protocol `linear`. The defaults are MoCo's."""
+
+    epochs: int = pydantic.Field(default=100, gt=0)
+    """Passes over the training images."""
+    batch_size: int = pydantic.Field(default=256, gt=0)
+    """Images a step; more than there are means all of them."""
+    learning_rate: float = pydantic.Field(default=30.0, gt=0)
+    """The rate at the start."""
+    schedule: Literal["steps", "cosine"] = "steps"
+    """steps: ×0.1 at 60 % and 80 % of the epochs (60 and 80 of 100); cosine: to 0; either moves once an epoch."""
+    momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
+    """SGD's, without Nesterov."""
+    weight_decay: float = pydantic.Field(default=0.0, ge=0)
+    """For the classifier (D31)."""
+    score_every: int = pydantic.Field(default=1, gt=0)
+    """Epochs between two scorings; best is the best of them."""
+
+
+class AdamaxOptions(Config):
+    """Options of the protocol `linear`, preset cifar (REFERENCE §7.6)."""
+
+    epochs: int = pydantic.Field(default=20, gt=0)
+    """Passes over the training images; the rate is ×0.1 at 35 % and 70 % of them (7 and 14 of 20)."""
+    batch_size: int = pydantic.Field(default=256, gt=0)
+    """Images a step; the last batch of an epoch may be smaller."""
+    learning_rates: tuple[float, ...] = pydantic.Field(default=(0.1, 0.01, 0.001), min_length=1)
+    """Adamax's; the one that is best on held-out training images is taken."""
+    selection: float = pydantic.Field(default=0.1, gt=0, lt=1)
+    """Share of the training images held out for that."""
+
+    _listed = pydantic.field_validator("learning_rates", mode="before")(listed)
+
+    _positive = pydantic.field_validator("learning_rates")(all_positive)
+
+
+def run(task: Task, options: LinearOptions | AdamaxOptions) -> Outcome:
+    """By the recipe that the options belong to."""
+    return on_fixed_features(task, options) if isinstance(options, AdamaxOptions) else train(task, options)
+
+
+# -- on augmented images ---------------------------------------------------------------------------------------------
+
+
+def train(task: Task, options: LinearOptions) -> Outcome:
+    """One linear layer, weight N(0, 0.01), bias 0, cross-entropy, SGD; random resized crops (0.08–1) and flips.
+
+    The backbone is frozen and in eval mode; that none of its tensors changed is checked after the first epoch and the
+    last. So the test images have one feature each, extracted once. Every scored epoch counts: top1 and top5 are those
+    of the best epoch (as both codes report), *_last those of the last (D32).
+    """
+    stream = Stream(task.seed).child("linear")
+    before = {name: value.cpu().clone() for name, value in task.backbone.state_dict().items()}
+    test, test_labels = extract_part(task, "test")  # also moves the backbone to the device, in eval mode
+    test = test.to(task.device)
+    classifier = new_classifier(task.backbone.num_features, task.num_classes, stream).to(task.device)
+    optimizer = torch.optim.SGD(
+        classifier.parameters(), options.learning_rate, options.momentum, weight_decay=options.weight_decay
+    )
+    images_of = AugmentedImages(task, task.fit, options.batch_size, stream.child("views"))
+    total = options.epochs * images_of.steps
+    curve: Curve = []
+    try:
+        for epoch in range(options.epochs):
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(options, epoch)
+            for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
+                features = _features(task, images)
+                optimizer.zero_grad()
+                F.cross_entropy(classifier(features), labels).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                task.report("training the classifier", step, total)
+            last = epoch + 1 == options.epochs
+            if epoch == 0 or last:
+                _check_frozen(task.backbone, before)
+            if (epoch + 1) % options.score_every == 0 or last:
+                curve.append({"epoch": epoch + 1, **accuracy(classifier, test, test_labels)})
+    finally:
+        images_of.close()
+    best = max(curve, key=lambda point: point["top1"])
+    details = {"best_epoch": best["epoch"], "curve": curve}
+    return Outcome(best_and_last(curve), details, images_of.notes, {"batch_size": images_of.batch_size})
+
+
+def learning_rate(options: LinearOptions, epoch: int) -> float:
+    """The rate of an epoch, 0 … epochs − 1: ×0.1 at 60 % and 80 %, or ½·(1 + cos(π·epoch/epochs))."""
+    if options.schedule == "cosine":
+        return options.learning_rate * 0.5 * (1 + math.cos(math.pi * epoch / options.epochs))
+    return options.learning_rate * 0.1 ** sum(epoch >= share * options.epochs for share in (0.6, 0.8))
+
+
+def _check_frozen(backbone: Backbone, before: Mapping[str, Tensor]) -> None:
+    """Compare every tensor, batch-norm statistics included, as the published code does (REFERENCE §2.5, §10.18)."""
+    changed = [name for name, value in backbone.state_dict().items() if not torch.equal(value.cpu(), before[name])]
+    if changed:
+        raise RuntimeError(f"the backbone changed while a classifier was trained on it: {', '.join(changed[:8])}")
+
+
+@torch.no_grad()
+def _features(task: Task, images: Tensor) -> Tensor:
+    with precisions.autocast(task.precision, task.device):
+        return task.backbone(images.contiguous(memory_format=torch.channels_last)).float()  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def accuracy(classifier: nn.Linear, features: Tensor, labels: Tensor) -> dict[str, float]:
+    """{"top1": …, "top5": …} in percent."""
+    return topk_accuracy(classifier(features).cpu(), labels.cpu())
+
+
+# -- on features that are extracted once -----------------------------------------------------------------------------
+
+
+def on_fixed_features(task: Task, options: AdamaxOptions) -> Outcome:
+    """Accuracy with the rate chosen on held-out training images, then fitted to all of them: top1, top5.
+
+    top1_best_rate is the best of all rates by test accuracy, as the paper probably has it: optimistic. No augmentation,
+    so features are extracted once.
+    """
+    x, y, test_x, test_y = (part.to(task.device) for part in extract_pair(task))
+    held = stratified_part(y.cpu().numpy(), options.selection, Stream(task.seed).child("selection"))
+    kept, out = (torch.from_numpy(mask.nonzero()[0]).to(task.device) for mask in (~held, held))
+    rates, tested, chosen_by = options.learning_rates, [], []
+    total = len(rates) * (2 if len(rates) > 1 else 1)
+    for number, rate in enumerate(rates):
+        classifier = fit_by_adamax(x, y, task.num_classes, rate, options, task.seed)
+        tested.append(accuracy(classifier, test_x, test_y))
+        task.report("fitting classifiers", number + 1, total)
+    for number, rate in enumerate(rates if len(rates) > 1 else ()):
+        classifier = fit_by_adamax(x[kept], y[kept], task.num_classes, rate, options, task.seed)
+        chosen_by.append(accuracy(classifier, x[out], y[out])["top1"])
+        task.report("fitting classifiers", len(rates) + number + 1, total)
+    best = max(range(len(chosen_by)), key=chosen_by.__getitem__, default=0)
+    metrics = {**tested[best], "top1_best_rate": max(one["top1"] for one in tested)}
+    details = {
+        "learning_rate": rates[best],
+        "held_out": dict(zip(map(str, rates), chosen_by, strict=False)),
+        "test": {str(rate): one["top1"] for rate, one in zip(rates, tested, strict=True)},
+    }
+    return Outcome(metrics, details)
+
+
+def fit_by_adamax(
+    features: Tensor, labels: Tensor, num_classes: int, rate: float, options: AdamaxOptions, seed: int
+) -> nn.Linear:
+    """The classifier after all epochs, cross-entropy, no weight decay. features: [N, D], labels: int64 [N]."""
+    stream = Stream(seed).child("adamax")
+    classifier = new_classifier(features.shape[1], num_classes, stream).to(features.device)
+    optimizer = torch.optim.Adamax(classifier.parameters(), rate)
+    for epoch in range(options.epochs):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * decayed(0.1, (0.35, 0.7), epoch, options.epochs)
+        order = torch.randperm(len(features), generator=stream.child("order", epoch).generator()).to(features.device)
+        for rows in torch.split(order, options.batch_size):
+            optimizer.zero_grad()
+            F.cross_entropy(classifier(features[rows]), labels[rows]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    return classifier
+
+
+def _extracts(options: LinearOptions | AdamaxOptions) -> tuple[Part, ...]:
+    return ("fit", "test") if isinstance(options, AdamaxOptions) else ("test",)
+
+
+def _identity(preset: str, options: LinearOptions | AdamaxOptions) -> str:
+    """Epochs and rate always; whatever else is not as published, by its name."""
+    changed = named_changes(PROTOCOL.presets[preset], options, ("epochs", "learning_rate", "learning_rates"))
+    rates = options.learning_rates if isinstance(options, AdamaxOptions) else (options.learning_rate,)
+    return f"{preset}-{options.epochs}ep-lr{','.join(f'{rate:g}' for rate in rates)}{changed}"
+
+
+PROTOCOL = Protocol(
+    run=run,
+    presets={
+        "moco": LinearOptions(),
+        "swav": LinearOptions(learning_rate=0.3, schedule="cosine", weight_decay=1e-6),
+        # one epoch is too short for a schedule: the rates stay (D30)
+        "moco-ablation": LinearOptions(epochs=1),
+        "swav-ablation": LinearOptions(epochs=1, learning_rate=0.3, schedule="cosine", weight_decay=1e-6),
+        "cifar": AdamaxOptions(),
+    },
+    identity=_identity,
+    extracts=_extracts,
+)

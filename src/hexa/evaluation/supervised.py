@@ -1,0 +1,164 @@
+"""Training on labelled images in random crops and flips: of a classifier, or of a whole network with one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hexa.data import Source
+from hexa.data.loaders import PretrainLoader, epoch_order
+from hexa.data.views import Views, ViewsConfig
+from hexa.evaluation.features import extract
+from hexa.evaluation.protocol import Curve, Task, topk_accuracy
+from hexa.runtime import precision as precisions
+from hexa.runtime.random import Stream
+from hexa.runtime.turns import turns
+
+
+def new_classifier(num_features: int, num_classes: int, stream: Stream) -> nn.Linear:
+    """One linear layer, weight N(0, 0.01), bias 0."""
+    classifier = nn.Linear(num_features, num_classes)
+    with torch.no_grad():
+        classifier.weight.normal_(0, 0.01, generator=stream.child("weights").generator())
+        classifier.bias.zero_()
+    return classifier
+
+
+class AugmentedImages:
+    """Random resized crops (0.08–1) and flips of all images of a labelled source once an epoch, in a drawn order.
+
+    batch_size: as asked for, or all images if there are fewer. steps: batches an epoch; like the published loaders, the
+    last may be smaller, but where workers decode, or below `smallest` images, it is left out, with other images every
+    time (`notes`).
+    """
+
+    def __init__(self, task: Task, source: Source, batch_size: int, stream: Stream, smallest: int = 1) -> None:
+        assert source.classes is not None, "a task for this has one label an image"
+        views = Views(ViewsConfig.model_validate({"recipe": "crop-flip", "size": task.backbone.image_size}))
+        self.batch_size = min(batch_size, len(source))
+        self._labels = torch.from_numpy(source.classes).to(task.device)
+        self._loader = PretrainLoader(source, views, self.batch_size, stream, task.device, task.num_workers)
+        rest = len(source) % self.batch_size
+        self._keeps_rest = self._loader.resident and rest >= max(1, smallest)
+        self.steps = self._loader.steps_per_epoch + self._keeps_rest
+        self.notes: list[str] = []
+        if self.batch_size != batch_size:
+            self.notes.append(f"batch_size {batch_size} is above the {len(source)} labelled images: all are a batch")
+        if rest and not self._keeps_rest:
+            self.notes.append(f"each epoch leaves out {rest} images, others every time, to keep batches whole")
+
+    def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """(images float [B, 3, S, S] in [0, 1], labels int64 [B]) of every batch, on the task's device."""
+        for batch in self._loader.epoch(epoch):
+            yield batch.crops[0], self._labels[batch.index]
+        if self._keeps_rest:
+            loader = self._loader
+            assert loader.store is not None
+            order = epoch_order(loader.stream, epoch, len(loader.source))
+            index = loader.store.stand_in[order[loader.steps_per_epoch * self.batch_size :]].to(loader.device)
+            images = loader.store.take(index)
+            yield loader.views(images, loader.stream.child("last batch", epoch))[0], self._labels[index]
+
+    def close(self) -> None:
+        """End the workers, if there are any."""
+        self._loader.close()
+
+
+def decayed(factor: float, decay_at: tuple[float, ...], epoch: int, epochs: int) -> float:
+    """What rates are multiplied by in an epoch, 0 … epochs − 1: `factor` from each share of the epochs on."""
+    return float(factor ** sum(epoch >= round(share * epochs) for share in decay_at))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long, with what, and how fast. The rates are multiplied by `factor` from each share of the epochs on."""
+
+    epochs: int
+    batch_size: int
+    optimizer: Literal["sgd", "adamax"]
+    trunk_rate: float
+    head_rate: float
+    factor: float
+    decay_at: tuple[float, ...]
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The accuracy during training, what is to be said of it, and the batch size that was used."""
+
+    curve: Curve
+    notes: list[str]
+    batch_size: int
+
+
+def tune(task: Task, fit: Source, test: Source, plan: Plan, stream: Stream, label: str, score_every: int = 1) -> Tuned:
+    """Train a copy of the task's backbone and a linear classifier on `fit`; accuracy on `test` while it learns.
+
+    Everything learns, batch-norms are in training mode, cross-entropy; SGD has momentum 0.9. Images come in random
+    crops and flips, test images as evaluation sees them.
+    """
+    backbone = copy.deepcopy(task.backbone).to(task.device).to(memory_format=torch.channels_last)
+    head = new_classifier(backbone.num_features, task.num_classes, stream).to(task.device)
+    optimizer = _optimizer(backbone, head, plan)
+    start = [group["lr"] for group in optimizer.param_groups]
+    images_of = AugmentedImages(task, fit, plan.batch_size, stream.child("views"), smallest=2)
+    total = plan.epochs * images_of.steps
+    images_of.notes.extend(slow_statistics(backbone, total))
+    curve: Curve = []
+    try:
+        with turns(task.device) as offer_cores:
+            for epoch in range(plan.epochs):
+                for group, rate in zip(optimizer.param_groups, start, strict=True):
+                    group["lr"] = rate * decayed(plan.factor, plan.decay_at, epoch, plan.epochs)
+                backbone.train()
+                for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
+                    with precisions.autocast(task.precision, task.device):
+                        features = backbone(images.contiguous(memory_format=torch.channels_last)).float()
+                    optimizer.zero_grad()
+                    F.cross_entropy(head(features), labels).backward()  # type: ignore[no-untyped-call]
+                    optimizer.step()
+                    offer_cores()
+                    task.report(label, step, total)
+                if (epoch + 1) % score_every == 0 or epoch + 1 == plan.epochs:
+                    how = (task.transform, task.extraction_batch, task.device, task.precision, task.num_workers)
+                    test_features, test_labels, _ = extract(backbone, test, *how)
+                    assert test_labels is not None
+                    with torch.no_grad():
+                        scores = head(test_features.to(task.device)).cpu()
+                    curve.append({"epoch": epoch + 1, **topk_accuracy(scores, test_labels)})
+    finally:
+        images_of.close()
+    return Tuned(curve, images_of.notes, images_of.batch_size)
+
+
+def _optimizer(backbone: nn.Module, head: nn.Module, plan: Plan) -> torch.optim.Optimizer:
+    groups = [
+        {"params": [p for p in backbone.parameters() if p.requires_grad], "lr": plan.trunk_rate},
+        {"params": list(head.parameters()), "lr": plan.head_rate},
+    ]
+    if plan.optimizer == "adamax":
+        return torch.optim.Adamax(groups, weight_decay=plan.weight_decay)
+    return torch.optim.SGD(groups, momentum=0.9, weight_decay=plan.weight_decay)
+
+
+def slow_statistics(network: nn.Module, steps: int) -> list[str]:
+    """A note on batch-norms whose running statistics hardly move in this many steps, as networks from TensorFlow have.
+
+    A share (1 − momentum)^steps of the earlier statistics remains.
+    """
+    norms = (module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm))
+    slowest = min((norm.momentum for norm in norms if norm.momentum is not None), default=1.0)
+    remains = (1 - slowest) ** steps
+    if slowest >= 0.1 or remains < 0.05:
+        return []
+    return [
+        f"batch-norm statistics move by {100 * slowest:.2g} % a step: after {steps} steps {100 * remains:.0f} % of "
+        "those before remain, and scores may be far too low; train longer, or with a momentum of 0.1"
+    ]
