@@ -21,7 +21,7 @@ from hexa.config import choices
 from hexa.core import HardExampleConfig, MethodConfig
 from hexa.reporting.tables import mean_std
 from hexa.reproduce.collecting import EPOCHS, TIME, TOLERANCE
-from hexa.reproduce.design import KNN, PROBE
+from hexa.reproduce.studies import KNN, PROBE
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

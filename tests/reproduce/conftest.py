@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hexa.reproduce.design import Study
 from hexa.reproduce.plan import Costs, Job, Request, Target
+from hexa.reproduce.studies import Study
 from hexa.session.benchmark import SCHEMES
 
 MakeRun = Callable[..., dict[str, Any]]

@@ -107,7 +107,7 @@ def test_another_study_is_not_mixed_in(tmp_path: Path) -> None:
     assert storage.check(out, {"experiment": "ablation", "method": "dcluster", "epochs": None, "fields": {}})
     other = tmp_path / "other"
     (other / "sub").mkdir(parents=True)
-    with pytest.raises(UserError, match="something else than a study"):
+    with pytest.raises(UserError, match="something other than a study"):
         carry_out(other)
     assert not (other / storage.STUDY).exists()
 
@@ -152,11 +152,11 @@ def test_further_seeds_join(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epochs": 0}, "train for 1 or more"),
+        ({"epochs": 0}, "epochs must be"),
         ({"seeds": (1, 1)}, "different numbers"),
         ({"seeds": (-1,)}, "from 0"),
         ({"rates": (0.0,)}, "above 0"),
-        ({"workers": 0}, "at least one run"),
+        ({"workers": 0}, "workers must be"),
         ({"method": "mocco"}, "did you mean 'moco'"),
         ({"evaluate_on": ("folder:nowhere",)}, "nowhere"),
         ({"optimizer.learning_rate": 1}, "--rates"),
@@ -314,7 +314,7 @@ def test_ctrl_c_ends_all_runs_at_once_and_loses_none(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the same command goes on" in said
+    assert "the same command continues" in said
     for log in logs:
         assert '"event": "interrupted"' in log.read_text()
         assert list((log.parent / "checkpoints").iterdir())

@@ -12,12 +12,11 @@ import pytest
 
 from hexa import published, recipes
 from hexa.config import UserError
+from hexa.core.schemes import SCHEMES
 from hexa.evaluation import protocols
 from hexa.experiment import Experiment
 from hexa.reproduce import plan, studies
-from hexa.reproduce.design import SCHEME_COSTS, SCHEME_NAMES, Study
-from hexa.reproduce.methods import METHODS
-from hexa.session.benchmark import SCHEMES
+from hexa.reproduce.studies import METHODS, Study
 from tests.reproduce.conftest import request_for
 
 TERMS = {
@@ -59,13 +58,7 @@ def test_the_schemes_are_those_of_the_reference() -> None:
     section = reference.read_text(encoding="utf-8").split("### 5.9 ")[1].split("\n### ")[0]
     rows = dict(re.findall(r"^\| (i|ii|iii|iv|v|vi) \| ([\w+]+) \|", section, re.MULTILINE))
     assert len(rows) == 6
-    assert rows == SCHEME_NAMES
-
-
-def test_costs_are_looked_up_for_the_same_terms() -> None:
-    words = {"adv": "Adv", "cmx": "Cmx", "cmxA": "CmxA"}
-    for number, name in SCHEME_NAMES.items():
-        assert {words[term] for term in SCHEMES[SCHEME_COSTS[number]]} == TERMS[name]
+    assert rows == {number: scheme.title for number, scheme in SCHEMES.items()}
 
 
 def test_arms_of_a_small_study_differ_by_their_hard_examples_alone() -> None:
@@ -103,7 +96,7 @@ def test_every_experiment_can_be_planned(name: str, method: str, scale: str) -> 
             measure.options.get("preset"), {k: v for k, v in measure.options.items() if k != "preset"}
         )
     for arm in study.arms:
-        assert terms_of(plan.experiment_of(arm, request)) == TERMS[SCHEME_NAMES[arm.scheme]]
+        assert terms_of(plan.experiment_of(arm, request)) == TERMS[SCHEMES[arm.scheme].title]
 
 
 @pytest.mark.parametrize("method", METHODS)

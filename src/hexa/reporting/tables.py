@@ -35,6 +35,11 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
+def counted(count: int, what: str) -> str:
+    """1 epoch, 3 epochs."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def format_number(value: float, digits: int = 3) -> str:
     """A number with `digits` significant digits, without superfluous zeros: 0.06, 3.41, 1,234, 1e-05.
 

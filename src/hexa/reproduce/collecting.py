@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hexa import published
-from hexa.reproduce.design import Arm, Study
-from hexa.reproduce.plan import Costs, Request, equal_time, lengths_of, relative_time
+from hexa.reproduce.plan import Costs, Request, Stored, equal_time, lengths_of, relative_time
+from hexa.reproduce.studies import Arm, Study
 
 EPOCHS, TIME = "equal epochs", "equal time"
 #: How far from 1 a relative time may be, and still be called equal.
@@ -20,9 +20,8 @@ TOLERANCE = 0.15
 class Row:
     """One arm at one length. scores: {column: a value for each of `seeds`}; published: {column: percent}.
 
-    minutes: of the runs that trained in one go. interrupted: of those that were stopped and gone on with; sums over
-    their sessions, each with its start, which nobody should take for measured. diverged: the seeds whose loss stopped
-    being finite; they have no scores.
+    minutes: of the runs that trained in one go. interrupted: of those that were stopped and resumed, whose times are
+    sums over sessions and no measurement. diverged: the seeds whose loss became infinite or NaN; they have no scores.
     """
 
     arm: Arm
@@ -43,7 +42,7 @@ class Row:
         return self.comparison != TIME or self.relative_time is None or abs(self.relative_time - 1) <= TOLERANCE
 
 
-def rows_of(study: Study, request: Request, costs: Costs | None, runs: Sequence[Mapping[str, Any]]) -> list[Row]:
+def rows_of(study: Study, request: Request, costs: Costs | None, runs: Sequence[Stored]) -> list[Row]:
     """A row for each arm and length that has a stored run. runs: what final jobs stored."""
     rows = []
     for arm in study.arms:
@@ -60,26 +59,28 @@ def rows_of(study: Study, request: Request, costs: Costs | None, runs: Sequence[
     return rows
 
 
-def _row(
-    study: Study, arm: Arm, comparison: str, epochs: int, time: float | None, runs: Sequence[Mapping[str, Any]]
-) -> Row:
+def _row(study: Study, arm: Arm, comparison: str, epochs: int, time: float | None, runs: Sequence[Stored]) -> Row:
     scores: dict[str, list[float]] = {}
     beside: dict[str, float] = {}
-    for run in runs:
-        for result in run["results"]:
-            for metric in _metrics(study, result):
-                scores.setdefault(column(study, result, metric), []).append(result["metrics"][metric])
-            beside |= _published(study, arm, epochs, result)
-    timed = [run for run in runs if run["pretrain_seconds"] is not None]
-    minutes, interrupted = (
-        tuple(run["pretrain_seconds"] / 60 for run in timed if bool(run.get("interruptions")) == stopped)
-        for stopped in (False, True)
+    for result in (result for run in runs for result in run["results"]):
+        columns = _columns(study, result)
+        for metric, column in columns.items():
+            scores.setdefault(column, []).append(result["metrics"][metric])
+        beside |= _published(study, arm, epochs, result, columns)
+    took = [(run["pretrain_seconds"] / 60, bool(run.get("interruptions"))) for run in runs if run["pretrain_seconds"]]
+    return Row(
+        arm,
+        comparison,
+        epochs,
+        runs[0]["rate"],
+        time,
+        seeds=tuple(run["seed"] for run in runs if not run.get("diverged")),
+        minutes=tuple(minutes for minutes, stopped in took if not stopped),
+        scores={name: tuple(values) for name, values in scores.items()},
+        published=beside,
+        diverged=tuple(run["seed"] for run in runs if run.get("diverged")),
+        interrupted=tuple(minutes for minutes, stopped in took if stopped),
     )
-    diverged = tuple(run["seed"] for run in runs if run.get("diverged"))
-    seeds = tuple(run["seed"] for run in runs if not run.get("diverged"))
-    values = {name: tuple(found) for name, found in scores.items()}
-    rate = runs[0]["rate"]
-    return Row(arm, comparison, epochs, rate, time, seeds, minutes, values, beside, diverged, interrupted)
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:
@@ -87,39 +88,33 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.scores))
 
 
-def _metrics(study: Study, result: Mapping[str, Any]) -> list[str]:
-    """The metrics of a result that are columns: those its measure names, or all but spreads and last epochs."""
-    wanted = {
-        metric
-        for measure in study.measures
-        if measure.protocol == str(result["protocol"]).partition("/")[0]
-        for metric in measure.metrics
-    }
-    extra = re.compile(r"_(std|last)$")
-    return [name for name in result["metrics"] if (name in wanted if wanted else not extra.search(name))]
+def _columns(study: Study, result: Mapping[str, Any]) -> dict[str, str]:
+    """The metrics of a result that are columns (those its measure names, or all but spreads and last epochs) by name.
+
+    A column is called by the measure's title, and the metric where there are several.
+    """
+    protocol = str(result["protocol"]).partition("/")[0]
+    wanted = {metric for measure in study.measures if measure.protocol == protocol for metric in measure.metrics}
+    metrics = [
+        name for name in result["metrics"] if (name in wanted if wanted else not re.search("_(std|last)$", name))
+    ]
+    return {name: f"{result['title']} {name}" if len(metrics) > 1 else str(result["title"]) for name in metrics}
 
 
-def column(study: Study, result: Mapping[str, Any], metric: str) -> str:
-    """The name of a column: the measure's title, and the metric where it has several."""
-    several = len(_metrics(study, result)) > 1
-    return f"{result['title']} {metric}" if several else str(result["title"])
-
-
-def _published(study: Study, arm: Arm, epochs: int, result: Mapping[str, Any]) -> dict[str, float]:
+def _published(
+    study: Study, arm: Arm, epochs: int, result: Mapping[str, Any], columns: Mapping[str, str]
+) -> dict[str, float]:
     """What the paper has for this arm, by column; empty where it has nothing."""
-    if arm.published is None:
+    compared = None if arm.published is None else published.beside(result)
+    if compared is None or arm.published is None:
         return {}
-    compared = published.beside(result)
     name, length = arm.published
-    length = epochs if len(study.lengths) > 1 and study.scale == "full" else length
-    row = None if compared is None else published.find(compared.rows, name, length)
-    if compared is None or row is None:
+    row = published.find(compared.rows, name, epochs if len(study.lengths) > 1 and study.scale == "full" else length)
+    if row is None:
         return {}
-    places = zip(compared.columns, row.values, strict=True)
-    found = {place: value for place, value in places if value is not None}
-    metrics = _metrics(study, result)
-    if len(metrics) == 1:  # the table's column is a data set, of which this is the metric
-        return {column(study, result, metrics[0]): value for value in found.values()}
+    values = {place: value for place, value in zip(compared.columns, row.values, strict=True) if value is not None}
+    if len(columns) == 1:  # the table's column is a data set, of which this is the metric
+        return {column: value for column in columns.values() for value in values.values()}
     # "10 % top1" of a table whose columns name the share of labels too
-    by_metric = {place.rpartition(" ")[2]: value for place, value in found.items()}
-    return {column(study, result, metric): by_metric[metric] for metric in metrics if metric in by_metric}
+    by_metric = {place.rpartition(" ")[2]: value for place, value in values.items()}
+    return {column: by_metric[metric] for metric, column in columns.items() if metric in by_metric}

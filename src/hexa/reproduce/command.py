@@ -6,43 +6,31 @@ import argparse
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from hexa.reproduce.session import Progress, Session
+from hexa.reproduce.costs import Progress, origin_of
+from hexa.reproduce.session import Session
 from hexa.reproduce.writing import sentence
 from hexa.runtime import targets
 from hexa.runtime.console import Console
 from hexa.runtime.signals import Interrupted
 
+_OPTIONS = ("scale", "method", "out", "seeds", "epochs", "rates", "workers")
+
 
 def run(
-    given: argparse.Namespace,
-    fields: Mapping[str, str],
-    console: Console,
-    bar: AbstractContextManager[Progress],
+    given: argparse.Namespace, fields: Mapping[str, str], console: Console, bar: AbstractContextManager[Progress]
 ) -> int:
     """Print the plan with its cost, then carry it out. Returns the exit status."""
-    session = Session.begin(
-        given.experiment,
-        given.data,
-        scale=given.scale,
-        method=given.method,
-        out=given.out,
-        seeds=given.seeds,
-        epochs=given.epochs,
-        rates=given.rates,
-        evaluate_on=given.evaluate_on or (),
-        workers=given.workers,
-        fields=fields,
-    )
+    options = {name: getattr(given, name) for name in _OPTIONS} | {"evaluate_on": given.evaluate_on or ()}
+    session = Session.begin(given.experiment, given.data, fields=fields, **options)
     study = session.study
     if not given.plan or study.scale != "full":  # that plan alone writes nothing
         targets.check_folder(session.out)
-    head = f"{study.name}, {study.method}, {study.scale} scale: {sentence(study.question)}"
-    console.print(head)
+    console.print(f"{study.name}, {study.method}, {study.scale} scale: {sentence(study.question)}")
     try:
         with bar as progress:
             costs = session.costs(progress)
     except KeyboardInterrupt:
-        console.print("stopped while measuring: the same command measures anew, and goes on")
+        console.print("stopped while measuring: the same command measures again, and continues")
         raise
     console.print(session.table(costs))
     if session.joined:
@@ -56,13 +44,13 @@ def run(
             console.print(line)
     else:
         console.print("time left: of pre-training, one run after another; evaluations on top")
-        console.print(f"it follows from {session.origin()}")
+        console.print(f"it follows from {origin_of(session.out)}")
     if given.plan:
         return 0
     try:
         out = session.carry_out(console)
     except (Interrupted, KeyboardInterrupt) as stop:
-        console.print("stopped; nothing finished is lost: the same command goes on from here")
+        console.print("stopped; nothing finished is lost: the same command continues from here")
         if isinstance(stop, Interrupted):
             return stop.exit_code
         raise

@@ -2,54 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
 from hexa.reporting import plots
 from hexa.reporting.figure import short_name
-from hexa.reporting.plots import Bar, Curve
-from hexa.reporting.plots.style import SUFFIXES
+from hexa.reporting.plots import SUFFIXES, Bar, Curve
+from hexa.reporting.tables import counted
 from hexa.reproduce.collecting import EPOCHS, TIME, Row, columns_of
-from hexa.reproduce.design import Study
-from hexa.reproduce.methods import METHODS
-from hexa.reproduce.plan import Costs, seconds_per_image
-from hexa.reproduce.studies import GRID, GRID_NOTE
+from hexa.reproduce.plan import Costs, Stored, seconds_per_image
+from hexa.reproduce.studies import GRID, GRID_NOTE, METHODS, Study
 
-Runs = Sequence[Mapping[str, Any]]
 #: Below the study's.
 FOLDER = "figures"
+_SPREAD = "mean ± standard deviation over"
 
 
-def draw(study: Study, rows: Sequence[Row], runs: Runs, costs: Costs | None, out: Path, data: str) -> list[Path]:
+def draw(
+    study: Study, rows: Sequence[Row], runs: Sequence[Stored], costs: Costs | None, out: Path, data: str
+) -> list[Path]:
     """Write every figure of a study into a folder below `out`, as PNG and as SVG."""
-    written = []
-    for name, figure in figures(study, rows, runs, costs, data).items():
-        written += [plots.save(figure, out / FOLDER / f"{name}{suffix}") for suffix in SUFFIXES]
-    return written
+    drawn = figures(study, rows, runs, costs, data).items()
+    return [plots.save(figure, out / FOLDER / f"{name}{suffix}") for name, figure in drawn for suffix in SUFFIXES]
 
 
-def figures(study: Study, rows: Sequence[Row], runs: Runs, costs: Costs | None, data: str) -> dict[str, Figure]:
+def figures(
+    study: Study, rows: Sequence[Row], runs: Sequence[Stored], costs: Costs | None, data: str
+) -> dict[str, Figure]:
     """Every figure of a study by its file's name. runs: what its final jobs stored."""
-    columns = columns_of(rows)  # none if every run diverged, so nothing is drawn
+    columns = columns_of(rows)  # empty if every run diverged, so nothing is drawn
     title = f"{study.name}: {METHODS[study.method].title} on {short_name(data)}"
     if study.name in ("low-shot-curve", "table2"):
         return {study.name: _low_shot(rows, columns, title)} if columns else {}
-    drawn = {}
-    if study.name == "learning-curves":
-        drawn = _probe_curves(study, runs, title)
+    drawn = _probe_curves(study, runs, title) if study.name == "learning-curves" else {}
     for column in columns:
+        scored = [row for row in rows if column in row.scores]
         name = f"{study.name}-{_slug(column)}"
-        if study.name == "attack-grid":
-            drawn[name] = _grid(rows, column, title)
-        elif study.name == "beta-study":
-            drawn[name] = _beta(rows, column, title)
-        elif len(study.lengths) > 1:
-            drawn[name] = _curves(study, rows, column, costs, title)
+        if len(study.lengths) > 1:
+            drawn[name] = _curves(study, scored, column, costs, title)
         else:
-            drawn[name] = _bars(study, rows, column, title)
+            special: Callable[..., Figure | None] | None = {"attack-grid": _grid, "beta-study": _beta}.get(study.name)
+            figure = special(scored, column, title) if special else None
+            drawn[name] = figure or _bars(study, rows, column, title)
     return drawn
 
 
@@ -59,15 +55,14 @@ def _bars(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure:
         compared = [row for row in rows if row.comparison == comparison]
         these = [row for row in compared if column in row.scores]
         if these:
-            length = f"{compared[0].epochs} epoch{'s' * (compared[0].epochs != 1)}"
+            length = counted(compared[0].epochs, "epoch")
             head = f"{length} each" if comparison == EPOCHS else f"the time of {length} of {study.arms[0].name}"
             if comparison == EPOCHS and len({row.epochs for row in these}) > 1:
                 head = "epochs as published"
-            groups[head] = [
-                Bar(row.arm.name, row.scores[column], "" if comparison == EPOCHS else _length(row)) for row in these
-            ]
+            remarks = ["" if comparison == EPOCHS else _length(row) for row in these]
+            groups[head] = [Bar(r.arm.name, r.scores[column], remark) for r, remark in zip(these, remarks, strict=True)]
     first = next(iter(groups.values()))[0].name
-    remark = f"Mean ± standard deviation over {_seeds(rows)}, dots are seeds; dashed: {first}. "
+    remark = f"{_SPREAD.capitalize()} {_seeds(rows)}, dots are seeds; dashed: {first}. "
     if not all(row.in_time for row in rows):
         remark += "×: of the time it is compared at. "
     return plots.bars(groups, y_label=f"{column} (%)", title=title, remark=remark + "The axis does not begin at zero.")
@@ -78,67 +73,63 @@ def _length(row: Row) -> str:
     return f"{row.epochs} ep." if row.in_time else f"{row.epochs} ep., {row.relative_time:.1f}×"
 
 
-def _grid(rows: Sequence[Row], column: str, title: str) -> Figure:
-    by_key = {row.arm.key: row.scores[column] for row in rows if row.comparison == EPOCHS and column in row.scores}
-    cells = {
-        (float(epsilon), float(step)): by_key[f"adv-{min(epsilon, step)}"]
-        for epsilon in GRID
-        for step in GRID
-        if f"adv-{min(epsilon, step)}" in by_key
-    }
-    if not cells:  # all attacks diverged
-        return plots.bars({"": [Bar("Std", by_key["i"])]}, y_label=f"{column} (%)", title=title)
-    return plots.attack_grid(
-        cells, label=f"{column} (%)", baseline=by_key.get("i", ()), title=title, remark=f"{_epochs(rows)}. {GRID_NOTE}"
+def _grid(rows: Sequence[Row], column: str, title: str) -> Figure | None:
+    """None if all attacks diverged."""
+    by_key = {row.arm.key: row.scores[column] for row in rows if row.comparison == EPOCHS}
+    keys = {(float(epsilon), float(step)): f"adv-{min(epsilon, step)}" for epsilon in GRID for step in GRID}
+    cells = {place: by_key[key] for place, key in keys.items() if key in by_key}
+    remark = f"{_epochs(rows)}. {GRID_NOTE}"
+    baseline = by_key.get("i", ())
+    return (
+        plots.attack_grid(cells, label=f"{column} (%)", baseline=baseline, title=title, remark=remark)
+        if cells
+        else None
     )
 
 
-def _beta(rows: Sequence[Row], column: str, title: str) -> Figure:
-    found: dict[tuple[float, float], Sequence[float]] = {}
-    baseline: Sequence[float] = ()
-    for row in (row for row in rows if row.comparison == EPOCHS and column in row.scores):
-        if row.arm.key.startswith("beta-"):
-            alpha, beta = row.arm.key.removeprefix("beta-").split("-")
-            found[float(alpha), float(beta)] = row.scores[column]
-        else:
-            baseline = row.scores[column]
-    if not found:  # all mixing diverged
-        return plots.bars({"": [Bar("Std", baseline)]}, y_label=f"{column} (%)", title=title)
-    remark = f"{_epochs(rows)}; mean ± standard deviation over {_seeds(rows)}."
-    return plots.beta_study(found, label=f"{column} (%)", baseline=baseline, title=title, remark=remark)
+def _beta(rows: Sequence[Row], column: str, title: str) -> Figure | None:
+    """None if all mixing diverged."""
+    by_key = {row.arm.key: row.scores[column] for row in rows if row.comparison == EPOCHS}
+    pairs = {key: key.removeprefix("beta-").split("-") for key in by_key if key != "i"}
+    scores = {(float(alpha), float(beta)): by_key[key] for key, (alpha, beta) in pairs.items()}
+    remark = f"{_epochs(rows)}; {_SPREAD} {_seeds(rows)}."
+    baseline = by_key.get("i", ())
+    return (
+        plots.beta_study(scores, label=f"{column} (%)", baseline=baseline, title=title, remark=remark)
+        if scores
+        else None
+    )
 
 
 def _curves(study: Study, rows: Sequence[Row], column: str, costs: Costs | None, title: str) -> Figure:
     groups: dict[str, list[Curve]] = {}
     for arm in study.arms:
-        these = sorted((row for row in rows if row.arm == arm and column in row.scores), key=lambda row: row.epochs)
-        if not these:
-            continue
+        these = sorted((row for row in rows if row.arm == arm), key=lambda row: row.epochs)
         values = [row.scores[column] for row in these]
-        groups.setdefault("pre-training (epochs)", []).append(Curve(arm.name, [row.epochs for row in these], values))
+        scales = {"pre-training (epochs)": 1.0}
         if costs is not None:
             relative = seconds_per_image(arm, costs) / seconds_per_image(study.arms[0], costs)
-            label = f"pre-training (time of an epoch of {study.arms[0].name})"
-            groups.setdefault(label, []).append(Curve(arm.name, [row.epochs * relative for row in these], values))
-    remark = f"Each point is a run of its own with its whole schedule; mean ± standard deviation over {_seeds(rows)}."
+            scales[f"pre-training (time of an epoch of {study.arms[0].name})"] = relative
+        for label, scale in scales.items() if these else ():
+            groups.setdefault(label, []).append(Curve(arm.name, [row.epochs * scale for row in these], values))
+    remark = f"Each point is a run of its own with its whole schedule; {_SPREAD} {_seeds(rows)}."
     return plots.curves(groups, y_label=f"{column} (%)", title=title, remark=remark)
 
 
-def _probe_curves(study: Study, runs: Runs, title: str) -> dict[str, Figure]:
+def _probe_curves(study: Study, runs: Sequence[Stored], title: str) -> dict[str, Figure]:
     """Accuracy after each epoch of the linear classifiers on the longest runs, where evaluations noted it."""
-    groups: dict[str, list[Curve]] = {}
+    drawn = []
     for arm in study.arms:
         own = [run for run in runs if run["arm"] == arm.key]
-        longest = [run for run in own if run["epochs"] == max(other["epochs"] for other in own)]
-        results = [result for run in longest for result in run["results"]]
+        results = [r for run in own if run["epochs"] == max(o["epochs"] for o in own) for r in run["results"]]
         noted = [result["details"]["curve"] for result in results if len(result["details"].get("curve", ())) > 1]
         if noted:
-            epochs = [point["epoch"] for point in noted[0]]
-            values = [[curve[place]["top1"] for curve in noted] for place in range(len(epochs))]
-            groups.setdefault("training of the linear classifier (epochs)", []).append(Curve(arm.name, epochs, values))
-    if not groups:
+            values = [[point["top1"] for point in points] for points in zip(*noted, strict=False)]
+            drawn.append(Curve(arm.name, [point["epoch"] for point in noted[0]], values))
+    if not drawn:
         return {}
-    remark = "On the backbones that were trained longest; mean ± standard deviation over seeds."
+    groups = {"training of the linear classifier (epochs)": drawn}
+    remark = f"On the backbones that were trained longest; {_SPREAD} seeds."
     return {f"{study.name}-of-the-probe": plots.curves(groups, y_label="top-1 (%)", title=title, remark=remark)}
 
 
@@ -146,23 +137,19 @@ def _low_shot(rows: Sequence[Row], columns: Sequence[str], title: str) -> Figure
     groups: dict[str, list[Curve]] = {}
     for row in (row for row in rows if row.scores and row.in_time):
         shots = {int(column.rpartition("@")[2]): row.scores[column] for column in columns if column in row.scores}
-        head = "labelled images of each class, k" + (" (equal time)" if row.comparison == TIME else " (equal epochs)")
         x = sorted(shots)
+        head = f"labelled images of each class, k ({row.comparison})"
         groups.setdefault(head, []).append(Curve(row.arm.name, x, [shots[k] for k in x]))
-    remark = (
-        f"Mean ± standard deviation over {_seeds(rows)} of pre-training; each score is a mean over draws of labels."
-    )
+    remark = f"{_SPREAD.capitalize()} {_seeds(rows)} of pre-training; each score is a mean over draws of labels."
     return plots.curves(groups, y_label="mean average precision of SVMs (%)", title=title, remark=remark, doubling=True)
 
 
 def _seeds(rows: Sequence[Row]) -> str:
-    count = len({seed for row in rows for seed in row.seeds})
-    return f"{count} seed{'s' * (count != 1)}"
+    return counted(len({seed for row in rows for seed in row.seeds}), "seed")
 
 
 def _epochs(rows: Sequence[Row]) -> str:
-    epochs = max(row.epochs for row in rows)
-    return f"{epochs} epoch{'s' * (epochs != 1)}, {_seeds(rows)}"
+    return f"{counted(max(row.epochs for row in rows), 'epoch')}, {_seeds(rows)}"
 
 
 def _slug(text: str) -> str:

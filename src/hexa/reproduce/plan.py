@@ -1,20 +1,29 @@
-"""From a study to its jobs: a pure function that can be printed, with what the whole will cost."""
+"""From a study to its jobs: pure functions whose result can be printed, with what the whole will cost."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from rich.table import Table
 
 from hexa import recipes
 from hexa.config import UserError
+from hexa.core.schemes import SCHEMES
 from hexa.experiment import Experiment, override
-from hexa.reproduce.design import KNN, SCHEME_COSTS, SVM, Arm, Measure, Study
+from hexa.reporting.comparison import command
+from hexa.reporting.runs import Run
+from hexa.reporting.tables import format_duration
+from hexa.reproduce.studies import KNN, SVM, Arm, Measure, Study
 
 #: Seconds of one image on this machine: {recipe: {scheme of a benchmark: seconds}}.
 Costs = Mapping[str, Mapping[str, float]]
+Stored = Mapping[str, Any]
+"""What a finished job left."""
 
 #: What the learning rates are searched among: multiples of the recipe's.
 RATE_FACTORS = (0.5, 1.0, 2.0, 4.0)
@@ -45,18 +54,23 @@ class Request:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Evaluation(NamedTuple):
+    """holdout: the share of the training images that is scored instead of the test images, if any."""
+
+    measure: Measure
+    source: str
+    holdout: float | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One pre-training with its evaluations; everything it needs, and a name to store it by.
-
-    measures: (measure, source, share of the training images that is scored instead of the test images).
-    """
+    """One pre-training with its evaluations; everything it needs, and a name to store it by."""
 
     name: str
     phase: Literal["search", "final"]
     arm: Arm
     experiment: Experiment
-    measures: tuple[tuple[Measure, str, float | None], ...]
+    measures: tuple[Evaluation, ...]
 
     @property
     def rate(self) -> float:
@@ -64,6 +78,7 @@ class Job:
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON."""
+        several = len({source for _, source, _ in self.measures}) > 1
         return {
             "name": self.name,
             "phase": self.phase,
@@ -73,22 +88,22 @@ class Job:
             "seed": self.experiment.seed,
             "experiment": self.experiment.model_dump(mode="json"),
             "measures": [
-                {"title": title_on(measure, source, self.measures), "protocol": measure.protocol, "data": source,
-                 "options": dict(measure.options), "holdout": holdout}
+                {
+                    "title": f"{measure.title} on {source}" if several else measure.title,
+                    "protocol": measure.protocol,
+                    "data": source,
+                    "options": dict(measure.options),
+                    "holdout": holdout,
+                }
                 for measure, source, holdout in self.measures
             ],
-        }  # fmt: skip
+        }
 
     @property
     def identity(self) -> str:
         """A hash of all that decides its result."""
         fields = self.record() | {"experiment": self.experiment.model_dump(mode="json", exclude={"training"})}
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def title_on(measure: Measure, source: str, all_of_them: Iterable[tuple[Measure, str, float | None]]) -> str:
-    """The measure's title, with the source where there are several."""
-    return measure.title if len({other for _, other, _ in all_of_them}) == 1 else f"{measure.title} on {source}"
 
 
 def experiment_of(arm: Arm, request: Request, **changes: Any) -> Experiment:
@@ -107,69 +122,105 @@ def _concerns(path: str, experiment: Experiment) -> bool:
 
 
 def check(study: Study, request: Request) -> None:
-    """Raise UserError for rates that nothing chooses from, epochs that are published, fields that no arm has."""
+    """Raise UserError for several rates without a search, epochs that are published, fields that no arm has."""
+    where = f"{study.name} at the {study.scale} scale"
     if not study.search and len(request.rates or ()) > 1:
-        raise UserError(f"--rates: {study.name} at the {study.scale} scale searches for no rate; give a single one")
+        raise UserError(f"--rates: {where} searches for no rate; give a single one")
     if request.epochs is not None and any(arm.epochs for arm in study.arms):
-        raise UserError(f"--epochs: arms of {study.name} at the {study.scale} scale have published ones; leave it out")
+        raise UserError(f"--epochs: arms of {where} have published ones; leave it out")
     made = [experiment_of(arm, request) for arm in study.arms]
     for path in request.fields:
         if not any(_concerns(path, experiment) for experiment in made):
-            there = sorted({name for experiment in made for name in experiment.hard_examples})
-            raise UserError(f"--{path}: no arm of {study.name} has that hard example; there are {', '.join(there)}")
+            known = sorted({name for experiment in made for name in experiment.hard_examples})
+            raise UserError(f"--{path}: no arm of {study.name} has that hard example; there are {', '.join(known)}")
 
 
-def epochs_of(arm: Arm, request: Request) -> int:
-    """How long an arm trains at most."""
-    return request.epochs or arm.epochs or experiment_of(arm, request).epochs
+# -- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def _job(phase: Literal["search", "final"], name: str, arm: Arm, request: Request, epochs: int, seed: int,
+         rate: float, measures: tuple[Evaluation, ...]) -> Job:  # fmt: skip
+    experiment = experiment_of(arm, request, epochs=epochs, seed=seed, **{"optimizer.learning_rate": rate})
+    return Job(name, phase, arm, experiment, measures)
 
 
 def search_jobs(study: Study, request: Request) -> list[Job]:
-    """The same short search for every arm, on held-out training images; none if there is nothing to choose from.
+    """The same short search for every arm, on held-out training images; empty if there is nothing to choose from.
 
-    A run of it is a quarter as long as the arm's, so that a search among four rates costs what one seed does.
+    Its runs are a quarter as long as the arm's, so that a search among four rates costs what one seed does.
     """
+    target = request.targets[0]
+    measures = (Evaluation(SVM if target.several else KNN, target.source, HOLDOUT),)
     jobs = []
     for arm in study.arms if study.search else ():
-        rates = _rates(arm, request)
+        rates = request.rates or tuple(float(f"{factor * _own_rate(arm, request):g}") for factor in RATE_FACTORS)
         epochs = max(1, round(epochs_of(arm, request) / 4))
-        target = request.targets[0]
-        measure = SVM if target.several else KNN
         for rate in rates if len(rates) > 1 else ():
-            experiment = experiment_of(
-                arm, request, epochs=epochs, seed=SEARCH_SEED, **{"optimizer.learning_rate": rate}
-            )
             name = f"search-{arm.key}-{epochs}ep-lr{rate:g}"
-            jobs.append(Job(name, "search", arm, experiment, ((measure, target.source, HOLDOUT),)))
+            jobs.append(_job("search", name, arm, request, epochs, SEARCH_SEED, rate, measures))
     return jobs
 
 
-def _rates(arm: Arm, request: Request) -> tuple[float, ...]:
-    own = experiment_of(arm, request).optimizer.learning_rate
-    return request.rates or tuple(float(f"{factor * own:g}") for factor in RATE_FACTORS)
+def final_jobs(study: Study, request: Request, rates: Mapping[str, float], costs: Costs | None) -> list[Job]:
+    """Every arm with every seed: for all epochs (and the shares of them the study asks for), and for equal time."""
+    measures = measures_of(study, request)
+    jobs = []
+    for seed in request.seeds:
+        for arm in study.arms:
+            rate = rates[arm.key]
+            for epochs in lengths_of(study, arm, request, costs):
+                name = f"{arm.key}-{epochs}ep-lr{rate:g}-seed{seed}"
+                jobs.append(_job("final", name, arm, request, epochs, seed, rate, measures))
+    return jobs
 
 
-def best_rates(study: Study, request: Request, found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Of each arm the rate with the best held-out score; where there was no search, or not yet, the only or own one.
+def measures_of(study: Study, request: Request) -> tuple[Evaluation, ...]:
+    """Each measure on each source that suits it: images of several classes by SVMs, and those alone by detection.
 
-    found: what search jobs stored.
+    Raises UserError if nothing is left.
+    """
+    chosen: dict[tuple[str, str], Evaluation] = {}
+    for target in request.targets:
+        for measure in study.measures:
+            fits = measure.protocol in ("svm", "low-shot") or target.several == (measure.protocol == "detect")
+            if not fits and measure.protocol in ("knn", "linear", "probe"):
+                measure, fits = SVM, True
+            if fits:
+                chosen.setdefault((target.source, measure.title), Evaluation(measure, target.source))
+    if not chosen:
+        shown = ", ".join(target.source for target in request.targets)
+        if study.measures[0].protocol == "detect":
+            raise UserError(f"{study.name} needs boxes around objects, {shown} has none; give --evaluate-on voc:PATH")
+        raise UserError(f"{study.name} needs one class an image, those of {shown} show several; give other images")
+    return tuple(chosen.values())
+
+
+# -- learning rates ---------------------------------------------------------------------------------------------------
+
+
+def _own_rate(arm: Arm, request: Request) -> float:
+    return experiment_of(arm, request).optimizer.learning_rate
+
+
+def best_rates(study: Study, request: Request, search: Sequence[Stored]) -> dict[str, float]:
+    """The rate of each arm with the best held-out score; without a search the given one, else the recipe's.
+
+    search: what search jobs stored.
     """
     best = {}
     for arm in study.arms:
-        jobs = [job for job in found if job["arm"] == arm.key]
-        own = experiment_of(arm, request).optimizer.learning_rate
-        best[arm.key] = request.rates[0] if request.rates and len(request.rates) == 1 else own
-        if jobs:
-            best[arm.key] = best_of(jobs)
+        jobs = [job for job in search if job["arm"] == arm.key]
+        given = request.rates[0] if request.rates and len(request.rates) == 1 else None
+        best[arm.key] = best_of(jobs) if jobs else given or _own_rate(arm, request)
     return best
 
 
-def best_of(found: Sequence[Mapping[str, Any]]) -> float:
+def best_of(search: Sequence[Stored]) -> float:
     """The rate of an arm's stored search jobs with the best held-out score; of equal ones the smallest."""
-    return float(min(found, key=lambda job: (-search_score(job), job["rate"]))["rate"])
+    return float(min(search, key=lambda job: (-search_score(job), job["rate"]))["rate"])
 
 
-def search_score(stored: Mapping[str, Any]) -> float:
+def search_score(stored: Stored) -> float:
     """The held-out accuracy, or mean average precision, of a stored search job; 0 for a run that diverged."""
     if stored.get("diverged"):
         return 0.0
@@ -177,18 +228,12 @@ def search_score(stored: Mapping[str, Any]) -> float:
     return float(metrics.get("top1", metrics.get("mAP")))
 
 
-def final_jobs(study: Study, request: Request, rates: Mapping[str, float], costs: Costs | None) -> list[Job]:
-    """Every arm with every seed: for all epochs (and the shares of them the study asks for), and for equal time."""
-    jobs = {}
-    for seed in request.seeds:
-        for arm in study.arms:
-            for epochs in lengths_of(study, arm, request, costs):
-                experiment = experiment_of(
-                    arm, request, epochs=epochs, seed=seed, **{"optimizer.learning_rate": rates[arm.key]}
-                )
-                name = f"{arm.key}-{epochs}ep-lr{rates[arm.key]:g}-seed{seed}"
-                jobs[name] = Job(name, "final", arm, experiment, measures_of(study, request))
-    return list(jobs.values())
+# -- lengths and costs ------------------------------------------------------------------------------------------------
+
+
+def epochs_of(arm: Arm, request: Request) -> int:
+    """How long an arm trains at most."""
+    return request.epochs or arm.epochs or experiment_of(arm, request).epochs
 
 
 def lengths_of(study: Study, arm: Arm, request: Request, costs: Costs | None) -> list[int]:
@@ -208,7 +253,7 @@ def equal_time(study: Study, arm: Arm, request: Request, costs: Costs) -> int:
 
 
 def relative_time(study: Study, arm: Arm, epochs: int, request: Request, costs: Costs) -> float:
-    """The time of so many epochs of an arm, over that of all epochs of the first arm."""
+    """The time of this many epochs of an arm, over that of all epochs of the first arm."""
     plain = study.arms[0]
     whole = epochs_of(plain, request) * seconds_per_image(plain, costs)
     return epochs * seconds_per_image(arm, costs) / whole
@@ -216,31 +261,65 @@ def relative_time(study: Study, arm: Arm, epochs: int, request: Request, costs: 
 
 def seconds_per_image(arm: Arm, costs: Costs) -> float:
     """What one image costs in an arm's step, its views included."""
-    schemes = costs[arm.recipe]
-    scheme = SCHEME_COSTS[arm.scheme]
+    schemes, scheme = costs[arm.recipe], SCHEMES[arm.scheme].name
     if scheme not in schemes:
         raise UserError(f"{arm.recipe}: its cost with {scheme} was not measured; remove the study's costs.json")
     return schemes[scheme]
 
 
-def measures_of(study: Study, request: Request) -> tuple[tuple[Measure, str, float | None], ...]:
-    """Each measure on each source that suits it: images of several classes by SVMs, and those alone by detection.
+# -- as people read it ------------------------------------------------------------------------------------------------
 
-    Raises UserError if nothing is left.
-    """
-    found: dict[tuple[str, str], tuple[Measure, str, float | None]] = {}
-    for target in request.targets:
-        for measure in study.measures:
-            fits = measure.protocol in ("svm", "low-shot") or target.several == (measure.protocol == "detect")
-            if not fits and measure.protocol in ("knn", "linear", "probe"):
-                measure, fits = SVM, True
-            if fits:
-                found.setdefault((target.source, measure.title), (measure, target.source, None))
-    if not found:
-        shown = ", ".join(target.source for target in request.targets)
-        if study.measures[0].protocol == "detect":
-            raise UserError(
-                f"{study.name} needs boxes around objects, which {shown} has not; give --evaluate-on voc:PATH"
-            )
-        raise UserError(f"{study.name} needs one class an image, those of {shown} show several; give other images")
-    return tuple(found.values())
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a printed plan. seconds: None where nothing was measured; passes: images times forward passes."""
+
+    phase: str
+    arm: Arm
+    epochs: int
+    runs: int
+    done: int
+    seconds: float | None
+    passes: float
+
+
+def lines(jobs: Sequence[Job], request: Request, costs: Costs | None, done: Collection[str] = ()) -> list[Line]:
+    """The jobs by phase, arm and length. seconds: pre-training what is not done yet, one run after another."""
+    groups: dict[tuple[str, str, int], list[Job]] = {}
+    for job in jobs:
+        groups.setdefault((job.phase, job.arm.key, job.experiment.epochs), []).append(job)
+    made = []
+    for (phase, _, epochs), members in groups.items():
+        arm, images = members[0].arm, request.num_images * epochs
+        left = sum(job.name not in done for job in members)
+        seconds = None if costs is None else left * images * seconds_per_image(arm, costs)
+        passes = float(len(members) * images * (1 + len(SCHEMES[arm.scheme].terms)))
+        made.append(Line(phase, arm, epochs, len(members), len(members) - left, seconds, passes))
+    return made
+
+
+def table(jobs: Sequence[Job], request: Request, costs: Costs | None, done: Collection[str]) -> Table:
+    """The lines for a terminal, and their sum; without costs the passes of images stand in for the time."""
+    rows = lines(jobs, request, costs, done)
+    shown = Table(box=None, pad_edge=False)
+    for head in ("", "arm", "epochs", "runs", "done", "image passes" if costs is None else "time left"):
+        shown.add_column(head, justify="left" if head in ("", "arm") else "right")
+
+    def cost(rows: Sequence[Line]) -> str:
+        return (
+            f"{sum(r.passes for r in rows):.1e}"
+            if costs is None
+            else format_duration(sum(r.seconds or 0 for r in rows))
+        )
+
+    for row in rows:
+        shown.add_row(row.phase, row.arm.name, str(row.epochs), str(row.runs), str(row.done), cost([row]))
+    shown.add_row("all", "", "", str(len(jobs)), str(len(done)), cost(rows), style="bold")
+    return shown
+
+
+def command_of(job: Job, out: Path) -> str:
+    """The command that trains a job's run on eight GPUs, into the folder where the study looks for it."""
+    run = Run(out / "runs" / job.name, config=job.experiment.model_dump(mode="json"))
+    on_one_line = command(run).replace("\\\n", "").replace("   ", " ")
+    return f"torchrun --nproc-per-node 8 -m {on_one_line} --out {run.folder}"

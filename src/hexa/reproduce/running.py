@@ -1,4 +1,4 @@
-"""Carry jobs out: one after another here, or several at once in processes of their own; each is stored when done."""
+"""Carry out jobs: one after another here, or several at once in their own processes; each is stored when done."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _PATIENCE_SECONDS = 60.0
 def run_jobs(jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Console, said: Say) -> None:
     """Carry out all jobs that have no stored result yet.
 
-    workers: how many at once, each in a process of its own. said: called with each job as it ends. Whatever stops this
-    (Ctrl-C, SIGTERM, an error) loses nothing: runs save before they end, and the next call goes on there.
+    workers: how many at once, each in its own process. said: called with each job as it ends. Whatever stops this
+    (Ctrl-C, SIGTERM, an error) loses nothing: runs save before they end, and the next call resumes them.
     """
     waiting = [job for job in jobs if storage.stored(out, job.name, job.identity) is None]
     if workers == 1 or len(waiting) < 2:
@@ -52,33 +52,23 @@ def carry_out(record: dict[str, Any], out: Path, console: Console | None = None)
     run = out / "runs" / record["name"]
     what = f"trains {run} still; wait until it ends, or end it, and give the command again"
     with alone(storage.lock_file(out, record["name"]), what, patience=_PATIENCE_SECONDS):
-        # found if it was finished meanwhile
+        # stored if it was finished meanwhile
         return storage.stored(out, record["name"], record["identity"]) or _carry_out(record, run, out, console)
 
 
 def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | None) -> dict[str, Any]:
-    done = {key: value for key, value in record.items() if key != "measures"}
+    done = {key: value for key, value in record.items() if key != "measures"} | {"results": []}
     try:
         _pretrain(record, run, console)
-    except NonFiniteError as error:
-        # a rate that is too large: this run has no score, the others go on
-        remedy = (
-            "--rates gives lower learning rates" if error.step > 1 else "nothing was learned before, look at the data"
-        )
+    except NonFiniteError as error:  # a rate that is too large: this run has no score, the others continue
+        remedy = "--rates gives lower learning rates" if error.step > 1 else "nothing was learned, check the data"
         done["diverged"] = f"step {error.step}: {error.what} not finite; {remedy}"
-    results = []
     for measure in record["measures"] if "diverged" not in done else ():
         options = dict(measure["options"]) | ({"holdout": measure["holdout"]} if measure["holdout"] else {})
-        found = evaluate(
-            measure["protocol"],
-            str(run),
-            measure["data"],
-            seed=record["seed"],
-            device=record["experiment"]["training"]["device"],
-            **options,
-        )
-        results.append({"title": measure["title"], **found})
-    done |= {"results": results, **_training_of(run, "diverged" in done)}
+        device = record["experiment"]["training"]["device"]
+        result = evaluate(measure["protocol"], str(run), measure["data"], seed=record["seed"], device=device, **options)
+        done["results"].append({"title": measure["title"], **result})
+    done |= _training_of(run, "diverged" in done)
     storage.write(storage.job_file(out, record["name"]), done)
     if record["phase"] == "search":
         shutil.rmtree(run, ignore_errors=True)  # its score is all that is needed of it
@@ -86,7 +76,7 @@ def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | 
 
 
 def _pretrain(record: dict[str, Any], run: Path, console: Console | None) -> None:
-    """Begin, go on with, or find finished the run of a job."""
+    """Begin or resume the run of a job, unless it is finished."""
     experiment = experiments.validate(record["experiment"])
     network = experiment.network
     if not (network.mean and network.std) or network.channels != 3:  # then images decide a part of it
@@ -95,7 +85,7 @@ def _pretrain(record: dict[str, Any], run: Path, console: Console | None) -> Non
         experiment, _ = settled(experiment, open_source(experiment.data, split, limit, network.channels))
     if (run / CONFIG).is_file():
         if _without_training(experiments.load(run / CONFIG)) != _without_training(experiment):
-            raise UserError(f"{run}: is a run of other settings; remove it, or give another --out")
+            raise UserError(f"{run}: is a run with other settings; remove it, or give another --out")
         if not (run / BACKBONE).is_file():
             resume(run, console=console)  # from its beginning, if it had not got as far as a checkpoint
     else:
@@ -108,13 +98,13 @@ def _without_training(experiment: experiments.Experiment) -> dict[str, Any]:
 
 def _training_of(run: Path, diverged: bool) -> dict[str, Any]:
     """How a run was made: where, by which code, for how long by the journal's clock, and whether in one go."""
-    found = read_run(run)
+    read = read_run(run)
     kept = ("time", "device", "precision", "threads", "processes", "versions", "commit")
-    later = [{key: one.get(key) for key in ("time", "step", "device", "commit")} for one in found.resumptions]
+    later = [{key: one.get(key) for key in ("time", "step", "device", "commit")} for one in read.resumptions]
     return {
-        "pretrain_seconds": None if diverged else found.seconds,
-        "interruptions": found.interruptions,
-        "environment": {key: found.environment.get(key) for key in kept} | ({"resumed": later} if later else {}),
+        "pretrain_seconds": None if diverged else read.seconds,
+        "interruptions": read.interruptions,
+        "environment": {key: read.environment.get(key) for key in kept} | ({"resumed": later} if later else {}),
     }
 
 

@@ -1,4 +1,4 @@
-"""What a study leaves in its folder, each file written at once or not at all."""
+"""What a study leaves in its folder, each file written atomically."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lock_file(out: Path, name: str = "study") -> Path:
 
 
 def at_work(out: Path) -> AbstractContextManager[None]:
-    """Have the study for oneself. Raises UserError if another process works on it."""
+    """Have the study to yourself. Raises UserError if another process works on it."""
     return alone(lock_file(out), f"works on {out} already; wait until it ends, or give another --out")
 
 
@@ -54,23 +54,17 @@ def check(out: Path, study: dict[str, Any]) -> bool:
     if known is None:
         # runs may be there first, where others trained them
         if out.exists() and {path.name for path in out.iterdir()} - {"runs"}:
-            raise UserError(f"{out}: holds something else than a study; give another --out")
+            raise UserError(f"{out}: holds something other than a study; give another --out")
         return False
-    there, asked = _flat(known), _flat(study)
+    there, asked = ({**one, **one.get("fields", {}), "fields": None} for one in (known, study))
     differ = [
         f"{name} {_shown(there.get(name))} there, {_shown(asked.get(name))} here"
         for name in {**there, **asked}
         if there.get(name) != asked.get(name)
     ]
-    if not differ:
-        return True
-    if not any((out / name).is_dir() and any((out / name).iterdir()) for name in ("jobs", "runs")):
-        return False
-    raise UserError(f"{out}: holds another study ({'; '.join(differ)}); give another --out")
-
-
-def _flat(study: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in study.items() if key != "fields"} | dict(study.get("fields", {}))
+    if differ and any((out / name).is_dir() and any((out / name).iterdir()) for name in ("jobs", "runs")):
+        raise UserError(f"{out}: holds another study ({'; '.join(differ)}); give another --out")
+    return not differ
 
 
 def _shown(value: object) -> str:
@@ -104,13 +98,9 @@ def seeds_of(out: Path) -> list[int]:
 
 
 def stored(out: Path, name: str, identity: str) -> dict[str, Any] | None:
-    """A finished job; None if it is not there, or was made by other settings."""
-    found = read(job_file(out, name))
-    if found is None:
-        return None
-    if found.get("identity") != identity:
-        raise UserError(
-            f"{job_file(out, name)}: was made with other settings; give another --out, or remove {out / 'jobs'}"
-        )
-    assert isinstance(found, dict)
-    return found
+    """A finished job; None if it is not there. Raises UserError if it was made with other settings."""
+    path = job_file(out, name)
+    job: dict[str, Any] | None = read(path)
+    if job is not None and job.get("identity") != identity:
+        raise UserError(f"{path}: was made with other settings; give another --out, or remove {out / 'jobs'}")
+    return job

@@ -2,34 +2,190 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast
 
 from hexa.config import UserError, nearest
 from hexa.core.schemes import SCHEMES
 from hexa.recipes.imagenet_prototypes import BETAS
-from hexa.reproduce.design import (
-    KNN,
-    LINEAR,
-    LOW_SHOT,
-    PROBE,
-    SCHEME_NAMES,
-    WHILE_TRAINING,
-    Arm,
-    Fields,
-    Measure,
-    Scale,
-    Study,
-)
-from hexa.reproduce.methods import METHODS, TableRow
 
-EXPERIMENTS = (
-    *("ablation", "attack-grid", "beta-study", "learning-curves", "low-shot-curve"),
-    *("table1", "table2", "table3", "table4", "table5"),
-)
-_FIRST = next(iter(METHODS))
-#: The methods that the paper made these with; all others with both.
+Scale = Literal["small", "full"]
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One row of a study: a recipe with some fields changed.
+
+    key: a name for folders. scheme: i–vi. epochs: its own length, where arms differ by it. published: the row
+    (method, epochs) it stands beside.
+    """
+
+    key: str
+    name: str
+    recipe: str
+    scheme: str
+    changes: Fields = field(default_factory=dict)
+    epochs: int | None = None
+    published: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One evaluation of every arm. metrics: those that become columns; empty for all but spreads."""
+
+    title: str
+    protocol: str
+    options: Fields = field(default_factory=dict)
+    metrics: tuple[str, ...] = ("top1",)
+
+
+@dataclass(frozen=True)
+class Study:
+    """An experiment of the paper at one scale, with one method.
+
+    lengths: the shares of the epochs at which every arm is trained anew. equal_time: train every arm for the time of
+    the first one as well. search: look for each arm's learning rate; published settings are taken as they are.
+    notes: what it cannot tell, a line each.
+    """
+
+    name: str
+    method: str
+    scale: Scale
+    question: str
+    arms: tuple[Arm, ...]
+    measures: tuple[Measure, ...]
+    lengths: tuple[float, ...] = (1.0,)
+    equal_time: bool = True
+    search: bool = True
+    notes: tuple[str, ...] = ()
+
+
+# -- the methods ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method in all experiments.
+
+    preset: of its linear classifiers. ablation: the recipe of ablation and study of Beta at the small scale, by data.
+    small: the rows of tables there, by data, the plain one first. full: the rows at the published settings, where
+    full_grid is the attack grid's recipe, and full_ablation the beginning of the names of the ablation's recipes.
+    """
+
+    title: str
+    preset: str
+    ablation: Mapping[str, str]
+    small: Mapping[str, tuple[Arm, ...]]
+    full: tuple[Arm, ...]
+    full_grid: str
+    full_ablation: str
+
+
+#: At the small scale terms are averaged, so that no arm takes larger steps.
+_MEAN: Fields = {"objective.reduction": "mean"}
+
+
+def _arm(recipe: str, scheme: str, changes: Fields = _MEAN, *, key: str = "", name: str = "", **hard: Fields) -> Arm:
+    """A scheme of a recipe. hard: fields of its hard examples that differ from the published ones."""
+    own = SCHEMES[scheme]
+    examples = {kind: {**fields, **hard.get(kind, {})} for kind, fields in own.hard_examples.items()}
+    return Arm(key or scheme, name or own.title, recipe, scheme, {**changes, "hard_examples": examples})
+
+
+def _small(recipe: str, *names: str, published: tuple[str, ...] | None = None, suffix: str = "") -> tuple[Arm, ...]:
+    """Rows of tables: schemes i, ii and iv of a recipe under these names; published: the method of each, if any."""
+    return tuple(
+        replace(
+            _arm(
+                recipe,
+                scheme,
+                key=scheme + suffix.replace("(", "").replace(")", "").replace(" ", "-"),
+                name=name + suffix,
+            ),
+            published=(method, 200) if method else None,
+        )
+        for scheme, name, method in zip(("i", "ii", "iv"), names, published or names, strict=False)
+    )
+
+
+def _full(recipe: str, scheme: str, name: str, epochs: int, *, plain: bool = False) -> Arm:
+    """A row of the authors. plain: of a recipe that has an attack, without it."""
+    changes = {"hard_examples.adversarial": None} if plain else {}
+    key = f"{recipe}{'-plain' if plain else ''}"
+    return Arm(key, f"{name}, {epochs} epochs", recipe, scheme, changes, epochs, (name, epochs))
+
+
+_SIX_CROPS = "cifar10-small-deepcluster-v2-6crop"
+METHODS = {
+    "moco": Method(
+        title="MoCo-v2",
+        preset="moco",
+        ablation={"cifar": "cifar10-small-moco-v2", "digits": "digits-moco-v2"},
+        small={
+            "cifar": _small("cifar10-small-moco-v2", "MoCo-v2", "HEXA-MoCo"),
+            "digits": _small("digits-moco-v2", "MoCo-v2", "HEXA-MoCo"),
+        },
+        full=tuple(
+            _full(f"imagenet-{recipe}-{epochs}", scheme, name, epochs)
+            for epochs in (200, 800)
+            for recipe, scheme, name in (("moco-v2", "i", "MoCo-v2"), ("hexa-moco", "ii", "HEXA-MoCo"))
+        ),
+        full_grid="imagenet-hexa-moco-200",
+        full_ablation="ablate-moco",
+    ),
+    "dcluster": Method(
+        title="DeepCluster-v2",
+        preset="swav",
+        ablation={"cifar": _SIX_CROPS, "digits": "digits-deepcluster-v2"},  # six crops, as published
+        small={
+            "cifar": (
+                *_small("cifar10-small-deepcluster-v2", "DeepCluster-v2", "HEXA-D"),
+                # stand for the published eight; the plain one was published with 800 epochs alone
+                *_small(
+                    *(_SIX_CROPS, "DeepCluster-v2", "HEXA-D", "HEXA-D+"),
+                    published=("", "HEXA-D (8-crop)", "HEXA-D+ (8-crop)"),
+                    suffix=" (6-crop)",
+                ),
+            ),
+            "digits": _small(
+                *("digits-deepcluster-v2", "DeepCluster-v2", "HEXA-D", "HEXA-D+"),
+                published=("DeepCluster-v2", "HEXA-D", ""),
+            ),
+        },
+        full=(
+            _full("imagenet-deepcluster-v2-200", "i", "DeepCluster-v2", 200),
+            _full("imagenet-hexa-dcluster-200", "ii", "HEXA-D", 200),
+            _full("imagenet-hexa-dcluster-8crop-200", "ii", "HEXA-D (8-crop)", 200),
+            _full("imagenet-hexa-dcluster-plus-8crop-200", "iv", "HEXA-D+ (8-crop)", 200),
+            _full("imagenet-hexa-dcluster-8crop-800", "i", "DeepCluster-v2 (8-crop)", 800, plain=True),
+            _full("imagenet-hexa-dcluster-8crop-800", "ii", "HEXA-D (8-crop)", 800),
+            _full("imagenet-hexa-dcluster-plus-8crop-800", "iv", "HEXA-D+ (8-crop)", 800),
+        ),
+        full_grid="grid-attack",
+        full_ablation="ablate-dcluster",
+    ),
+}
+
+
+# -- the experiments --------------------------------------------------------------------------------------------------
+
+_LOW_SHOT = "Few labels: SVMs on frozen features from k images of each class"
+#: Their names, and the question each answers.
+EXPERIMENTS = {
+    "ablation": "Which hard examples help, alone and together? Schemes i–vi of the ablation",
+    "attack-grid": "How far may an attack move the pixels? Radius ε and step η in grey levels",
+    "beta-study": "From which Beta distribution is the share drawn that a mixed view keeps?",
+    "learning-curves": "Does the gain last as training grows longer?",
+    "low-shot-curve": _LOW_SHOT,
+    "table1": "Linear classification on frozen features",
+    "table2": _LOW_SHOT,
+    "table3": "Semi-supervised: the whole network trained on 1 %, 10 % and all labels",
+    "table4": "Detection",
+    "table5": "Fine-tuning of the whole network",
+}
+#: The method the paper used where it was one alone; all others have both.
 _PUBLISHED_WITH = {"attack-grid": "dcluster", "beta-study": "dcluster"}
 #: Equal in what they do: one step moves every pixel by min(ε, η) grey levels (REFERENCE §5.2).
 GRID = (1, 2, 3)
@@ -38,142 +194,95 @@ GRID_NOTE = (
     "the same runs stand in them. Published were ε and η of 1 and 3, with three of four cells alike: what they "
     "differed by was seed noise."
 )
+KNN = Measure("k-NN top-1", "knn")
+PROBE = Measure("linear probe top-1", "probe")
+SVM = Measure("SVM mAP", "svm", metrics=("mAP",))
 
 
 def study(name: str, *, method: str | None = None, scale: str = "small", data: str = "cifar10") -> Study:
-    """The experiment `name`. Raises UserError for one that is not there, or a method or scale it doesn't have."""
-    for given, known, what in (
-        (name, EXPERIMENTS, "experiment"),
-        (method or _FIRST, METHODS, "method"),
-        (scale, ("small", "full"), "scale"),
-    ):
+    """The experiment `name`. Raises UserError for an unknown name, method or scale."""
+    method = method or _PUBLISHED_WITH.get(name, "moco")
+    asked = ((name, EXPERIMENTS, "experiment"), (method, METHODS, "method"), (scale, ("small", "full"), "scale"))
+    for given, known, what in asked:
         if given not in known:
             raise UserError(f"unknown {what} '{given}'; {nearest(given, known)}")
-    method = method or _PUBLISHED_WITH.get(name, _FIRST)
-    if scale == "full":
-        return _full(name, method)
-    return _small(name, method, "digits" if data.partition("#")[0] == "digits" else "cifar")
+    own, small, curves = METHODS[method], scale == "small", name == "learning-curves"
+    source = "digits" if data.partition("#")[0] == "digits" else "cifar"
+    return Study(
+        name,
+        method,
+        cast(Scale, scale),
+        EXPERIMENTS[name],
+        tuple(_small_arms(name, own, source) if small else _full_arms(name, own)),
+        _measures(name, small, own.preset),
+        lengths=(0.25, 0.5, 0.75, 1.0) if curves else (1.0,),
+        equal_time=small and not curves,
+        search=small,
+        notes=(GRID_NOTE,) if name == "attack-grid" else (),
+    )
 
 
-# -- the arms of each experiment ------------------------------------------------------------------------------------
+def _small_arms(name: str, method: Method, source: str) -> Iterable[Arm]:
+    """On CIFAR-10 with the narrow network, or on the digits."""
+    rows, six = method.small[source], method.ablation[source]
+    if name == "ablation":
+        return [_arm(six, number) for number in SCHEMES]
+    if name == "attack-grid":
+        return _grid(rows[0].recipe, _MEAN)
+    if name == "beta-study":
+        return _betas(six, _MEAN)
+    if name == "learning-curves":
+        return [replace(arm, published=None) for arm in rows[:2]]
+    return rows
 
 
-def scheme_arms(recipe: str, names: tuple[str, ...] = tuple(SCHEME_NAMES), changes: Fields | None = None) -> list[Arm]:
-    """Schemes i–vi (REFERENCE §5.9) of one recipe."""
-    return [
-        Arm(number, SCHEME_NAMES[number], recipe, number, {**(changes or {}), "hard_examples": _fields(number)})
-        for number in names
-    ]
-
-
-def _fields(scheme: str, **changes: Fields) -> dict[str, Any]:
-    """The hard examples of a scheme, with fields of some of them changed."""
-    return {name: {**hard, **changes.get(name, {})} for name, hard in SCHEMES[scheme].hard_examples.items()}
+def _full_arms(name: str, method: Method) -> Iterable[Arm]:
+    """The published settings, as the ImageNet recipes have them."""
+    if name == "ablation":
+        return [Arm(n, scheme.title, f"{method.full_ablation}-{n}", n) for n, scheme in SCHEMES.items()]
+    if name == "attack-grid":
+        return _grid(method.full_grid, {"epochs": 40})
+    if name == "beta-study":
+        return _betas(f"{method.full_ablation}-iii", {})
+    if name == "learning-curves":
+        return [arm for arm in method.full if arm.epochs == 800][:2]
+    return method.full
 
 
 def _grid(recipe: str, changes: Fields) -> list[Arm]:
-    arms = scheme_arms(recipe, ("i",), changes)
-    for moved in GRID:
-        hard = _fields("ii", adversarial={"epsilon": moved, "step_size": moved})
-        arms.append(Arm(f"adv-{moved}", f"min(ε, η) = {moved}", recipe, "ii", {**changes, "hard_examples": hard}))
-    return arms
+    attacks = [
+        _arm(*(recipe, "ii", changes), key=f"adv-{moved}", name=f"min(ε, η) = {moved}",
+             adversarial={"epsilon": moved, "step_size": moved})
+        for moved in GRID
+    ]  # fmt: skip
+    return [_arm(recipe, "i", changes), *attacks]
 
 
 def _betas(recipe: str, changes: Fields) -> list[Arm]:
-    arms = scheme_arms(recipe, ("i",), changes)
-    for alpha, beta in BETAS:
-        hard = _fields("iii", cutmix={"alpha": alpha, "beta": beta})
-        arms.append(
-            Arm(f"beta-{alpha}-{beta}", f"Beta({alpha}, {beta})", recipe, "iii", {**changes, "hard_examples": hard})
-        )
-    return arms
+    mixed = [
+        _arm(*(recipe, "iii", changes), key=f"beta-{alpha}-{beta}", name=f"Beta({alpha}, {beta})",
+             cutmix={"alpha": alpha, "beta": beta})
+        for alpha, beta in BETAS
+    ]  # fmt: skip
+    return [_arm(recipe, "i", changes), *mixed]
 
 
-def _small(name: str, method: str, data: str) -> Study:
-    """On CIFAR-10 with the narrow network, or on the digits; the terms are averaged, so that no arm steps further."""
-    mean = {"objective.reduction": "mean"}
-    made = METHODS[method]
-    rows, six = made.small[data], made.ablation[data]
-    base: dict[str, Any] = {"name": name, "method": method, "scale": "small"}
-    if name == "ablation":
-        return Study(**base, question=_ABLATION, arms=tuple(scheme_arms(six, changes=mean)), measures=(KNN, PROBE))
-    if name == "attack-grid":
-        arms = tuple(_grid(rows[0].recipe, mean))
-        return Study(**base, question=_GRID, arms=arms, measures=(KNN, PROBE), notes=(GRID_NOTE,))
-    if name == "beta-study":
-        return Study(**base, question=_BETA, arms=tuple(_betas(six, mean)), measures=(KNN, PROBE))
-    arms = _table_arms(rows, mean)
-    if name == "learning-curves":
-        lengths = (0.25, 0.5, 0.75, 1.0)
-        two = tuple(replace(arm, published=None) for arm in arms[:2])
-        return Study(
-            **base,
-            question=_CURVES,
-            arms=two,
-            measures=(KNN, PROBE, Measure(WHILE_TRAINING, "linear", {"preset": made.preset, "epochs": 10})),
-            lengths=lengths,
-            equal_time=False,
-        )
-    return Study(**base, question=_TABLES[name], arms=arms, measures=_measures(name, "small", method))
-
-
-def _table_arms(rows: Iterable[TableRow], changes: Fields) -> tuple[Arm, ...]:
-    """The rows of the published tables at the small scale."""
-    plain = [(row, scheme_arms(row.recipe, (row.scheme,), changes)[0]) for row in rows]
-    return tuple(replace(arm, key=row.key, name=row.name, published=row.published) for row, arm in plain)
-
-
-def _full(name: str, method: str) -> Study:
-    """The published settings, as the ImageNet recipes have them."""
-    base: dict[str, Any] = {"name": name, "method": method, "scale": "full", "search": False, "equal_time": False}
-    made = METHODS[method]
-    one_epoch = (Measure("linear top-1, 1 epoch", "linear", {"preset": f"{made.preset}-ablation"}),)
-    linear = (Measure("linear top-1", "linear", {"preset": made.preset}),)
-    if name == "ablation":
-        arms = [Arm(n, SCHEME_NAMES[n], f"{made.full_ablation}-{n}", n) for n in SCHEME_NAMES]
-        return Study(**base, question=_ABLATION, arms=tuple(arms), measures=one_epoch)
-    if name == "attack-grid":
-        arms = _grid(made.full_grid, {"epochs": 40})
-        return Study(**base, question=_GRID, arms=tuple(arms), measures=linear, notes=(GRID_NOTE,))
-    if name == "beta-study":
-        return Study(**base, question=_BETA, arms=tuple(_betas(f"{made.full_ablation}-iii", {})), measures=one_epoch)
-    arms = [Arm(row.key, row.name, row.recipe, row.scheme, row.changes, row.epochs, row.published) for row in made.full]
-    if name == "learning-curves":
-        longest = [arm for arm in arms if arm.epochs == 800]
-        return Study(**base, question=_CURVES, arms=tuple(longest[:2]), measures=linear, lengths=(0.25, 0.5, 0.75, 1.0))
-    return Study(**base, question=_TABLES[name], arms=tuple(arms), measures=_measures(name, "full", method))
-
-
-def _measures(name: str, scale: Scale, method: str) -> tuple[Measure, ...]:
-    """What each table is measured by."""
-    if name == "table1":
-        return (
-            (KNN, LINEAR)
-            if scale == "small"
-            else (Measure("linear top-1", "linear", {"preset": METHODS[method].preset}),)
-        )
+def _measures(name: str, small: bool, preset: str) -> tuple[Measure, ...]:
     if name in ("table2", "low-shot-curve"):
-        return (LOW_SHOT,)
+        return (Measure("SVM", "low-shot", {"shots": (1, 2, 4, 8, 16, 32)}, metrics=()),)
     if name == "table3":
-        shares = (1, 10, 100)
-        return tuple(
-            Measure(f"{share} % of the labels", "semi-supervised", {"percent": share}, ("top1", "top5"))
-            for share in shares
-        )
+        shares = ((f"{share} % of the labels", {"percent": share}) for share in (1, 10, 100))
+        return tuple(Measure(title, "semi-supervised", options, ("top1", "top5")) for title, options in shares)
     if name == "table4":
         return (Measure("detection", "detect", metrics=("AP", "AP50", "AP75")),)
-    return (Measure("fine-tuned top-1", "fine-tune"),)
-
-
-_ABLATION = "Which hard examples help, alone and together? Schemes i–vi of the ablation"
-_GRID = "How far may an attack move the pixels? Radius ε and step η in grey levels"
-_BETA = "From which Beta distribution is the share drawn that a mixed view keeps?"
-_CURVES = "Does the gain last as training grows longer?"
-_TABLES = {
-    "low-shot-curve": "Few labels: SVMs on frozen features from k images of each class",
-    "table1": "Linear classification on frozen features",
-    "table2": "Few labels: SVMs on frozen features from k images of each class",
-    "table3": "Semi-supervised: the whole network trained on 1 %, 10 % and all labels",
-    "table4": "Detection",
-    "table5": "Fine-tuning of the whole network",
-}
+    if name == "table5":
+        return (Measure("fine-tuned top-1", "fine-tune"),)
+    if small and name == "table1":
+        return (KNN, Measure("linear top-1", "linear", {"preset": "cifar"}))
+    if small and name == "learning-curves":  # its accuracy after every epoch is a figure of its own
+        return (KNN, PROBE, Measure("linear top-1, 10 epochs", "linear", {"preset": preset, "epochs": 10}))
+    if small:
+        return (KNN, PROBE)
+    if name in ("ablation", "beta-study"):
+        return (Measure("linear top-1, 1 epoch", "linear", {"preset": f"{preset}-ablation"}),)
+    return (Measure("linear top-1", "linear", {"preset": preset}),)

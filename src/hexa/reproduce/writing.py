@@ -6,16 +6,16 @@ import csv
 import io
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from hexa import published
-from hexa.reporting.tables import Cell, format_duration, markdown_table, mean_and_std, mean_std
+from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_and_std, mean_std
 from hexa.reproduce.collecting import EPOCHS, TIME, Row, columns_of
-from hexa.reproduce.design import Study
-from hexa.reproduce.plan import Costs, Request, best_of, search_score
+from hexa.reproduce.plan import Costs, Request, Stored, best_of, search_score
+from hexa.reproduce.studies import Study
 
 #: By how much the runs' times may differ from the benchmark's before a note says so.
 MISTIMED = 0.25
@@ -23,8 +23,8 @@ MISTIMED = 0.25
 
 def table_rows(rows: Sequence[Row], comparison: str) -> list[dict[str, Cell]]:
     """The rows of one comparison for a Markdown table; a mean is of the seeds that did not diverge."""
-    shown = []
     these = [row for row in rows if row.comparison == comparison]
+    shown = []
     for row in these:
         cells: dict[str, Cell] = {"arm": row.arm.name, "epochs": str(row.epochs), "learning rate": f"{row.rate:g}"}
         if row.relative_time is not None:
@@ -32,9 +32,7 @@ def table_rows(rows: Sequence[Row], comparison: str) -> list[dict[str, Cell]]:
         for name in columns_of(these):
             scores = row.scores.get(name)
             # as text it is not compared: the best of a column is in bold
-            cells[name] = mean_std(scores) if scores and not row.in_time else scores
-            if not row.seeds:
-                cells[name] = "diverged"
+            cells[name] = mean_std(scores) if scores and not row.in_time else scores if row.seeds else "diverged"
             if name in row.published:
                 cells[f"{name}, published"] = f"{row.published[name]:.1f}"
         if any(other.diverged for other in these):
@@ -49,17 +47,18 @@ def table_rows(rows: Sequence[Row], comparison: str) -> list[dict[str, Cell]]:
 def markdown(study: Study, request: Request, rows: Sequence[Row], notes: Sequence[str]) -> str:
     """The whole result as a page."""
     seeds = len({seed for row in rows for seed in (*row.seeds, *row.diverged)})
-    parts = [f"# {study.name}, {study.method}, {study.scale} scale\n\n{sentence(study.question)}\n"]
     spread = "mean ± standard deviation over the seeds" if seeds > 1 else "one seed, so no spread"
-    parts.append(f"Data: `{request.data}`; {seeds} seed{'s' * (seeds != 1)}, {spread}. Percent.\n")
+    parts = [
+        f"# {study.name}, {study.method}, {study.scale} scale\n\n{sentence(study.question)}\n",
+        f"Data: `{request.data}`; {counted(seeds, 'seed')}, {spread}. Percent.\n",
+    ]
     for comparison in (EPOCHS, TIME):
-        table = markdown_table(table_rows(rows, comparison))
-        if table:
-            first = next(row for row in rows if row.comparison == comparison)
-            length = _epochs(first.epochs)
+        first = next((row for row in rows if row.comparison == comparison), None)
+        if first is not None:
             head = "By epochs" if len(study.lengths) > 1 else f"At {comparison}"
-            what = f"the time of {length} of {study.arms[0].name}" if comparison == TIME else ""
-            parts.append(f"## {head}{': ' + what if what else ''}\n\n{table}")
+            if comparison == TIME:
+                head += f": the time of {counted(first.epochs, 'epoch')} of {study.arms[0].name}"
+            parts.append(f"## {head}\n\n{markdown_table(table_rows(rows, comparison))}")
     if any(row.published for row in rows):
         parts.append("Published: ResNet-50 pre-trained on ImageNet, so beside, not against, a smaller scale.\n")
     parts += [f"- {note}" for note in notes]
@@ -75,33 +74,22 @@ def csv_text(rows: Sequence[Row]) -> str:
     """One line an arm, comparison and column."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        [
-            *("arm", "comparison", "epochs", "learning_rate", "metric", "mean", "std", "seeds", "published"),
-            *("diverged", "relative_time"),
-        ]
-    )
+    head = "arm comparison epochs learning_rate metric mean std seeds published diverged relative_time"
+    writer.writerow(head.split())
     for row in rows:
         arm = [row.arm.name, row.comparison, row.epochs, f"{row.rate:g}"]
-        time = "" if row.relative_time is None else f"{row.relative_time:.4f}"
+        rest = [len(row.diverged), "" if row.relative_time is None else f"{row.relative_time:.4f}"]
         for name, values in row.scores.items():
             mean, std = mean_and_std(values)
-            numbers = [f"{mean:.4f}", "" if std is None else f"{std:.4f}", len(values), row.published.get(name, "")]
-            writer.writerow([*arm, name, *numbers, len(row.diverged), time])
+            spread = "" if std is None else f"{std:.4f}"
+            writer.writerow([*arm, name, f"{mean:.4f}", spread, len(values), row.published.get(name, ""), *rest])
         if not row.scores:
-            writer.writerow([*arm, "", "", "", 0, "", len(row.diverged), time])
+            writer.writerow([*arm, "", "", "", 0, "", *rest])
     return text.getvalue()
 
 
-def result(
-    study: Study,
-    request: Request,
-    rows: Sequence[Row],
-    costs: Costs | None,
-    search: Sequence[Mapping[str, Any]],
-    runs: Sequence[Mapping[str, Any]],
-    notes: Sequence[str],
-) -> dict[str, Any]:
+def result(study: Study, request: Request, rows: Sequence[Row], costs: Costs | None, search: Sequence[Stored],
+           runs: Sequence[Stored], notes: Sequence[str]) -> dict[str, Any]:  # fmt: skip
     """Everything, as JSON: the summary first, then every single run."""
     return {
         "experiment": study.name,
@@ -116,10 +104,11 @@ def result(
         "seconds_per_image": costs,
         "summary": [_summary(row) for row in rows],
         "notes": list(notes),
-        "search": [{key: job[key] for key in ("arm", "epochs", "rate")} | {"score": search_score(job)}
-                   for job in search],
+        "search": [
+            {key: job[key] for key in ("arm", "epochs", "rate")} | {"score": search_score(job)} for job in search
+        ],
         "runs": [_brief(run) for run in runs],
-    }  # fmt: skip
+    }
 
 
 def _summary(row: Row) -> dict[str, Any]:
@@ -143,41 +132,39 @@ def _summary(row: Row) -> dict[str, Any]:
     }
 
 
-def _brief(run: Mapping[str, Any]) -> dict[str, Any]:
-    results = [
-        {key: result[key] for key in ("title", "protocol", "metrics", "data", "seed", "notes")}
-        | {"commit": result.get("commit")}
-        for result in run["results"]
-    ]
+def _brief(run: Stored) -> dict[str, Any]:
     kept = ("name", "arm", "epochs", "rate", "seed", "pretrain_seconds", "environment")
-    rest = {"interruptions": run.get("interruptions"), "diverged": run.get("diverged"), "results": results}
-    return {key: run[key] for key in kept} | rest
+    of_result = ("title", "protocol", "metrics", "data", "seed", "notes")
+    return {key: run[key] for key in kept} | {
+        "interruptions": run.get("interruptions"),
+        "diverged": run.get("diverged"),
+        "results": [
+            {key: result[key] for key in of_result} | {"commit": result.get("commit")} for result in run["results"]
+        ],
+    }
 
 
-def notes_of(
-    study: Study,
-    rows: Sequence[Row],
-    search: Sequence[Mapping[str, Any]],
-    runs: Sequence[Mapping[str, Any]],
-) -> list[str]:
+# -- notes ------------------------------------------------------------------------------------------------------------
+
+
+def notes_of(study: Study, rows: Sequence[Row], search: Sequence[Stored], runs: Sequence[Stored]) -> list[str]:
     """What a reader of the tables should know."""
-    notes = list(study.notes)
     compared = [published.beside(result) for run in runs for result in run["results"]]
-    notes += sorted({f"{one.title}: {one.caution}." for one in compared if one is not None and one.caution})
-    for row in rows:
-        if not row.in_time:
-            notes.append(
-                f"{row.arm.name}: whole epochs come to {row.relative_time:.2f} of the time it should have, so it is "
-                "out of the comparison at equal time; more --epochs come closer."
-            )
+    notes = [*study.notes, *sorted({f"{one.title}: {one.caution}." for one in compared if one and one.caution})]
+    notes += [
+        f"{row.arm.name}: whole epochs come to {row.relative_time:.2f} of the time it should have, so it is out of the "
+        "comparison at equal time; more --epochs come closer."
+        for row in rows
+        if not row.in_time
+    ]
     notes += _mistimed(rows)
     notes += dict.fromkeys(_interrupted(row) for row in rows if row.interrupted)
     notes += dict.fromkeys(_divergence(row) for row in rows if row.diverged)
     notes += _at_the_edge(study, search)
     if search:
         notes.append(
-            f"Each arm has the learning rate that runs of {_epochs(search[0]['epochs'])} found best on held-out "
-            "training images; test images were scored with that one alone."
+            f"Each arm has the learning rate that runs of {counted(search[0]['epochs'], 'epoch')} found best on "
+            "held-out training images; test images were scored with that one alone."
         )
     elif study.scale == "small":
         notes.append("No learning rate was searched for: all arms have the one given.")
@@ -186,20 +173,17 @@ def notes_of(
     return notes
 
 
-def _at_the_edge(study: Study, search: Sequence[Mapping[str, Any]]) -> list[str]:
+def _at_the_edge(study: Study, search: Sequence[Stored]) -> list[str]:
     """Arms whose best learning rate was the smallest or the largest that was tried."""
-    found: dict[str, list[str]] = {}
+    chosen: dict[str, list[str]] = {}
     for arm in study.arms:
         jobs = [job for job in search if job["arm"] == arm.key]
         rates = sorted(job["rate"] for job in jobs)
         best = best_of(jobs) if jobs else None
         if best in (*rates[:1], *rates[-1:]):
-            found.setdefault(f"the {'smallest' if best == rates[0] else 'largest'} rate, {best:g}", []).append(arm.name)
-    return [f"{', '.join(arms)} chose {edge}: a better one may lie beyond." for edge, arms in found.items()]
-
-
-def _epochs(count: int) -> str:
-    return f"{count} epoch{'s' * (count != 1)}"
+            edge = f"the {'smallest' if best == rates[0] else 'largest'} rate, {best:g}"
+            chosen.setdefault(edge, []).append(arm.name)
+    return [f"{', '.join(arms)} chose {edge}: a better one may lie beyond." for edge, arms in chosen.items()]
 
 
 def _mistimed(rows: Sequence[Row]) -> list[str]:
@@ -208,9 +192,7 @@ def _mistimed(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row.comparison == EPOCHS and row.minutes and row.relative_time:
             longest.setdefault(row.arm.key, (row.arm.name, statistics.median(row.minutes), row.relative_time))
-    if not longest:
-        return []
-    (plain, plain_took, plain_said), *others = longest.values()
+    (plain, plain_took, plain_said), *others = longest.values() or [("", 1.0, 1.0)]
     return [
         f"{name}: its runs took {took / plain_took:.2f} of the time of those of {plain}, where the benchmark says "
         f"{said / plain_said:.2f}, so equal time may be off."
@@ -220,18 +202,19 @@ def _mistimed(rows: Sequence[Row]) -> list[str]:
 
 
 def _interrupted(row: Row) -> str:
-    count, of = len(row.interrupted), len(row.interrupted) + len(row.minutes)
-    which = f"{row.arm.name}, {_epochs(row.epochs)}: {count} of {of} run{'s' * (of != 1)}"
-    were = f"{which} {'was' if count == 1 else 'were'} interrupted and gone on with"
-    if row.minutes:
-        return f"{were}; the time is of the others."
-    return f"{were}; the time (*) is a sum over sessions, not a measurement."
+    count, total = len(row.interrupted), len(row.interrupted) + len(row.minutes)
+    of_others = "the time is of the others"
+    sums = "the time (*) is a sum over sessions, not a measurement"
+    return (
+        f"{row.arm.name}, {counted(row.epochs, 'epoch')}: {count} of {counted(total, 'run')} "
+        f"{'was' if count == 1 else 'were'} interrupted and resumed; {of_others if row.minutes else sums}."
+    )
 
 
 def _divergence(row: Row) -> str:
     seeds, count = ", ".join(map(str, row.diverged)), len(row.diverged) + len(row.seeds)
     return (
-        f"{row.arm.name}, {_epochs(row.epochs)}: {len(row.diverged)} of {count} "
-        f"seed{'s' * (count != 1)} diverged ({seeds}) at rate {row.rate:g}"
-        f"{', numbers are those of the others' if row.seeds else ''}; --rates gives lower ones."
+        f"{row.arm.name}, {counted(row.epochs, 'epoch')}: {len(row.diverged)} of {counted(count, 'seed')} diverged "
+        f"({seeds}) at rate {row.rate:g}{', numbers are those of the others' if row.seeds else ''}; "
+        "--rates gives lower ones."
     )

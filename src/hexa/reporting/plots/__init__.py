@@ -9,10 +9,11 @@ from hexa.reporting.plots.confusion import Confusion, confusion, confusion_curve
 from hexa.reporting.plots.curves import Curve, curves
 from hexa.reporting.plots.neighbours import Embedded, clusters, nearest_neighbours
 from hexa.reporting.plots.pictures import PictureRow, hard_examples, pictures
-from hexa.reporting.plots.style import save
+from hexa.reporting.plots.style import SUFFIXES, save
 from hexa.reporting.plots.view_space import ViewSpace, embed_views, view_space
 
 __all__ = [
+    "SUFFIXES",
     "Bar",
     "Confusion",
     "Curve",
