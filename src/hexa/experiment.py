@@ -16,7 +16,7 @@ from hexa.data.views import ViewsConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.start import StartConfig
 from hexa.runtime import parsing
-from hexa.runtime.files import write_whole
+from hexa.runtime.files import write_text
 from hexa.training.config import TrainingConfig
 from hexa.training.monitor import MonitorConfig
 from hexa.training.optimizers import OptimizerConfig
@@ -158,9 +158,9 @@ def fields_of(path: Path) -> dict[str, Any]:
 
 
 def dump(experiment: Experiment, path: Path) -> None:
-    """Write the complete experiment as YAML, at once or not at all."""
+    """Write the complete experiment as YAML, atomically."""
     text = yaml.dump(experiment.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-    write_whole(path, lambda file: file.write(text.encode()))
+    write_text(path, text)
 
 
 class _Dumper(yaml.SafeDumper):

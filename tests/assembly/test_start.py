@@ -24,6 +24,7 @@ from hexa.runtime import checkpoints
 from hexa.session.run import pretrain, resume
 from hexa.training import optimizers
 from hexa.training.optimizers import Pace
+from hexa.training.schedules import ScheduleConfig
 
 NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
 TINY: dict[str, Any] = {
@@ -209,9 +210,10 @@ def test_the_optimizer_steps_at_each_pace() -> None:
     fast, slow = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
     config = optimizers.OptimizerConfig(learning_rate=1.0, momentum=0.0, weight_decay=0.0)
     optimizer = optimizers.build([fast, slow], config, 8, paces={slow: Pace(0.25, 2)})
+    scheduled = optimizers.ScheduledOptimizer(optimizer, config, ScheduleConfig(), 3, 1)
     assert [group.get("rate", 1.0) for group in optimizer.param_groups] == [1.0, 0.25]
     for epoch, expected in ((0, False), (1, False), (2, True)):
-        optimizers.thaw(optimizer, epoch)
+        scheduled.thaw(epoch)
         assert (fast.requires_grad, slow.requires_grad) == (True, expected)
 
 

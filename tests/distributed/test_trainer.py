@@ -17,15 +17,12 @@ from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.signals import Interrupted
-from hexa.training import optimizers
 from hexa.training.config import TrainingConfig
 from hexa.training.journal import METRICS, Journal
 from hexa.training.losses import LossWindow, NonFiniteError
-from hexa.training.optimizers import OptimizerConfig
-from hexa.training.schedules import ScheduleConfig
-from hexa.training.trainer import Plan, Trainer
+from hexa.training.trainer import Trainer
 from tests.distributed.together import run_together
-from tests.training.toy import BATCH, ToyLoader
+from tests.training.toy import BATCH, ToyLoader, scheduled
 
 
 class Share(ToyLoader):
@@ -43,14 +40,13 @@ def trainer(folder: Path, loader: ToyLoader) -> Trainer:
     setting = Setting(64, BATCH, world_size=processes.world_size(), branches=("main", "aux"))
     network = build(NetworkConfig(name="small-resnet", widths=(4, 8)))
     method = MoCoConfig(queue_size=32, dim=8, bn_groups=2, momentum=0.9).build(network, setting).double()
-    plan = Plan(2, BATCH, 0.05, ScheduleConfig(), TrainingConfig(log_every=2, channels_last=False))
-    optimizer = optimizers.build(method.parameters(), OptimizerConfig(), BATCH)
+    config = TrainingConfig(log_every=2, channels_last=False)
+    optimizer = scheduled(method, 2, loader.steps_per_epoch)
     objective = Objective(method, {"adversarial": AdversarialConfig().build()})
-    made = Trainer(objective, optimizer, loader, plan, torch.device("cpu"), folder=folder)
     if processes.is_main():
         folder.mkdir()
-        made.journal = Journal(folder)
-    return made
+    journal = Journal(folder if processes.is_main() else None).open()
+    return Trainer(objective, optimizer, loader, config, torch.device("cpu"), folder, journal)
 
 
 def parameters(made: Trainer) -> dict[str, torch.Tensor]:

@@ -37,7 +37,7 @@ def test_of_a_first_step_nothing_is_known() -> None:
 def test_names_are_text_whatever_the_console() -> None:
     written = io.StringIO()
     console = Console(file=written, width=40)  # anybody's own, which takes markup
-    progress.Reporter(console, 10).say("run[old] [/b] :smile: " + "x" * 60 + "\nhexa: done")
+    progress.Reporter(console).say("run[old] [/b] :smile: " + "x" * 60 + "\nhexa: done")
     bar = progress.Bar(console)
     bar.PAUSE = 0.0
     bar("of [/b]\x1b[2J", 1, 10)

@@ -151,7 +151,7 @@ def test_reports_and_trackers_that_fail_are_warnings(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("hexa.reporting.report.report", fails)
-    monkeypatch.setattr("hexa.training.events.TensorBoard._write", fails)
+    monkeypatch.setattr("hexa.training.trackers.TensorBoard._write", fails)
     looked = tiny(training__report=True, training__tensorboard=True)
     folder = pretrain(looked, tmp_path / "run", console=(console := quiet()))
     assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()

@@ -22,7 +22,7 @@ import torch
 from tests.torture.harness import Ended
 
 #: Where "any moment" begins: all that a run writes is written inside.
-TRAINING = "hexa.session.run:_train"
+TRAINING = "hexa.session.run:_Session._train"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tests.torture.struck import Started, Strike, ask, counting, fill, kill, str
 MONITORED = {"monitor__knn_every": 1, "monitor__k": 20}
 WRITES = "torch.serialization:_open_zipfile_writer_buffer.__exit__"
 """Called when a checkpoint is in its temporary file but for its end."""
-MONITOR = "hexa.session.neighbours:KnnMonitor.__call__"
+MONITOR = "hexa.session.knn_monitor:KnnMonitor.__call__"
 
 
 def fields(**changes: object) -> experiments.Experiment:
@@ -43,18 +43,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def calls(tmp_path_factory: pytest.TempPathFactory) -> int:
     """How many functions a run calls while it trains."""
     found: list[int] = []
-    train = runs._train
+    train = runs._Session._train
 
     def counted(*arguments: object) -> None:
         nonlocal found
         with counting() as found:
             train(*arguments)  # type: ignore[arg-type]
 
-    runs._train = counted  # type: ignore[assignment]
+    runs._Session._train = counted  # type: ignore[assignment]
     try:
         pretrain(fields(), tmp_path_factory.mktemp("counted") / "run")
     finally:
-        runs._train = train
+        runs._Session._train = train
     return found[0]
 
 
@@ -131,7 +131,7 @@ FULL = {
     "metrics.jsonl": ("hexa.training.trainer:Trainer._log", 10, 1),
     "config.yaml": ("hexa.experiment:dump", 1, 1),
     "environment.json": ("hexa.session.run:write_environment", 1, 1),
-    "backbone.safetensors": ("hexa.session.run:_finish", 1, 1),
+    "backbone.safetensors": ("hexa.session.run:_Session._finish", 1, 1),
 }
 
 

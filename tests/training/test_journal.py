@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
-import pytest
 import torch
 
 from hexa.training import journal as journals
-from hexa.training.events import TensorBoard
 from hexa.training.journal import METRICS, TENSORBOARD, Journal
-from hexa.training.trackers import Tracking
+from hexa.training.trackers import TensorBoard
 
 
 def lines(folder: Path) -> list[dict[str, object]]:
@@ -19,7 +18,7 @@ def lines(folder: Path) -> list[dict[str, object]]:
 
 
 def test_lines_are_there_as_soon_as_they_are_written(tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal:
+    with closing(Journal(tmp_path).open()) as journal:
         journal.write("start", 0)
         journal.write("train", 10, loss=1.25, **{"loss/std": float("nan")})
         found = lines(tmp_path)
@@ -29,13 +28,13 @@ def test_lines_are_there_as_soon_as_they_are_written(tmp_path: Path) -> None:
 
 
 def test_resuming_drops_later_and_broken_lines(tmp_path: Path) -> None:
-    with Journal(tmp_path) as journal:
+    with closing(Journal(tmp_path).open()) as journal:
         for step in (10, 20, 30):
             journal.write("train", step, loss=float(step))
         journal.write("checkpoint", 20)
     with (tmp_path / METRICS).open("a") as file:
         file.write('{"event": "train", "step": 15, "los')
-    with Journal(tmp_path, step=20) as journal:
+    with closing(Journal(tmp_path).open(20)) as journal:
         journal.write("resume", 20)
         journal.write("train", 30, loss=31.0)
     found = [(line["event"], line["step"], line.get("loss")) for line in lines(tmp_path)]
@@ -49,7 +48,7 @@ def test_resuming_drops_later_and_broken_lines(tmp_path: Path) -> None:
 
 
 def test_other_processes_write_nothing(tmp_path: Path) -> None:
-    with Journal(None) as journal:
+    with closing(Journal(None).open()) as journal:
         journal.write("train", 1, loss=1.0)
     assert list(tmp_path.iterdir()) == []
 
@@ -57,10 +56,10 @@ def test_other_processes_write_nothing(tmp_path: Path) -> None:
 def test_tensorboard_holds_the_same_numbers_once(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with Journal(tmp_path, 0, [Tracking(TensorBoard(tmp_path / TENSORBOARD), pytest.fail)]) as journal:
+    with closing(Journal(tmp_path).open(0, [TensorBoard(tmp_path / TENSORBOARD)])) as journal:
         for step in (1, 2, 3):
             journal.write("train", step, loss=step / 2)
-    with Journal(tmp_path, 2, [Tracking(TensorBoard(tmp_path / TENSORBOARD, 2), pytest.fail)]) as journal:
+    with closing(Journal(tmp_path).open(2, [TensorBoard(tmp_path / TENSORBOARD, 2)])) as journal:
         journal.write("train", 3, loss=9.0)
         journal.write("monitor", 3, knn=50.0)
     events = EventAccumulator(str(tmp_path / "tensorboard"))

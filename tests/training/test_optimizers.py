@@ -31,10 +31,10 @@ def test_sgd_follows_its_formula(nesterov: bool) -> None:
 
 
 def test_the_rate_scales_with_the_batch() -> None:
-    assert OptimizerConfig(learning_rate=0.03).scaled_learning_rate(512) == 0.03
-    assert OptimizerConfig(learning_rate=0.03, base_batch_size=256).scaled_learning_rate(512) == pytest.approx(0.06)
-    optimizer = build([nn.Parameter(torch.zeros(1))], OptimizerConfig(learning_rate=0.03, base_batch_size=256), 128)
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.015)
+    for base, batch, rate in ((None, 512, 0.03), (256, 512, 0.06), (256, 128, 0.015)):
+        config = OptimizerConfig(learning_rate=0.03, base_batch_size=base)
+        optimizer = build([nn.Parameter(torch.zeros(1))], config, batch)
+        assert optimizer.defaults["lr"] == optimizer.param_groups[0]["lr"] == pytest.approx(rate)
 
 
 def test_nesterov_needs_momentum() -> None:

@@ -6,7 +6,6 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from hexa.training.losses import NonFiniteError
 from hexa.training.monitor import Watch
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import learning_rate_share
+from hexa.training.state import restore, state_of
 from hexa.training.trainer import Trainer
 
 from ..runtime.test_checkpoints import assert_identical
@@ -38,7 +38,7 @@ def metrics(folder: Path, *events: str) -> list[dict[str, Any]]:
 
 
 def final(made: Trainer) -> dict[str, Any]:
-    return {"method": made.objective.method.state_dict(), "optimizer": made.optimizer.state_dict()}
+    return {"method": made.objective.method.state_dict(), "optimizer": made.optimizer.optimizer.state_dict()}
 
 
 def test_cores_are_offered_before_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_the_loop_is_the_one_of_the_design() -> None:
         for batch in loader.epoch(epoch):
             for term in objective.losses(batch):
                 term.loss.backward()
-            rate = 0.05 * learning_rate_share(made.plan.schedule, epoch * STEPS, 2, STEPS)
+            rate = 0.05 * learning_rate_share(made.optimizer.schedule, epoch * STEPS, 2, STEPS)
             for number, p in enumerate(trained):
                 assert p.grad is not None
                 step = p.grad + 1e-4 * p.detach()
@@ -200,7 +200,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     def spoil(step: int) -> None:
         if step == 2 * STEPS - 1:
             with torch.no_grad():
-                next(iter(made.optimizer.state.values()))["momentum_buffer"].fill_(float("inf"))
+                next(iter(made.optimizer.optimizer.state.values()))["momentum_buffer"].fill_(float("inf"))
 
     made.loader.before = spoil  # type: ignore[attr-defined]
     with pytest.raises(NonFiniteError, match="weights"):
@@ -232,20 +232,20 @@ def test_a_signal_finishes_the_step_and_saves(tmp_path: Path, number: signal.Sig
 def test_another_experiment_or_other_data_is_refused(tmp_path: Path) -> None:
     made = trainer(tmp_path, epochs=1)
     made.run()
-    state = made.state()
+    state = state_of(made)
     with pytest.raises(UserError, match=r"config\.yaml has changed"):
-        trainer().load({**state, "fingerprint": "other"})
-    assert trainer(epochs=1).load(state) == []
-    assert "3 processes before, 1 now" in trainer(epochs=1).load({**state, "world_size": 3})[0]
+        restore(trainer(), {**state, "fingerprint": "other"})
+    assert restore(trainer(epochs=1), state) == []
+    assert "3 processes before, 1 now" in restore(trainer(epochs=1), {**state, "world_size": 3})[0]
     with pytest.raises(UserError, match="the data has changed"):
-        trainer(loader=ToyLoader(steps_per_epoch=7)).load(state)
+        restore(trainer(loader=ToyLoader(steps_per_epoch=7)), state)
 
 
 def test_the_monitor_runs_at_its_epochs_and_at_the_end(tmp_path: Path) -> None:
     made = trainer(tmp_path, epochs=3)
-    made.plan = type(made.plan)(**{**vars(made.plan), "monitor_every": 2})
+    made.monitor_every = 2
 
-    def monitor() -> dict[str, float]:
+    def monitor(warn: object) -> dict[str, float]:
         made.objective.method.eval()
         return {"knn": 50.0}
 
@@ -262,11 +262,11 @@ def test_the_monitor_runs_at_its_epochs_and_at_the_end(tmp_path: Path) -> None:
 def monitored(folder: Path, monitor: Callable[[Trainer], float], state: Any = None) -> Trainer:
     """A trainer that is looked at after every epoch."""
     made = trainer(folder, epochs=3, state=state)
-    made.plan = replace(made.plan, monitor_every=1)
+    made.monitor_every = 1
     made.watch = Watch(None, 10)
     if state is not None:
         made.watch.state = state["watch"]
-    made.monitor = lambda: {"knn": monitor(made)}
+    made.monitor = lambda warn: {"knn": monitor(made)}
     return made
 
 
@@ -325,14 +325,15 @@ def test_a_run_that_is_killed_at_the_monitor_makes_up_for_it(tmp_path: Path, whe
     made = monitored(tmp_path / "stopped", kill)
     if when == "after":
         made.warn = lambda messages: None  # type: ignore[method-assign]
-        say = made.reporter.say
+        reporter = made.journal.reporter
+        say = reporter.say
 
         def killed(message: str) -> None:
             if message.startswith(f"epoch {epoch}:"):
                 raise Kill
             say(message)
 
-        made.reporter.say = killed  # type: ignore[method-assign]
+        reporter.say = killed  # type: ignore[method-assign]
     with pytest.raises(Kill):
         made.run()
     found = checkpoints.newest_good(tmp_path / "stopped" / "checkpoints", pytest.fail)
@@ -371,21 +372,19 @@ def test_images_per_second_are_global(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_decay_and_rate_follow_their_groups_and_long_gradients_are_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     made = trainer(epochs=1)
     config = OptimizerConfig(weight_decay=0.1, final_weight_decay=0.3, max_gradient_norm=1e-3)
-    made.plan = replace(made.plan, optimizer=config)
-    parameters = [p for group in made.optimizer.param_groups for p in group["params"]]
-    made.optimizer.param_groups[0]["params"] = parameters[1:]
-    made.optimizer.add_param_group({"params": parameters[:1], "scheduled": False, "decayed": False})
+    made.optimizer.config, inner = config, made.optimizer.optimizer
+    parameters = made.optimizer.parameters
+    inner.param_groups[0]["params"] = parameters[1:]
+    inner.add_param_group({"params": parameters[:1], "scheduled": False, "decayed": False})
     seen: list[tuple[float, ...]] = []
-    step = made.optimizer.step
+    step = inner.step
 
     def watched() -> None:
         norm = torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).max()
-        seen.append(
-            (float(norm), *(group[key] for group in made.optimizer.param_groups for key in ("lr", "weight_decay")))
-        )
+        seen.append((float(norm), *(group[key] for group in inner.param_groups for key in ("lr", "weight_decay"))))
         step()
 
-    monkeypatch.setattr(made.optimizer, "step", watched)
+    monkeypatch.setattr(inner, "step", watched)
     made.run()
     first, last = seen[0], seen[-1]
     assert all(norm <= 1.001e-3 for norm, *_ in seen)

@@ -18,9 +18,10 @@ from hexa.training import optimizers
 from hexa.training.config import TrainingConfig
 from hexa.training.journal import Journal
 from hexa.training.monitor import Watch
-from hexa.training.optimizers import OptimizerConfig
+from hexa.training.optimizers import OptimizerConfig, ScheduledOptimizer
 from hexa.training.schedules import ScheduleConfig
-from hexa.training.trainer import Plan, Trainer
+from hexa.training.state import restore
+from hexa.training.trainer import Trainer
 
 BATCH, SIZE, STEPS = 8, 12, 5
 
@@ -30,6 +31,7 @@ class ToyLoader:
 
     def __init__(self, before: Callable[[int], None] = lambda step: None, steps_per_epoch: int = STEPS) -> None:
         self.steps_per_epoch = steps_per_epoch
+        self.batch_size = BATCH
         self.wait_seconds = 0.0
         self.problems: list[str] = []
         self.before = before
@@ -79,6 +81,13 @@ def method() -> Method:
     return MoCoConfig(queue_size=32, dim=8, bn_groups=2, momentum=0.9).build(network, setting)
 
 
+def scheduled(model: Method, epochs: int, steps: int) -> ScheduledOptimizer:
+    config = OptimizerConfig(learning_rate=0.05)
+    return ScheduledOptimizer(
+        optimizers.build(model.parameters(), config, BATCH), config, ScheduleConfig(), epochs, steps
+    )
+
+
 def trainer(
     folder: Path | None = None, loader: ToyLoader | None = None, epochs: int = 3, state: Any = None, **training: Any
 ) -> Trainer:
@@ -86,22 +95,25 @@ def trainer(
     model = method()
     hard = {"adversarial": AdversarialConfig().build(), "cutmix": CutMixConfig().build()}
     fields = {"log_every": 2, "channels_last": False, **training}
-    plan = Plan(epochs, BATCH, 0.05, ScheduleConfig(), TrainingConfig(**fields), fingerprint="toy")
-    made = Trainer(
-        Objective(model, hard),
-        optimizers.build(model.parameters(), OptimizerConfig(), BATCH),
-        loader or ToyLoader(),
-        plan,
-        torch.device("cpu"),
-        folder=folder,
-        watch=Watch(model.chance_loss, None),
-    )
+    loader = loader or ToyLoader()
+    journal = Journal(folder)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        made.journal = Journal(folder, 0 if state is None else state["step"])
+        journal.open(0 if state is None else state["step"])
+    made = Trainer(
+        Objective(model, hard),
+        scheduled(model, epochs, loader.steps_per_epoch),
+        loader,
+        TrainingConfig(**fields),
+        torch.device("cpu"),
+        folder,
+        journal,
+        fingerprint="toy",
+        watch=Watch(model.chance_loss, None),
+    )
     if state is not None:
         with torch.no_grad():  # whatever the fresh weights are, they must not matter
             for p in model.parameters():
                 p += 1
-        made.load(state)
+        restore(made, state)
     return made

@@ -32,7 +32,7 @@ from hexa.runtime import parsing
 from hexa.runtime.console import Console
 from hexa.runtime.files import write_whole
 from hexa.session.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, is_ours
-from hexa.session.neighbours import KnnMonitor, without_holdout
+from hexa.session.knn_monitor import KnnMonitor, without_holdout
 from hexa.session.run import pretrain, resume
 
 #: The better of start and result, as timm reads it.

@@ -23,8 +23,9 @@ from hexa.data.store import first_image
 from hexa.data.view_config import COLOURED
 from hexa.experiment import Experiment, override
 from hexa.nn import backbones, start
-from hexa.nn.branch_norm import BranchBatchNorm
+from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
 from hexa.nn.encoder import Encoder
+from hexa.nn.layouts import owner
 from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
@@ -53,7 +54,7 @@ class Machine:
 
 
 def setting_of(experiment: Experiment, data_size: int) -> Setting:
-    """What a method must know to reserve all it remembers. Raises ConfigError for sizes that don't fit together."""
+    """What a method must know to allocate its buffers. Raises ConfigError for sizes that don't fit together."""
     batch, world = experiment.batch_size, processes.world_size()
     if batch > data_size:
         message = f"{batch} is more than the {data_size} images of {experiment.data}; use at most {data_size}"
@@ -87,29 +88,29 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
 
 
 def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[str]]:
-    """The experiment with what follows from its images filled in, and what to tell the user of it.
+    """The experiment with what follows from its images filled in, and lines for the user about it.
 
-    Mean and std that are `auto` are measured, by the main process for all. Images that are not RGB have no colours:
-    what views do to these is switched off. Raises UserError, in all processes.
+    Mean and std that are `auto` are measured, by the main process for all. Images that are not RGB have no colours, so
+    colour augmentations are switched off. Raises UserError, in all processes.
     """
     network, views, notes = experiment.network, experiment.views, []
     changes: dict[str, Any] = {}
     if not (network.mean and network.std):
-        found, problem = None, ""
+        statistics, problem = None, ""
         try:
-            found = measured(source) if processes.is_main() else None
+            statistics = measured(source) if processes.is_main() else None
         except UserError as error:
             problem = str(error)
-        found, problem = processes.exchange((found, problem))[0]
+        statistics, problem = processes.exchange((statistics, problem))[0]
         if problem:
             raise UserError(problem)
-        assert found is not None
-        for name, given, values in zip(("mean", "std"), (network.mean, network.std), found, strict=True):
+        assert statistics is not None
+        for name, given, values in zip(("mean", "std"), (network.mean, network.std), statistics, strict=True):
             if not given:
                 changes[f"network.{name}"] = values
                 notes.append(f"network.{name}: {', '.join(map(str, values))}, measured on the images")
-        if not network.std and min(found[1]) == 0:
-            message = f"channel {found[1].index(0)} is the same in all images; leave it out, or give network.std"
+        if not network.std and min(statistics[1]) == 0:
+            message = f"channel {statistics[1].index(0)} is the same in all images; leave it out, or give network.std"
             raise UserError(f"data '{source.name}': {message}")
     if network.channels != 3:
         off = {name: type(value)() for name, value in views if name in COLOURED and value}
@@ -126,10 +127,10 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
 
 
 def refusals(experiment: Experiment) -> list[tuple[str, str]]:
-    """The hard examples that are none of the method's: (dotted path, why not)."""
-    hard = experiment.hard_examples
-    found = [(f"hard_examples.{name}", hard[name].refusal(experiment.method)) for name in _needed(experiment)]
-    return [(path, f"not for {experiment.method.name}: {why}") for path, why in found if why]
+    """The hard examples that the method does not support: (dotted path, why not)."""
+    hard, method = experiment.hard_examples, experiment.method
+    reasons = {name: hard[name].refusal(method) for name in _needed(experiment)}
+    return [(f"hard_examples.{name}", f"not for {method.name}: {why}") for name, why in reasons.items() if why]
 
 
 def _needed(experiment: Experiment) -> list[str]:
@@ -252,3 +253,22 @@ def kernels(deterministic: bool) -> Iterator[None]:
         cudnn.benchmark = benchmark
         torch.use_deterministic_algorithms(before)
         torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+
+
+def backbone_of(experiment: Experiment, method: Method, step: int, epoch: float) -> Backbone:
+    """The backbone of a method as it is now, as a plain network; step and epoch are noted with it."""
+    network = backbones.build(experiment.network)
+    path = next(name for name, module in method.named_modules() if module is method.backbone)
+    state = plain_state_dict(method.backbone)
+    network.load_state_dict({name: value.detach().cpu().contiguous() for name, value in state.items()})
+    info: dict[str, Any] = {
+        "recipe": experiment.recipe,
+        "method": experiment.method.name,
+        "encoder": owner(path),
+        "branch": "main",
+    }
+    info |= {"step": step, "epoch": epoch, "seed": experiment.seed, "data": experiment.data}
+    if experiment.start.weights is not None:
+        info |= {"start": experiment.start.weights, "start_sha256": experiment.start.sha256}
+    config = experiment.network
+    return Backbone(network.eval(), config.mean, config.std, experiment.views.size, config, info)

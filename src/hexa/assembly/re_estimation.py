@@ -61,8 +61,8 @@ def accumulate(network: nn.Module, batches: Iterable[Tensor]) -> None:
         _set(norm, mean, var)
         count = torch.full_like(mean, x.numel() // x.shape[1], dtype=torch.float64)
         mean, var = mean.double(), var.double()
-        found = torch.stack([count, count * mean, count * (var + mean.square())])
-        sums[norm] = sums[norm] + found if norm in sums else found
+        part = torch.stack([count, count * mean, count * (var + mean.square())])
+        sums[norm] = sums[norm] + part if norm in sums else part
 
     network.eval()
     hooks = [norm.register_forward_pre_hook(look) for norm in norms]

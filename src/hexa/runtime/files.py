@@ -45,6 +45,11 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> Path:
     return path
 
 
+def write_text(path: Path, text: str) -> Path:
+    """`write_whole` of text, as UTF-8."""
+    return write_whole(path, lambda file: file.write(text.encode()))
+
+
 def sweep(folder: Path, *names: str) -> None:
     """Remove what killed processes left of `write_whole` in a folder: of all files, or of those with these names.
 

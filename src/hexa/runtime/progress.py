@@ -63,15 +63,19 @@ class Bar:
 class Reporter:
     """Shows a run's steps. console None is silent."""
 
-    def __init__(self, console: Console | None, total: int, done: int = 0) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         self._console = console
-        self._total = total
-        self._begin, self._first = time.monotonic(), done
-        self._shown = self._begin - _PAUSE
+        self._total = self._first = 0
+        self._begin = self._shown = 0.0
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        if console is not None and console.is_terminal:
-            self._bar = Progress(*_columns(), console=console, transient=True)
+
+    def begin(self, total: int, done: int = 0) -> None:
+        """From now on steps are shown, of which some are done."""
+        self._total, self._first, self._begin = total, done, time.monotonic()
+        self._shown = self._begin - _PAUSE
+        if self._console is not None and self._console.is_terminal:
+            self._bar = Progress(*_columns(), console=self._console, transient=True)
             self._task = self._bar.add_task("training", total=total, completed=done)
             self._bar.start()
 

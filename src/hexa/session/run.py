@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from hexa import experiment as experiments
 from hexa.assembly.build import (
     Machine,
+    backbone_of,
     branch_notes,
     build_method,
     build_objective,
@@ -27,9 +29,6 @@ from hexa.data.loaders import PretrainLoader
 from hexa.data.pairs import Pairs
 from hexa.data.views import Views
 from hexa.experiment import Experiment
-from hexa.nn import backbones
-from hexa.nn.branch_norm import plain_state_dict
-from hexa.nn.layouts import owner
 from hexa.nn.pretrained import Backbone, load_backbone, save_backbone
 from hexa.reporting import scores
 from hexa.reporting.runs import flatten, read_run
@@ -40,13 +39,13 @@ from hexa.runtime.output import one_line
 from hexa.runtime.progress import Reporter
 from hexa.runtime.random import Stream
 from hexa.session.folder import BACKBONE, BEST, CHECKPOINTS, CONFIG, REPORT, is_ours, mine, stopping_well, way_on
-from hexa.session.neighbours import KnnMonitor, without_holdout
+from hexa.session.knn_monitor import KnnMonitor, without_holdout
 from hexa.training import optimizers, trackers
-from hexa.training.events import TensorBoard
 from hexa.training.journal import TENSORBOARD, Journal, discard, write_environment
 from hexa.training.monitor import Best, Watch
-from hexa.training.plan import Plan
-from hexa.training.trackers import Tracker, Tracking
+from hexa.training.optimizers import ScheduledOptimizer
+from hexa.training.state import restore
+from hexa.training.trackers import TensorBoard, Tracker
 from hexa.training.trainer import Trainer
 
 __all__ = ["BACKBONE", "CONFIG", "pretrain", "resume"]
@@ -56,7 +55,7 @@ def pretrain(experiment: Experiment, out: Path | str | None = None, *, console: 
     """Carry out an experiment in the folder `out`, by default runs/RECIPE, and return the folder.
 
     Everything that can be wrong with an experiment is found before the folder is made. Under torchrun every process
-    calls it, and if torchrun starts them again (--max-restarts), it goes on from the last checkpoint.
+    calls it, and if torchrun starts them again (--max-restarts), it continues from the last checkpoint.
     console: where progress is shown, standard error by default.
     Raises UserError; Interrupted after a signal, the run being saved; NonFiniteError; ProcessEnded.
     """
@@ -67,7 +66,7 @@ def pretrain(experiment: Experiment, out: Path | str | None = None, *, console: 
 
 
 def resume(run: Path | str, *, console: Console | None = None) -> Path:
-    """Go on with a run exactly where it stopped, from its newest intact checkpoint; returns its folder.
+    """Continue a run exactly where it stopped, from its newest intact checkpoint; returns its folder.
 
     What follows equals what would have followed without the stop, bit for bit (on a GPU with training.deterministic).
     A run that is complete only gets what is missing of its results. Raises as `pretrain` does.
@@ -85,20 +84,20 @@ def _carry_out(experiment: Experiment, folder: Path, console: Console | None, re
     processes.initialize(machine.device)
     failed = True
     try:
-        console = console or Console(stderr=True)
+        console = (console or Console(stderr=True)) if processes.is_main() else None
         resumed = processes.any_of(resumed, machine.device)
         # the random numbers of whoever called are left as they were
         with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
-            _run(experiment, folder, console if processes.is_main() else None, machine, resumed, notes)
+            _Session(experiment, folder, console, machine, resumed).run(notes)
         failed = False
         return folder
     except processes.ProcessEnded as error:
         raise error.with_remedy(way_on(folder)) from error.__cause__
     except Exception as error:
         if experiment.training.compile and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-            reason = str(error).strip().splitlines()[0][:200]
-            remedy = f"'hexa resume {folder}' goes on once 'compile: false' stands in its {CONFIG}"
-            raise UserError(f"training.compile: torch can't compile on this machine ({reason}); {remedy}") from None
+            why = str(error).strip().splitlines()[0][:200]
+            remedy = f"set 'compile: false' in its {CONFIG}, then 'hexa resume {folder}'"
+            raise UserError(f"training.compile: torch can't compile on this machine ({why}); {remedy}") from None
         raise
     finally:
         # a trainer and its hooks refer to each other: without this, images and weights would outlive their run
@@ -106,177 +105,168 @@ def _carry_out(experiment: Experiment, folder: Path, console: Console | None, re
         processes.shutdown(failed)
 
 
-def _run(
-    experiment: Experiment, folder: Path, console: Console | None, machine: Machine, resumed: bool, notes: list[str]
-) -> None:
-    trackers.check(experiment.training.tracker)
-    split = None if "#" in experiment.data else "train"
-    source = open_source(experiment.data, split, experiment.training.max_image_pixels, experiment.network.channels)
-    source, held = without_holdout(experiment, source)
-    setting_of(experiment, len(source))  # finds what can't be, which the images would only delay
-    if console is not None:  # before the images are read, which may take a while
-        console.print(one_line(_headline(experiment, source, machine, folder, resumed)))
-    experiment, settlements = settled(experiment, source)
-    setting = setting_of(experiment, len(source))
-    stored = resumed and bool(checkpoints.checkpoints(folder / CHECKPOINTS))
-    if console is not None and experiment.start.weights is not None:
-        console.print(one_line(_start_line(experiment)))
-    method = build_method(experiment, setting, machine, source, filled=not stored)
-    if console is not None:
-        for note in [
-            *settlements,
-            *precisions.crowded(machine.device),
-            *method.notes(),
-            *branch_notes(method, setting),
-        ]:
-            console.print(one_line(note))
-    loader = _loader(experiment, source, machine)
-    if console is not None and loader.pairs is not None:
-        console.print(one_line(str(loader.pairs)))
-    trainer = _trainer(experiment, source, held, method, loader, machine, folder)
-    warnings = [*notes, *(_go_on(trainer, folder) if resumed else ())]
-    with stopping_well(folder), closing(loader):
-        _train(experiment, trainer, folder, console, machine.precision, resumed, warnings)
+@dataclass
+class _Session:
+    """What one process does for a run, from now to its end or the next stop. console: None on all but the main one."""
 
+    experiment: Experiment
+    folder: Path
+    console: Console | None
+    machine: Machine
+    resumed: bool
 
-def _trainer(
-    experiment: Experiment,
-    source: Source,
-    held: Source | None,
-    method: Method,
-    loader: PretrainLoader,
-    machine: Machine,
-    folder: Path,
-) -> Trainer:
-    plan = Plan(
-        epochs=experiment.epochs,
-        batch_size=experiment.batch_size,
-        learning_rate=experiment.optimizer.scaled_learning_rate(experiment.batch_size),
-        schedule=experiment.schedule,
-        training=experiment.training,
-        optimizer=experiment.optimizer,
-        fingerprint=fingerprint(experiment, source, loader.pairs),
-        former_fingerprint=fingerprint(experiment, source, loader.pairs, former=True),
-        monitor_every=experiment.monitor.knn_every,
-        max_steps=experiment.max_steps,
-    )
-    knn = KnnMonitor.of(experiment, source, method, machine, held)
-    trainer = Trainer(
-        build_objective(experiment, method, machine),
-        optimizers.build(
+    def run(self, warnings: list[str]) -> None:
+        """Set everything up, train, write the results. warnings: what there is to warn of so far."""
+        experiment = self.experiment
+        trackers.check(experiment.training.tracker)
+        split = None if "#" in experiment.data else "train"
+        source = open_source(experiment.data, split, experiment.training.max_image_pixels, experiment.network.channels)
+        source, held = without_holdout(experiment, source)
+        setting_of(experiment, len(source))  # finds mistakes before the images are read, which may take a while
+        self._show(_headline(experiment, source, self.machine, self.folder, self.resumed))
+        self.experiment, settlements = settled(experiment, source)
+        setting = setting_of(self.experiment, len(source))
+        stored = self.resumed and bool(checkpoints.checkpoints(self.folder / CHECKPOINTS))
+        if experiment.start.weights is not None:
+            self._show(_start_line(self.experiment))
+        method = build_method(self.experiment, setting, self.machine, source, filled=not stored)
+        self._show(*settlements, *precisions.crowded(self.machine.device))
+        self._show(*method.notes(), *branch_notes(method, setting))
+        with closing(self._loader(source)) as loader:
+            if loader.pairs is not None:
+                self._show(str(loader.pairs))
+            trainer = self._trainer(source, held, method, loader)
+            warnings = [*warnings, *(self._continue(trainer) if self.resumed else ())]
+            with stopping_well(self.folder):
+                self._train(trainer, warnings)
+
+    def _show(self, *lines: str) -> None:
+        if self.console is not None:
+            for line in lines:
+                self.console.print(one_line(line))
+
+    def _loader(self, source: Source) -> PretrainLoader:
+        experiment = self.experiment
+        return PretrainLoader(
+            source,
+            Views(experiment.views),
+            experiment.batch_size,
+            Stream(experiment.seed),
+            self.machine.device,
+            num_workers=experiment.training.num_workers,
+            resident_limit_bytes=experiment.training.resident_limit_bytes,
+            tolerance=experiment.training.max_corrupt_share,
+            pairs=Pairs.of(experiment.pairs, source),
+        )
+
+    def _trainer(self, source: Source, held: Source | None, method: Method, loader: PretrainLoader) -> Trainer:
+        experiment = self.experiment
+        optimizer = optimizers.build(
             method.parameters(),
             experiment.optimizer,
             experiment.batch_size,
             method.unscheduled(),
             paces(method, experiment.start),
-        ),
-        loader,
-        plan,
-        machine.device,
-        folder=folder,
-        monitor=knn,
-        watch=Watch(method.chance_loss, knn.num_classes if knn is not None else None),
-        best=Best(experiment.monitor.keep_best, experiment.monitor.patience),
-        keep=lambda: save_backbone(_backbone(experiment, trainer), folder / BEST),
-    )
-    if knn is not None:
-        knn.say = lambda message: trainer.warn([message])
-    return trainer
+        )
+        epochs, steps = experiment.epochs, loader.steps_per_epoch
+        knn = KnnMonitor.of(experiment, source, method, self.machine, held)
+        trainer = Trainer(
+            build_objective(experiment, method, self.machine),
+            ScheduledOptimizer(
+                optimizer, experiment.optimizer, experiment.schedule, epochs, steps, experiment.max_steps
+            ),
+            loader,
+            experiment.training,
+            self.machine.device,
+            self.folder,
+            Journal(self.folder if processes.is_main() else None, Reporter(self.console)),
+            fingerprint=fingerprint(experiment, source, loader.pairs),
+            former_fingerprint=fingerprint(experiment, source, loader.pairs, former=True),
+            monitor=knn,
+            monitor_every=experiment.monitor.knn_every,
+            watch=Watch(method.chance_loss, knn.num_classes if knn is not None else None),
+            best=Best(experiment.monitor.keep_best, experiment.monitor.patience),
+            keep=lambda: save_backbone(self._backbone(trainer), self.folder / BEST),
+        )
+        return trainer
 
-
-def _go_on(trainer: Trainer, folder: Path) -> list[str]:
-    """Load the newest intact checkpoint, if there is any checkpoint; returns warnings. Raises UserError."""
-    warnings: list[str] = []
-    found = checkpoints.newest_good_of_all(folder / CHECKPOINTS, warnings.append, trainer.device)
-    if found is None and checkpoints.checkpoints(folder / CHECKPOINTS):
-        # only the main process warns
-        raise UserError("; ".join([*warnings, f"no checkpoint of {folder} is intact, start a new run"]))
-    if found is None:
-        return warnings
-    try:
-        return warnings + trainer.load(found[1])
-    except (KeyError, TypeError, AttributeError, RuntimeError) as error:  # whole, but made for something else
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise UserError(
-            f"{found[0]}: not a checkpoint of this experiment ({reason(error)}); start a new run"
-        ) from error
-
-
-def _train(
-    experiment: Experiment,
-    trainer: Trainer,
-    folder: Path,
-    console: Console | None,
-    precision: str,
-    resumed: bool,
-    warnings: list[str],
-) -> None:
-    """From wherever the trainer stands to the end; all that is written to the folder."""
-    step, is_main = trainer.step, processes.is_main()
-    if is_main:
-        # first: it says whose folder this is
-        write_environment(folder, trainer.device, precision, step if resumed else None)
-        if not resumed:
-            discard(folder)
-            experiments.dump(experiment, folder / CONFIG)
-    trackings = _trackings(experiment, folder, trainer, resumed, warnings)
-    with Journal(folder if is_main else None, step, trackings) as journal:
-        trainer.reporter = Reporter(console, trainer.total_steps, step)
-        trainer.journal = journal
+    def _continue(self, trainer: Trainer) -> list[str]:
+        """Load the newest intact checkpoint, if there is any checkpoint; returns warnings. Raises UserError."""
+        warnings: list[str] = []
+        folder = self.folder / CHECKPOINTS
+        newest = checkpoints.newest_good_of_all(folder, warnings.append, trainer.device)
+        if newest is None:
+            if checkpoints.checkpoints(folder):  # only the main process warns
+                raise UserError("; ".join([*warnings, f"no checkpoint of {self.folder} is intact, start a new run"]))
+            return warnings
+        path, state = newest
         try:
-            journal.write("resume" if resumed else "start", step)
+            return warnings + restore(trainer, state)
+        except torch.OutOfMemoryError:
+            raise
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:  # whole, but made for something else
+            message = f"{path}: not a checkpoint of this experiment ({reason(error)}); start a new run"
+            raise UserError(message) from error
+
+    def _train(self, trainer: Trainer, warnings: list[str]) -> None:
+        """From wherever the trainer stands to the end; all that is written to the folder."""
+        step, folder, journal = trainer.step, self.folder, trainer.journal
+        if processes.is_main():
+            # first: it says whose folder this is
+            write_environment(folder, trainer.device, self.machine.precision, step if self.resumed else None)
+            if not self.resumed:
+                discard(folder)
+                experiments.dump(self.experiment, folder / CONFIG)
+        journal.open(step, self._trackers(trainer, warnings))
+        try:
+            journal.write("resume" if self.resumed else "start", step)
             if step:
-                trainer.reporter.say(f"going on after step {step} of {trainer.total_steps}")
+                journal.reporter.say(f"continuing after step {step} of {trainer.total_steps}")
             trainer.warn(warnings)
             trainer.run()
+            if processes.is_main():
+                self._finish(trainer)
         finally:
-            trainer.reporter.close()
-        if is_main:
-            kept = trainer.best.measure is not None and trainer.best.value is not None
-            save_backbone(load_backbone(folder / BEST) if kept else _backbone(experiment, trainer), folder / BACKBONE)
-            with trainer.looking("collecting the results for the tracker"):
-                journal.results = scores.flat(read_run(folder))
-            journal.write("end", trainer.step)
-            if experiment.training.report:
-                with trainer.looking(f"writing {REPORT}"):
-                    _write_report(folder, experiment.data)
-    processes.barrier()
+            journal.close(trainer.step)
+        processes.barrier()
 
+    def _trackers(self, trainer: Trainer, warnings: list[str]) -> list[Tracker]:
+        """The trackers of the main process. One that can't begin stops a new run; a run that continues does so
+        without it.
+        """
+        begun: list[Tracker] = []
+        name, problem = self.experiment.training.tracker, None
+        if processes.is_main():
+            if self.experiment.training.tensorboard:
+                begun.append(TensorBoard(self.folder / TENSORBOARD, trainer.step))
+            try:
+                if name is not None:
+                    fields = flatten(self.experiment.model_dump(mode="json"))
+                    begun.append(trackers.start(name, self.folder, fields, self.resumed))
+            except ConfigError as error:
+                problem = error
+        if processes.any_of(problem is not None, trainer.device) and not self.resumed:
+            raise problem or ConfigError([("training.tracker", "it can't begin")])  # the main process says why
+        if problem is not None:
+            warnings.append(f"{problem}; the run goes on without it")
+        return begun
 
-def _trackings(
-    experiment: Experiment, folder: Path, trainer: Trainer, resumed: bool, warnings: list[str]
-) -> list[Tracking]:
-    """The trackers of the main process. One that can't begin stops a new run, and is a warning for one that goes on."""
-    found: list[Tracker] = []
-    name, problem = experiment.training.tracker, None
-    if processes.is_main():
-        if experiment.training.tensorboard:
-            found.append(TensorBoard(folder / TENSORBOARD, trainer.step))
-        try:
-            if name is not None:
-                found.append(trackers.start(name, folder, flatten(experiment.model_dump(mode="json")), resumed))
-        except ConfigError as error:
-            problem = error
-    if processes.any_of(problem is not None, trainer.device) and not resumed:
-        raise problem or ConfigError([("training.tracker", "it can't begin")])  # the main process says why
-    if problem is not None:
-        warnings.append(f"{problem}; the run goes on without it")
-    return [Tracking(tracker, lambda message: trainer.warn([message])) for tracker in found]
+    def _backbone(self, trainer: Trainer) -> Backbone:
+        return backbone_of(self.experiment, trainer.objective.method, trainer.step, trainer.epoch)
 
+    def _finish(self, trainer: Trainer) -> None:
+        """The backbone and the report, written by the main process."""
+        folder, best = self.folder, trainer.best
+        kept = best.measure is not None and best.value is not None
+        save_backbone(load_backbone(folder / BEST) if kept else self._backbone(trainer), folder / BACKBONE)
+        with trainer.looking("collecting the results for the tracker"):
+            trainer.journal.results = scores.flat(read_run(folder))
+        trainer.journal.write("end", trainer.step)
+        if self.experiment.training.report:
+            with trainer.looking(f"writing {REPORT}"):
+                from hexa.reporting.report import report
 
-def _loader(experiment: Experiment, source: Source, machine: Machine) -> PretrainLoader:
-    return PretrainLoader(
-        source,
-        Views(experiment.views),
-        experiment.batch_size,
-        Stream(experiment.seed),
-        machine.device,
-        num_workers=experiment.training.num_workers,
-        resident_limit_bytes=experiment.training.resident_limit_bytes,
-        tolerance=experiment.training.max_corrupt_share,
-        pairs=Pairs.of(experiment.pairs, source),
-    )
+                report([folder], folder / REPORT, self.experiment.data)
 
 
 def _headline(experiment: Experiment, source: Source, machine: Machine, folder: Path, resumed: bool) -> str:
@@ -292,38 +282,3 @@ def _start_line(experiment: Experiment) -> str:
     of_norms = {"keep": "kept", "re-estimate": "re-estimated on the data, then kept", "follow": "following"}
     said = f"batch-norm statistics {of_norms[start.batch_norm]}"
     return f"starts from {start.weights}: {network.name} at {experiment.views.size} px, mean {network.mean}, {said}"
-
-
-def _backbone(experiment: Experiment, trainer: Trainer) -> Backbone:
-    """The backbone as it is now, as a plain network."""
-    network = backbones.build(experiment.network)
-    method = trainer.objective.method
-    path = next(name for name, module in method.named_modules() if module is method.backbone)
-    state = plain_state_dict(method.backbone)
-    network.load_state_dict({name: value.detach().cpu().contiguous() for name, value in state.items()})
-    info = {
-        "recipe": experiment.recipe,
-        "method": experiment.method.name,
-        "encoder": owner(path),
-        "branch": "main",
-        "step": trainer.step,
-        "epoch": trainer.step / trainer.steps_per_epoch,
-        "seed": experiment.seed,
-        "data": experiment.data,
-    }
-    if experiment.start.weights is not None:
-        info |= {"start": experiment.start.weights, "start_sha256": experiment.start.sha256}
-    return Backbone(
-        network.eval(),
-        mean=experiment.network.mean,
-        std=experiment.network.std,
-        image_size=experiment.views.size,
-        network_config=experiment.network,
-        info=info,
-    )
-
-
-def _write_report(folder: Path, data: str) -> None:
-    from hexa.reporting.report import report
-
-    report([folder], folder / REPORT, data)

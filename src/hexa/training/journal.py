@@ -10,19 +10,20 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
 
+from hexa.config import reason
 from hexa.runtime import packages, parsing, peers, processes
 from hexa.runtime.checkout import commit
-from hexa.runtime.files import write_whole
-from hexa.training.trackers import State, Tracking
+from hexa.runtime.files import write_text, write_whole
+from hexa.runtime.progress import Reporter
+from hexa.training.trackers import State, Tracker, numbers
 
 METRICS, ENVIRONMENT, TENSORBOARD = "metrics.jsonl", "environment.json", "tensorboard"
 #: Events that are numbers over time: of a step, of a monitor, of what a method does between epochs.
@@ -32,24 +33,31 @@ _PACKAGES = ("hexa", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-
 
 
 class Journal:
-    """Appends events to metrics.jsonl, one JSON object a line, and mirrors their numbers to trackers.
+    """Appends events to metrics.jsonl, one JSON object a line, mirrors their numbers to trackers, and shows warnings.
 
-    A journal without folder writes nothing: that of every process but the main one. Opened at a step, as a resumed run
-    does, it first drops the lines after that step, and a last line that was cut short, so that no step appears twice;
-    those of the step itself are `there`. Trackers also hear how the session ended, and `results`, the final numbers,
-    which whoever has them sets. Raises OSError for a line that can't be written.
+    A journal without folder writes nothing: that of every process but the main one. `open` is called when the step is
+    known that the run starts at, or continues from. Trackers also hear how the session ended, and `results`, the final
+    numbers, which whoever has them sets. Raises OSError for a line that can't be written.
     """
 
-    def __init__(self, folder: Path | None, step: int = 0, trackers: Sequence[Tracking] = ()) -> None:
+    def __init__(self, folder: Path | None = None, reporter: Reporter | None = None) -> None:
         self.folder = folder
+        self.reporter = reporter or Reporter()
         self.results: Mapping[str, object] = {}
         self.there: list[dict[str, Any]] = []
-        self._trackers = trackers
+        self._trackers: list[Tracker] = []
         self._state: State = "failed"
-        if folder is not None:
-            self.there = [line for line in truncate(folder / METRICS, step) if line["step"] == step]
+
+    def open(self, step: int = 0, trackers: Sequence[Tracker] = ()) -> Self:
+        """Continue after `step`: later lines, and a last line that was cut short, are dropped, so that no step appears
+        twice; those of the step itself are `there`.
+        """
+        self._trackers = list(trackers)
+        if self.folder is not None:
+            self.there = [line for line in truncate(self.folder / METRICS, step) if line["step"] == step]
             # unbuffered: a line that the disk refuses must not be tried again when the file is closed
-            self._file = (folder / METRICS).open("ab", buffering=0)
+            self._file = (self.folder / METRICS).open("ab", buffering=0)
+        return self
 
     def write(self, event: str, step: int, **values: object) -> None:
         """Append one event. Numbers that JSON can't hold become null. `time` is added to events without metrics."""
@@ -62,8 +70,13 @@ class Journal:
         self._state = _STATES.get(event, self._state)
         if event in METRIC_EVENTS:
             named = {f"monitor/{name}" if event == "monitor" else name: value for name, value in values.items()}
-            for tracker in self._trackers:
-                tracker.log(named, step)
+            self._tell(lambda tracker: tracker.log(numbers(named), step), step)
+
+    def warn(self, step: int, messages: Iterable[str]) -> None:
+        """Write warnings down and show them."""
+        for message in messages:
+            self.write("warning", step, message=message)
+            self.reporter.say(f"warning: {message}")
 
     def _append(self, line: str) -> None:
         assert self.folder is not None
@@ -76,26 +89,27 @@ class Journal:
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.folder / METRICS)) from error
 
-    def close(self) -> None:
-        """Close the file, trackers first: they may have something to complain of."""
+    def _tell(self, act: Callable[[Tracker], None], step: int) -> None:
+        """Every tracker; one that fails is dropped with a warning, for it must not end a training."""
+        for tracker in list(self._trackers):
+            try:
+                act(tracker)
+            except Exception as error:
+                self._trackers.remove(tracker)
+                why = f"{type(error).__name__}: {reason(error, 300)}"
+                self.warn(step, [f"{type(tracker).__name__} failed ({why}); the run goes on without it"])
+
+    def close(self, step: int = 0) -> None:
+        """Tell the trackers, whose failures are warnings of `step`, and close the file."""
         try:
-            for tracker in self._trackers:
-                tracker.finish(self._state, self.results)
+            self._tell(lambda tracker: tracker.finish(self._state, numbers(self.results)), step)
         finally:
             if self.folder is not None:
                 self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def truncate(path: Path, step: int) -> list[dict[str, Any]]:
-    """Drop the lines of a journal that lie after `step` or are damaged, at once or not at all; return the others.
+    """Atomically drop the lines of a journal that lie after `step` or are damaged; return the others.
 
     What a method did before the first step of an epoch is dropped at `step` too: a run that goes on does it again.
     """
@@ -126,18 +140,17 @@ def discard(folder: Path) -> None:
 def write_environment(folder: Path, device: torch.device, precision: str, resumed: int | None = None) -> None:
     """environment.json: what a result depends on beside the configuration.
 
-    resumed: the step after which a later session goes on; it gets an entry of its own in the file's `resumed`.
+    resumed: the step after which a later session continues; it is added to the file's list `resumed`.
     """
-    path, found = folder / ENVIRONMENT, environment(device, precision)
+    path, content = folder / ENVIRONMENT, environment(device, precision)
     if resumed is not None and path.is_file():
-        found["step"] = resumed
+        content["step"] = resumed
         try:
             first = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
-            found = {**first, "launcher": found["launcher"], "resumed": [*first.get("resumed", []), found]}
+            content = {**first, "launcher": content["launcher"], "resumed": [*first.get("resumed", []), content]}
         except (ValueError, AttributeError, TypeError):
             pass  # a broken file is replaced
-    text = json.dumps(found, indent=2) + "\n"
-    write_whole(path, lambda file: file.write(text.encode()))
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def environment(device: torch.device, precision: str) -> dict[str, object]:

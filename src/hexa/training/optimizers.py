@@ -1,9 +1,9 @@
-"""Optimizers by name. One entry in `_BUILDERS` and one name in the config is all a further one needs."""
+"""Optimizers by name, and what moves their rates. A new one needs an entry in `_BUILDERS` and a name in the config."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from hexa.config import Config
+from hexa.training.schedules import ScheduleConfig, learning_rate_share
 
 
 class OptimizerConfig(Config):
@@ -50,15 +51,8 @@ class OptimizerConfig(Config):
         """λ when this share of the run's steps is done."""
         if self.final_weight_decay is None:
             return self.weight_decay
-        return self.final_weight_decay + (self.weight_decay - self.final_weight_decay) * 0.5 * (
-            1 + math.cos(math.pi * share)
-        )
-
-    def scaled_learning_rate(self, batch_size: int) -> float:
-        """The learning rate at a global batch of `batch_size` images (linear scaling)."""
-        if self.base_batch_size is None:
-            return self.learning_rate
-        return self.learning_rate * batch_size / self.base_batch_size
+        rest = self.weight_decay - self.final_weight_decay
+        return self.final_weight_decay + rest * 0.5 * (1 + math.cos(math.pi * share))
 
 
 @dataclass(frozen=True)
@@ -70,45 +64,27 @@ class Pace:
     decayed: bool = True
 
 
-Groups = list[dict[str, Any]]
-
-
-def _sgd(groups: Groups, config: OptimizerConfig, learning_rate: float) -> torch.optim.Optimizer:
+def _sgd(groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any) -> torch.optim.Optimizer:
     # torch picks its multi-tensor form on a GPU; the fused form fails where some parameter gets its first gradient late
-    return torch.optim.SGD(
-        groups,
-        lr=learning_rate,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        nesterov=config.nesterov,
-    )
+    return torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **common)
 
 
-def _larc(groups: Groups, config: OptimizerConfig, learning_rate: float) -> torch.optim.Optimizer:
+def _larc(groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any) -> torch.optim.Optimizer:
     from timm.optim.lars import Lars  # here: it takes a while to import
 
-    made: torch.optim.Optimizer = Lars(
-        groups,
-        lr=learning_rate,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        nesterov=config.nesterov,
-        trust_coeff=config.trust,
-        eps=1e-8,
-        trust_clip=False,
-    )
+    common |= {"momentum": config.momentum, "nesterov": config.nesterov}
+    made: torch.optim.Optimizer = Lars(groups, trust_coeff=config.trust, eps=1e-8, trust_clip=False, **common)
     for group in made.param_groups:
         # by default timm scales what has a weight decay above 0
         group["always_adapt"] = config.name not in _SPARE_VECTORS or group["params"][0].ndim > 1
     return made
 
 
-def _adamw(groups: Groups, config: OptimizerConfig, learning_rate: float) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(groups, lr=learning_rate, weight_decay=config.weight_decay)
+def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups, **common)
 
 
-_Builder = Callable[[Groups, OptimizerConfig, float], torch.optim.Optimizer]
-_BUILDERS: dict[str, _Builder] = {"sgd": _sgd, "larc": _larc, "lars": _larc, "adamw": _adamw}
+_BUILDERS = {"sgd": _sgd, "larc": _larc, "lars": _larc, "adamw": _adamw}
 #: Those that leave batch-norms and biases alone, but for the plain step.
 _SPARE_VECTORS = {"lars", "adamw"}
 
@@ -120,11 +96,10 @@ def build(
     unscheduled: Iterable[nn.Parameter] = (),
     paces: Mapping[nn.Parameter, Pace] = MappingProxyType({}),
 ) -> torch.optim.Optimizer:
-    """The optimizer of all parameters that require a gradient, at the rate for `batch_size` (global).
+    """The optimizer of all parameters that require a gradient; its default rate is that for `batch_size` (global).
 
     Groups have `scheduled`, whether their rate follows the schedule, `decayed`, and the `rate` and `from_epoch` of a
-    pace. Parameters whose gradient is None in a step are left as they are, not
-    decayed (REFERENCE §10.16).
+    pace. Parameters whose gradient is None in a step are left as they are, not decayed (REFERENCE §10.16).
     """
     fixed = {id(parameter) for parameter in unscheduled}
     groups: dict[tuple[bool, bool, Pace], list[nn.Parameter]] = {}
@@ -139,15 +114,56 @@ def build(
         | ({"weight_decay": 0.0} if spared else {})
         for (scheduled, spared, pace), members in groups.items()
     ]
-    return _BUILDERS[config.name](described, config, config.scaled_learning_rate(batch_size))
+    rate = config.learning_rate
+    if config.base_batch_size is not None:
+        rate = rate * batch_size / config.base_batch_size
+    return _BUILDERS[config.name](described, config, lr=rate, weight_decay=config.weight_decay)
 
 
-def thaw(optimizer: torch.optim.Optimizer, epoch: int) -> None:
-    """Have the parameters learn that do so in this epoch; the others get no gradient, and cost none."""
-    for group in optimizer.param_groups:
-        if "from_epoch" in group:
-            for parameter in group["params"]:
-                parameter.requires_grad_(epoch >= group["from_epoch"])
+class ScheduledOptimizer:
+    """An optimizer and how its rates move over a run: the only place that sets them, at every step.
+
+    optimizer: what `build` gave; its default rate is the one that the schedule takes shares of.
+    total_steps: the step after which the run ends, `epochs` or `max_steps`.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        config: OptimizerConfig,
+        schedule: ScheduleConfig,
+        epochs: int,
+        steps_per_epoch: int,
+        max_steps: int | None = None,
+    ) -> None:
+        self.optimizer, self.config, self.schedule = optimizer, config, schedule
+        self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
+        self.total_steps = min(epochs * steps_per_epoch, max_steps or epochs * steps_per_epoch)
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        share = learning_rate_share(self.schedule, step, self.epochs, self.steps_per_epoch)
+        return float(self.optimizer.defaults["lr"] * share)
+
+    def step(self, step: int) -> None:
+        """Change the parameters by their gradients, at the rates of this step, and drop the gradients."""
+        learning_rate, decay = self.learning_rate(step), self.config.weight_decay_at(step / self.total_steps)
+        for group in self.optimizer.param_groups:
+            rate = learning_rate if group.get("scheduled", True) else self.optimizer.defaults["lr"]
+            group["lr"] = rate * group.get("rate", 1.0)
+            group["weight_decay"] = decay if group.get("decayed", True) else 0.0
+        if self.config.max_gradient_norm is not None:
+            clip_each_gradient(self.parameters, self.config.max_gradient_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def thaw(self, epoch: int) -> None:
+        """Have the parameters learn that do so in this epoch; the others get no gradient, and cost none."""
+        for group in self.optimizer.param_groups:
+            if "from_epoch" in group:
+                for parameter in group["params"]:
+                    parameter.requires_grad_(epoch >= group["from_epoch"])
 
 
 @torch.no_grad()

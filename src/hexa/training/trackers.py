@@ -1,8 +1,8 @@
-"""Experiment trackers that a run may report to beside its own files: Weights & Biases and MLflow, by one field.
+"""What a run reports to beside its own files: TensorBoard, and by one field Weights & Biases or MLflow.
 
-Where they keep their data is said to them, not to us: WANDB_PROJECT, WANDB_MODE=offline, `wandb login`;
-MLFLOW_TRACKING_URI (mlflow.db in this folder if there is none), MLFLOW_EXPERIMENT_NAME. The project, or experiment, is
-`hexa` if nothing else is said. A run notes its id there in tracker.json, and goes on under it when it is resumed.
+Where these keep their data is set by their own means: WANDB_PROJECT, WANDB_MODE=offline, `wandb login`;
+MLFLOW_TRACKING_URI (by default mlflow.db in this folder), MLFLOW_EXPERIMENT_NAME. The project, or experiment, is `hexa`
+by default. A run stores its id in tracker.json, and continues under it when it is resumed.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import math
 import os
 import re
 import secrets
+import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from hexa.config import ConfigError
+from hexa.config import ConfigError, reason
+from hexa.runtime.files import write_text
 from hexa.runtime.packages import install_extra
 
 Name = Literal["wandb", "mlflow"]
 State = Literal["finished", "interrupted", "failed"]
 FILE = "tracker.json"
-#: What usually is amiss when a tracker can't begin.
 _REMEDIES = {
     "wandb": "log in with 'wandb login', or set WANDB_MODE=offline",
     "mlflow": "see that MLFLOW_TRACKING_URI names a server that answers, or sqlite:///mlflow.db",
@@ -32,7 +33,7 @@ _REMEDIES = {
 
 
 class Tracker(Protocol):
-    """One run in the books of a tracker. Any method may fail; `Tracking` sees to it that training goes on."""
+    """One run at a tracker. Any method may fail: the journal then drops the tracker, and training goes on."""
 
     @property
     def identity(self) -> str:
@@ -63,11 +64,10 @@ def start(name: Name, folder: Path, fields: Mapping[str, Any], resumed: bool = F
     known = _noted(folder).get(name) if resumed else None
     try:
         made: Tracker = (Wandb if name == "wandb" else MLflow)(folder, fields, known)
-        noted = json.dumps({**_noted(folder), name: made.identity}) + "\n"
-        (folder / FILE).write_text(noted, encoding="utf-8")
+        write_text(folder / FILE, json.dumps({**_noted(folder), name: made.identity}) + "\n")
     except Exception as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ConfigError([("training.tracker", f"{name} can't begin ({reason}); {_REMEDIES[name]}")]) from error
+        message = f"{name} can't begin ({reason(error, 300) or type(error).__name__}); {_REMEDIES[name]}"
+        raise ConfigError([("training.tracker", message)]) from error
     return made
 
 
@@ -79,35 +79,8 @@ def _noted(folder: Path) -> dict[str, str]:
     return noted if isinstance(noted, dict) else {}
 
 
-class Tracking:
-    """A tracker that can do no harm: at its first failure it is given up, with one warning."""
-
-    def __init__(self, tracker: Tracker, warn: Callable[[str], None]) -> None:
-        self._tracker: Tracker | None = tracker
-        self._warn = warn
-
-    def log(self, values: Mapping[str, object], step: int) -> None:
-        """Those of `values` that are finite numbers."""
-        numbers = _numbers(values)
-        self._attempt(lambda tracker: tracker.log(numbers, step))
-
-    def finish(self, state: State, results: Mapping[str, object]) -> None:
-        """The last call."""
-        numbers = _numbers(results)
-        self._attempt(lambda tracker: tracker.finish(state, numbers))
-
-    def _attempt(self, act: Callable[[Tracker], None]) -> None:
-        if self._tracker is None:
-            return
-        try:
-            act(self._tracker)
-        except Exception as error:
-            name, self._tracker = type(self._tracker).__name__, None
-            reason = " ".join(str(error).split())[:300]
-            self._warn(f"{name} failed ({type(error).__name__}: {reason}); the run goes on without it")
-
-
-def _numbers(values: Mapping[str, object]) -> dict[str, float]:
+def numbers(values: Mapping[str, object]) -> dict[str, float]:
+    """Those of the values that are finite numbers."""
     return {
         name: float(value)
         for name, value in values.items()
@@ -159,7 +132,7 @@ class MLflow:
         experiment = found.experiment_id if found is not None else self._client.create_experiment(name)
         self.identity = self._client.create_run(experiment, run_name=folder.resolve().name).info.run_id
         params = [Param(_allowed(path), str(value)[:500]) for path, value in fields.items()]
-        for first in range(0, len(params), 100):  # at most so many at once
+        for first in range(0, len(params), 100):  # no more are taken at a time
             self._client.log_batch(self.identity, params=params[first : first + 100])
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -181,3 +154,40 @@ class MLflow:
 def _allowed(name: str) -> str:
     """A name without the characters that MLflow refuses."""
     return re.sub(r"[^\w\-./ ]", "_", name)
+
+
+class TensorBoard:
+    """A tracker that writes event files into a folder. A resumed run hides what came after the step it goes on from.
+
+    torch's writer would do it in a thread that prints a traceback when the disk is full.
+    """
+
+    identity = "tensorboard"
+
+    def __init__(self, folder: Path, step: int = 0) -> None:
+        self._folder, self._step = folder, step
+        self._file: Any = None
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        # imported at the first line, not before the first step: it takes a second
+        from tensorboard.compat.proto.event_pb2 import SessionLog  # type: ignore[import-untyped]
+        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+
+        if self._file is None:
+            self._folder.mkdir(exist_ok=True)
+            name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+            self._file = (self._folder / name).open("ab", buffering=0)
+            self._write(file_version="brain.Event:2")
+            self._write(step=self._step + 1, session_log=SessionLog(status=SessionLog.START))
+        summary = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
+        self._write(step=step, summary=summary)
+
+    def finish(self, state: State, results: Mapping[str, float]) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, **fields: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
+
+        RecordWriter(self._file).write(Event(wall_time=time.time(), **fields).SerializeToString())

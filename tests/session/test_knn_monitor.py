@@ -17,7 +17,7 @@ from hexa.data.decode import DecodeError
 from hexa.data.loaders import evaluation_batches
 from hexa.data.views import evaluation_transform
 from hexa.nn.pretrained import Backbone, load_backbone
-from hexa.session.neighbours import KnnMonitor
+from hexa.session.knn_monitor import KnnMonitor
 from hexa.session.run import pretrain
 
 from .test_run import quiet, tiny
@@ -62,7 +62,7 @@ def test_a_source_without_a_test_split_is_asked_about_itself() -> None:
     bank, queries = monitor.parts()
     assert (len(bank), len(queries)) == (50, 40)
     assert not set(bank.paths) & set(queries.paths)
-    assert 0 <= monitor()["knn"] <= 100
+    assert 0 <= monitor(said.append)["knn"] <= 100
     assert monitor() == monitor()
 
 
@@ -88,16 +88,15 @@ def test_images_that_cannot_be_read_are_left_out_however_many(tmp_path: Path) ->
     monitor = KnnMonitor.of(experiment, torn, method, machine)
     assert monitor is not None
     said: list[str] = []
-    monitor.say = said.append
     torn.unreadable = range(100)
-    assert 0 <= monitor()["knn"] <= 100
+    assert 0 <= monitor(said.append)["knn"] <= 100
     assert len(said) == 2
     assert "which can't be read: " in said[0]
     assert "truncated" in said[0]
-    monitor()
+    monitor(said.append)
     assert len(said) == 2  # they were decoded once
     monitor._images, torn.unreadable = None, range(200)
-    with pytest.raises(UserError, match="no image left"):
+    with pytest.raises(UserError, match="no image could be read"):
         monitor()
 
 

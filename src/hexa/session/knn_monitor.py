@@ -27,6 +27,8 @@ _BATCH = 512
 _HELD_OUT = 0.2
 #: Images that are measured without labels, at most: neighbours of each among all are looked for.
 _LABEL_FREE = 2000
+#: Images, uint8 where that is exact, and their labels, on the CPU.
+_Images = tuple[Tensor, Tensor | None]
 
 
 class KnnMonitor:
@@ -34,7 +36,7 @@ class KnnMonitor:
 
     Labelled images of the training split vote on the test split; where the source has none, on others of their own
     split. At most `max_images` of each, the same in every call and every session; they are decoded at the first call.
-    Those that can't be read are left out, however many they are, and `say` is told so. With `label_free` the images
+    Those that can't be read are left out, however many they are, with a warning. With `label_free` the images
     that ask are measured without labels as well, in two random views each.
 
     source: what the run is trained on, or `monitor.data`. held: images of it to ask, instead of its test split.
@@ -50,8 +52,7 @@ class KnnMonitor:
         self.mean = torch.tensor(experiment.network.mean, device=machine.device).view(1, -1, 1, 1)
         self.std = torch.tensor(experiment.network.std, device=machine.device).view(1, -1, 1, 1)
         self.stream = Stream(experiment.seed).child("knn monitor")
-        self.say: Callable[[str], object] = lambda message: None
-        self._images: tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]] | None = None
+        self._images: tuple[_Images, _Images] | None = None
 
     @classmethod
     def of(
@@ -78,32 +79,32 @@ class KnnMonitor:
         return len(self.source.class_names) if self.source.class_names else int(labels.max()) + 1
 
     @torch.no_grad()
-    def __call__(self) -> dict[str, float]:
+    def __call__(self, warn: Callable[[str], object] = lambda message: None) -> dict[str, float]:
         """{"knn": percent, …}. Leaves the method in evaluation mode."""
         if self._images is None:
-            self._images = self._decoded()
+            self._images = self._decoded(warn)
         self.method.eval()
         (_, bank_labels), (asking, labels) = self._images
         queries = self._features(asking)
-        found = {}
+        measured = {}
         if bank_labels is not None and labels is not None and self.num_classes is not None:
             bank = self._features(self._images[0][0])
             classes = max(self.num_classes, int(labels.max()) + 1)
             k = min(self.config.k, len(bank))
             scores = knn_classify(bank, bank_labels.to(bank.device), queries, k, self.config.temperature, classes)
-            found["knn"] = 100 * float((scores.argmax(1).cpu() == labels).double().mean())
+            measured["knn"] = 100 * float((scores.argmax(1).cpu() == labels).double().mean())
         if self.config.label_free:
             asking, queries = asking[:_LABEL_FREE], queries[:_LABEL_FREE]
             first, second = (self._features(asking, self.stream.child("view", number)) for number in range(2))
-            found |= label_free(queries, first, second)
-        return found
+            measured |= label_free(queries, first, second)
+        return measured
 
-    def _decoded(self) -> tuple[tuple[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]:
-        """(images, uint8 where that is exact, labels) of those that vote and those that ask, on the CPU."""
+    def _decoded(self, warn: Callable[[str], object]) -> tuple[_Images, _Images]:
+        """Those that vote and those that ask."""
         bank, queries = self.parts()
-        asking = self._read(queries)
+        asking = self._read(queries, warn)
         # without labels nobody votes: thousands of photographs need not be decoded
-        return (self._read(bank) if bank.classes is not None else (asking[0][:0], None)), asking
+        return (self._read(bank, warn) if bank.classes is not None else (asking[0][:0], None)), asking
 
     def parts(self) -> tuple[Source, Source]:
         """The images that vote, and those that ask."""
@@ -119,7 +120,7 @@ class KnnMonitor:
         asking = max(1, round(_HELD_OUT * len(source)))
         return Subset(source, order[asking:][:most].numpy()), Subset(source, order[:asking][:most].numpy())
 
-    def _read(self, source: Source) -> tuple[Tensor, Tensor | None]:
+    def _read(self, source: Source, warn: Callable[[str], object]) -> _Images:
         images, labels = [], []
         problems: dict[int, str] = {}
         transform = evaluation_transform(self.size)
@@ -130,16 +131,16 @@ class KnnMonitor:
         if problems:
             which = f"{len(problems)} of {len(source)} images of {source.name}#{source.split}"
             first = describe_problems(source, problems, 1)[0]
-            self.say(f"the k-NN monitor leaves out {which}, which can't be read: {first}{' …' * (len(problems) > 1)}")
+            warn(f"the k-NN monitor leaves out {which}, which can't be read: {first}{' …' * (len(problems) > 1)}")
         if not images:
-            raise UserError("there is no image left to ask, or to vote")
+            raise UserError("no image could be read")
         return torch.cat(alike(images)), torch.cat(labels) if labels else None
 
     def _features(self, images: Tensor, seen: Stream | None = None) -> Tensor:
         """Features [N, D] fp32 on the device of images [N, C, S, S], uint8 or float in [0, 1], or of a random view of
         each from `seen`.
         """
-        found = []
+        features = []
         for start in range(0, len(images), _BATCH):
             part = images[start : start + _BATCH]
             pixels = part.to(self.machine.device, non_blocking=True)
@@ -148,8 +149,8 @@ class KnnMonitor:
             if self.channels_last:
                 pixels = pixels.contiguous(memory_format=torch.channels_last)
             with self.machine.autocast():
-                found.append(self.method.backbone((pixels - self.mean) / self.std).float())
-        return torch.cat(found)
+                features.append(self.method.backbone((pixels - self.mean) / self.std).float())
+        return torch.cat(features)
 
 
 def without_holdout(experiment: Experiment, source: Source) -> tuple[Source, Source | None]:

@@ -1,20 +1,18 @@
-"""What a trainer is given: the numbers it works by, and batches."""
+"""What a trainer takes its batches from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from hexa.core import Batch, Passes
-from hexa.training.config import TrainingConfig
-from hexa.training.optimizers import OptimizerConfig
-from hexa.training.schedules import ScheduleConfig
 
 
 class Loader(Protocol):
-    """Batches of views by epoch, from any step of it."""
+    """Batches of views by epoch, from any step of it. batch_size is global."""
 
+    @property
+    def batch_size(self) -> int: ...
     @property
     def steps_per_epoch(self) -> int: ...
     @property
@@ -23,23 +21,6 @@ class Loader(Protocol):
     def problems(self) -> list[str]: ...
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]: ...
     def passes(self, epoch: int) -> Passes: ...
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The numbers that a trainer works by. learning_rate is the scaled one; batch_size is global."""
-
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    schedule: ScheduleConfig
-    training: TrainingConfig
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    fingerprint: str = ""
-    former_fingerprint: str = ""
-    """By which checkpoints of hexa 0.1 are recognised."""
-    monitor_every: int = 0
-    max_steps: int | None = None
 
 
 class Prepared:

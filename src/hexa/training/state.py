@@ -1,0 +1,66 @@
+"""What a checkpoint holds of a training, and continuing from it."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+from hexa.config import UserError
+from hexa.runtime import processes
+from hexa.runtime.checkpoints import State
+
+if TYPE_CHECKING:
+    from hexa.training.trainer import Trainer
+
+
+def state_of(trainer: Trainer) -> State:
+    """Everything that the steps to come depend on; all randomness is a function of the step."""
+    origin = trainer.objective.origin
+    return {
+        "method": trainer.objective.method.checkpoint(),
+        **({"start": origin.network.state_dict()} if origin is not None else {}),
+        "optimizer": trainer.optimizer.optimizer.state_dict(),
+        "step": trainer.step,
+        "epoch": trainer.epoch,
+        "seconds": trainer.clock.total,
+        "steps_per_epoch": trainer.steps_per_epoch,
+        "fingerprint": trainer.fingerprint,
+        "world_size": processes.world_size(),
+        "window": trainer.window.state,
+        "watch": trainer.watch.state if trainer.watch is not None else {},
+        "best": trainer.best.state,
+    }
+
+
+def restore(trainer: Trainer, state: State) -> list[str]:
+    """Continue from a checkpoint's state; returns warnings. Raises UserError if experiment or data have changed."""
+    changed = None
+    if state["fingerprint"] not in (trainer.fingerprint, trainer.former_fingerprint):
+        changed = "config.yaml has changed, or the images have,"
+    elif state["steps_per_epoch"] != trainer.steps_per_epoch:
+        changed = "the data has changed"
+    if changed is not None:
+        raise UserError(
+            f"{changed} since the checkpoint at step {state['step']}: continuing would be another "
+            "experiment; restore what changed, or start a new run with 'hexa pretrain'"
+        )
+    trainer.objective.method.restore(state["method"])
+    if trainer.objective.origin is not None:
+        trainer.objective.origin.network.load_state_dict(state["start"])
+    # a copy: it would keep tensors that may be mapped from the file
+    trainer.optimizer.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+    trainer.step, trainer.seconds = state["step"], state["seconds"]
+    trainer.saved_step = trainer.step
+    trainer.window.state = state["window"]
+    if trainer.watch is not None and state["watch"]:
+        trainer.watch.state = state["watch"]
+    if "best" in state:  # checkpoints of hexa 0.1 lack it
+        trainer.best.state = state["best"]
+    notes = []
+    if state["fingerprint"] != trainer.fingerprint:
+        notes.append("the checkpoint is of hexa 0.1, which did not check the content of images: they may have changed")
+    before, now = state["world_size"], processes.world_size()
+    if before != now:
+        what = "what follows is equal up to rounding and the draws of each process for its own images"
+        notes.append(f"{before} processes before, {now} now: {what}")
+    return notes
