@@ -39,7 +39,7 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("hexa.session.run.open_source", None)  # it is found out before any data is read
     folder, stopped = tmp_path / "run", tmp_path / "stopped"
     with mine(folder):
-        with pytest.raises(UserError, match=rf"^process {os.getpid()} on .* trains {folder} already; wait"):
+        with pytest.raises(UserError, match=rf"^process {os.getpid()} on .* is already training in {folder}; wait"):
             pretrain(tiny(), folder, console=quiet())
         results.append({"metrics": {}}, folder / "results.json")  # evaluations may go on
         (folder / "config.yaml").write_text("recipe: x")
@@ -104,7 +104,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_where_it_was(
     assert f"/{name}: " in said
     assert "\n" not in said
     begun = name not in ("environment.json", "config.yaml")
-    assert said.endswith(f"go on with: hexa resume {folder}" if begun else f"{folder} has nothing to go on from")
+    assert said.endswith(f"go on with: hexa resume {folder}" if begun else f"{folder} has nothing to continue from")
     assert ("step-00000010.pt" in said) == (name == "step-00000020.pt")
     monkeypatch.undo()
     if begun:
@@ -116,7 +116,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_where_it_was(
 
 
 def test_a_line_that_the_disk_refuses_ends_the_run_and_is_not_tried_again(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = Journal(tmp_path).open()
     journal.write("train", 1, loss=1.0)
     with Path("/dev/full").open("ab", buffering=0) as journal._file, pytest.raises(OSError, match="No space") as caught:
         journal.write("train", 2, loss=1.0)
@@ -137,7 +137,7 @@ def test_a_folder_that_is_removed_while_it_trains_stays_removed(
 
     monkeypatch.setattr(Trainer, "_train_step", removing)
     for every in (1, 100):  # lines of metrics are noticed first, or the checkpoint
-        with pytest.raises(UserError, match=f"the run stops; {folder} has nothing to go on from$"):
+        with pytest.raises(UserError, match=f"the run stops; {folder} has nothing to continue from$"):
             pretrain(tiny(training__log_every=every), folder, console=quiet())
         assert not folder.exists()
 

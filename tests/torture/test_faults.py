@@ -144,7 +144,7 @@ def test_a_full_disk(tmp_path: Path, whole: Path, name: str, tally: Tally) -> No
     end = go_on(folder, Strike(partial(fill, most), at, call))
     last = end.err.strip().splitlines()[-1]
     begun = (folder / "config.yaml").exists()
-    way = f"go on with: hexa resume {folder}" if begun else f"{folder} has nothing to go on from"
+    way = f"go on with: hexa resume {folder}" if begun else f"{folder} has nothing to continue from"
     named = f"/{'step-000000' if name == 'checkpoint' else name}" in last
     said = end.complaint is None and named and "the limit on the size of files" in last and last.endswith(way)
     left = finish(folder, whole)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from rich.table import Table
 from torch import Tensor
 
 from hexa.assembly.build import Machine, build_method, build_objective, kernels, refusals, roomy_setting, settled
-from hexa.core import MAIN, Batch, HardExampleConfig, Objective, schemes
+from hexa.core import MAIN, STD, Batch, Objective
+from hexa.core import schemes as published
 from hexa.data import ArraySource
 from hexa.data.loaders import PretrainLoader
 from hexa.data.views import Views
@@ -24,16 +26,13 @@ from hexa.training import optimizers
 from hexa.training.journal import environment
 
 #: The schemes of the ablation by name: their terms beside the clean one.
-SCHEMES = {scheme.name: scheme.terms for scheme in schemes.SCHEMES.values()}
+SCHEMES = {scheme.name: scheme.terms for scheme in published.SCHEMES.values()}
 NAIVE = ("std+adv", "std+adv+cmx")
-#: A measurement takes at least so many seconds, so that a fast device is not timed by its launches.
+#: Seconds that a measurement takes at least, so that a fast device is not timed by its launches.
 LEAST_SECONDS = 0.3
 _BATCHES_OF_DATA = 4
 #: Steps are numbered from here, where no warm-up is left (PCL-v2's, a queue to fill, frozen prototypes).
 _SETTLED = 10**9
-
-Progress = Callable[[str, int, int], None]
-_PLAIN = {"objective.split": False, "objective.clean_fraction": 1.0}
 
 
 def benchmark(
@@ -41,7 +40,7 @@ def benchmark(
     repeats: int = 5,
     *,
     schemes: Collection[str] | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Measure an experiment's method, network, views and batch size in every scheme, on images of its views' size.
@@ -52,45 +51,36 @@ def benchmark(
     "views_images_per_second", "end_to_end_images_per_second"}. relative_cost is time over that of scheme i;
     query_share is the time of the query's forward, loss and backward over that of the plain step, so that with shared
     gradients std+adv should cost 1 + q (REFERENCE §6.2). The whole, end to end, is that of the experiment's own scheme.
-    Schemes with hard examples that are none of the method's are left out. schemes: measure these and the plain one
-    alone, and nothing naive. say: takes a line for each scheme when it was measured for the first time.
+    Schemes with hard examples that the method does not support are left out. schemes: measure only these and the plain
+    one, and nothing naive. say: takes a line for each scheme when it was measured for the first time.
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; measure at least once")
-    machine = Machine.of(experiment)
+    machine, size = Machine.of(experiment), experiment.batch_size
     about = environment(machine.device, machine.precision)
     with kernels(experiment.training.deterministic):
         bench = Bench(experiment, machine, schemes)
         work = bench.work()
-        counts, first, peaks = dict[str, int](), dict[str, float](), dict[str, int]()
+        counts, peaks, plain = dict[str, int](), dict[str, int](), 0.0
         for name, step in work.items():
-            counts[name], first[name] = _calibrate(machine.device, step)
+            step()  # compiles kernels, picks algorithms, fills caches
+            once = timed(machine.device, step, 1)
+            counts[name], plain = max(1, round(LEAST_SECONDS / once)), plain or once
             if name in bench.objectives:
                 peaks[name] = peak_bytes(step, machine.device, bench.standing())
-                speed, cost = experiment.batch_size / first[name], first[name] / first["std"]
-                say(f"{name}: {speed:,.0f} images/s, {cost:.2f} × the plain step, {peaks[name] / 2**20:,.0f} MiB")
-        seconds: dict[str, list[float]] = {name: [] for name in work}
+                memory = f"{peaks[name] / 2**20:,.0f} MiB"
+                say(f"{name}: {size / once:,.0f} images/s, {once / plain:.2f} × the plain step, {memory}")
+        measured: dict[str, list[float]] = {name: [] for name in work}
         for repeat in range(repeats):
             for number, (name, step) in enumerate(work.items()):
-                seconds[name].append(timed(machine.device, step, counts[name]))
+                measured[name].append(timed(machine.device, step, counts[name]))
                 if progress is not None:
                     progress("measuring", repeat * len(work) + number + 1, repeats * len(work))
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    return _result(experiment, machine, about, list(bench.schemes), medians, peaks, repeats)
+    seconds = {name: statistics.median(values) for name, values in measured.items()}
 
-
-def _result(
-    experiment: Experiment,
-    machine: Machine,
-    about: dict[str, object],
-    schemes: list[str],
-    seconds: dict[str, float],
-    peaks: dict[str, int],
-    repeats: int,
-) -> dict[str, Any]:
     def row(name: str) -> dict[str, float | int]:
         return {
-            "images_per_second": round(experiment.batch_size / seconds[name], 1),
+            "images_per_second": round(size / seconds[name], 1),
             "relative_cost": round(seconds[name] / seconds["std"], 4),
             "peak_memory_bytes": peaks[name],
         }
@@ -99,7 +89,7 @@ def _result(
     return {
         "machine": {
             **{name: about[name] for name in kept},
-            "batch_size": experiment.batch_size,
+            "batch_size": size,
             "image_size": experiment.views.size,
             "repeats": repeats,
             "memory_measure": MEASURE[machine.device.type],
@@ -107,10 +97,10 @@ def _result(
         "recipe": experiment.recipe,
         "precision": machine.precision,
         "query_share": round(seconds["query"] / seconds["std"], 4),
-        "schemes": {name: row(name) for name in schemes},
+        "schemes": {name: row(name) for name in bench.schemes},
         "naive": {name: row(f"naive {name}") for name in NAIVE if f"naive {name}" in seconds},
-        "views_images_per_second": round(experiment.batch_size / seconds["views"], 1),
-        "end_to_end_images_per_second": round(experiment.batch_size / seconds["end to end"], 1),
+        "views_images_per_second": round(size / seconds["views"], 1),
+        "end_to_end_images_per_second": round(size / seconds["end to end"], 1),
     }
 
 
@@ -131,32 +121,22 @@ def table(measured: dict[str, Any]) -> Table:
     return shown
 
 
-@dataclass
-class _Parts:
-    """The fields of a scheme: its hard examples, as the experiment has them or by default."""
+def _hard_examples(experiment: Experiment, terms: Iterable[str]) -> dict[str, Any]:
+    """The hard examples of a scheme, with the fields that the experiment's own of that kind have, or the defaults."""
 
-    adversarial: dict[str, Any]
-    cutmix: dict[str, Any]
+    def fields(kind: str) -> dict[str, Any]:
+        own = (hard for hard in experiment.hard_examples.values() if hard.kind == kind and hard.source == STD)
+        return next((hard.model_dump(mode="json") for hard in own), {"kind": kind})
 
-    @classmethod
-    def of(cls, experiment: Experiment) -> _Parts:
-        def fields(kind: str) -> dict[str, Any]:
-            own = (hard for hard in experiment.hard_examples.values() if hard.kind == kind and hard.source == "std")
-            found: HardExampleConfig | None = next(own, None)
-            return {"kind": kind} if found is None else found.model_dump(mode="json")
-
-        return cls(fields("adversarial"), fields("cutmix"))
-
-    def hard_examples(self, terms: tuple[str, ...]) -> dict[str, Any]:
-        made = {"adv": self.adversarial, "cmx": self.cutmix, "cmxA": {**self.cutmix, "source": "adv"}}
-        return {name: {**made[name], "weight": 1.0, "fraction": 1.0} for name in terms}
+    every = {"adv": fields("adversarial"), "cmx": fields("cutmix"), "cmxA": {**fields("cutmix"), "source": "adv"}}
+    return {term: {**every[term], "weight": 1.0, "fraction": 1.0} for term in terms}
 
 
 def possible(experiment: Experiment, only: Collection[str] | None = None) -> dict[str, Experiment]:
     """The experiment in every scheme whose hard examples its method takes. only: these and the plain one."""
-    parts = _Parts.of(experiment)
+    plain = {"objective.split": False, "objective.clean_fraction": 1.0}
     made = {
-        name: override(experiment, {"hard_examples": parts.hard_examples(terms), **_PLAIN})
+        name: override(experiment, {"hard_examples": _hard_examples(experiment, terms), **plain})
         for name, terms in SCHEMES.items()
         if only is None or name in {"std", *only}
     }
@@ -167,22 +147,19 @@ class Bench:
     """One method and one optimizer that all schemes train in turn: what differs is the objective around them."""
 
     def __init__(self, experiment: Experiment, machine: Machine, only: Collection[str] | None = None) -> None:
-        data_size = _BATCHES_OF_DATA * experiment.batch_size
-        size = experiment.views.size
-        generator = Stream(experiment.seed).child("benchmark").generator()
-        coarse = torch.rand(
-            data_size, experiment.network.channels, max(1, size // 4), max(1, size // 4), generator=generator
-        )
+        data_size, size = _BATCHES_OF_DATA * experiment.batch_size, experiment.views.size
+        shape = (data_size, experiment.network.channels, max(1, size // 4), max(1, size // 4))
+        coarse = torch.rand(shape, generator=Stream(experiment.seed).child("benchmark").generator())
         images = torch.nn.functional.interpolate(coarse, (size, size), mode="bilinear")
         source = ArraySource((255 * images).to(torch.uint8), name="drawn")
         experiment, _ = settled(experiment, source)
         self.experiment, self.machine = experiment, machine
         self.schemes = possible(experiment, only)
         terms = dict.fromkeys(term for name in self.schemes for term in SCHEMES[name])
-        widest = _Parts.of(experiment).hard_examples(tuple(terms))
         # the experiment's own terms may need batch-norms that no scheme has
         own = experiment.model_dump(mode="json")["hard_examples"]
-        needed = override(experiment, {"hard_examples": own | widest, "objective.split": False})
+        hard = own | _hard_examples(experiment, terms)
+        needed = override(experiment, {"hard_examples": hard, "objective.split": False})
         self.method = build_method(needed, roomy_setting(needed, data_size), machine, filled=False)
         self.optimizer = optimizers.build(
             self.method.parameters(), experiment.optimizer, experiment.batch_size, self.method.unscheduled()
@@ -200,6 +177,7 @@ class Bench:
                 self.objectives[f"naive {name}"] = naive
         self.own = build_objective(experiment, self.method, machine)
         self.steps = 0
+        self._labels: Any = None
 
     def work(self) -> dict[str, Callable[[], None]]:
         """Everything that is timed, by name."""
@@ -217,20 +195,16 @@ class Bench:
 
     def standing(self) -> list[Tensor]:
         """What takes memory between steps."""
+        assert self.loader.store is not None
         state = [
             value for kept in self.optimizer.state.values() for value in kept.values() if isinstance(value, Tensor)
         ]
-        return [*self.method.state_dict().values(), *state, *self.batch.crops, *self._images()]
-
-    def _images(self) -> list[Tensor]:
-        return [] if self.loader.store is None else [self.loader.store.images]
+        return [*self.method.state_dict().values(), *state, *self.batch.crops, self.loader.store.images]
 
     def _forever(self) -> Iterator[Batch]:
-        epoch = 0
-        while True:
+        for epoch in itertools.count():
             for batch in self.loader.epoch(epoch):
                 yield replace(batch, step=_SETTLED + batch.step)
-            epoch += 1
 
     def _next(self) -> Batch:
         self.steps += 1
@@ -254,7 +228,7 @@ class Bench:
         """The forward, loss and backward of the clean views alone."""
         objective, batch = self.objectives["std"], self._next()
         embedding = objective.score.embed(self.method.anchors(batch), MAIN)
-        if not hasattr(self, "_labels"):
+        if self._labels is None:
             with self.machine.autocast():
                 self._labels = self.method.pseudo_labels(batch, embedding.detach())
         self.method.clean_loss(embedding, self._labels).mean().backward()  # type: ignore[no-untyped-call]
@@ -267,23 +241,15 @@ class Bench:
         self.views(images, Stream(1).child("step", self.steps), slice(0, self.experiment.batch_size))
 
 
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def timed(device: torch.device, work: Callable[[], None], count: int) -> float:
     """Seconds of one piece of work, the mean of `count`."""
-    _synchronize(device)
-    begin = time.perf_counter()
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    begin = now()
     for _ in range(count):
         work()
-    _synchronize(device)
-    return (time.perf_counter() - begin) / count
-
-
-def _calibrate(device: torch.device, work: Callable[[], None]) -> tuple[int, float]:
-    """Warm up; the number of runs that a measurement needs, and the seconds of one."""
-    work()  # compiles kernels, picks algorithms, fills caches
-    seconds = timed(device, work, 1)
-    return max(1, round(LEAST_SECONDS / seconds)), seconds
+    return (now() - begin) / count

@@ -51,8 +51,7 @@ def plan(experiment: Experiment, repeats: int | None = None, keep_batch: bool = 
     def probe(batch: int) -> tuple[float, dict[str, float]]:
         """Seconds of the plain step, and every piece of work in such steps."""
         with kernels(experiment.training.deterministic):
-            bench = Bench(_at(experiment, batch), machine, ())
-            work = bench.work()
+            work = Bench(_at(experiment, batch), machine, ()).work()
             for name in ("std", "query"):
                 work[name]()  # algorithms are picked, memory is taken
             step, query = (timed(machine.device, work[name], 1) for name in ("std", "query"))
@@ -74,19 +73,19 @@ def units(schemes: list[str], query: float, own: int) -> dict[str, float]:
 
     own: hard examples of the experiment, whose own step is measured with its data.
     """
-    found = {name: 1 + query * name.count("+") for name in schemes}
-    naive = {f"naive {name}": found[name] + query for name in NAIVE if name in found}
-    return {**found, **naive, "query": query, "views": 0.1, "end to end": 1.1 + query * own}
+    costs = {name: 1 + query * name.count("+") for name in schemes}
+    naive = {f"naive {name}": costs[name] + query for name in NAIVE if name in costs}
+    return {**costs, **naive, "query": query, "views": 0.1, "end to end": 1.1 + query * own}
 
 
 def expected(step: float, work: Mapping[str, float], repeats: int) -> float:
-    """Seconds of a benchmark whose plain step takes `step`: each piece of work twice to begin with, schemes once more
-    for their memory, and `repeats` times in measurements of some length at least.
+    """Seconds of a benchmark whose plain step takes `step`: each piece of work runs twice to begin with, schemes once
+    more for their memory, then `repeats` measurements of at least LEAST_SECONDS each.
     """
     total = 0.0
     for name, cost in work.items():
-        seconds = cost * step
-        total += (2 + (name in SCHEMES or name.startswith("naive "))) * seconds + repeats * max(seconds, LEAST_SECONDS)
+        once = 2 + (name in SCHEMES or name.startswith("naive "))
+        total += once * cost * step + repeats * max(cost * step, LEAST_SECONDS)
     return total
 
 
@@ -96,7 +95,7 @@ def fit_batch(sizes: list[int], per_image: float, work: Mapping[str, float], rep
 
 
 def fit_repeats(step: float, work: Mapping[str, float]) -> int:
-    """As many rounds as fit the budget, of one to five."""
+    """The most rounds, of one to five, that fit the budget."""
     return next((n for n in range(_MOST_REPEATS, 1, -1) if expected(step, work, n) <= BUDGET), 1)
 
 
@@ -105,12 +104,12 @@ def _at(experiment: Experiment, batch: int) -> Experiment:
 
 
 def _sizes(experiment: Experiment) -> list[int]:
-    """The experiment's batch size, and halves of it again and again for as long as the method takes them."""
-    found = [experiment.batch_size]
-    while found[-1] % 2 == 0 and found[-1] // 2 >= _SMALLEST:
+    """The experiment's batch size, halved again and again for as long as the method supports it."""
+    sizes = [experiment.batch_size]
+    while sizes[-1] % 2 == 0 and sizes[-1] // 2 >= _SMALLEST:
         try:
-            roomy_setting(_at(experiment, found[-1] // 2), found[-1])
+            roomy_setting(_at(experiment, sizes[-1] // 2), sizes[-1])
         except ConfigError:
             break
-        found.append(found[-1] // 2)
-    return found
+        sizes.append(sizes[-1] // 2)
+    return sizes

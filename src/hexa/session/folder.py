@@ -1,4 +1,4 @@
-"""The folder of a run: whose it is, one process at a time, and what is left in it when the run is stopped."""
+"""The folder of a run: one process at a time may train in it; what is left when a run is stopped."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PATIENCE = 5.0
 
 @contextmanager
 def mine(folder: Path, say: Callable[[str], object] | None = None) -> Iterator[bool]:
-    """Have a run's folder for this run alone, made if need be; of several processes the main one sees to it.
+    """Lock a run's folder, which is created if need be, for this run; only the main process does.
 
     Yields whether this is the main one. What killed processes left half written is removed. Others may read the folder
-    meanwhile, and add results to it. say: told where the disk has no locks. Raises UserError if another process trains
-    there.
+    meanwhile, and add results to it. say: called where the disk has no locks. Raises UserError if another process
+    trains there.
     """
     # asked before the processes have found each other, so that nothing has to be undone
     if os.environ.get("RANK", "0") != "0":
@@ -40,7 +40,7 @@ def mine(folder: Path, say: Callable[[str], object] | None = None) -> Iterator[b
         return
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give another --out")
-    what = f"trains {folder} already; wait until it ends, or end it, and give the command again"
+    what = f"is already training in {folder}; wait until it ends, or end it, and run the command again"
     with alone(folder / LOCK, what, patience=PATIENCE, say=say):
         sweep(folder, CONFIG, ENVIRONMENT, METRICS, BACKBONE, BEST, trackers.FILE)
         sweep(folder / CHECKPOINTS)
@@ -48,27 +48,27 @@ def mine(folder: Path, say: Callable[[str], object] | None = None) -> Iterator[b
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether the run in `folder` is one that this torchrun began. Raises UserError if it is anything else of worth."""
+    """Whether this torchrun began the run in `folder`. Raises UserError if the folder holds anything else of value."""
     if _is_empty(folder) or _is_stillborn(folder):
         return False
     if peers.restarts() and _noted(folder, "launcher") == peers.launcher():
         return (folder / CONFIG).is_file()
     if (folder / CONFIG).is_file():
-        raise UserError(f"{folder} holds a run; go on with 'hexa resume {folder}', or give another --out")
+        raise UserError(f"{folder} holds a run; continue it with 'hexa resume {folder}', or give another --out")
     raise UserError(f"{folder} is not an empty folder; give another --out")
 
 
 def _is_empty(folder: Path) -> bool:
-    """Whether there is nothing in a folder, or only what a run that was killed at once wrote first."""
+    """Whether a folder is empty, or has only what a run that was killed at once wrote first."""
     there = {path.name for path in folder.iterdir()} - {LOCK, ADAPTATION}
     return not there or (there == {ENVIRONMENT} and _process(folder) is not None)
 
 
 def _is_stillborn(folder: Path) -> bool:
-    """Whether a run in `folder` ended with nothing to go on from: it may start anew.
+    """Whether a run in `folder` ended with nothing to continue from, so that it may start again.
 
-    Its loss stopped being finite before the first checkpoint; or it was of this machine and ended before it logged a
-    step (unreadable images …), but not if its process still goes, or that can't be known.
+    Its loss stopped being finite before the first checkpoint; or it ran on this machine and ended before it logged a
+    step (unreadable images …), unless its process is still running, or that cannot be known.
     """
     if not (folder / CONFIG).is_file() or (folder / BACKBONE).exists() or (folder / CHECKPOINTS).exists():
         return False
@@ -81,17 +81,16 @@ def _is_stillborn(folder: Path) -> bool:
 
 
 def _process(folder: Path) -> peers.Peer | None:
-    """The main process of the run in `folder`, if it noted it."""
-    noted = _noted(folder, "process")
+    """The main process of the run in `folder`, as environment.json has it."""
     try:
-        found = peers.Peer(**noted)  # type: ignore[arg-type]
+        peer = peers.Peer(**_noted(folder, "process"))  # type: ignore[arg-type]
     except TypeError:  # something else
         return None
-    return found if isinstance(found.pid, int) else None
+    return peer if isinstance(peer.pid, int) else None
 
 
 def _noted(folder: Path, name: str) -> object:
-    """What the run in `folder` noted of its environment; None if it didn't."""
+    """An entry of a run's environment.json; None if there is none."""
     try:
         return parsing.from_json(parsing.read_text(folder / ENVIRONMENT, parsing.MOST_JSON))[name]
     except (OSError, ValueError, KeyError, TypeError):
@@ -100,21 +99,20 @@ def _noted(folder: Path, name: str) -> object:
 
 @contextmanager
 def stopping_well(folder: Path) -> Iterator[None]:
-    """Around a run once its folder is written: a full disk, or a worker that ended, is one line with a way on."""
+    """Make a full disk, or a worker that ended, one line that says how to continue."""
     try:
         yield
-    except WorkerEnded as error:
-        raise UserError(f"{error}; {way_on(folder)}") from error
-    except OSError as error:
-        raise UserError(f"{describe(error)}; {way_on(folder)}") from error
+    except (WorkerEnded, OSError) as error:
+        what = describe(error) if isinstance(error, OSError) else error
+        raise UserError(f"{what}; {way_on(folder)}") from error
 
 
 def way_on(folder: Path) -> str:
-    """What becomes of a run that is stopped from outside."""
+    """How to continue a run that is stopped from outside."""
     if not (folder / CONFIG).is_file():
-        return f"the run stops; {folder} has nothing to go on from"
-    found = checkpoints.checkpoints(folder / CHECKPOINTS)
-    last = f"its last checkpoint is {found[-1]}" if found else "it has no checkpoint yet"
+        return f"the run stops; {folder} has nothing to continue from"
+    saved = checkpoints.checkpoints(folder / CHECKPOINTS)
+    last = f"its last checkpoint is {saved[-1]}" if saved else "it has no checkpoint yet"
     if peers.restarts_left() > 0:
         return f"the run stops; {last}; torchrun starts it again"
     return f"the run stops; {last}; go on with: hexa resume {folder}"
