@@ -66,34 +66,27 @@ def load_backbone(spec: str | Path, **given: Unpack[Given]) -> Backbone:
 def evaluate(protocol: str, backbone: str | Path | Backbone, data: str, **options: Any) -> dict[str, Any]:
     """Evaluate a backbone on labelled images: "knn" or "linear" -> results with protocol, metrics in percent, seed ….
 
-    `backbone` is anything `load_backbone` takes, or what it returned. Options (preset, seed, k, …) are those of the
-    protocol. Results for a run folder are added to its results.json. Raises ValueError.
+    `backbone` is anything `load_backbone` takes, or what it returned. options: those of `hexa.evaluation.evaluate`
+    (preset, seed, holdout, …) and those of the protocol (k, …). Results for a run folder are added to its results.json.
+    Raises ValueError.
     """
     from hexa.evaluation import evaluate as run
+    from hexa.evaluation.request import EvaluationRequest
 
-    return run(protocol, named(backbone, int(options.get("seed", 0))), data, **options)
+    seed = EvaluationRequest.from_fields({"seed": options.get("seed", 0)}).seed
+    return run(protocol, named(backbone, seed), data, **options)
 
 
-def embed(
-    backbone: str | Path | Backbone,
-    data: str,
-    out: str | Path,
-    *,
-    maps: bool = False,
-    aspect: str = "crop",
-    **given: Unpack[Given],
-) -> Path:
+def embed(backbone: str | Path | Backbone, data: str, out: str | Path, **options: Any) -> Path:
     """Write the features of every image to `out`, .npz or .parquet: features [N, D] float32, labels [N], paths [N].
 
-    maps: the last feature maps [N, C, h, w] instead, to .npy or .parquet. aspect: keep has images seen
-    whole, in their own aspect. given: as for `load_backbone`.
+    options: `hexa.evaluation.request.EmbeddingRequest`. maps: the last feature maps [N, C, h, w] instead, to .npy or
+    .parquet. aspect: keep for whole images in their own aspect. mean, std, size, crop, interpolation: as for
+    `load_backbone`.
     """
-    from pathlib import Path as AnyPath
-
     from hexa.evaluation.embed import embed as run
 
-    run(named(backbone), data, AnyPath(out), maps=maps, aspect=aspect, **given)
-    return AnyPath(out)
+    return run(named(backbone), data, out, **options).path
 
 
 def named(spec: str | Path | Backbone, seed: int = 0) -> str | Path | Backbone:

@@ -111,7 +111,7 @@ class Started:
     """`hexa ARGUMENTS` in a child of a server that has everything imported: a second, not five."""
 
     def __init__(self, *arguments: object, strike: Strike | None = None) -> None:
-        multiprocessing.set_forkserver_preload(["hexa.cli", "hexa.commands", "hexa.session.run", "hexa.methods.moco"])
+        multiprocessing.set_forkserver_preload(["hexa.cli", "hexa.session.run", "hexa.methods.moco"])
         context = multiprocessing.get_context("forkserver")
         self._said, theirs = context.Pipe(duplex=False)
         self._begin = time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Unpack
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow
@@ -17,9 +17,9 @@ from hexa.config import UserError, whole_characters
 from hexa.data import Source, open_source
 from hexa.evaluation import maps as dense
 from hexa.evaluation.features import batches, check_finite, extract, nothing_read
+from hexa.evaluation.request import EmbeddingRequest
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.feature_maps import last_maps
-from hexa.nn.preparation import Given
 from hexa.nn.pretrained import Backbone, load_backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import targets
@@ -30,10 +30,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Embedded:
-    """What was written: N features of so many numbers, and which images could not be read, a line each.
+    """What was written: features or maps of N images, and which images could not be read, a line each.
 
-    shape: of the features of an image, (D,), or of its maps, (C, h, w). preparation: a sentence on how images were
-    prepared, unless the backbone's own file says it.
+    shape: (D,) for features, (C, h, w) for maps. preparation: a sentence on how images were prepared, unless the
+    backbone's own file says it.
     """
 
     path: Path
@@ -43,55 +43,37 @@ class Embedded:
     preparation: str | None = None
 
 
-def embed(
-    backbone: str | Path | Backbone,
-    data: str,
-    out: Path | str,
-    *,
-    device: str = "auto",
-    precision: precisions.Precision = "auto",
-    batch_size: int = 256,
-    num_workers: int | None = None,
-    max_image_pixels: int | None = None,
-    maps: bool = False,
-    maps_precision: str = "float32",
-    aspect: str = "crop",
-    **given: Unpack[Given],
-) -> Embedded:
-    """Write features [N, D] float32, labels [N] where there are any, and paths [N] of all readable images.
+def embed(backbone: str | Path | Backbone, data: str, out: Path | str, **options: Any) -> Embedded:
+    """Write features [N, D] float32, labels [N] where there are any, and paths [N] of all readable images, atomically.
 
-    out: .npz (arrays `features`, `labels`, `paths`) or .parquet (a list column and two more). At once or not at all.
-    Without #split in `data`, the split train. Images that cannot be read are left out, those of more than
-    `max_image_pixels` among them.
-    maps: instead the network's last feature maps [N, C, h, w], to .npy or .parquet (`hexa.evaluation.maps.write`),
-    float32 or float16 as `maps_precision` says.
-    aspect: keep has images seen whole, in their own aspect (`OwnAspect`).
-    given: mean, std, size, crop or interpolation instead of the backbone's own. Raises UserError.
+    out: .npz (arrays `features`, `labels`, `paths`) or .parquet (a list column and two more). Without #split in `data`,
+    the split train. Images that cannot be read are left out. options: those of `EmbeddingRequest`. maps: instead the
+    network's last feature maps [N, C, h, w], to .npy or .parquet (`hexa.evaluation.maps.write`). Raises UserError.
     """
-    out = targets.check(out, (".npy", ".parquet") if maps else (".npz", ".parquet"))
-    if maps_precision not in dense.PRECISIONS:
-        raise UserError(f"maps_precision must be {' or '.join(dense.PRECISIONS)}, got {maps_precision!r}")
-    if maps_precision != "float32" and not maps:
+    request = EmbeddingRequest.from_fields(options)
+    out = targets.check(out, (".npy", ".parquet") if request.maps else (".npz", ".parquet"))
+    if request.maps_precision != "float32" and not request.maps:
         raise UserError("maps_precision has no effect without maps; features are float32")
-    loaded = load_backbone(backbone, **given)
-    source = open_source(data, max_image_pixels=max_image_pixels, channels=len(loaded.mean))
+    loaded = load_backbone(backbone, **request.given)
+    source = open_source(data, max_image_pixels=request.max_image_pixels, channels=len(loaded.mean))
     problems: dict[int, str] = {}
     names = np.array([whole_characters(path) for path in source.paths], dtype=object)
-    # images of more pixels than usual come in smaller batches
+    # maps of larger images come in smaller batches
     size = loaded.image_size
+    smaller = max(1, request.batch_size * 224**2 // max(224, size) ** 2)
     how: dict[str, Any] = {
-        "transform": transform_of(loaded, aspect),
-        "batch_size": max(1, batch_size * 224**2 // max(224, size) ** 2) if maps else batch_size,
-        "device": precisions.pick_device(device),
-        "precision": precision,
-        "num_workers": num_workers,
+        "transform": transform_of(loaded, request.aspect),
+        "batch_size": smaller if request.maps else request.batch_size,
+        "device": precisions.pick_device(request.device),
+        "precision": request.precision,
+        "num_workers": request.num_workers,
         "problems": problems,
         "tolerance": 1.0,
     }
-    if maps:
+    if request.maps:
         last, _ = last_maps(loaded.network, str(backbone), (size, size), loaded.network_config.channels)
         made = batches(loaded, lambda images: last(loaded.normalize(images)), source, **how)
-        num_images, *shape = dense.write(out, _parts(source, names, made), len(source), maps_precision)
+        num_images, *shape = dense.write(out, _parts(source, names, made), len(source), request.maps_precision)
     else:
         features, labels, positions = extract(loaded, source, **how)
         paths, known = names[positions.numpy()].astype(str), None if labels is None else labels.numpy()

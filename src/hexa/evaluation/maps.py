@@ -18,7 +18,6 @@ from hexa.runtime.files import write_whole
 Array = NDArray[Any]
 #: Maps [b, C, h, w], labels [b] or [b, classes] or None, and paths [b] of some images.
 Part = tuple[Array, Array | None, list[str]]
-PRECISIONS = ("float32", "float16")
 
 
 def beside(out: Path) -> Path:
@@ -27,11 +26,11 @@ def beside(out: Path) -> Path:
 
 
 def write(out: Path, parts: Iterable[Part], most: int, precision: str) -> tuple[int, ...]:
-    """Write the maps of at most `most` images to `out` and return their shape (N, C, h, w). At once or not at all.
+    """Write the maps of at most `most` images to `out` atomically and return their shape (N, C, h, w).
 
     .npy: one array [N, C, h, w], which numpy.load(mmap_mode="r") opens without reading it; labels and paths lie in
     `beside(out)`. .parquet: columns `maps` (a tensor of fixed shape: a list of C·h·w numbers), `paths` and, where there
-    are any, `labels`. Of all maps no more than a part is in memory. Raises UserError if they differ in shape, are more
+    are any, `labels`. Only one part is in memory at a time. Raises UserError if they differ in shape, are more
     than the precision holds, or than the disk.
     """
     shapes: list[tuple[int, ...]] = []

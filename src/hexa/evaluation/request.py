@@ -25,11 +25,11 @@ class ImageOptions(Config):
     std: Any = None
     """R,G,B: standard deviation of each channel; the backbone's own if not given"""
     size: Any = None
-    """side of the images in pixels; the backbone's own if not given"""
+    """N: side of the images in pixels; the backbone's own if not given"""
     crop: Any = None
-    """share of the shorter side that the centre crop takes; the backbone's own if not given"""
+    """SHARE: of the shorter side, what the centre crop takes; the backbone's own if not given"""
     interpolation: Any = None
-    """bilinear or bicubic; the backbone's own if not given"""
+    """NAME: bilinear or bicubic; the backbone's own if not given"""
 
     @property
     def given(self) -> Given:
@@ -42,34 +42,34 @@ class ExtractionOptions(ImageOptions):
     """How features are extracted."""
 
     aspect: Aspect = "crop"
-    """crop: the centre square; keep: the whole image, batched by shape, where the network allows it"""
+    """NAME: crop for the centre square; keep for the whole image, batched by shape, where the network allows it"""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N"""
+    """NAME: auto, cpu, cuda or cuda:N"""
     precision: Precision = "auto"
-    """auto, fp32 or bf16"""
+    """NAME: auto, fp32 or bf16"""
     num_workers: int | None = pydantic.Field(default=None, ge=0)
-    """processes that decode images; chosen for the machine if not given"""
+    """N: processes that decode images; chosen for the machine if not given"""
     max_image_pixels: int | None = pydantic.Field(default=None, gt=0)
-    """larger images count as unreadable; 89,478,485 if not given"""
+    """N: larger images count as unreadable; 89,478,485 if not given"""
 
 
 class EvaluationRequest(ExtractionOptions):
     """The options that every protocol has, beside its own."""
 
     preset: str | None = None
-    """published settings; the first that `hexa evaluate PROTOCOL --help` lists if not given"""
+    """NAME: published settings; the first that `hexa evaluate PROTOCOL --help` lists if not given"""
     test_data: str | None = None
-    """SOURCE of the images to score, where --data has no split test"""
+    """SOURCE: images to score, where --data has no split test"""
     holdout: float | None = pydantic.Field(default=None, gt=0, lt=1)
-    """score this share of the training images instead"""
+    """SHARE: score this share of the training images instead"""
     seed: int = pydantic.Field(default=0, ge=0, lt=2**32)  # scikit-learn takes no more
-    """seed of what the protocol draws"""
+    """N: seed of what the protocol draws"""
     out: Path | None = None
-    """FILE.json to write the result to as well; a run keeps it in results.json anyway"""
+    """FILE: also write the result to this .json; a run keeps it in results.json anyway"""
     extraction_batch: int = pydantic.Field(default=256, gt=0)
-    """images that go through the frozen network at a time"""
+    """N: images that go through the frozen network at a time"""
     cached: bool = True
-    """reuse features that another evaluation extracted (HEXA_CACHE/features, at most HEXA_CACHE_GB)"""
+    """TRUE|FALSE: reuse features that another evaluation extracted (HEXA_CACHE/features, at most HEXA_CACHE_GB)"""
 
 
 class EmbeddingRequest(ExtractionOptions):
@@ -78,6 +78,6 @@ class EmbeddingRequest(ExtractionOptions):
     maps: bool = False
     """write feature maps [N, C, h, w] instead, to .npy or .parquet"""
     maps_precision: Literal["float32", "float16"] = "float32"
-    """float32 or float16"""
+    """NAME: float32 or float16"""
     batch_size: int = pydantic.Field(default=256, gt=0)
-    """images that go through the network at a time"""
+    """N: images that go through the network at a time"""

@@ -9,8 +9,6 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING
 
-from hexa.config import UserError, nearest
-
 if TYPE_CHECKING:
     from hexa.evaluation.protocol import Protocol
 
@@ -22,6 +20,8 @@ def names() -> list[str]:
 
 def get(name: str) -> Protocol:
     """The protocol of this name. Raises UserError."""
+    from hexa.config import UserError, nearest
+
     if name not in names():
         raise UserError(f"unknown protocol '{name}'; {nearest(name, names())}")
     protocol: Protocol = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").PROTOCOL

@@ -1,0 +1,107 @@
+"""How a command and its options are declared, and the options that several commands share.
+
+Nothing heavy is imported here or at the top of the commands' modules: help answers before torch would be loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Given = argparse.Namespace
+Fields = Mapping[str, str]
+Option = tuple[str, dict[str, Any]]
+Handler = Callable[[Given, Fields], int]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: a line for the list of commands, its options, more for its own help, and what it runs."""
+
+    summary: str
+    options: tuple[Option, ...]
+    description: str
+    request: str
+    open: bool
+    run: Handler
+
+
+COMMANDS: dict[str, Command] = {}
+
+
+def command(
+    summary: str, *options: Option, description: str = "", request: str = "", open: bool = False
+) -> Callable[[Handler], Handler]:
+    """Make a function of the parsed options and of further `--any.field VALUE` pairs a command; it returns the status.
+
+    request: a class of `hexa.evaluation.request`, whose fields are options as well. open: further options are fields
+    of the experiment or the protocol.
+    """
+
+    def declared(run: Handler) -> Handler:
+        COMMANDS[run.__name__] = Command(summary, options, description or summary, request, open, run)
+        return run
+
+    return declared
+
+
+def option(usage: str, help: str = "", **settings: Any) -> Option:
+    """An option such as `--out FILE`, or a positional argument such as `RECIPE`."""
+    name, _, metavar = usage.partition(" ")
+    return name if metavar else name.lower(), {"metavar": metavar or name, "help": help, **settings}
+
+
+def flag(name: str, help: str, **settings: Any) -> Option:
+    """An option without a value."""
+    return name, {"action": "store_true", "help": help, **settings}
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """The type of an option: an integer within bounds."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be from {least} to {most}, got {value}")
+        return value
+
+    return number
+
+
+def positive(text: str) -> float:
+    """The type of an option: a finite number above 0."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
+    return value
+
+
+SOURCES = "digits · folder:PATH · parquet:PATH · hf:NAME · webdataset:PATTERN · voc:PATH · cifar10 and others; #split"
+BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:MODULE:CALLABLE · random:NAME"
+DOMAINS = "fit the views to photos, aerial, microscopy, documents, medical-grey or histology; fields given win"
+BACKBONE = option("BACKBONE", BACKBONES)
+DATA = option("--data SOURCE", SOURCES, required=True)
+DATA_OF_RUN = option("--data SOURCE", SOURCES + "; that of the run or recipe if not given")
+JSON = flag("--json", "print JSON")
+PLAN = flag("--plan", "print the plan with its cost, run nothing")
+TRUST = flag("--trust", "import the Python file that the run names as the source of its method, whatever it is")
+COUNT = whole(1, 10**6)
+EPOCHS = option("--epochs N", "passes over the data; those of the recipes if not given", type=COUNT)
+ANY_SEED = whole(0, 2**32 - 1)  # scikit-learn takes no more
+SEED = option("--seed N", "seed of images and views; 0 if not given", type=ANY_SEED, default=0)
+MACHINE = (
+    option("--device NAME", "auto, cpu, cuda or cuda:N; short for --training.device"),
+    option("--precision NAME", "auto, fp32 or bf16; short for --training.precision"),
+)
+
+
+def say(*lines: str) -> None:
+    """Print each line that is not empty."""
+    from hexa.runtime.console import Console
+    from hexa.runtime.output import one_line
+
+    console = Console()
+    for line in filter(None, lines):
+        console.print(one_line(line))

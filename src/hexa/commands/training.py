@@ -1,0 +1,300 @@
+"""Commands that train, or say what can be trained and where."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hexa.commands.declare import (
+    ANY_SEED,
+    DATA,
+    DOMAINS,
+    EPOCHS,
+    JSON,
+    MACHINE,
+    PLAN,
+    SOURCES,
+    TRUST,
+    Fields,
+    Given,
+    command,
+    flag,
+    option,
+    positive,
+    say,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from hexa.experiment import Experiment
+
+
+@command(
+    "what can be run: name, method, hard examples, expected result and cost",
+    option("WORDS", "only recipes with this in their name", metavar="WORD", nargs="?", default=""),
+    JSON,
+)
+def recipes(given: Given, extra: Fields) -> int:
+    from rich.padding import Padding
+
+    from hexa.config import UserError
+    from hexa.recipes import describe
+    from hexa.runtime.console import Console
+
+    described = [row for row in describe() if given.words in row["name"]]
+    if not described:
+        raise UserError(f"no recipe has '{given.words}' in its name; `hexa recipes` lists all")
+    if given.json:
+        print(json.dumps(described, indent=2))
+        return 0
+    console = Console()
+    for row in described:
+        parts = [row["method"], *row["hard_examples"]]
+        console.print(row["name"], style="bold")
+        console.print(f"  {' + '.join(parts)} on {row['data']}, {row['epochs']} epochs")
+        for label in ("expected", "cost"):
+            if row[label]:
+                text = f"{label}: {row[label]}"
+                # outside a terminal one line each, for grep
+                console.print(Padding(text, (0, 0, 0, 2)) if console.is_terminal else f"  {text}")
+    console.print("\nhexa pretrain RECIPE --help  lists every field of one")
+    return 0
+
+
+@command(
+    "pre-train a backbone without labels",
+    option("RECIPE", "a name from `hexa recipes`, or ./my_method.py:function", nargs="?"),
+    option("--config FILE.yaml", "instead of a recipe: the config.yaml of a run, or one like it"),
+    option("--data SOURCE", SOURCES),
+    option("--out RUN", "the run folder; runs/RECIPE if not given"),
+    option("--start BACKBONE", "weights to begin from: a run · a file · timm:NAME · python:MODULE:CALLABLE"),
+    option("--pairs FILE.csv", "images that belong together: path,group · column:NAME · key:NAME"),
+    option("--epochs N", "passes over the data"),
+    option("--domain NAME", DOMAINS),
+    *MACHINE,
+    flag("--compile", "short for --training.compile true", action="store_const", const="true"),
+    TRUST,
+    description="Pre-train a backbone without labels. Any field of the experiment is an option: --batch-size 256, "
+    "--method.temperature=0.1. `hexa pretrain RECIPE --help` lists them with their values in that recipe.",
+    open=True,
+)
+def pretrain(given: Given, extra: Fields) -> int:
+    experiment = experiment_of(given, extra)
+    from hexa.plugins import run_folder
+    from hexa.runtime.console import Console
+    from hexa.session.run import pretrain as train
+
+    return _finished(train(experiment, run_folder(experiment, given.out), console=Console()), experiment.data)
+
+
+def describe_fields(given: Given, extra: Fields) -> int:
+    """`hexa pretrain RECIPE --help`"""
+    from hexa import fields
+    from hexa.runtime.output import one_line, printable
+
+    experiment = experiment_of(given, extra)
+    print(f"usage: hexa pretrain {one_line(given.recipe or '--config')} [--out RUN] [--any.field VALUE …]\n")
+    print("Every field with its value in this recipe:\n")
+    print(printable(fields.describe(fields.of_experiment(experiment))))
+    absent = fields.of_absent_hard_examples(experiment)
+    if absent:
+        print("\nHard examples this recipe lacks; a field adds one, --hard_examples.NAME none removes one:\n")
+        print(fields.describe(absent))
+    return 0
+
+
+@command("continue a run exactly where it stopped", option("RUN", "a run folder"), TRUST)
+def resume(given: Given, extra: Fields) -> int:
+    from hexa import plugins
+    from hexa.config import UserError
+    from hexa.runtime.console import Console
+    from hexa.session.run import resume as go_on
+
+    run = Path(given.run)
+    if not (run / "config.yaml").exists():
+        raise UserError(f"{run}: no run to resume (config.yaml is missing); give the folder that hexa pretrain wrote")
+    experiment = plugins.load(run / "config.yaml", "all" if given.trust else "named")
+    return _finished(go_on(run, console=Console()), experiment.data)
+
+
+@command(
+    "train given weights further on your own images within a time, and say whether it helped",
+    option("BACKBONE", "weights to begin from: a run · a file of weights · timm:NAME"),
+    option("--data SOURCE", "images to learn from: " + SOURCES, required=True),
+    option("--labelled SOURCE", "labelled images to judge by; labels are never trained on"),
+    option("--time TIME", "for everything, such as 90s, 30m or 2h; 30m if not given", default="30m"),
+    option("--out RUN", "the run folder; runs/adapt if not given", default="runs/adapt"),
+    option("--domain NAME", "preset of the views; chosen by the look of the images if not given"),
+    PLAN,
+    *MACHINE,
+    description="Look at the images, plan what fits the time, train, and compare start and result. Any field of the "
+    "experiment is an option, as in `hexa pretrain adapt --help`. After an interruption the same command continues.",
+    open=True,
+)
+def adapt(given: Given, extra: Fields) -> int:
+    from hexa.runtime import targets
+
+    out = targets.check_folder(given.out)
+    from hexa import fields, recipes
+    from hexa.adapt.command import Request
+    from hexa.adapt.command import adapt as run
+    from hexa.adapt.plan import seconds_of
+    from hexa.runtime.console import Console
+
+    changes = dict(extra) | {_SHORT[name]: value for name in ("device", "precision") if (value := getattr(given, name))}
+    known = [field.path for field in fields.of_experiment(recipes.get("adapt"))]
+    absent = [field.path for field in fields.of_absent_hard_examples(recipes.get("adapt"))]
+    fields.check_names(changes, [*known, *absent], given.options)
+    request = Request(given.backbone, given.data, given.labelled, seconds_of(given.time), given.domain, changes)
+    run(request, out, only_plan=given.plan, console=Console())
+    return 0
+
+
+@command(
+    "the paper's experiments as one command: plan, runs, tables, figures; continues wherever it was stopped",
+    option(
+        "EXPERIMENT",
+        "ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1, table2, table3, table4 or table5",
+    ),
+    DATA,
+    option("--scale NAME", "small (the default), or full: as published", default="small"),
+    option("--method NAME", "moco or dcluster; the published one if not given"),
+    option("--out FOLDER", "runs/EXPERIMENT-METHOD-SCALE if not given"),
+    option("--seeds N", "0 1 2 if not given", type=ANY_SEED, nargs="+", default=[0, 1, 2]),
+    EPOCHS,
+    option(
+        "--rates X",
+        "learning rates each arm chooses from on held-out training images; half to four times the recipe's if not "
+        "given, a single one is taken as it is",
+        type=positive,
+        nargs="+",
+    ),
+    option("--evaluate-on SOURCE", "labelled images to measure on; those of --data if not given", nargs="+"),
+    option("--workers N", "runs at once, a process each; 1 if not given", type=whole(1, 256), default=1),
+    PLAN,
+    description="Plan an experiment of the paper, run or continue it, and write tables and figures into one folder. "
+    "Any field of an experiment is an option here too and holds for every arm.",
+    open=True,
+)
+def reproduce(given: Given, extra: Fields) -> int:
+    from hexa.reproduce.command import run
+    from hexa.runtime.console import Console
+    from hexa.runtime.progress import Bar
+
+    console = Console()
+    return run(given, extra, console, Bar(console))
+
+
+@command(
+    "images per second of this machine for each scheme, the data path and the step apart",
+    option("RECIPE", "cifar10-hexa-moco if not given", nargs="?", default="cifar10-hexa-moco"),
+    JSON,
+    option("--repeats N", "rounds over all schemes; at most 5 within two minutes if not given", type=whole(1, 1000)),
+    description="Measure this machine: each scheme of hard examples relative to the plain step, the naive adversarial "
+    "step beside the shared-gradient one, the data path alone, the whole. Fields of the recipe are options here too; "
+    "without --batch-size a smaller batch is used if that is needed to finish in two minutes.",
+    open=True,
+)
+def benchmark(given: Given, extra: Fields) -> int:
+    experiment = experiment_of(given, extra)
+    from hexa.runtime.console import Console
+    from hexa.runtime.progress import Bar
+    from hexa.session.benchmark import benchmark as run
+    from hexa.session.benchmark import table
+    from hexa.session.benchmark_plan import plan
+
+    log = Console(stderr=True)
+    with Bar(log) as progress:
+        planned = plan(experiment, given.repeats, keep_batch="batch_size" in extra)
+        log.print(str(planned))
+        measured = run(planned.experiment, planned.repeats, progress=progress, say=log.print)
+    if given.json:
+        print(json.dumps(measured, indent=2))
+    else:
+        Console().print(table(measured))
+    return 0
+
+
+@command("versions, devices, precision, decoders; what is wrong and how to fix it", JSON)
+def doctor(given: Given, extra: Fields) -> int:
+    from rich.text import Text
+
+    from hexa.runtime.console import Console
+    from hexa.runtime.doctor import diagnose, failed
+
+    findings = diagnose(Path.cwd())
+    if given.json:
+        print(json.dumps([vars(finding) for finding in findings], indent=2))
+    else:
+        marks = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "failure": ("FAIL", "red")}
+        console = Console()
+        for finding in findings:
+            mark, colour = marks[finding.status]
+            console.print(Text(f"{mark:5} ", colour), Text(f"{finding.name}: {finding.found}"), sep="")
+            if finding.remedy:
+                console.print(f"      → {finding.remedy}")
+    return 1 if failed(findings) else 0
+
+
+@command(
+    "MoCo-v2 against HEXA-MoCo on embedded images, in a few minutes on two cores",
+    option("--out FOLDER", "runs/demo if not given", default="runs/demo"),
+    EPOCHS,
+)
+def demo(given: Given, extra: Fields) -> int:
+    from hexa.runtime import targets
+
+    out = targets.check_folder(given.out)
+    from hexa.demo import demo as run
+
+    run(out, epochs=given.epochs)
+    return 0
+
+
+def experiment_of(given: Given, extra: Fields) -> Experiment:
+    """The recipe or file with the fields of the command line. Raises UserError before anything else happens."""
+    from hexa.config import UserError
+
+    config = getattr(given, "config", None)
+    if (given.recipe is None) == (config is None):
+        raise UserError("give either a recipe or --config FILE.yaml; `hexa recipes` lists the recipes")
+    from hexa import fields, plugins
+    from hexa.assembly.start import begin_from_weights
+    from hexa.experiment import override
+    from hexa.recipes import domains
+
+    if config is not None:
+        experiment = plugins.load(Path(config), "all" if given.trust else "named")
+    else:
+        experiment = plugins.experiment_of(given.recipe)
+    changes: dict[str, Any] = dict(extra)
+    changes |= {path: value for name, path in _SHORT.items() if (value := getattr(given, name, None)) is not None}
+    if domain := getattr(given, "domain", None):
+        # first: a recipe of views replaces what still has its default, as much of a domain has
+        experiment = override(experiment, {path: changes[path] for path in ("views.recipe",) if path in changes})
+        changes |= domains.changes(domain, changes)
+    known = [field.path for field in fields.of_experiment(experiment)]
+    fields.check_names(changes, known, getattr(given, "options", ()))
+    return begin_from_weights(override(experiment, changes), changes)
+
+
+#: Declared options of `hexa pretrain` and the fields they stand for.
+_SHORT = {
+    "data": "data",
+    "start": "start.weights",
+    "pairs": "pairs.of",
+    "epochs": "epochs",
+    "device": "training.device",
+    "precision": "training.precision",
+    "compile": "training.compile",
+}
+
+
+def _finished(run: Path, data: str) -> int:
+    from hexa.runtime.output import be_patient
+
+    be_patient(lambda: 10.0)  # everything is stored: the process may end even if nobody reads this
+    say(f"run: {run}", f"next: {shlex.join(['hexa', 'evaluate', 'knn', str(run), '--data', data])}")
+    return 0
