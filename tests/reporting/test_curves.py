@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+import warnings
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
 
 from hexa.reporting import curves
+from hexa.reporting.curves import Series, condense, line_chart
 from hexa.reporting.runs import read_run
 from tests.reporting.conftest import MakeRun
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_one_run_gives_a_chart_a_group_with_a_curve_a_term(make_run: MakeRun) -> None:
@@ -56,3 +66,42 @@ def test_no_numbers_no_charts(make_run: MakeRun) -> None:
     folder = make_run()
     (folder / "metrics.jsonl").write_text('{"event": "train", "step": 1, "loss/std": null, "note": "text"}\n')
     assert curves.charts([read_run(folder)]) == []
+
+
+def series(name: str, x: list[float], y: list[float], slot: int = 0) -> Series:
+    return Series(name, slot, np.array(x, dtype=float), np.array(y, dtype=float))
+
+
+def test_condensing_keeps_mean_and_range() -> None:
+    ys = [math.sin(i / 7) + (i % 3) for i in range(1000)]
+    x, y, low, high = condense(series("a", list(range(1000)), ys), limit=100)
+    assert len(x) == 100
+    assert x[3] == pytest.approx(34.5)
+    assert y[3] == pytest.approx(sum(ys[30:40]) / 10)
+    assert (low[3], high[3]) == (min(ys[30:40]), max(ys[30:40]))
+    assert y.mean() == pytest.approx(np.mean(ys))
+
+
+def test_a_curve_goes_through_its_points() -> None:
+    xs, ys = [0.0, 5.0, 10.0], [20.0, 60.0, 40.0]
+    svg = line_chart([series("a", xs, ys, 3)], "key", "epoch", "%")
+    tree = ElementTree.fromstring(svg)
+    (curve,) = (group for group in tree.iter(f"{SVG}g") if group.get("class") == "curve")
+    assert (curve.get("data-series"), curve.get("data-slot")) == ("a", "3")
+    assert "var(--s3)" in svg
+    assert re.findall("#[0-9a-f]{6}", svg) == []  # the page says which colours
+    x0, x1, left, right, y0, y1, bottom, top = json.loads(tree.get("data-axes", ""))
+    path = next(part.get("d", "") for part in curve.iter(f"{SVG}path"))
+    pixels = np.array(re.findall(r"([\d.]+) ([\d.]+)", path), dtype=float)
+    assert x0 + (pixels[:, 0] - left) / (right - left) * (x1 - x0) == pytest.approx(xs)
+    assert y0 + (pixels[:, 1] - bottom) / (top - bottom) * (y1 - y0) == pytest.approx(ys, rel=1e-4)
+
+
+@pytest.mark.parametrize("ys", [[5.0], [0.0, 0.0], [-3e99, 4e99], [1e-30, 2e-30], [1e7, 1.1e7]])
+@pytest.mark.parametrize("from_zero", [True, False])
+def test_odd_values_are_drawn_too(ys: list[float], from_zero: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        svg = line_chart([series("<&>", list(range(len(ys))), ys)], "<&>", "epoch", "", from_zero)
+    assert 'data-series="&lt;&amp;&gt;"' in svg
+    ElementTree.fromstring(svg)

@@ -87,7 +87,7 @@ def charts(page: Page) -> dict[str, list[str]]:
     for tag, attributes in page.elements:
         if tag == "figure":
             key = attributes["data-key"]
-        if tag in ("polyline", "circle") and "data-series" in attributes:
+        if attributes.get("class") == "curve":
             found.setdefault(key, []).append(attributes["data-series"])
     return found
 
@@ -161,7 +161,7 @@ def test_the_page_can_be_used_without_a_mouse_and_read_aloud(make_run: MakeRun, 
     identifiers = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(set(identifiers)) == len(identifiers)
     assert all(a["href"].removeprefix("#") in identifiers for a in page.all("a"))
-    for chart in (svg for svg in page.all("svg") if "data-chart" in svg):
+    for chart in (svg for svg in page.all("svg") if "data-axes" in svg):
         assert chart["role"] == "img"
         assert "Last values" in chart["aria-label"]
     for attributes in page.all("div"):

@@ -1,13 +1,30 @@
-"""Which curves of a journal become charts: every numeric series, the known ones with a title and a unit."""
+"""The curves of journals as charts: which there are, drawn by matplotlib in the colours of the page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import io
+import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 
-from hexa.reporting.figures import Series, line_chart
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
+
+from hexa.reporting.plots.style import COLOURS, INK, MUTED, RULE, style
 from hexa.reporting.runs import MOST_QUANTITIES, Record, Run, is_number
 from hexa.reporting.tables import NOTHING, format_number
+
+POINTS = 160
+"""Points drawn of a longer curve: the mean of each stretch, on its range."""
+WIDTH, HEIGHT = 380, 226
+_IN_PAGE = {colour: f"var(--s{slot})" for slot, colour in enumerate(COLOURS)}
+_IN_PAGE |= {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +57,16 @@ KNOWN = {
 
 
 @dataclass(frozen=True)
+class Series:
+    """One curve, ordered by x. slot: which colour it takes."""
+
+    name: str
+    slot: int
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
 class Chart:
     """A drawn chart with its legend (name, last value, colour slot) and a short table of its values."""
 
@@ -54,25 +81,22 @@ class Chart:
 
 def charts(runs: Sequence[Run]) -> list[Chart]:
     """Every chart: of one run a chart a group with a curve a term; of several, a chart a key with a curve a run."""
-    names = labels(runs)
+    several, names = len(runs) > 1, labels(runs)
     keys = sorted(dict.fromkeys(key for run in runs for key in run.quantities), key=_order)[:MOST_QUANTITIES]
-    terms = list(dict.fromkeys(_term(key) for key in keys if "/" in key))
-    slots = {key: terms.index(_term(key)) for key in keys if "/" in key}  # a term has one colour in all charts
+    terms = list(dict.fromkeys(_term(key) for key in keys if "/" in key))  # a term has one colour in all charts
     groups: dict[str, list[str]] = {}
     for key in keys:
-        groups.setdefault(group(key) if len(runs) == 1 else key, []).append(key)
+        groups.setdefault(key if several else group(key), []).append(key)
     made = []
-    for title, members in groups.items():
-        if len(runs) == 1:
-            series = [_series(runs[0], key, _term(key), slots.get(key, 0)) for key in members]
-        else:
-            series = [_series(run, members[0], names[slot], slot) for slot, run in enumerate(runs)]
-        made.append(_chart(title, members[0], series, several=len(runs) > 1))
-    if len(runs) > 1 and "knn" in keys:
-        series = [_series(run, "knn", names[slot], slot, "minutes") for slot, run in enumerate(runs)]
-        by_time = _chart("knn over time", "knn", series, several=True, x_label="minutes")
-        made.insert(1, by_time)
-    return [chart for chart in made if chart.svg]
+    for name, members in groups.items():
+        for over in ("epoch", "minutes") if several and name == "knn" else ("epoch",):
+            if several:
+                curves = [_series(run, name, names[slot], slot, over) for slot, run in enumerate(runs)]
+            else:
+                slots = [terms.index(_term(key)) if "/" in key else 0 for key in members]
+                curves = [_series(runs[0], key, _term(key), slot) for key, slot in zip(members, slots, strict=True)]
+            made.append(_chart(name, members[0], [one for one in curves if len(one.x)], several, over))
+    return [chart for chart in made if chart.legend]
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
@@ -95,55 +119,133 @@ def _order(key: str) -> tuple[int, str]:
     return (known.index(group(key)), "") if group(key) in known else (len(known), group(key))
 
 
-def _epoch(line: Record) -> float:
-    return float(line["epoch"] if is_number(line.get("epoch")) else line["step"])
-
-
 def _term(key: str) -> str:
     return key.split("/", 1)[1] if "/" in key else key
 
 
 def _series(run: Run, key: str, name: str, slot: int, over: str = "epoch") -> Series:
+    def place(line: Record) -> float | None:
+        at = line.get("seconds") if over == "minutes" else line.get("epoch", line["step"])
+        at = line["step"] if over == "epoch" and not is_number(at) else at
+        return at / (60 if over == "minutes" else 1) if is_number(at) else None
+
     factor = KNOWN.get(group(key), Quantity("")).factor
     lines = [line for line in run.monitor + run.train + run.epochs if is_number(line.get(key))]
-    if over == "minutes":
-        lines = [line for line in lines if is_number(line.get("seconds"))]
-        x = [float(line["seconds"]) / 60 for line in lines]
-    else:
-        x = [_epoch(line) for line in lines]
-    return Series(name, x, [float(line[key]) * factor for line in lines], slot)
+    points = sorted((at, line[key] * factor) for line in lines if (at := place(line)) is not None)
+    x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
+    return Series(name, slot, x, y)
 
 
-def _chart(key: str, member: str, series: Iterable[Series], several: bool, x_label: str = "epoch") -> Chart:
-    series = [one for one in series if one.x]
-    known = KNOWN.get(group(member), Quantity(group(member).replace("_", " ").capitalize()))
-    title = known.title + (f": {_term(member)}" if several and "/" in member else "")
-    title += " by time" if x_label != "epoch" else ""
-    svg = line_chart(series, title=title, x_label=x_label, y_label=known.unit, from_zero=known.from_zero)
-    last = tuple((one.name, _with_unit(one.y[-1], known.unit), one.slot) for one in series)
-    header = (x_label, *(one.name for one in series))
-    return Chart(key, title, known.about, svg, last, header, tuple(_sample(series)))
+def _chart(name: str, key: str, series: Sequence[Series], several: bool, over: str) -> Chart:
+    known = KNOWN.get(group(key), Quantity(group(key).replace("_", " ").capitalize()))
+    title = known.title + (f": {_term(key)}" if several and "/" in key else "")
+    title, name = (f"{title} by time", f"{name} over time") if over == "minutes" else (title, name)
+    legend = tuple(
+        (one.name, f"{one.y[-1]:.1f} %" if known.unit == "%" else format_number(one.y[-1]), one.slot) for one in series
+    )
+    svg = line_chart(series, name, over, known.unit, known.from_zero) if series else ""
+    said = ", ".join(f"{curve} {last}" for curve, last, _ in legend)
+    label = escape(f"{title} over {over}. Last values: {said}.")
+    header = (over, *(one.name for one in series))
+    return Chart(
+        name,
+        title,
+        known.about,
+        svg.replace("<svg ", f'<svg aria-label="{label}" ', 1),
+        legend,
+        header,
+        _sample(series),
+    )
 
 
-def _with_unit(value: float, unit: str) -> str:
-    return f"{value:.1f} %" if unit == "%" else format_number(value)  # longer units stand at the axis
-
-
-def _sample(series: Sequence[Series], count: int = 8) -> list[tuple[str, ...]]:
+def _sample(series: Sequence[Series], count: int = 8) -> tuple[tuple[str, ...], ...]:
     """Rows of the value table: evenly spaced places of the longest series, and each curve's nearest value there."""
     if not series:
-        return []
-    longest = max(series, key=lambda one: len(one.x))
-    places = sorted({round(i * (len(longest.x) - 1) / max(1, count - 1)) for i in range(count)})
-    rows = []
-    for place in places:
-        x = longest.x[place]
-        rows.append((format_number(x), *(_value_at(one, x) for one in series)))
-    return rows
+        return ()
+    longest = max((one.x for one in series), key=len)
+    places = longest[sorted({round(part) for part in np.linspace(0, len(longest) - 1, count)})]
+    return tuple((format_number(x), *(_value_at(one, x) for one in series)) for x in places)
 
 
 def _value_at(series: Series, x: float) -> str:
-    if not min(series.x) <= x <= max(series.x):
+    if not series.x[0] <= x <= series.x[-1]:
         return NOTHING
-    nearest = min(range(len(series.x)), key=lambda i: abs(series.x[i] - x))
-    return format_number(series.y[nearest], 4)
+    return format_number(float(series.y[np.abs(series.x - x).argmin()]), 4)
+
+
+# -- drawing ----------------------------------------------------------------------------------------------------------
+
+
+def line_chart(series: Sequence[Series], key: str, x_label: str, y_label: str = "", from_zero: bool = False) -> str:
+    """An SVG of the curves over one pair of axes, to stand in a page that defines its colours (--s0 … --s7, --ink …).
+
+    A curve is a `g.curve` with its name as `data-series` and its colour as `data-slot`; its points are those of the
+    path in it. `data-axes` maps pixels to values: [x0, x1, left, right, y0, y1, bottom, top].
+    """
+    with style(), rc_context({"svg.hashsalt": key, "path.simplify": False, "font.size": 11.0}):
+        figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), dpi=72)  # a pixel of the page is a point
+        ax = figure.add_axes((0.11, 0.17, 0.86, 0.7))
+        for number, one in enumerate(series):
+            x, y, low, high = condense(one)
+            colour = COLOURS[one.slot % len(COLOURS)]
+            # a ninth curve repeats the first colour, so it is dashed
+            dashes = (0, (4 + 2 * (one.slot // len(COLOURS)), 3)) if one.slot >= len(COLOURS) else "-"
+            if (high > low).any():
+                outline = np.concatenate([x, x[::-1]]), np.concatenate([low, high[::-1]])
+                ax.fill(*outline, color=colour, alpha=0.16, linewidth=0, gid=f"range {number}", clip_on=False)
+            marker, size = "o" if len(x) <= 12 else "", 4 if len(x) > 1 else 7
+            drawn = ax.plot(x, y, color=colour, linestyle=dashes, marker=marker, markersize=size, clip_on=False)
+            drawn[0].set_gid(f"curve {number}")
+        _axes(ax, series, x_label, y_label, from_zero)
+        frame = [*ax.get_xlim(), *ax.bbox.intervalx, *ax.get_ylim(), *(HEIGHT - ax.bbox.intervaly)]
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True)
+    return _for_a_page(file.getvalue(), series, x_label, [float(f"{value:.6g}") for value in frame])
+
+
+def condense(series: Series, limit: int = POINTS) -> tuple[NDArray[np.float64], ...]:
+    """(x, y, low, high) of at most `limit` points: the mean of x and y and the range of y of as many neighbours."""
+    starts = np.arange(0, len(series.x), -(-len(series.x) // limit))
+    counts = np.diff([*starts, len(series.x)])
+    x, y = (np.add.reduceat(values, starts) / counts for values in (series.x, series.y))
+    return x, y, np.minimum.reduceat(series.y, starts), np.maximum.reduceat(series.y, starts)
+
+
+def _axes(ax: Axes, series: Sequence[Series], x_label: str, y_label: str, from_zero: bool) -> None:
+    ax.margins(x=0 if any(one.x[0] < one.x[-1] for one in series) else 0.05, y=0.06)
+    if from_zero:
+        ax.set_ylim(bottom=min(0.0, *(one.y.min() for one in series)))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
+    ax.tick_params(left=False, bottom=False, labelcolor=MUTED, labelsize=11)
+    ax.spines["left"].set_visible(False)
+    ax.grid(True, axis="y")
+    ax.set_xlabel(x_label, color=MUTED, fontsize=11)
+    ax.set_title(y_label, color=MUTED, fontsize=11, loc="left", x=-0.1)
+
+
+def _tick(value: float) -> str:
+    return f"{format_number(value / 1000)}k" if 1e4 <= abs(value) < 1e7 else format_number(value)
+
+
+def _for_a_page(svg: str, series: Sequence[Series], x_label: str, frame: Sequence[float]) -> str:
+    """What matplotlib drew without what is for a file of its own: header, metadata, style sheet, names of groups."""
+    body = svg[svg.index('<g id="figure_1">') : svg.rindex("</svg>")]
+    for number, one in enumerate(series):
+        name = escape(one.name)
+        body = body.replace(f'<g id="range {number}">', f'<g data-series="{name}">')
+        curve = f'<g class="curve" data-series="{name}" data-slot="{one.slot % len(COLOURS)}">'
+        body = body.replace(f'<g id="curve {number}">', curve)
+    for unwanted in (
+        r'(?<=<g) id="[\w.]+_\d+"',
+        r' clip-path="[^"]*"',
+        r' transform="rotate\(-0 [^"]*"',
+        r"<defs>\s*<clipPath.*</defs>",
+    ):
+        body = re.sub(unwanted, "", body, flags=re.DOTALL)
+    body = re.sub(r'font-family: [^;"]*', "font-family: inherit", body.replace("xlink:href", "href"))
+    for colour, variable in _IN_PAGE.items():
+        body = body.replace(colour, variable)
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
+    return f'{head} data-x="{x_label}" data-axes="{json.dumps(frame)}">{body}</svg>'

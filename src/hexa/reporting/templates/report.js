@@ -1,136 +1,104 @@
 "use strict";
-// Values under the pointer or the arrow keys, curves that can be hidden and smoothed. Without this script the charts,
-// last values and value tables remain.
-const charts = [...document.querySelectorAll("svg[data-chart]")].map(interactive);
+// Curves can be read under the pointer or with the arrow keys, hidden and smoothed. Without this script the charts, last
+// values and value tables remain.
+const charts = [...document.querySelectorAll("svg[data-axes]")].map(interactive);
 
 function interactive(chart) {
-  const data = JSON.parse(chart.dataset.chart);
-  const plot = chart.parentElement, cursor = chart.querySelector(".cursor");
-  const [x0, x1, left, right] = data.x, [y0, y1, bottom, top] = data.y;
-  const pixelX = (x) => left + (x - x0) / (x1 - x0 || 1) * (right - left);
-  const pixelY = (y) => bottom + (y - y0) / (y1 - y0 || 1) * (top - bottom);
-  const drawn = [...chart.querySelectorAll("[data-series]")];
-  const curves = data.series.map((one, number) => ({ ...one, shown: one.y, hidden: false, parts: partsOf(drawn[number]) }));
+  const [x0, x1, left, right, y0, y1, bottom, top] = JSON.parse(chart.dataset.axes);
+  const valueX = (pixel) => x0 + (pixel - left) / (right - left) * (x1 - x0);
+  const valueY = (pixel) => y0 + (pixel - bottom) / (top - bottom) * (y1 - y0);
+  const curves = [...chart.querySelectorAll(".curve")].map((group) => {
+    const path = [...group.querySelectorAll("path")].find((one) => !one.closest("defs"));
+    const dots = [...group.querySelectorAll("use")].map((one) => [+one.getAttribute("x"), +one.getAttribute("y")]);
+    const line = path ? path.getAttribute("d").match(/[\d.eE+-]+ [\d.eE+-]+/g).map((point) => point.split(" ").map(Number)) : [];
+    return { group, path, points: line.length ? line : dots, shown: line.length ? line : dots };
+  });
+  const visible = () => curves.filter((one) => one.group.style.display !== "none");
+  const places = () => [...new Set(visible().flatMap((one) => one.points.map(([x]) => x)))].sort((a, b) => a - b);
+  const nearest = (values, x) => values.reduce((best, v, i) => (Math.abs(v - x) < Math.abs(values[best] - x) ? i : best), 0);
+  const round = (value) => (Math.abs(value) < 1e-12 ? "0" : Math.abs(value) < 1e-4 ? value.toExponential(2) : String(+value.toPrecision(4)));
+  const cursor = chart.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "path"));
+  cursor.setAttribute("class", "cursor");
   let hint = null, place = -1;
 
-  const visible = () => curves.filter((one) => !one.hidden);
-  const places = () => [...new Set(visible().flatMap((one) => one.x))].sort((a, b) => a - b);
-  const nearest = (values, x) => values.reduce((best, v, i) => (Math.abs(v - x) < Math.abs(values[best] - x) ? i : best), 0);
-  const round = (value) => (value === 0 ? "0" : Math.abs(value) < 1e-4 ? value.toExponential(2) : String(+value.toPrecision(4)));
-
+  const hide = () => {
+    if (hint) hint.remove();
+    hint = null;
+    cursor.removeAttribute("d");
+  };
   const show = (index) => {
     const all = places();
     if (!all.length) return hide();
     place = Math.max(0, Math.min(all.length - 1, index));
-    const x = all[place], pixel = pixelX(x);
-    cursor.setAttribute("x1", pixel);
-    cursor.setAttribute("x2", pixel);
-    cursor.style.display = "";
+    const x = all[place], share = x / chart.viewBox.baseVal.width;
+    cursor.setAttribute("d", `M ${x} ${bottom} V ${top}`);
     if (!hint) {
-      hint = plot.appendChild(document.createElement("div"));
+      hint = chart.parentElement.appendChild(document.createElement("div"));
       hint.className = "hint";
       hint.setAttribute("aria-live", "polite");
     }
     hint.replaceChildren();
-    const line = (slot, name, value) => {
-      const row = hint.appendChild(document.createElement("div"));
-      if (slot !== null) row.appendChild(document.createElement("i")).className = "swatch s" + slot;
-      row.append(name);
-      if (value) row.appendChild(document.createElement("b")).textContent = value;
+    const row = (name, value, slot) => {
+      const line = hint.appendChild(document.createElement("div"));
+      if (slot !== undefined) line.appendChild(document.createElement("i")).className = "swatch s" + slot;
+      line.append(name);
+      line.appendChild(document.createElement("b")).textContent = value;
     };
-    line(null, data.xLabel, round(x));
-    for (const one of visible()) {
-      if (x < one.x[0] || x > one.x[one.x.length - 1]) continue;
-      line(one.slot, one.name, round(one.shown[nearest(one.x, x)]));
+    row(chart.dataset.x, round(valueX(x)));
+    for (const { group, points, shown } of visible()) {
+      if (x < points[0][0] || x > points[points.length - 1][0]) continue;
+      row(group.dataset.series, round(valueY(shown[nearest(points.map((point) => point[0]), x)][1])), group.dataset.slot);
     }
-    const share = pixel / chart.viewBox.baseVal.width;
     hint.style.left = share < 0.5 ? `calc(${share * 100}% + 10px)` : "auto";
     hint.style.right = share < 0.5 ? "auto" : `calc(${100 - share * 100}% + 10px)`;
-  };
-  const hide = () => {
-    if (hint) hint.remove();
-    hint = null;
-    cursor.style.display = "none";
   };
 
   chart.setAttribute("tabindex", "0");
   chart.addEventListener("pointermove", (event) => {
     const box = chart.getBoundingClientRect();
-    const pixel = (event.clientX - box.left) / box.width * chart.viewBox.baseVal.width;
-    show(nearest(places(), x0 + (pixel - left) / (right - left) * (x1 - x0)));
+    show(nearest(places(), (event.clientX - box.left) / box.width * chart.viewBox.baseVal.width));
   });
   chart.addEventListener("pointerleave", hide);
   chart.addEventListener("blur", hide);
   chart.addEventListener("keydown", (event) => {
     const last = places().length - 1;
-    const moves = { ArrowLeft: place - 1, ArrowRight: place + 1, Home: 0, End: last };
+    const moves = { ArrowLeft: place < 0 ? last : place - 1, ArrowRight: place + 1, Home: 0, End: last };
     if (event.key === "Escape") hide();
-    else if (event.key in moves) show(place < 0 && event.key === "ArrowLeft" ? last : moves[event.key]);
+    else if (event.key in moves) show(moves[event.key]);
     else return;
     event.preventDefault();
   });
-
-  return {
-    figure: chart.closest("figure"),
-    toggle(name, hidden) {
-      for (const one of curves.filter((curve) => curve.name === name)) {
-        one.hidden = hidden;
-        for (const part of one.parts) part.style.display = hidden ? "none" : "";
-      }
-    },
-    // exponential moving average, free of the bias of its start; the curve as it was stays behind, faint
-    smooth(share) {
-      for (const one of curves) {
-        const line = one.parts.find((part) => part.tagName === "polyline" && !part.classList.contains("raw"));
-        if (!line || one.x.length < 3) continue;
-        let mean = 0, weight = 0;
-        one.shown = one.y.map((y) => {
-          mean = share * mean + (1 - share) * y;
-          weight = share * weight + (1 - share);
-          return mean / weight;
-        });
-        let raw = one.parts.find((part) => part.classList.contains("raw"));
-        if (!raw) {
-          raw = line.cloneNode();
-          raw.classList.add("raw");
-          raw.removeAttribute("data-series");
-          line.before(raw);
-          one.parts.push(raw);
-          raw.style.display = line.style.display;
-        }
-        line.setAttribute("points", one.shown.map((y, i) => `${pixelX(one.x[i]).toFixed(1)},${pixelY(y).toFixed(1)}`).join(" "));
-      }
-    },
-  };
-}
-
-// a curve, its range before it and its dots after it
-function partsOf(curve) {
-  const parts = [curve];
-  if (curve.previousElementSibling && curve.previousElementSibling.matches(".range")) parts.push(curve.previousElementSibling);
-  for (let next = curve.nextElementSibling; next && next.matches("circle:not([data-series])"); next = next.nextElementSibling) parts.push(next);
-  return parts;
+  // exponential moving average, free of the bias of its start; the curve as it was stays behind, faint
+  const smooth = (share) => curves.filter((one) => one.path && one.points.length > 2).forEach((one) => {
+    let mean = 0, weight = 0;
+    one.shown = one.points.map(([x, y]) => {
+      mean = share * mean + (1 - share) * y;
+      weight = share * weight + (1 - share);
+      return [x, mean / weight];
+    });
+    if (!one.group.querySelector(".raw")) one.path.before(one.path.cloneNode());
+    one.path.previousElementSibling.setAttribute("class", "raw");
+    one.path.setAttribute("d", "M " + one.shown.map((point) => point.join(" ")).join(" L "));
+  });
+  return { smooth };
 }
 
 for (const item of document.querySelectorAll(".legend li[data-series]")) {
-  const figure = item.closest("figure");
   const button = document.createElement("button");
-  button.type = "button";
+  Object.assign(button, { type: "button", title: "hide or show this curve" });
   button.setAttribute("aria-pressed", "true");
-  button.title = "hide or show this curve";
   button.append(...item.childNodes);
   button.addEventListener("click", () => {
     const hidden = button.getAttribute("aria-pressed") === "true";
     button.setAttribute("aria-pressed", String(!hidden));
-    for (const chart of charts) if (!figure || chart.figure === figure) chart.toggle(item.dataset.series, hidden);
-    if (figure) return;
-    for (const last of document.querySelectorAll("figure .legend li")) if (last.title === item.dataset.series) last.classList.toggle("off", hidden);
+    const same = (selector) => [...(item.closest("figure") || document).querySelectorAll(selector)];
+    for (const part of same("svg [data-series]")) if (part.dataset.series === item.dataset.series) part.style.display = hidden ? "none" : "";
+    for (const last of same("figure .legend li")) if (last.title === item.dataset.series) last.classList.toggle("off", hidden);
   });
   item.replaceChildren(button);
 }
 
-const grid = document.querySelector(".charts");
-if (grid) {
+for (const grid of document.querySelectorAll(".charts")) {
   const label = document.createElement("label"), range = document.createElement("input"), value = document.createElement("output");
   label.className = "smoothing";
   Object.assign(range, { type: "range", min: 0, max: 0.95, step: 0.05, value: 0 });
@@ -143,16 +111,13 @@ if (grid) {
   grid.before(label);
 }
 
-for (const command of document.querySelectorAll(".command")) {
-  if (!navigator.clipboard) break;
-  const button = document.createElement("button");
-  button.type = "button";
-  button.textContent = "Copy";
+for (const command of navigator.clipboard ? document.querySelectorAll(".command") : []) {
+  const button = document.createElement("button"), box = document.createElement("div");
+  Object.assign(button, { type: "button", textContent: "Copy" });
   button.addEventListener("click", async () => {
     await navigator.clipboard.writeText(command.querySelector("code").textContent);
     button.textContent = "Copied";
   });
-  const box = document.createElement("div");
   box.className = "copy";
   command.before(box);
   box.append(command, button);
