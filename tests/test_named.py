@@ -13,12 +13,12 @@ from hexa.nn.pretrained import load_backbone
 
 
 def test_a_recipe_gives_its_network_untrained() -> None:
-    experiment = recipes.get("cifar10-small-moco-v2")
-    backbone = hexa.load_backbone("random:cifar10-small-moco-v2")
+    experiment = recipes.get("cifar10-moco-v2+small")
+    backbone = hexa.load_backbone("random:cifar10-moco-v2+small")
     assert backbone.network_config == experiment.network
     assert (backbone.image_size, backbone.mean) == (experiment.views.size, experiment.network.mean)
-    assert hexa.load_backbone("random:cifar10-small-moco-v2").content_hash() == backbone.content_hash()
-    first, second = (hexa.named("random:cifar10-small-moco-v2", seed) for seed in (0, 1))
+    assert hexa.load_backbone("random:cifar10-moco-v2+small").content_hash() == backbone.content_hash()
+    first, second = (hexa.named("random:cifar10-moco-v2+small", seed) for seed in (0, 1))
     assert load_backbone(first).content_hash() == backbone.content_hash() != load_backbone(second).content_hash()
 
 

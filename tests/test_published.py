@@ -94,7 +94,7 @@ def test_every_counterpart_is_a_row() -> None:
 def test_a_counterpart_comes_with_what_it_is_compared_with() -> None:
     rows = published.rows_for("imagenet-hexa-moco-800")
     assert [(row.method, row.epochs) for row in rows] == [("Supervised", None), ("MoCo-v2", 800), ("HEXA-MoCo", 800)]
-    assert published.rows_for("cifar10-hexa-moco") == []
+    assert published.rows_for("cifar10-moco-v2+adversarial") == []
     assert published.rows_for("") == []
 
 

@@ -99,7 +99,7 @@ def named(spec: str | Path | Backbone, seed: int = 0) -> str | Path | Backbone:
         return spec
     from hexa import plugins, recipes
 
-    if name not in recipes.names() and not plugins.is_plugin(name):
+    if not recipes.is_recipe(name) and not plugins.is_plugin(name):
         return spec
     from hexa.nn.pretrained import random_backbone
 

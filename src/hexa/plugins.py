@@ -48,7 +48,10 @@ def experiment_of(spec: str) -> Experiment:
 
         if spec.endswith(".py"):
             raise UserError(f"{spec}: name the function too, such as {spec}:recipe")
-        return recipes.get(spec)
+        made = recipes.get(spec)
+        if "+" not in spec and made.recipe != spec:
+            print(f"recipe {spec} is now called {made.recipe}", file=sys.stderr)
+        return made
 
     from hexa.experiment import Experiment
 

@@ -136,7 +136,9 @@ def test_of_a_student_and_its_teacher_the_student_is_held(weights: Path) -> None
     from hexa.assembly.start import begin_from_weights
 
     given = {"start.weights": str(weights), "start.distillation": 1.0, "training.device": "cpu"}
-    experiment = begin_from_weights(experiments.override(recipes.get("cifar10-small-hexa-dino-vit"), given), given)
+    experiment = begin_from_weights(
+        experiments.override(recipes.get("cifar10-dino-vit+small+adversarial"), given), given
+    )
     method = build_method(experiment, setting_of(experiment, 50_000), CPU)
     assert learning(method) is method.student.backbone  # type: ignore[attr-defined]
     assert learning(method) is not method.backbone

@@ -77,7 +77,7 @@ def test_without_pairs_all_is_as_it_was() -> None:
     """Fingerprints as of the version before there were pairs: its checkpoints are gone on with."""
     source = open_source("digits", "train")
     assert fingerprint(recipes.get("digits-moco-v2"), source) == "908a7676fa81eeb9"
-    assert fingerprint(recipes.get("cifar10-hexa-moco"), source) == "8016819b75f00aef"
+    assert fingerprint(recipes.get("cifar10-moco-v2+adversarial"), source) == "8016819b75f00aef"
     assert fingerprint(override(recipes.get("digits-moco-v2"), {"pairs": {}}), source) == "908a7676fa81eeb9"
 
 

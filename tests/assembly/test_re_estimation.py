@@ -106,7 +106,7 @@ def test_a_backbone_is_re_estimated_alone(weights: Path) -> None:
     assert len({made.content_hash(), *few}) == 3
 
 
-@pytest.mark.parametrize("recipe", ["digits-hexa-moco", "cifar10-small-hexa-dino-vit", "cifar10-small-hexa-simclr"])
+@pytest.mark.parametrize("recipe", ["digits-hexa-moco", "cifar10-dino-vit+small+adversarial", "cifar10-simclr+small"])
 def test_twin_and_further_batch_norms_begin_with_them(weights: Path, recipe: str) -> None:
     given = {"start.weights": str(weights), "start.batch_norm": "re-estimate", "training.device": "cpu"}
     experiment = begin_from_weights(experiments.override(recipes.get(recipe), given), given)

@@ -90,7 +90,7 @@ def test_what_the_user_sets_wins(weights: Path) -> None:
 
 
 def test_small_crops_keep_their_proportion(weights: Path) -> None:
-    recipe = recipes.get("cifar10-hexa-dcluster-6crop")
+    recipe = recipes.get("cifar10-deepcluster-v2-6crop+adversarial")
     assert [group.size for group in recipe.views.groups] == [32, 16]
     given = {"start.weights": str(weights)}
     experiment = begin_from_weights(experiments.override(recipe, given), given)
@@ -132,10 +132,10 @@ def test_an_experiment_without_a_start_is_what_it_was() -> None:
 def test_backbone_twin_and_further_batch_norms_are_filled(weights: Path, name: str) -> None:
     recipe = {
         "moco": "digits-hexa-moco",
-        "byol": "cifar10-small-hexa-byol",
-        "dino": "cifar10-small-hexa-dino-vit",
-        "simclr": "cifar10-small-hexa-simclr",
-        "deepcluster-v2": "cifar10-small-hexa-dcluster",
+        "byol": "cifar10-byol+small+adversarial",
+        "dino": "cifar10-dino-vit+small+adversarial",
+        "simclr": "cifar10-simclr+small+adversarial",
+        "deepcluster-v2": "cifar10-deepcluster-v2+small+adversarial",
     }[name]
     given = {"start.weights": str(weights), "training.device": "cpu", "training.precision": "fp32"}
     experiment = begin_from_weights(experiments.override(recipes.get(recipe), given), given)

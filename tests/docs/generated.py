@@ -19,6 +19,7 @@ from hexa import published, recipes
 from hexa.adapt.verdict import without_labels
 from hexa.config import choices
 from hexa.core import HardExampleConfig, MethodConfig
+from hexa.recipes.modifiers import MODIFIERS
 from hexa.reporting.tables import mean_std
 from hexa.reproduce.collecting import EPOCHS, TIME, TOLERANCE
 from hexa.reproduce.studies import KNN, PROBE
@@ -89,6 +90,11 @@ def recipe_table() -> str:
         for one in recipes.describe()
     ]
     return table(rows, "recipe", "method", "hard examples", "data", "epochs", "batch")
+
+
+def modifier_table() -> str:
+    """What can be added to a recipe's name."""
+    return table([(f"`+{name}`", text) for name, text in MODIFIERS.items()], "modifier", "what it adds")
 
 
 def recipe_list() -> str:
@@ -370,6 +376,7 @@ def published_gains() -> str:
 
 GENERATED: dict[str, Callable[[], str]] = {
     "recipe-table": recipe_table,
+    "modifiers": modifier_table,
     "recipe-list": recipe_list,
     "matrix": matrix,
     "moco": lambda: arms(MOCO, "MoCo-v2"),

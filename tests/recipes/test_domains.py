@@ -22,7 +22,7 @@ def test_domains_are_not_recipes_and_the_help_names_them() -> None:
 
 
 @pytest.mark.parametrize("name", domains.NAMES)
-@pytest.mark.parametrize("recipe", ["digits-moco-v2", "cifar10-small-dino", "cifar10-infomin"])
+@pytest.mark.parametrize("recipe", ["digits-moco-v2", "cifar10-dino+small", "cifar10-infomin"])
 def test_every_domain_fits_every_kind_of_recipe(name: str, recipe: str) -> None:
     changed = override(recipes.get(recipe), domains.changes(name))
     assert override(changed, domains.changes(name)) == changed

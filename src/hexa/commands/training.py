@@ -41,6 +41,7 @@ def recipes(given: Given, extra: Fields) -> int:
 
     from hexa.config import UserError
     from hexa.recipes import describe
+    from hexa.recipes.modifiers import MODIFIERS
     from hexa.runtime.console import Console
 
     described = [row for row in describe() if given.words in row["name"]]
@@ -59,6 +60,9 @@ def recipes(given: Given, extra: Fields) -> int:
                 text = f"{label}: {row[label]}"
                 # outside a terminal one line each, for grep
                 console.print(Padding(text, (0, 0, 0, 2)) if console.is_terminal else f"  {text}")
+    console.print("\nAny recipe takes modifiers, as in cifar10-simclr+small+adversarial:")
+    for name, text in MODIFIERS.items():
+        console.print(f"  +{name}: {text}")
     console.print("\nhexa pretrain RECIPE --help  lists every field of one")
     return 0
 
@@ -189,7 +193,7 @@ def reproduce(given: Given, extra: Fields) -> int:
 
 @command(
     "images per second of this machine for each scheme, the data path and the step apart",
-    option("RECIPE", "cifar10-hexa-moco if not given", nargs="?", default="cifar10-hexa-moco"),
+    option("RECIPE", "%(default)s if not given", nargs="?", default="cifar10-moco-v2+adversarial"),
     JSON,
     option("--repeats N", "rounds over all schemes; at most 5 within two minutes if not given", type=whole(1, 1000)),
     description="Measure this machine: each scheme of hard examples relative to the plain step, the naive adversarial "

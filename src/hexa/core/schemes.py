@@ -31,6 +31,11 @@ class Scheme:
         return "+".join(term[0].upper() + term[1:] for term in ("std", *self.terms))
 
     @property
+    def modifiers(self) -> str:
+        """As they follow the name of a recipe: +adversarial+cutmix-adversarial."""
+        return "".join(f"+{TERMS[term][0].replace('_', '-')}" for term in self.terms)
+
+    @property
     def hard_examples(self) -> dict[str, dict[str, Any]]:
         """Its hard examples as fields of an experiment, with the published values, which are the defaults."""
         return dict(TERMS[term] for term in self.terms)

@@ -1,8 +1,8 @@
 """Recipes: an experiment is a function that returns a complete `Experiment`.
 
 Its docstring states the command, the expected result and the cost; `hexa recipes` prints them. The name on the command
-line is the function's, with dashes. A recipe of one's own is such a function in any file, run by
-`hexa pretrain ./mine.py:name`.
+line is the function's, with dashes. Modifiers follow it: `cifar10-simclr+small+adversarial` (`hexa.recipes.modifiers`).
+Your own recipe is such a function in any file, run by `hexa pretrain ./mine.py:name`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Recipe = Callable[[], "Experiment"]
 _registry: dict[str, Recipe] = {}
+_small: dict[str, dict[str, Any]] = {}
 
 
 def recipe(function: Recipe) -> Recipe:
@@ -30,10 +31,11 @@ def recipe(function: Recipe) -> Recipe:
     return function
 
 
-def register(name: str, function: Recipe, doc: str) -> None:
-    """Offer one of a family of recipes that differ by a parameter."""
+def register(name: str, function: Recipe, doc: str, small: dict[str, Any] | None = None) -> None:
+    """Offer one of a family of recipes that differ by a parameter. small: fields that its small version changes too."""
     function.__doc__ = doc
     function.__name__ = name.replace("-", "_")
+    _small[name] = small or {}
     recipe(function)
 
 
@@ -44,16 +46,29 @@ def _all() -> dict[str, Recipe]:
 
 
 def names() -> list[str]:
-    """The names of all recipes, sorted."""
+    """The names of all recipes, sorted, without modifiers."""
     return sorted(_all())
 
 
+def is_recipe(name: str) -> bool:
+    """Whether this names a recipe, with modifiers or without."""
+    from hexa.recipes import former
+
+    return former.current(name)[0].partition("+")[0] in _all()
+
+
 def get(name: str) -> Experiment:
-    """The experiment of a recipe. Raises UserError with the nearest name."""
+    """The experiment of a recipe with its modifiers; names of version 0.1 work too. Raises UserError."""
+    from hexa.experiment import override
+    from hexa.recipes import former, modifiers
+
     known = _all()
-    if name not in known:
-        raise UserError(f"unknown recipe '{name}'; {nearest(name, known)}; `hexa recipes` lists them")
-    return known[name]()
+    current, fields = former.current(name)
+    base, *given = current.split("+")
+    if base not in known:
+        raise UserError(f"unknown recipe '{name}'; {nearest(base, known)}; `hexa recipes` lists them")
+    made = modifiers.apply(known[base](), given, _small.get(base, {}))
+    return override(made, fields) if fields else made
 
 
 def describe() -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""ImageNet with every other method, as its paper has it, and beside it the same with adversarial views. Not run here.
+"""ImageNet with every other method, as its paper has it. Not run here.
 
 Weight decay is on all parameters where the optimizer is SGD, also where a paper spares batch-norms. Results are those
 the papers print for a linear classifier on the frozen network. HEXA was never published on these.
@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from hexa import published
-from hexa.core import HardExampleConfig
 from hexa.data.views import ViewsConfig
 from hexa.experiment import Experiment
-from hexa.hard_examples.adversarial import AdversarialConfig
 from hexa.methods.byol import BYOLConfig
 from hexa.methods.dino import DINOConfig
 from hexa.methods.instdisc import InstDiscConfig
@@ -158,27 +156,20 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def _make(name: str, short: str, hard: dict[str, HardExampleConfig]) -> Experiment:
-    return Experiment(recipe=name, data=DATA, hard_examples=hard, **{"network": _RESNET, **RECIPES[short][1]})
+def _make(short: str) -> Experiment:
+    return Experiment(recipe=f"imagenet-{short}", data=DATA, **{"network": _RESNET, **RECIPES[short][1]})
 
 
 for _short, (_title, _fields) in RECIPES.items():
-    for _prefix, _with, _hard in (
-        ("", "", {}),
-        ("hexa-", " with adversarial views", {"adversarial": AdversarialConfig()}),
-    ):
-        _name = f"imagenet-{_prefix}{_short}"
-        _cost = "that of the plain recipe and one pass more a step" if _hard else "that of the method"
-        _expected = f"no published value; {_title} has" if _hard else "published linear top-1"
-        register(
-            _name,
-            lambda name=_name, short=_short, hard=_hard: _make(name, short, hard),  # type: ignore[misc]
-            f"""{_title}{_with}: ImageNet, {_fields["epochs"]} epochs of batches of {_fields["batch_size"]}.
+    register(
+        f"imagenet-{_short}",
+        lambda short=_short: _make(short),  # type: ignore[misc]
+        f"""{_title}: ImageNet, {_fields["epochs"]} epochs of batches of {_fields["batch_size"]}.
 
-            Command: torchrun --nproc-per-node 8 -m hexa pretrain {_name} --data folder:imagenet
+        Command: torchrun --nproc-per-node 8 -m hexa pretrain imagenet-{_short} --data folder:imagenet
 
-            Expected: {_expected} {published.linear_top1(f"imagenet-{_short}")}. Not run here.
+        Expected: published linear top-1 {published.linear_top1(f"imagenet-{_short}")}. Not run here.
 
-            Cost: {_cost}, many GPUs for days.
-            """,
-        )
+        Cost: that of the method, many GPUs for days.
+        """,
+    )

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 from hexa.config import UserError, nearest
 from hexa.core.schemes import SCHEMES
-from hexa.recipes.imagenet_prototypes import BETAS
+from hexa.recipes.imagenet import BETAS
 
 Scale = Literal["small", "full"]
 Fields = Mapping[str, Any]
@@ -117,14 +117,14 @@ def _full(recipe: str, scheme: str, name: str, epochs: int, *, plain: bool = Fal
     return Arm(key, f"{name}, {epochs} epochs", recipe, scheme, changes, epochs, (name, epochs))
 
 
-_SIX_CROPS = "cifar10-small-deepcluster-v2-6crop"
+_SIX_CROPS = "cifar10-deepcluster-v2-6crop+small"
 METHODS = {
     "moco": Method(
         title="MoCo-v2",
         preset="moco",
-        ablation={"cifar": "cifar10-small-moco-v2", "digits": "digits-moco-v2"},
+        ablation={"cifar": "cifar10-moco-v2+small", "digits": "digits-moco-v2"},
         small={
-            "cifar": _small("cifar10-small-moco-v2", "MoCo-v2", "HEXA-MoCo"),
+            "cifar": _small("cifar10-moco-v2+small", "MoCo-v2", "HEXA-MoCo"),
             "digits": _small("digits-moco-v2", "MoCo-v2", "HEXA-MoCo"),
         },
         full=tuple(
@@ -141,7 +141,7 @@ METHODS = {
         ablation={"cifar": _SIX_CROPS, "digits": "digits-deepcluster-v2"},  # six crops, as published
         small={
             "cifar": (
-                *_small("cifar10-small-deepcluster-v2", "DeepCluster-v2", "HEXA-D"),
+                *_small("cifar10-deepcluster-v2+small", "DeepCluster-v2", "HEXA-D"),
                 # stand for the published eight; the plain one was published with 800 epochs alone
                 *_small(
                     *(_SIX_CROPS, "DeepCluster-v2", "HEXA-D", "HEXA-D+"),
@@ -239,11 +239,11 @@ def _small_arms(name: str, method: Method, source: str) -> Iterable[Arm]:
 def _full_arms(name: str, method: Method) -> Iterable[Arm]:
     """The published settings, as the ImageNet recipes have them."""
     if name == "ablation":
-        return [Arm(n, scheme.title, f"{method.full_ablation}-{n}", n) for n, scheme in SCHEMES.items()]
+        return [Arm(n, scheme.title, method.full_ablation + scheme.modifiers, n) for n, scheme in SCHEMES.items()]
     if name == "attack-grid":
         return _grid(method.full_grid, {"epochs": 40})
     if name == "beta-study":
-        return _betas(f"{method.full_ablation}-iii", {})
+        return _betas(method.full_ablation, {})
     if name == "learning-curves":
         return [arm for arm in method.full if arm.epochs == 800][:2]
     return method.full

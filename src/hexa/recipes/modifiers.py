@@ -1,0 +1,57 @@
+"""What can be added to any recipe's name: `cifar10-simclr+small+adversarial`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hexa.config import UserError, nearest
+from hexa.core import HardExampleConfig, ObjectiveConfig
+from hexa.experiment import Experiment
+from hexa.hard_examples.adversarial import AdversarialConfig
+from hexa.hard_examples.cutmix import CutMixConfig
+from hexa.nn.backbones import NetworkConfig
+
+#: Every modifier, in the order they are written in the name that a run records.
+MODIFIERS = {
+    "small": "a narrow ResNet that halves the resolution at once, 20 epochs of batches of 256: minutes on two cores",
+    "adversarial": "adversarial views beside the clean ones",
+    "cutmix": "cut-mixed views beside the clean ones",
+    "cutmix-adversarial": "cut-mixed views of the adversarial ones, which must be there",
+    "split": "half of each batch clean, half cut-mixed, in one pass: the price of the plain recipe",
+}
+_HARD: dict[str, tuple[str, HardExampleConfig]] = {
+    "adversarial": ("adversarial", AdversarialConfig()),
+    "cutmix": ("cutmix", CutMixConfig()),
+    "cutmix-adversarial": ("cutmix_adversarial", CutMixConfig(source="adversarial")),
+    "split": ("cutmix", CutMixConfig(fraction=0.5)),
+}
+
+
+def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -> Experiment:
+    """The experiment as modified. small: the fields that its own small version changes. Raises UserError."""
+    asked = set(given)
+    for name in asked - set(MODIFIERS):
+        raise UserError(f"{experiment.recipe}: unknown modifier '+{name}'; {nearest(name, MODIFIERS)}")
+    if "cutmix-adversarial" in asked and "adversarial" not in asked | set(experiment.hard_examples):
+        raise UserError(f"{experiment.recipe}+cutmix-adversarial mixes adversarial views; add +adversarial")
+    if "small" in asked:
+        experiment = experiment.model_copy(update=_narrow(experiment) | small)
+    if "split" in asked:
+        half = {"split": True, "clean_fraction": 0.5}
+        experiment = experiment.model_copy(update={"objective": experiment.objective.model_copy(update=half)})
+    hard = dict(_HARD[name] for name in MODIFIERS if name in asked and name in _HARD)
+    name = "+".join([experiment.recipe, *(name for name in MODIFIERS if name in asked)])
+    return experiment.model_copy(update={"recipe": name, "hard_examples": {**experiment.hard_examples, **hard}})
+
+
+def _narrow(experiment: Experiment) -> dict[str, Any]:
+    """The fields of every small version. The terms are averaged: no arm of a short comparison steps further."""
+    network = NetworkConfig(
+        name="small-resnet",
+        widths=(16, 32, 64, 128),
+        stem_stride=2,
+        mean=experiment.network.mean,
+        std=experiment.network.std,
+    )
+    return {"epochs": 20, "batch_size": 256, "network": network, "objective": ObjectiveConfig(reduction="mean")}

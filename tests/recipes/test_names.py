@@ -1,0 +1,66 @@
+"""Names of recipes: their modifiers, and what they were called before."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from hexa import recipes
+from hexa.config import UserError
+from hexa.recipes.modifiers import MODIFIERS
+
+
+def test_modifiers_commute_and_the_name_is_in_their_order() -> None:
+    given = ("cutmix-adversarial", "small", "adversarial")
+    made = [recipes.get("+".join(["cifar10-simclr", *order])) for order in itertools.permutations(given)]
+    assert all(one == made[0] for one in made)
+    assert made[0].recipe == "cifar10-simclr+small+adversarial+cutmix-adversarial"
+    assert list(made[0].hard_examples) == ["adversarial", "cutmix_adversarial"]
+    assert made[0].network.name == "small-resnet"
+    assert made[0].objective.reduction == "mean"
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_takes_every_modifier(name: str) -> None:
+    for modifier in MODIFIERS:
+        more = "+adversarial" if modifier == "cutmix-adversarial" else ""
+        made = recipes.get(f"{name}+{modifier}{more}")
+        assert recipes.get(made.recipe) == made
+
+
+def test_an_unknown_modifier_names_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"unknown modifier '\+adversaril'; did you mean 'adversarial'"):
+        recipes.get("cifar10-simclr+adversaril")
+    with pytest.raises(UserError, match=r"unknown recipe 'cifar10-simcrl\+small'; did you mean 'cifar10-simclr'"):
+        recipes.get("cifar10-simcrl+small")
+    with pytest.raises(UserError, match=r"add \+adversarial"):
+        recipes.get("cifar10-simclr+cutmix-adversarial")
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ("cifar10-small-moco-v2", "cifar10-moco-v2+small"),
+        ("cifar10-hexa-moco", "cifar10-moco-v2+adversarial"),
+        ("cifar10-small-hexa-moco-split", "cifar10-moco-v2+small+split"),
+        ("cifar10-small-hexa-dcluster-plus-6crop", "cifar10-deepcluster-v2-6crop+small+adversarial+cutmix"),
+        ("cifar10-hexa-dino-vit", "cifar10-dino-vit+adversarial"),
+        ("cifar10-hexa-pcl", "cifar10-pcl-v2+adversarial"),
+        ("imagenet-hexa-simclr", "imagenet-simclr+adversarial"),
+        ("imagenet-hexa-moco-200", "imagenet-hexa-moco-200"),
+        ("ablate-dcluster-v", "ablate-dcluster+adversarial+cutmix-adversarial"),
+        ("ablate-moco-i", "ablate-moco"),
+        ("digits-hexa-dcluster", "digits-hexa-dcluster"),
+    ],
+)
+def test_names_of_version_0_1(former: str, now: str) -> None:
+    assert recipes.get(former).recipe == now
+    assert recipes.get(former) == recipes.get(now)
+
+
+def test_names_of_the_grids_set_fields() -> None:
+    attack = recipes.get("grid-attack-1-3").hard_examples["adversarial"]
+    assert (attack.epsilon, attack.step_size) == (1, 3)  # type: ignore[attr-defined]
+    mixing = recipes.get("grid-beta-3-5").hard_examples["cutmix"]
+    assert (mixing.alpha, mixing.beta) == (3, 5)  # type: ignore[attr-defined]
