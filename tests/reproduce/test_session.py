@@ -176,11 +176,12 @@ def test_published_settings_are_planned_without_images_but_not_run_here(
     command = ["reproduce", "ablation", "--data", f"folder:{tmp_path}/imagenet", "--scale", "full", "--out", str(out)]
     assert cli.main([*command, "--seeds", "0", "--plan"]) == 0
     said = capsys.readouterr().out
-    line = next(line for line in said.splitlines() if "-m hexa pretrain ablate-moco " in line)
+    scheme = "ablate-moco+adversarial+cutmix+cutmix-adversarial"
+    line = next(line for line in said.splitlines() if f"-m hexa pretrain {scheme} " in line)
     given = fields.split(line.split(" pretrain ")[1].split(), ["--out"])[1]
-    made = override(recipes.get("ablate-moco"), {name: value.strip("'") for name, value in given.items()})
+    made = override(recipes.get(scheme), {name: value.strip("'") for name, value in given.items()})
     assert made.model_dump(exclude={"training", "monitor"}) == override(
-        recipes.get("ablate-moco"), {"data": f"folder:{tmp_path}/imagenet"}
+        recipes.get(scheme), {"data": f"folder:{tmp_path}/imagenet"}
     ).model_dump(exclude={"training", "monitor"})
     assert "1.0e+08" in said  # 20 epochs of 1,281,167 images and four terms
     assert not out.exists()

@@ -71,7 +71,7 @@ class Method:
 
     preset: of its linear classifiers. ablation: the recipe of ablation and study of Beta at the small scale, by data.
     small: the rows of tables there, by data, the plain one first. full: the rows at the published settings, where
-    full_grid is the attack grid's recipe, and full_ablation the beginning of the names of the ablation's recipes.
+    full_grid is the attack grid's recipe, and full_ablation that of the ablation and the study of Beta.
     """
 
     title: str
