@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from hexa.reporting.plots.attack_grid import attack_grid
-from hexa.reporting.plots.bars import Bar, bars
-from hexa.reporting.plots.beta_study import beta_study
 from hexa.reporting.plots.confusion import Confusion, confusion, confusion_curves
-from hexa.reporting.plots.curves import Curve, curves
 from hexa.reporting.plots.neighbours import Embedded, clusters, nearest_neighbours
 from hexa.reporting.plots.pictures import PictureRow, hard_examples, pictures
+from hexa.reporting.plots.studies import Bar, Curve, attack_grid, bars, beta_study, curves
 from hexa.reporting.plots.style import SUFFIXES, save
 from hexa.reporting.plots.view_space import ViewSpace, embed_views, view_space
 

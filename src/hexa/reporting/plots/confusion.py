@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -12,7 +13,7 @@ from torch import Tensor
 from hexa.config import UserError
 from hexa.core import MAIN, STD, Example
 from hexa.reporting.gallery import unchanged
-from hexa.reporting.plots.style import COLOURS, MARKERS, MUTED, heading, note, panels, style
+from hexa.reporting.plots.style import COLOURS, MARKERS, MUTED, drawing
 from hexa.reporting.visualize import Look
 from hexa.runtime.random import Stream
 
@@ -97,40 +98,25 @@ def _recognised(example: Example) -> tuple[Tensor, float]:
 
 def confusion_curves(found: Confusion, *, title: str = "", remark: str = "") -> Figure:
     """Left the share that crossed a boundary over the steps, a line a radius; right the loss."""
-    with style():
-        figure, (left, right) = panels(2, width=4.6, height=3.7)
-        for number, radius in enumerate(found.radii):
-            for ax, values in ((left, found.crossed[number]), (right, found.loss[number])):
-                ax.plot(
-                    found.steps,
-                    values,
-                    color=COLOURS[number % len(COLOURS)],
-                    marker=MARKERS[number % len(MARKERS)],
-                    label=f"ε = {radius:g}",
-                )
-        right.axhline(found.clean_loss, color=MUTED, linestyle=(0, (4, 3)), linewidth=1.1)
-        right.annotate(
-            "clean views",
-            (found.steps[-1], found.clean_loss),
-            xytext=(0, -12),
-            textcoords="offset points",
-            ha="right",
-            fontsize=9,
-        )
-        for ax in (left, right):
+    count = round(found.num_views * found.recognised / 100)
+    few = ": too few to tell much" if count < _FEW else ""
+    about = f"{count} of {found.num_views} views are recognised clean{few}. {remark}".strip()
+    with drawing(2, title, about, height=3.7) as (figure, (left, right)):
+        for ax, rows in ((left, found.crossed), (right, found.loss)):
+            for number, (radius, values) in enumerate(zip(found.radii, rows, strict=True)):
+                colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+                ax.plot(found.steps, values, color=colour, marker=marker, label=f"ε = {radius:g}")
             ax.set_xscale("log", base=2)
-            ax.set_xticks(found.steps, [str(count) for count in found.steps])
+            ax.set_xticks(found.steps, [str(steps) for steps in found.steps])
             ax.minorticks_off()
             ax.set_xlabel(f"steps of the attack (η = {found.step_size:g} grey level{'s' * (found.step_size != 1)})")
             ax.grid(True, axis="y")
             ax.margins(y=0.14)
+        right.axhline(found.clean_loss, color=MUTED, linestyle=(0, (4, 3)), linewidth=1.1)
+        place: dict[str, Any] = {"xytext": (0, -12), "textcoords": "offset points", "ha": "right", "fontsize": 9}
+        right.annotate("clean views", (found.steps[-1], found.clean_loss), **place)
+        right.set_ylabel("mean loss of the views")
         left.set_ylabel("recognised pseudo-labels lost (%)")
         left.set_ylim(bottom=0)
-        right.set_ylabel("mean loss of the views")
         left.legend(title="radius (grey levels)", loc="best")
-        heading(figure, title)
-        count = round(found.num_views * found.recognised / 100)
-        few = ": too few to tell much" if count < _FEW else ""
-        about = f"{count} of {found.num_views} views are recognised clean{few}."
-        note(figure, f"{about} {remark}".strip())
     return figure

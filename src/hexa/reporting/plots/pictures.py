@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from hexa.reporting.gallery import Gallery
-from hexa.reporting.plots.style import INK, MUTED, heading, note, panels, style
+from hexa.reporting.plots.style import INK, MUTED, drawing
 
 Pixels = NDArray[np.uint8]
 
@@ -31,42 +31,31 @@ def pictures(
 ) -> Figure:
     """A grid of pictures, each `side` inches wide. heads: above the columns."""
     columns = max(len(row.tiles) for row in rows)
-    with style():
-        figure, axes = panels(
-            columns * len(rows), width=side, height=side + 0.22 * any(row.captions for row in rows), rows=len(rows)
-        )
+    height = side + 0.22 * any(row.captions for row in rows)
+    with drawing(columns * len(rows), title, remark, width=side, height=height, rows=len(rows)) as (figure, axes):
         for number, ax in enumerate(axes):
-            row, place = divmod(number, columns)
-            ax.set_xticks([])
-            ax.set_yticks([])
-            for spine in ax.spines.values():
-                spine.set_visible(False)
-            if place >= len(rows[row].tiles):
+            row, place = rows[number // columns], number % columns
+            ax.set(xticks=[], yticks=[])
+            ax.spines[:].set_visible(False)
+            if place >= len(row.tiles):
                 continue
-            ax.imshow(rows[row].tiles[place], interpolation="nearest")
-            frame = rows[row].frames[place] if rows[row].frames else None
-            if frame is not None:
-                for spine in ax.spines.values():
-                    spine.set(visible=True, color=frame, linewidth=3)
-            if rows[row].captions:
-                ax.set_xlabel(rows[row].captions[place], fontsize=8, color=MUTED, labelpad=2)
-            if heads and row == 0:
-                ax.set_title("\n".join(textwrap.wrap(heads[place], int(12 * side))), fontsize=9, color=INK)
+            ax.imshow(row.tiles[place], interpolation="nearest")
+            if row.frames and row.frames[place] is not None:
+                ax.spines[:].set(visible=True, color=row.frames[place], linewidth=3)
+            if row.captions:
+                ax.set_xlabel(row.captions[place], fontsize=8, color=MUTED, labelpad=2)
+            if heads and number < columns:
+                ax.set_title(textwrap.fill(heads[place], int(12 * side)), fontsize=9, color=INK)
             if place == 0:
-                ax.set_ylabel(rows[row].label, rotation=0, ha="right", va="center", fontsize=9)
-        heading(figure, title)
-        note(figure, remark)
+                ax.set_ylabel(row.label, rotation=0, ha="right", va="center", fontsize=9)
     return figure
 
 
 def hard_examples(gallery: Gallery, *, title: str = "", remark: str = "") -> Figure:
     """The grid of `hexa visualize` as a figure: view, perturbation, adversarial, cut-mixed …, a row an image."""
+    columns = gallery.columns
     rows = [
-        PictureRow(
-            "",
-            np.stack([column.tiles[number] for column in gallery.columns]),
-            [column.captions[number] for column in gallery.columns],
-        )
-        for number in range(gallery.num_images)
+        PictureRow("", np.stack([column.tiles[n] for column in columns]), [column.captions[n] for column in columns])
+        for n in range(gallery.num_images)
     ]
-    return pictures(rows, heads=[column.title for column in gallery.columns], title=title, remark=remark, side=1.7)
+    return pictures(rows, heads=[column.title for column in columns], title=title, remark=remark, side=1.7)

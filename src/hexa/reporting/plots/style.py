@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,47 +64,41 @@ def style() -> Iterator[None]:
         yield
 
 
-def panels(
-    count: int, *, width: float = 4.6, height: float = 3.6, rows: int = 1, share_y: bool = False
-) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels of so many inches each, in `rows` rows, that no window ever shows."""
+@contextmanager
+def drawing(
+    count: int,
+    title: str = "",
+    remark: str = "",
+    *,
+    width: float = 4.6,
+    height: float = 3.6,
+    rows: int = 1,
+    share_y: bool = False,
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure of `count` panels, each `width` × `height` inches, in `rows` rows, in this look.
+
+    title, remark: above and under the whole figure, wrapped to its width.
+    """
     columns = -(-count // rows)
-    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.05)  # inches, so that labels keep off the edge
-    figure = Figure(figsize=(width * columns, height * rows), layout=layout)
-    FigureCanvasAgg(figure)
-    axes: NDArray[Any] = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
-    flat: list[Axes] = list(axes.flat)
-    for unused in flat[count:]:
-        unused.set_axis_off()
-    return figure, flat[:count]
-
-
-def heading(figure: Figure, text: str) -> None:
-    """The title of the whole figure, on lines that fit its width; none for an empty text."""
-    if text:
-        figure.suptitle("\n".join(textwrap.wrap(text, int(figure.get_figwidth() * 10.5))), x=0.02, ha="left")
-
-
-def note(figure: Figure, text: str) -> None:
-    """A remark under the whole figure, on lines that fit its width; none for an empty text."""
-    if text:
-        lines = "\n".join(textwrap.wrap(text, int(figure.get_figwidth() * 14)))
-        figure.supxlabel(lines, fontsize=9.0, color=MUTED, x=0.02, ha="left")
-
-
-def limits(values: Sequence[float], errors: Sequence[float] = ()) -> tuple[float, float]:
-    """Where an axis of percent begins and ends so that differences show; from zero only if values come near it."""
-    errors = errors or [0.0] * len(values)
-    low = min(value - error for value, error in zip(values, errors, strict=True))
-    high = max(value + error for value, error in zip(values, errors, strict=True))
-    margin = max(0.12 * (high - low), 0.5)
-    return max(0.0, low - 3 * margin), high + 1.6 * margin
+    with style():
+        layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.05)  # inches, so that labels keep off the edge
+        figure = Figure(figsize=(width * columns, height * rows), layout=layout)
+        FigureCanvasAgg(figure)
+        axes: NDArray[Any] = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+        for unused in axes.flat[count:]:
+            unused.set_axis_off()
+        yield figure, list(axes.flat[:count])
+        if title:
+            figure.suptitle(textwrap.fill(title, int(figure.get_figwidth() * 10.5)), x=0.02, ha="left")
+        if remark:
+            lines = textwrap.fill(remark, int(figure.get_figwidth() * 14))
+            figure.supxlabel(lines, fontsize=9.0, color=MUTED, x=0.02, ha="left")
 
 
 def save(figure: Figure, path: Path | str) -> Path:
-    """Write a figure as PNG or SVG, by the name's ending, at once or not at all. Raises UserError for another.
+    """Write a figure as PNG or SVG, by the name's ending, atomically. Raises UserError for another.
 
-    Equal figures are equal files.
+    Equal figures give equal files.
     """
     path = Path(path)
     if path.suffix not in SUFFIXES:

@@ -18,7 +18,7 @@ from hexa.core import MAIN, STD, Batch, Example
 from hexa.data.views import EvaluationTransform
 from hexa.ops.photometric import unit
 from hexa.reporting.gallery import as_pixels, unchanged
-from hexa.reporting.plots.style import COLOURS, INK, MUTED, heading, note, panels, style
+from hexa.reporting.plots.style import COLOURS, INK, MUTED, drawing
 from hexa.reporting.visualize import Look
 from hexa.runtime.random import Stream
 
@@ -141,54 +141,26 @@ def view_space(space: ViewSpace, *, title: str = "", remark: str = _READING) -> 
 
     A colour is an image; a mixed view has that of its own image inside and that of the pasted one around it.
     """
-    with style():
-        figure, (ax,) = panels(1, width=7.4, height=5.4)
-        shown = _chosen(space)
+    colours = [COLOURS[image] for image in space.image]
+    with drawing(1, title, remark, width=7.4, height=5.4) as (figure, (ax,)):
+        ax.scatter(space.clean[:, 0], space.clean[:, 1], s=34, c=colours, alpha=0.55, linewidths=0)
         for image in range(len(space.tiles)):
-            colour = COLOURS[image]
-            mine = space.image == image
-            ax.scatter(space.clean[mine, 0], space.clean[mine, 1], s=34, color=colour, alpha=0.55, linewidths=0)
-        for place in shown["adversarial"]:
-            colour = COLOURS[space.image[place]]
-            ax.plot(*np.stack([space.clean[place], space.adversarial[place]]).T, color=colour, linewidth=1.0)
-            x, y = space.adversarial[place]
-            ax.scatter(x, y, s=52, marker="^", color=colour, edgecolors=INK, linewidths=0.7)
-        for place in shown["mixed"]:
-            x, y = space.mixed[place]
-            ax.scatter(
-                x,
-                y,
-                s=52,
-                marker="s",
-                color=COLOURS[space.image[place]],
-                edgecolors=COLOURS[space.partner[place]],
-                linewidths=2.2,
-            )
-        _label_axes(ax, space)
+            places = np.flatnonzero(space.image == image)
+            for place in places[:_ATTACKED]:
+                ax.plot(*np.stack([space.clean[place], space.adversarial[place]]).T, color=COLOURS[image], linewidth=1)
+                x, y = space.adversarial[place]
+                ax.scatter(x, y, s=52, marker="^", color=COLOURS[image], edgecolors=INK, linewidths=0.7)
+            for place in places[space.partner[places] != image][-_MIXED:]:
+                edge, (x, y) = COLOURS[space.partner[place]], space.mixed[place]
+                ax.scatter(x, y, s=52, marker="s", color=COLOURS[image], edgecolors=edge, linewidths=2.2)
+        if space.explained is None:
+            ax.set(xlabel="t-SNE, first axis (no unit)", ylabel="t-SNE, second axis (no unit)")
+        else:
+            share = f"{100 * space.explained:.0f} % of the variance in both"
+            ax.set(xlabel=f"first principal component ({share})", ylabel="second principal component")
+        ax.margins(0.06)
         _legend(ax, space)
-        heading(figure, title)
-        note(figure, remark)
     return figure
-
-
-def _chosen(space: ViewSpace) -> dict[str, list[int]]:
-    """The first few views of each image that are drawn as attacked, and some that were mixed with another image."""
-    chosen: dict[str, list[int]] = {"adversarial": [], "mixed": []}
-    for image in range(len(space.tiles)):
-        places = np.flatnonzero(space.image == image)
-        chosen["adversarial"] += places[:_ATTACKED].tolist()
-        chosen["mixed"] += places[space.partner[places] != image][-_MIXED:].tolist()
-    return chosen
-
-
-def _label_axes(ax: Axes, space: ViewSpace) -> None:
-    if space.explained is None:
-        ax.set_xlabel("t-SNE, first axis (no unit)")
-        ax.set_ylabel("t-SNE, second axis (no unit)")
-    else:
-        ax.set_xlabel(f"first principal component ({100 * space.explained:.0f} % of the variance in both)")
-        ax.set_ylabel("second principal component")
-    ax.margins(0.06)
 
 
 def _legend(ax: Axes, space: ViewSpace) -> None:
@@ -201,10 +173,7 @@ def _legend(ax: Axes, space: ViewSpace) -> None:
     ax.legend(handles=marks, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     count = len(space.tiles)
     for image, tile in enumerate(space.tiles):
-        side = 0.92 / count
-        inset = ax.inset_axes((1.03, 1 - (image + 1) / count + 0.02, 0.17, side))
+        inset = ax.inset_axes((1.03, 1 - (image + 1) / count + 0.02, 0.17, 0.92 / count))
         inset.imshow(tile, interpolation="nearest")
-        inset.set_xticks([])
-        inset.set_yticks([])
-        for spine in inset.spines.values():
-            spine.set(visible=True, color=COLOURS[image], linewidth=3)
+        inset.set(xticks=[], yticks=[])
+        inset.spines[:].set(visible=True, color=COLOURS[image], linewidth=3)

@@ -1,0 +1,200 @@
+"""Figures of studies: bars, curves, the attack grid and the study of Beta (REFERENCE §8.7, figures 2 to 5)."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+from scipy import stats
+
+from hexa.reporting.plots.style import COLOURS, INK, MARKERS, MUTED, drawing
+from hexa.reporting.tables import format_number, mean_and_std, mean_std
+
+Values = Sequence[float]
+_DASHED = (0, (4, 3))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One arm: a value for each seed, in percent. remark: a few words below its name."""
+
+    name: str
+    values: Values
+    remark: str = ""
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.values)
+
+    @property
+    def reach(self) -> float:
+        """How far above and below its mean something is drawn."""
+        return max(mean_and_std(self.values)[1] or 0.0, *(abs(value - self.mean) for value in self.values))
+
+
+def bars(
+    groups: Mapping[str, Sequence[Bar]], *, y_label: str, title: str = "", remark: str = "", share_y: bool = True
+) -> Figure:
+    """A panel a group, a bar an arm: the mean, ± one standard deviation over seeds, a dot a seed.
+
+    The axis does not begin at zero, which the dashed line at the first bar makes up for: arms are compared with it.
+    """
+    width = max(3.4, 1.2 + 0.86 * max(len(group) for group in groups.values()))
+    share_y = share_y and len(groups) > 1
+    with drawing(len(groups), title, remark, width=width, height=3.9, share_y=share_y) as (figure, axes):
+        every = [bar for group in groups.values() for bar in group]
+        for place, (ax, (name, group)) in enumerate(zip(axes, groups.items(), strict=True)):
+            _bars(ax, group)
+            ax.set_title(name, loc="left")
+            ax.set_ylim(*_limits(every if share_y else group))
+            if place == 0 or not share_y:
+                ax.set_ylabel(y_label)
+    return figure
+
+
+def _limits(group: Sequence[Bar]) -> tuple[float, float]:
+    """Where an axis of percent begins and ends so that differences show; from zero only if values come near it."""
+    low, high = min(bar.mean - bar.reach for bar in group), max(bar.mean + bar.reach for bar in group)
+    margin = max(0.12 * (high - low), 0.5)
+    return max(0.0, low - 3 * margin), high + 1.6 * margin
+
+
+def _bars(ax: Axes, group: Sequence[Bar]) -> None:
+    places = range(len(group))
+    ax.bar(places, [bar.mean for bar in group], 0.66, color=[COLOURS[n % len(COLOURS)] for n in places], alpha=0.85)
+    ax.axhline(group[0].mean, color=MUTED, linewidth=0.9, linestyle=_DASHED)
+    for place, bar in enumerate(group):
+        if len(bar.values) > 1:
+            ax.errorbar(place, bar.mean, mean_and_std(bar.values)[1], color=INK, capsize=4, linewidth=1.3)
+            ax.plot([place + 0.2] * len(bar.values), bar.values, "o", color=INK, markersize=2.6, alpha=0.7)
+        _above(ax, mean_std(bar.values), place, bar.mean + bar.reach, 4)
+    labels = [_broken(bar.name) + (f"\n({bar.remark})" if bar.remark else "") for bar in group]
+    ax.set_xticks(list(places), labels, fontsize=8)
+    ax.tick_params(axis="x", length=0)
+    ax.grid(True, axis="y")
+    ax.margins(x=0.02)
+
+
+def _above(ax: Axes, text: str, x: float, y: float, points: float) -> None:
+    ax.annotate(text, (x, y), xytext=(0, points), textcoords="offset points", ha="center", fontsize=8)
+
+
+def _broken(name: str) -> str:
+    """A long name on lines that fit below a bar: broken before plus signs and at blanks."""
+    lines = [""]
+    for part in re.split(r"(?=[+ ])", name):
+        if lines[-1] and len(lines[-1] + part) > 10:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.strip() for line in lines)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One arm: several values (a seed each) at every x."""
+
+    name: str
+    x: Values
+    values: Sequence[Values]
+
+
+def curves(
+    groups: Mapping[str, Sequence[Curve]], *, y_label: str, title: str = "", remark: str = "", doubling: bool = False
+) -> Figure:
+    """A panel a group, named by its x axis; a line an arm, ± one standard deviation. doubling: a logarithmic x axis."""
+    with drawing(len(groups), title, remark, width=4.4, height=3.5, share_y=len(groups) > 1) as (figure, axes):
+        for ax, (x_label, group) in zip(axes, groups.items(), strict=True):
+            for number, curve in enumerate(group):
+                means, stds = zip(*map(mean_and_std, curve.values), strict=True)
+                errors = [std or 0.0 for std in stds] if any(stds) else None
+                look: dict[str, Any] = {
+                    "color": COLOURS[number % len(COLOURS)],
+                    "marker": MARKERS[number % len(MARKERS)],
+                }
+                ax.errorbar(curve.x, means, errors, capsize=3, elinewidth=1.1, label=curve.name, **look)
+            ax.set_xlabel(x_label)
+            ax.grid(True, axis="y")
+            ax.margins(x=0.06, y=0.1)
+            if doubling:  # each x a tick, equally far from its double
+                places = sorted({x for curve in group for x in curve.x})
+                ax.set_xscale("log", base=2)
+                ax.xaxis.set_minor_locator(NullLocator())
+                ax.set_xticks(places, [format_number(place) for place in places])
+        axes[0].set_ylabel(y_label)
+        axes[0].legend(loc="best")
+    return figure
+
+
+def attack_grid(
+    cells: Mapping[tuple[float, float], Values], *, label: str, baseline: Values = (), title: str = "", remark: str = ""
+) -> Figure:
+    """A cell for each (ε, η) in grey levels with mean ± std over its values, shaded by the mean, in percent.
+
+    baseline: the values without an attack, told in the title of the panel.
+    """
+    radii, steps = sorted({epsilon for epsilon, _ in cells}), sorted({step for _, step in cells})
+    means = np.full((len(steps), len(radii)), np.nan)
+    for (epsilon, step), values in cells.items():
+        means[steps.index(step), radii.index(epsilon)] = statistics.fmean(values)
+    low, high = np.nanmin(means), np.nanmax(means)
+    size: dict[str, Any] = {"width": 2.2 + 1.35 * len(radii), "height": 2.0 + 0.95 * len(steps)}
+    with drawing(1, title, remark, **size) as (figure, (ax,)):
+        shown = ax.imshow(means, cmap="cividis", origin="lower", aspect="auto")
+        for (epsilon, step), values in cells.items():
+            row, column = steps.index(step), radii.index(epsilon)
+            dark = high == low or (means[row, column] - low) / (high - low) < 0.55
+            ax.text(column, row, mean_std(values), ha="center", va="center", color="white" if dark else INK)
+        ax.set_xticks(range(len(radii)), [f"{radius:g}" for radius in radii])
+        ax.set_yticks(range(len(steps)), [f"{step:g}" for step in steps])
+        ax.set_xlabel("radius ε (grey levels of 255)")
+        ax.set_ylabel("step η (grey levels of 255)")
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+        if baseline:
+            ax.set_title(f"without an attack: {mean_std(baseline)}", loc="left", fontsize=10)
+        figure.colorbar(shown, ax=ax, label=label)
+    return figure
+
+
+def beta_study(
+    scores: Mapping[tuple[float, float], Values], *, label: str, baseline: Values = (), title: str = "",
+    remark: str = "",
+) -> Figure:  # fmt: skip
+    """Left the densities, right mean ± std of each in the same colour, and without mixing as a dashed line.
+
+    scores: percent, a value for each seed, by (α, β).
+    """
+    share = np.linspace(0.002, 0.998, 400)
+    dashes = ("-", (0, (5, 2)), (0, (2, 1.5)))
+    with drawing(2, title, remark, width=4.8, height=3.6) as (figure, (left, right)):
+        for number, ((alpha, beta), values) in enumerate(scores.items()):
+            colour, (mean, std) = COLOURS[number % len(COLOURS)], mean_and_std(values)
+            density = stats.beta.pdf(share, alpha, beta)
+            name = f"({alpha:g}, {beta:g})"
+            left.plot(share, density, color=colour, linestyle=dashes[number % len(dashes)], label=f"Beta{name}")
+            right.errorbar(number, mean, std, color=colour, marker="o", capsize=4, markersize=7)
+            _above(right, mean_std(values), number, mean + (std or 0.0), 7)
+        left.set_xlabel("share of itself that a mixed view keeps, λ")
+        left.set_ylabel("probability density")
+        left.legend(loc="upper left", ncols=2, handlelength=1.8, columnspacing=1.0)
+        left.set_xlim(0, 1)
+        left.set_ylim(0, 1.45 * left.get_ylim()[1])  # room for the legend
+        if baseline:
+            right.axhline(statistics.fmean(baseline), color=MUTED, linewidth=1.1, linestyle=_DASHED)
+            place: dict[str, Any] = {"xy": (1, statistics.fmean(baseline)), "xycoords": ("axes fraction", "data")}
+            words: dict[str, Any] = {"xytext": (-2, 4), "textcoords": "offset points", "ha": "right", "fontsize": 8.5}
+            right.annotate(f"no mixing: {mean_std(baseline)}", **place, **words)
+        right.set_xticks(range(len(scores)), [f"({alpha:g}, {beta:g})" for alpha, beta in scores])
+        right.set_xlabel("(α, β)")
+        right.set_ylabel(label)
+        right.margins(x=0.1, y=0.2)
+        for ax in (left, right):
+            ax.grid(True, axis="y")
+    return figure
