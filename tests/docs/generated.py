@@ -19,6 +19,7 @@ from hexa import published, recipes
 from hexa.adapt.verdict import without_labels
 from hexa.config import choices
 from hexa.core import HardExampleConfig, MethodConfig
+from hexa.evaluation import protocols
 from hexa.recipes.modifiers import MODIFIERS
 from hexa.reporting.tables import mean_std
 from hexa.reproduce.collecting import EPOCHS, TIME, TOLERANCE
@@ -108,6 +109,11 @@ def recipe_list() -> str:
         lines += [f"- {fact}: {_fact(fact, one[fact])}" for fact in ("command", "expected", "cost") if one.get(fact)]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+def protocol_table() -> str:
+    """Every protocol with the first paragraph of its module."""
+    return table(((f"`{name}`", protocols.summary(name)) for name in protocols.names()), "protocol", "what it does")
 
 
 def _fact(name: str, text: str) -> str:
@@ -378,6 +384,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "recipe-table": recipe_table,
     "modifiers": modifier_table,
     "recipe-list": recipe_list,
+    "protocols": protocol_table,
     "matrix": matrix,
     "moco": lambda: arms(MOCO, "MoCo-v2"),
     "from-weights": from_weights,

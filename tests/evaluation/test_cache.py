@@ -110,11 +110,11 @@ def test_states_of_detectors_are_bounded_too_but_for_those_in_use(monkeypatch: p
     rows, positions = torch.rand(100, 98), torch.arange(100)
     states = {name: cache.state_folder(name) for name in ("oldest", "old", "new")}
     for age, state in enumerate(states.values()):
-        (state / "found-1").mkdir(parents=True)
-        for file in (state / "step-00000002.pt", state / "found-1" / "step-00000003.pt"):
+        (state / "seen-1").mkdir(parents=True)
+        for file in (state / "step-00000002.pt", state / "seen-1" / "step-00000003.pt"):
             file.write_bytes(bytes(20_000))
             os.utime(file, (age, age))
-        for folder in (state / "found-1", state):
+        for folder in (state / "seen-1", state):
             os.utime(folder, (age, age))
     with alone(cache.lock_of(states["oldest"]), "is in use"):
         cache.store("features", rows, positions)

@@ -15,11 +15,10 @@ from PIL import Image
 
 from hexa import published
 from hexa.config import UserError
-from hexa.evaluation import evaluate
+from hexa.evaluation import cache, evaluate
 from hexa.evaluation.detection import scoring
 from hexa.evaluation.detection.training import Training
 from hexa.evaluation.protocol import Task
-from hexa.evaluation.protocols import detect
 from hexa.evaluation.protocols.detect import PROTOCOL
 from hexa.nn.branch_norm import convert
 from hexa.nn.pretrained import load_backbone
@@ -183,14 +182,14 @@ def test_other_images_or_a_damaged_part_are_looked_at_anew(
         evaluate("detect", NETWORK, data, progress=watch, **TINY)
     with pytest.raises(MemoryError):
         evaluate("detect", NETWORK, data, progress=watch, **{**TINY, "test_shorter_side": 48})
-    parts = sorted((tmp_path / "cache" / "detect").glob("*/found-*/step-*4.pt"))
+    parts = sorted((tmp_path / "cache" / "detect").glob("*/seen-*/step-*6.pt"))
     assert len(parts) == 2
     for part in parts:
         part.write_bytes(part.read_bytes()[:-100])
     done.clear()
     again = evaluate("detect", NETWORK, data, progress=lambda what, n, total: done.append((what, n)), **TINY)
-    assert done[0] == ("detecting", 3)
-    assert "looked at again" in capsys.readouterr().err
+    assert done[0] == ("detecting", 5)
+    assert "step-" in capsys.readouterr().err
     assert (again["metrics"], again["details"]) == (whole["metrics"], whole["details"])
 
 
@@ -383,7 +382,7 @@ def test_it_resizes_by_options_of_its_own(tmp_path: Path) -> None:
 
 def test_two_equal_commands_do_not_share_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = squares(tmp_path)
-    monkeypatch.setattr(detect, "_state_folder", lambda *given: tmp_path / "state")
+    monkeypatch.setattr(cache, "state_folder", lambda name: tmp_path / "state")
     with (
         alone(tmp_path / "cache" / "locks" / "state", "is in the way"),
         pytest.raises(UserError, match="trains this detector already"),

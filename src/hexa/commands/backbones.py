@@ -99,8 +99,11 @@ def evaluate(given: Given, extra: Fields) -> int:
 
 def describe_protocol(given: Given, extra: Fields) -> int:
     """`hexa evaluate PROTOCOL --help`"""
+    import textwrap
+
     from hexa import fields
 
+    print("\n" + textwrap.fill(protocols.summary(given.protocol), 100))
     for name, options in protocols.get(given.protocol).presets.items():
         print(f"\n{given.protocol}, preset {name}:\n")
         print(fields.describe(fields.of_config(options)))

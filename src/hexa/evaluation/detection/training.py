@@ -1,12 +1,9 @@
-"""Training of a detector that goes on where it was stopped."""
+"""Training of a detector; an interrupted one continues where it was stopped."""
 
 from __future__ import annotations
 
-import shutil
-import sys
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +15,10 @@ from hexa.data.store import check_problems
 from hexa.data.workers import Items, choose_workers
 from hexa.evaluation.detection.detector import Detector, Objects
 from hexa.evaluation.detection.images import TrainingBatches
+from hexa.evaluation.detection.state import State, say
 from hexa.evaluation.protocol import Task
-from hexa.runtime import checkpoints
-from hexa.runtime.files import describe, sweep
 from hexa.runtime.random import global_draws
-from hexa.runtime.signals import Interrupted, Interrupts
+from hexa.runtime.signals import Interrupts
 from hexa.runtime.turns import turns
 
 
@@ -41,46 +37,10 @@ class Schedule:
     save_every: int
 
     def rate(self, iteration: int) -> float:
-        """Of iteration 0 … iterations − 1."""
+        """The rate of an iteration, 0 … iterations − 1."""
         factor = 0.1 ** sum(iteration >= round(share * self.iterations) for share in self.decay_at)
         risen = min(1.0, iteration / self.warmup_iterations) if self.warmup_iterations else 1.0
         return float(self.learning_rate * factor * (risen + (1 - risen) / 1000))
-
-
-class State:
-    """The folder that keeps what was done until there is a result; None keeps nothing.
-
-    One that cannot be written costs no work: a line says so, and nothing more is kept.
-    """
-
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = self._home = folder
-        if folder is not None:
-            sweep(folder)
-
-    def below(self, name: str) -> State:
-        """A folder in it."""
-        return State(None if self.folder is None else self.folder / name)
-
-    def save(self, step: int, content: dict[str, Any], keep: int = 2) -> None:
-        """As checkpoints do."""
-        if self.folder is None:
-            return
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            checkpoints.save(self.folder, step, content, keep)
-        except OSError as error:
-            say(f"{describe(error)}: what is done from here on is not kept")
-            self.folder = None
-
-    def interrupted(self, number: int, step: int) -> Interrupted:
-        """What to raise after a signal, once everything is saved."""
-        return Interrupted(number, step, None, None if self.folder is None else "the same command")
-
-    def forget(self) -> None:
-        """Remove it, since nobody needs it once there is a result."""
-        if self._home is not None:
-            shutil.rmtree(self._home, ignore_errors=True)
 
 
 class Training:
@@ -188,18 +148,11 @@ class Training:
         self.state.save(self.iteration, {**learnt, "curve": self.curve, "problems": self.problems})
 
     def _restore(self) -> None:
-        folder = self.state.folder
-        found = None if folder is None else checkpoints.newest_good(folder, say, self.task.device)
-        if found is not None:
-            state = found[1]
+        state = self.state.newest(self.task.device)
+        if state is not None:
             self.detector.load_state_dict(state["detector"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.iteration, self.curve, self.problems = state["step"], state["curve"], state["problems"]
-
-
-def say(line: str) -> None:
-    """A line for whoever watches."""
-    print(f"hexa: {line}", file=sys.stderr)
 
 
 def _optimizer(detector: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ def get(name: str) -> Protocol:
         raise UserError(f"unknown protocol '{name}'; {nearest(name, names())}")
     protocol: Protocol = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").PROTOCOL
     return protocol
+
+
+def summary(name: str) -> str:
+    """What a protocol does: the first paragraph of its module."""
+    return " ".join((sys.modules[get(name).run.__module__].__doc__ or "").split("\n\n")[0].split())
 
 
 def every() -> dict[str, Protocol]:

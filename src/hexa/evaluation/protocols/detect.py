@@ -1,17 +1,18 @@
-"""Object detection by Faster R-CNN that starts from the backbone, on PASCAL VOC (REFERENCE §7.9, D24).
+"""Faster R-CNN that starts from the backbone, on VOC: AP, AP50, AP75. Presets `moco`: C4, everything fine-tuned,
+24,000 steps; `appendix`: a feature pyramid on the frozen backbone, 15 epochs.
 
-Presets: `moco` is MoCo's R50-C4 for Detectron2, with whose numbers the paper compares: everything is fine-tuned, an
-extra batch-norm follows the box head's last stage. `appendix` is the R50-FPN of the paper's appendix, the backbone
-frozen; where that is silent (warm-up, sizes of images, rule of the precision) it is as `moco`, else as Detectron2.
+REFERENCE §7.9, D24. `moco` is MoCo's R50-C4 for Detectron2, with whose numbers the paper compares; an extra batch-norm
+follows the box head's last stage. `appendix` is the R50-FPN of the paper's appendix; where that is silent (warm-up,
+image sizes, rule of the precision) it is as `moco`, else as Detectron2.
 
-Where this, of torchvision's parts, is not what Detectron2 computes:
+Built from torchvision's parts, this differs from Detectron2 in the following:
 
 - one process: batch-norms see the whole batch, which is what SyncBN over several gives;
-- the box losses are smooth L1 with β = 1/9, not L1, and those of proposals are means over the anchors that were drawn,
-  which are divided by 256 an image there;
-- all images of a batch have one orientation, there those of each GPU; they are padded to the network's stride;
-- images are resized by torch's antialiased bilinear interpolation, there by PIL's (a grey level apart at most);
-- boxes of equal scores are counted together, there in the order in which they are met.
+- the box losses are smooth L1 with β = 1/9, not L1; the proposals' are means over the anchors that were drawn, where
+  Detectron2 divides by 256 per image;
+- all images of a batch have one orientation, not only those of one GPU; they are padded to the network's stride;
+- images are resized by torch's antialiased bilinear interpolation, not PIL's (a grey level apart at most);
+- boxes of equal scores are counted together, not in the order in which they are met.
 """
 
 from __future__ import annotations
@@ -19,9 +20,6 @@ from __future__ import annotations
 import copy
 import json
 import signal
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -30,18 +28,17 @@ from numpy.typing import NDArray
 
 from hexa.config import Config, UserError
 from hexa.data import Source
-from hexa.data.source import Boxes, Subset, digest
+from hexa.data.source import Subset
 from hexa.data.voc import VOCSource
 from hexa.data.voc_boxes import boxes_of, fingerprint_of_boxes
-from hexa.evaluation import cache
 from hexa.evaluation.average_precision import Values
 from hexa.evaluation.detection.detector import Detector, Layout
 from hexa.evaluation.detection.images import Joined, TrainingBatches, batches
 from hexa.evaluation.detection.precision import OVERLAPS, RULES, precisions
 from hexa.evaluation.detection.scoring import find
-from hexa.evaluation.detection.training import Schedule, State, Training
+from hexa.evaluation.detection.state import kept_state
+from hexa.evaluation.detection.training import Schedule, Training
 from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed, named_changes
-from hexa.runtime.alone import alone
 from hexa.runtime.random import Stream, global_draws
 
 
@@ -125,10 +122,10 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     data = TrainingBatches(fit, boxes, order, used.shorter_side, used.longest_side, stream)
     fields = set(Schedule.__dataclass_fields__)
     schedule = Schedule(**used.model_dump(include=fields))
-    folder = _state_folder(task, fit, boxes, used) if task.cached else None
-    with _one_at_a_time(folder):
-        task.notes.extend(filter(None, [cache.trim() if folder is not None else None]))
-        state = State(folder)
+    # what changes no weight may differ between two sessions
+    exclude = {"save_every", "ap", "test_shorter_side"}
+    part = json.dumps(used.model_dump(mode="json", exclude=exclude))
+    with kept_state(task, fit, fingerprint_of_boxes(boxes), part) as state:
         training = Training(task, detector, data, schedule, state)
         try:
             training.run()
@@ -174,24 +171,6 @@ def _training_images(fit: Source, options: DetectOptions) -> tuple[Source, bool]
                 raise UserError(f"{later!r} has other classes than {base!r}; leave it out with --with_2012 false")
             return Joined([fit, later]), True
     return fit, False
-
-
-def _state_folder(task: Task, fit: Source, boxes: Sequence[Boxes], used: DetectOptions) -> Path:
-    """Where the state of this training, and of no other, is kept until there is a result."""
-    backbone = task.backbone
-    made_by = (backbone.content_hash(), repr(backbone.network), str(backbone.mean), str(backbone.std))
-    options = json.dumps(used.model_dump(mode="json", exclude={"save_every", "ap", "test_shorter_side"}))
-    how = (options, str(task.seed), task.precision, task.device.type, str(task.class_names))
-    images = (fit.version(), fingerprint_of_boxes(boxes), str(fit.max_image_pixels))
-    return cache.state_folder(digest(*made_by, *how, *images))
-
-
-def _one_at_a_time(folder: Path | None) -> AbstractContextManager[None]:
-    """Two equal commands would save into one folder, and the first to end would take it from the other."""
-    if folder is None:
-        return nullcontext()
-    said = "trains this detector already; wait for it, or give --cached false"
-    return alone(cache.lock_of(folder), said, patience=1.0)  # who makes room in the cache holds it for a moment
 
 
 def _metrics(table: Values) -> dict[str, float]:

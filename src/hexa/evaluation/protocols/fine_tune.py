@@ -1,4 +1,7 @@
-"""The whole network trained on all labels by Adamax, the rate chosen on held-out training images (REFERENCE §7.8)."""
+"""The whole network trained on all labels by Adamax, the rate chosen on held-out training images.
+
+REFERENCE §7.8.
+"""
 
 from __future__ import annotations
 

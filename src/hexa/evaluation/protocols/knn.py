@@ -1,4 +1,7 @@
-"""k-nearest-neighbour classification on frozen features (REFERENCE §7.3)."""
+"""The k = 200 nearest training images vote, weighted by exp(similarity / 0.07); features of the frozen backbone.
+
+REFERENCE §7.3.
+"""
 
 from __future__ import annotations
 

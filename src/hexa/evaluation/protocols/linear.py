@@ -1,4 +1,10 @@
-"""A linear classifier on the frozen backbone by the published recipes (REFERENCE §7.1, §7.2, §7.6)."""
+"""A linear classifier on the frozen backbone. Presets `moco` and `swav`: 100 epochs with augmentation, the best epoch
+and the last are both reported; `moco-ablation` and `swav-ablation`: one epoch of it; `cifar`: Adamax on fixed features,
+the rate chosen on held-out training images (`top1`; `top1_best_rate` is the best of all rates on the test images, as
+some papers report).
+
+REFERENCE §7.1, §7.2, §7.6.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Linear SVMs from few labelled images of each class, over several draws (REFERENCE §7.5)."""
+"""Linear SVMs from k images per class, five draws. Presets `pcl`: the images drawn for all classes, with all their
+labels; `goyal`: k positives and k · (C − 1) negatives for each class.
+
+REFERENCE §7.5.
+"""
 
 from __future__ import annotations
 

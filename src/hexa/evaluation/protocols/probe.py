@@ -1,4 +1,6 @@
-"""A fast linear probe on cached features: softmax regression to convergence, and the low-label draw."""
+"""Softmax regression on cached features, in seconds; the weight decay is chosen on held-out training images. Presets
+`full`: all labels; `few`: five labels per class, the mean over ten draws.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The whole network trained on the labels of a part of the images (REFERENCE §7.7)."""
+"""The whole network trained on `--percent` of the labels, or on those of `--list_file FILE` (SimCLR's lists).
+Presets `hexa` and `swav` are the rates of the paper and of SwAV's code.
+
+REFERENCE §7.7.
+"""
 
 from __future__ import annotations
 
