@@ -16,20 +16,20 @@ from torchvision.ops import roi_align
 
 from hexa.config import UserError
 from hexa.data.source import ArraySource, Boxes
-from hexa.evaluation.detection.detector import AlignedRegions, Anchors, Detector, Layout
+from hexa.evaluation.detection.detector import AlignedRegions, Anchors, Detector
 from hexa.evaluation.detection.images import TrainingBatches, batches, resized, scaled
-from hexa.evaluation.detection.training import Schedule
+from hexa.evaluation.detection.options import DetectOptions
 from hexa.nn.pretrained import load_backbone
 from hexa.runtime.random import Stream
 
 
-def layout(kind: Any, frozen: bool = False, sizes: tuple[float, ...] = (8, 16, 32)) -> Layout:
-    return Layout(kind, 2, sizes, regions=16, test_proposals=20, frozen=frozen)
+def layout(kind: Any, frozen: bool = False, sizes: tuple[float, ...] = (8, 16, 32)) -> DetectOptions:
+    return DetectOptions(kind=kind, anchor_sizes=sizes, regions=16, test_proposals=20, frozen=frozen)
 
 
 def detector(kind: Any, frozen: bool = False, name: str = "random:small-resnet-16-16-16-16") -> Detector:
     torch.manual_seed(0)
-    return Detector(load_backbone(name), layout(kind, frozen), "fp32", name)
+    return Detector(load_backbone(name), layout(kind, frozen), 2, "fp32")
 
 
 def images(count: int = 2) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
@@ -78,7 +78,7 @@ def test_every_part_learns_and_small_images_are_found_in(kind: str) -> None:
 def test_c4_is_the_network_cut_before_its_last_halving() -> None:
     backbone = load_backbone("random:resnet18")
     last = backbone.network.layer4  # type: ignore[union-attr]
-    made = Detector(backbone, layout("c4"), "fp32", "it")
+    made = Detector(backbone, layout("c4"), 2, "fp32")
     head: Any = made.roi_heads.box_head
     assert head.module[0][0] is last
     assert isinstance(head.module[1], torch.nn.BatchNorm2d), "the extra one"
@@ -96,7 +96,7 @@ def test_a_pyramid_has_a_level_for_every_size() -> None:
     assert [value.shape[-1] for value in maps.values()] == [16, 8, 4], "strides 4 and 8, and one beyond the network's"
     backbone = load_backbone("random:resnet18")
     with pytest.raises(UserError, match="anchor_sizes"):
-        Detector(backbone, layout("fpn"), "fp32", "it")
+        Detector(backbone, layout("fpn"), 2, "fp32")
 
 
 @pytest.mark.parametrize("kind", ["c4", "fpn"])
@@ -169,7 +169,7 @@ def test_boxes_follow_the_pixels() -> None:
 
 
 def test_the_rate_of_the_published_schedule() -> None:
-    schedule = Schedule(24_000, 0.02, 100, (18_000 / 24_000, 22_000 / 24_000), 1e-4, None, 200, 500)
+    schedule = DetectOptions()
     points = {0: 2e-5, 50: 0.02 * (0.5 + 0.5e-3), 100: 0.02, 17_999: 0.02, 18_000: 2e-3, 21_999: 2e-3, 22_000: 2e-4}
     for iteration, rate in points.items():
         assert schedule.rate(iteration) == pytest.approx(rate)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import torch
@@ -18,34 +17,20 @@ from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.ops import FeaturePyramidNetwork, roi_align
 
 from hexa.config import UserError
+from hexa.evaluation.detection.options import DetectOptions
 from hexa.nn.feature_maps import Part, parts
 from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 
 Maps = OrderedDict[str, Tensor]
 Objects = dict[str, Tensor]
-"""boxes fp32 [n, 4] in pixels of the image as it is given, labels int64 [n] from 1 on, and of found ones scores [n]."""
+"""boxes fp32 [n, 4] in pixels of the image as it is given, labels int64 [n] from 1 on; detections have scores [n]."""
 
 _PYRAMID_WIDTH, _HIDDEN = 256, 1024
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What a detector is built like."""
-
-    kind: Literal["c4", "fpn"]
-    num_classes: int
-    anchor_sizes: tuple[float, ...]
-    regions: int
-    """Of an image, for the box head to learn from."""
-    test_proposals: int
-    """Regions of a test image that the box head sees."""
-    frozen: bool
-    """The backbone stays as it is, its batch-norms too."""
-
-
 class Detector(nn.Module):
-    """Images -> losses in training, objects found otherwise.
+    """Images -> losses in training, detected objects otherwise.
 
     c4: proposals and regions (14×14 by RoIAlign) come from the maps before the network's last halving; its last part,
     a new batch-norm and the mean over positions are the box head (ResNet: layer1–3, and layer4).
@@ -54,22 +39,24 @@ class Detector(nn.Module):
     New weights are drawn as in Detectron2, from torch's global generator. The backbone's modules are taken, not copied.
     """
 
-    def __init__(self, backbone: Backbone, layout: Layout, precision: Literal["fp32", "bf16"], name: str) -> None:
+    def __init__(
+        self, backbone: Backbone, options: DetectOptions, num_classes: int, precision: Literal["fp32", "bf16"]
+    ) -> None:
         super().__init__()
-        found = parts(backbone.network, name)
-        self.normalize, self.frozen, self.precision = backbone.normalize, layout.frozen, precision
-        self.multiple = found[-1].stride
-        c4 = layout.kind == "c4"
-        body = found[:-1] if c4 else found
+        stages = parts(backbone.network, backbone.network_config.name)
+        self.normalize, self.frozen, self.precision = backbone.normalize, options.frozen, precision
+        self.multiple = stages[-1].stride
+        c4 = options.kind == "c4"
+        body = stages[:-1] if c4 else stages
         self.body = nn.ModuleList(part.module for part in body)
         used = body[-1:] if c4 else [part for part in body if part.stride >= 4][-4:]
         self.unused = len(body) - len(used)
-        tail = found[-1].module
+        tail = stages[-1].module
         # a list, which registers nothing: the tail is a part of the box head
         self._of_backbone: list[nn.Module] = [self.body, tail] if c4 else [self.body]
         self.pyramid = nn.Identity() if c4 else FeaturePyramidNetwork([p.channels for p in used], _PYRAMID_WIDTH)
         width = used[-1].channels if c4 else _PYRAMID_WIDTH
-        anchors = _anchors(used, layout)
+        anchors = _anchors(used, options)
         self.num_levels = len(anchors.strides)
         self.rpn = RegionProposalNetwork(
             anchors,
@@ -79,12 +66,12 @@ class Detector(nn.Module):
             batch_size_per_image=256,
             positive_fraction=0.5,
             pre_nms_top_n={"training": 12000, "testing": 6000} if c4 else {"training": 2000, "testing": 1000},
-            post_nms_top_n={"training": 2000 if c4 else 1000, "testing": layout.test_proposals},
+            post_nms_top_n={"training": 2000 if c4 else 1000, "testing": options.test_proposals},
             nms_thresh=0.7,
         )
         head: Any
         if c4:
-            features = found[-1].channels
+            features = stages[-1].channels
             head = nn.Sequential(tail, nn.BatchNorm2d(features), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         else:
             features, head = _HIDDEN, TwoMLPHead(width * 7**2, _HIDDEN)
@@ -94,10 +81,10 @@ class Detector(nn.Module):
         self.roi_heads = RoIHeads(
             AlignedRegions([part.stride for part in used], 14 if c4 else 7),
             _InPrecision(head, precision),
-            _predictor(features, 1 + layout.num_classes),
+            _predictor(features, 1 + num_classes),
             fg_iou_thresh=0.5,
             bg_iou_thresh=0.5,
-            batch_size_per_image=layout.regions,
+            batch_size_per_image=options.regions,
             positive_fraction=0.25,
             bbox_reg_weights=None,
             score_thresh=0.05,
@@ -105,7 +92,7 @@ class Detector(nn.Module):
             detections_per_img=100,
         )
         for module in self._of_backbone:
-            module.requires_grad_(not layout.frozen)
+            module.requires_grad_(not options.frozen)
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -124,8 +111,8 @@ class Detector(nn.Module):
         targets = None if objects is None else list(objects)
         # what follows is about places, to which bf16 is too coarse
         proposals, losses = self.rpn(listed, maps, targets)
-        found, more = self.roi_heads(maps, proposals, sizes, targets)
-        return {**losses, **more} if self.training else found
+        detected, more = self.roi_heads(maps, proposals, sizes, targets)
+        return {**losses, **more} if self.training else detected
 
     def _batch(self, images: Sequence[Tensor]) -> Tensor:
         """Normalised, and 0 beyond the right and lower edges up to the largest of them, a multiple of the stride."""
@@ -177,16 +164,16 @@ class Anchors(nn.Module):
         return [torch.cat(levels)] * len(images.image_sizes)
 
 
-def _anchors(used: Sequence[Part], layout: Layout) -> Anchors:
+def _anchors(used: Sequence[Part], options: DetectOptions) -> Anchors:
     """All sizes on the one level of c4; on a pyramid one size a level, from the finest to the coarsest."""
     strides = [part.stride for part in used]
-    if layout.kind == "c4":
-        return Anchors([layout.anchor_sizes], strides)
-    if len(layout.anchor_sizes) < len(strides):
+    if options.kind == "c4":
+        return Anchors([options.anchor_sizes], strides)
+    if len(options.anchor_sizes) < len(strides):
         raise UserError(f"anchor_sizes: {len(strides)} levels of the pyramid need a size each, and may have more")
-    while len(strides) < len(layout.anchor_sizes):
+    while len(strides) < len(options.anchor_sizes):
         strides.append(2 * strides[-1])
-    return Anchors([(size,) for size in layout.anchor_sizes], strides)
+    return Anchors([(size,) for size in options.anchor_sizes], strides)
 
 
 class AlignedRegions(nn.Module):
@@ -212,8 +199,8 @@ class AlignedRegions(nn.Module):
         out = levels[0].new_zeros(len(rows), levels[0].shape[1], self.size, self.size)
         for stride, level in zip(self.strides, levels, strict=True):
             here = (wanted == math.log2(stride)).nonzero()[:, 0]
-            found = roi_align(level, rows[here], self.size, 1 / stride, sampling_ratio=0, aligned=True)
-            out = out.index_copy(0, here, found) if len(levels) > 1 else found
+            regions = roi_align(level, rows[here], self.size, 1 / stride, sampling_ratio=0, aligned=True)
+            out = out.index_copy(0, here, regions) if len(levels) > 1 else regions
         return out
 
 
@@ -226,8 +213,8 @@ class _InPrecision(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         with precisions.autocast(self.precision, x.device):
-            found: Tensor = self.module(x)
-        return found.float()
+            out: Tensor = self.module(x)
+        return out.float()
 
 
 def _predictor(features: int, num_classes: int) -> nn.Module:

@@ -52,22 +52,22 @@ def batches(wide: Sequence[bool], batch_size: int, count: int, stream: Stream) -
     Images come in an order of their own every epoch and wait until a batch of their orientation is full, so that little
     is padded (Detectron2 does so with the images of each GPU).
     """
-    found: list[list[int]] = []
+    made: list[list[int]] = []
     waiting: dict[bool, list[int]] = {True: [], False: []}
     epoch = 0
-    while len(found) < count:
+    while len(made) < count:
         for position in epoch_order(stream, epoch, len(wide)).tolist():
             same = waiting[wide[position]]
             same.append(position)
             if len(same) == batch_size:
-                found.append(same.copy())
+                made.append(same.copy())
                 same.clear()
         epoch += 1
-    return torch.tensor(found[:count])
+    return torch.tensor(made[:count])
 
 
 def resized(image: Tensor, shorter: int, longest: int) -> Tensor:
-    """uint8 [3, H, W] with its shorter side of so many pixels, or its longer one of `longest` if that is less.
+    """uint8 [3, H, W] resized to a shorter side of `shorter` pixels, or a longer one of `longest` if that is less.
 
     Bilinear, antialiased.
     """
@@ -124,7 +124,7 @@ class TrainingBatches(Dataset[tuple[list[Tensor], list[Objects], Problems]]):
 class TestImages(Dataset[tuple[Tensor | None, tuple[int, int], str]]):
     """Image n at the size of the test, (H, W) of the photograph itself, and why there is none."""
 
-    __test__ = False  # for pytest, which takes any Test… for a test
+    __test__ = False  # or pytest would collect it
 
     source: Source
     shorter: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,32 +14,12 @@ from hexa.data.store import check_problems
 from hexa.data.workers import Items, choose_workers
 from hexa.evaluation.detection.detector import Detector, Objects
 from hexa.evaluation.detection.images import TrainingBatches
+from hexa.evaluation.detection.options import DetectOptions
 from hexa.evaluation.detection.state import State, say
 from hexa.evaluation.protocol import Task
 from hexa.runtime.random import global_draws
 from hexa.runtime.signals import Interrupts
 from hexa.runtime.turns import turns
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """SGD, momentum 0.9. The rate rises linearly from a thousandth; from each of `decay_at` on it is ×0.1."""
-
-    iterations: int
-    learning_rate: float
-    warmup_iterations: int
-    decay_at: tuple[float, ...]
-    weight_decay: float
-    clip_norm: float | None
-    precise_bn: int
-    """Batches that batch-norms take their final statistics from; 0 keeps the running ones."""
-    save_every: int
-
-    def rate(self, iteration: int) -> float:
-        """The rate of an iteration, 0 … iterations − 1."""
-        factor = 0.1 ** sum(iteration >= round(share * self.iterations) for share in self.decay_at)
-        risen = min(1.0, iteration / self.warmup_iterations) if self.warmup_iterations else 1.0
-        return float(self.learning_rate * factor * (risen + (1 - risen) / 1000))
 
 
 class Training:
@@ -52,20 +31,24 @@ class Training:
     earlier attempt had come to.
     """
 
-    def __init__(self, task: Task, detector: Detector, data: TrainingBatches, schedule: Schedule, state: State) -> None:
-        self.task, self.detector, self.data, self.schedule, self.state = task, detector, data, schedule, state
-        self.optimizer = _optimizer(detector, schedule)
+    def __init__(
+        self, task: Task, detector: Detector, data: TrainingBatches, options: DetectOptions, state: State
+    ) -> None:
+        self.task, self.detector, self.data, self.options, self.state = task, detector, data, options, state
+        self.optimizer = _optimizer(detector, options)
         self.problems: dict[int, str] = {}
         self.curve: list[dict[str, float]] = []
         self.iteration = 0
-        self.total = schedule.iterations + (schedule.precise_bn if self._norms() else 0)
+        assert options.iterations is not None
+        self.iterations: int = options.iterations
+        self.total = self.iterations + (options.precise_bn if self._norms() else 0)
         self._stream = data.stream.child("sampling")
         self._restore()
         self.resumed = self.iteration
 
     def run(self) -> None:
         """Train to the end. Raises Interrupted after a signal, the state being saved, and UserError for a bad loss."""
-        device, learns = self.task.device, self.schedule.iterations
+        device, learns = self.task.device, self.iterations
         items = Items(
             self.data, range(self.iteration, self.total), device, choose_workers(self.task.num_workers, device)
         )
@@ -76,9 +59,9 @@ class Training:
                     said = ("training the detector", self.iteration, learns)
                 else:
                     self._recalibrate(next(items))
-                    said = ("statistics of batch-norms", self.iteration - learns, self.schedule.precise_bn)
+                    said = ("statistics of batch-norms", self.iteration - learns, self.options.precise_bn)
                 ends, stop = self.done or self.iteration == learns, interrupts.noticed()
-                if self.iteration % self.schedule.save_every == 0 or ends or stop:
+                if self.iteration % self.options.save_every == 0 or ends or stop:
                     self._save()
                 if stop:
                     raise self.state.interrupted(stop, self.iteration)
@@ -92,7 +75,7 @@ class Training:
 
     def _step(self, item: Any) -> None:
         images, objects = self._given(item)
-        rate = self.schedule.rate(self.iteration)
+        rate = self.options.rate(self.iteration)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.detector.train()
@@ -108,11 +91,11 @@ class Training:
                 )
             self.optimizer.zero_grad()
             total.backward()  # type: ignore[no-untyped-call]
-        if self.schedule.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.detector.parameters(), self.schedule.clip_norm)
+        if self.options.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.detector.parameters(), self.options.clip_norm)
         self.optimizer.step()
         self.iteration += 1
-        if self.iteration % max(1, self.schedule.iterations // 50) == 0:
+        if self.iteration % max(1, self.iterations // 50) == 0:
             self.curve.append({"iteration": self.iteration, "loss": float(total.detach())})
 
     def _given(self, item: Any) -> tuple[list[torch.Tensor], list[Objects]]:
@@ -127,7 +110,7 @@ class Training:
     @torch.no_grad()
     def _recalibrate(self, item: Any) -> None:
         """Precise batch-norm: statistics are the means of those of further batches, at the final weights."""
-        number = self.iteration - self.schedule.iterations
+        number = self.iteration - self.iterations
         norms = self._norms()
         momenta = [norm.momentum for norm in norms]
         for norm in norms:
@@ -155,13 +138,13 @@ class Training:
             self.iteration, self.curve, self.problems = state["step"], state["curve"], state["problems"]
 
 
-def _optimizer(detector: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:
+def _optimizer(detector: nn.Module, options: DetectOptions) -> torch.optim.Optimizer:
     """Weights of normalisations do not decay, as in Detectron2."""
     kinds = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)
     norms = {id(p) for m in detector.modules() if isinstance(m, kinds) for p in m.parameters(recurse=False)}
     learning = [p for p in detector.parameters() if p.requires_grad]
     groups = [
-        {"params": [p for p in learning if id(p) not in norms], "weight_decay": schedule.weight_decay},
+        {"params": [p for p in learning if id(p) not in norms], "weight_decay": options.weight_decay},
         {"params": [p for p in learning if id(p) in norms], "weight_decay": 0.0},
     ]
-    return torch.optim.SGD([group for group in groups if group["params"]], schedule.learning_rate, momentum=0.9)
+    return torch.optim.SGD([group for group in groups if group["params"]], options.learning_rate, momentum=0.9)

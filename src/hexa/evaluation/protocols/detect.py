@@ -20,75 +20,25 @@ from __future__ import annotations
 import copy
 import json
 import signal
-from typing import Literal
 
 import numpy as np
-import pydantic
 from numpy.typing import NDArray
 
-from hexa.config import Config, UserError
+from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.source import Subset
 from hexa.data.voc import VOCSource
 from hexa.data.voc_boxes import boxes_of, fingerprint_of_boxes
 from hexa.evaluation.average_precision import Values
-from hexa.evaluation.detection.detector import Detector, Layout
+from hexa.evaluation.detection.detector import Detector
 from hexa.evaluation.detection.images import Joined, TrainingBatches, batches
+from hexa.evaluation.detection.options import DetectOptions
 from hexa.evaluation.detection.precision import OVERLAPS, RULES, precisions
 from hexa.evaluation.detection.scoring import find
 from hexa.evaluation.detection.state import kept_state
-from hexa.evaluation.detection.training import Schedule, Training
-from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed, named_changes
+from hexa.evaluation.detection.training import Training
+from hexa.evaluation.protocol import Outcome, Protocol, Task, named_changes
 from hexa.runtime.random import Stream, global_draws
-
-
-class DetectOptions(Config):
-    """Options of the protocol `detect`. The defaults are MoCo's."""
-
-    kind: Literal["c4", "fpn"] = "c4"
-    """c4: boxes from the maps before the last halving, the rest of the network is the box head; fpn: a pyramid."""
-    frozen: bool = False
-    """The backbone stays as it is, its batch-norms too."""
-    iterations: int | None = pydantic.Field(default=24_000, gt=0)
-    """Steps of training; the rate is ×0.1 at the shares `decay_at` of them."""
-    epochs: float | None = pydantic.Field(default=None, gt=0)
-    """The length as passes over the training images instead."""
-    batch_size: int = pydantic.Field(default=16, gt=0)
-    """Images a step."""
-    learning_rate: float = pydantic.Field(default=0.02, gt=0)
-    """Of SGD, for `batch_size` images; it is not scaled with them."""
-    warmup_iterations: int = pydantic.Field(default=100, ge=0)
-    """Steps over which the rate rises from a thousandth."""
-    decay_at: tuple[float, ...] = (18_000 / 24_000, 22_000 / 24_000)
-    """Shares of the iterations."""
-    weight_decay: float = pydantic.Field(default=1e-4, ge=0)
-    """Of all but normalisations."""
-    clip_norm: float | None = pydantic.Field(default=None, gt=0)
-    """The largest norm of all gradients; the published rates are for ResNets, whose maps are smaller than others'."""
-    shorter_side: tuple[int, ...] = pydantic.Field(default=tuple(range(480, 801, 32)), min_length=1)
-    """Pixels of a training image's shorter side, one of these at random."""
-    test_shorter_side: int = pydantic.Field(default=800, gt=0)
-    """Pixels of a test image's shorter side."""
-    longest_side: int = pydantic.Field(default=1333, gt=0)
-    """No image is larger."""
-    anchor_sizes: tuple[float, ...] = pydantic.Field(default=(32, 64, 128, 256, 512), min_length=1)
-    """Pixels, each at three ratios; on small images take smaller ones."""
-    regions: int = pydantic.Field(default=512, gt=0)
-    """Of a training image, that the box head learns from."""
-    test_proposals: int = pydantic.Field(default=1000, gt=0)
-    """Of a test image, that the box head sees."""
-    precise_bn: int = pydantic.Field(default=200, ge=0)
-    """Training batches that the final statistics of batch-norms are taken from; 0 keeps the running ones."""
-    with_2012: bool = True
-    """Train on VOC2012's trainval too, where it lies beside VOC2007."""
-    ap: Literal["area", "eleven_point"] = "eleven_point"
-    """The rule of VOC2007, as published, or that of later years."""
-    save_every: int = pydantic.Field(default=500, gt=0)
-    """Steps after which the state is saved; the same command goes on from there."""
-
-    _listed = pydantic.field_validator("decay_at", "shorter_side", "anchor_sizes", mode="before")(listed)
-
-    _positive = pydantic.field_validator("decay_at", "shorter_side", "anchor_sizes")(all_positive)
 
 
 def run(task: Task, options: DetectOptions) -> Outcome:
@@ -113,31 +63,28 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     used = options.model_copy(update={"iterations": iterations, "epochs": None, "with_2012": with_2012})
 
     stream = Stream(task.seed).child("detect")
-    layout = Layout(used.kind, task.num_classes, used.anchor_sizes, used.regions, used.test_proposals, used.frozen)
-    name = task.backbone.network_config.name
     with global_draws(stream.child("new layers")):
-        detector = Detector(copy.deepcopy(task.backbone), layout, task.precision, name).to(task.device)
+        detector = Detector(copy.deepcopy(task.backbone), used, task.num_classes, task.precision)
+    detector.to(task.device)
     wide = [one.size[1] > one.size[0] for one in boxes]
     order = batches(wide, used.batch_size, iterations + used.precise_bn, stream.child("order"))
     data = TrainingBatches(fit, boxes, order, used.shorter_side, used.longest_side, stream)
-    fields = set(Schedule.__dataclass_fields__)
-    schedule = Schedule(**used.model_dump(include=fields))
     # what changes no weight may differ between two sessions
     exclude = {"save_every", "ap", "test_shorter_side"}
     part = json.dumps(used.model_dump(mode="json", exclude=exclude))
     with kept_state(task, fit, fingerprint_of_boxes(boxes), part) as state:
-        training = Training(task, detector, data, schedule, state)
+        training = Training(task, detector, data, used, state)
         try:
             training.run()
-            found = find(task, detector, task.test, used.test_shorter_side, used.longest_side, state)
+            detected = find(task, detector, task.test, used.test_shorter_side, used.longest_side, state)
         except KeyboardInterrupt:
             if not training.done:  # in a hurry, and not saved
                 raise
             raise state.interrupted(signal.SIGINT, training.iteration) from None
         state.forget()
 
-    seen = [truth[position] for position in found]
-    tables = {rule: 100 * precisions(list(found.values()), seen, task.num_classes, rule) for rule in RULES}
+    seen = [truth[position] for position in detected]
+    tables = {rule: 100 * precisions(list(detected.values()), seen, task.num_classes, rule) for rule in RULES}
     chosen = tables[used.ap]
     known = np.isfinite(chosen[:, 0])
     notes = _notes(task, training, fit, options, with_2012, known)

@@ -1,0 +1,67 @@
+"""The options of the protocol `detect`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pydantic
+
+from hexa.config import Config
+from hexa.evaluation.protocol import all_positive, listed
+
+
+class DetectOptions(Config):
+    """The options; the defaults are MoCo's. SGD with momentum 0.9."""
+
+    kind: Literal["c4", "fpn"] = "c4"
+    """c4: boxes from the maps before the last halving, the rest of the network is the box head; fpn: a pyramid."""
+    frozen: bool = False
+    """The backbone stays as it is, its batch-norms too."""
+    iterations: int | None = pydantic.Field(default=24_000, gt=0)
+    """Steps of training; the rate is ×0.1 at the shares `decay_at` of them; none if `epochs` says how long."""
+    epochs: float | None = pydantic.Field(default=None, gt=0)
+    """The length as passes over the training images instead."""
+    batch_size: int = pydantic.Field(default=16, gt=0)
+    """Images a step."""
+    learning_rate: float = pydantic.Field(default=0.02, gt=0)
+    """For `batch_size` images; it is not scaled with them."""
+    warmup_iterations: int = pydantic.Field(default=100, ge=0)
+    """Steps over which the rate rises from a thousandth."""
+    decay_at: tuple[float, ...] = (18_000 / 24_000, 22_000 / 24_000)
+    """Shares of the iterations, from each of which on the rate is ×0.1."""
+    weight_decay: float = pydantic.Field(default=1e-4, ge=0)
+    """For all weights but those of normalisations."""
+    clip_norm: float | None = pydantic.Field(default=None, gt=0)
+    """The largest norm of all gradients; the published rates are for ResNets, whose maps are smaller than others'."""
+    shorter_side: tuple[int, ...] = pydantic.Field(default=tuple(range(480, 801, 32)), min_length=1)
+    """Pixels of a training image's shorter side, one of these at random."""
+    test_shorter_side: int = pydantic.Field(default=800, gt=0)
+    """Pixels of a test image's shorter side."""
+    longest_side: int = pydantic.Field(default=1333, gt=0)
+    """No image is larger."""
+    anchor_sizes: tuple[float, ...] = pydantic.Field(default=(32, 64, 128, 256, 512), min_length=1)
+    """Pixels, each at three ratios; on small images take smaller ones."""
+    regions: int = pydantic.Field(default=512, gt=0)
+    """Regions of a training image that the box head learns from."""
+    test_proposals: int = pydantic.Field(default=1000, gt=0)
+    """Regions of a test image that the box head sees."""
+    precise_bn: int = pydantic.Field(default=200, ge=0)
+    """Training batches that the final statistics of batch-norms are taken from; 0 keeps the running ones."""
+    with_2012: bool = True
+    """Train on VOC2012's trainval too, where it lies beside VOC2007."""
+    ap: Literal["area", "eleven_point"] = "eleven_point"
+    """The rule of VOC2007, as published, or that of later years."""
+    save_every: int = pydantic.Field(default=500, gt=0)
+    """Steps after which the state is saved; the same command continues from there."""
+
+    _listed = pydantic.field_validator("decay_at", "shorter_side", "anchor_sizes", mode="before")(listed)
+
+    _positive = pydantic.field_validator("decay_at", "shorter_side", "anchor_sizes")(all_positive)
+
+    def rate(self, iteration: int) -> float:
+        """The learning rate of an iteration, 0 … iterations − 1; it rises linearly from a thousandth."""
+        assert self.iterations is not None
+        iterations = self.iterations
+        factor = 0.1 ** sum(iteration >= round(share * iterations) for share in self.decay_at)
+        risen = min(1.0, iteration / self.warmup_iterations) if self.warmup_iterations else 1.0
+        return float(self.learning_rate * factor * (risen + (1 - risen) / 1000))
