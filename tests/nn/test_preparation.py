@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError
-from hexa.nn import key_names
+from hexa.nn import layouts
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.export import export
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD
@@ -36,11 +36,11 @@ def efficientnet_lite0() -> dict[str, Tensor]:
     for key, value in state.items():
         first, _, rest = key.partition(".")
         if first != "blocks":
-            renamed[f"{next(t for t, o in key_names._AROUND.items() if o == first)}.{rest}"] = value
+            renamed[f"{next(t for t, o in layouts._AROUND.items() if o == first)}.{rest}"] = value
             continue
         block = ".".join(key.split(".")[:3])
         part, _, kind = key.removeprefix(f"{block}.").partition(".")
-        names = key_names._EXPANDED if f"{block}.conv_pwl.weight" in state else key_names._PLAIN
+        names = layouts._EXPANDED if f"{block}.conv_pwl.weight" in state else layouts._NOT_EXPANDED
         theirs = next(t for t, o in names.items() if o == part)
         renamed[f"_blocks.{blocks.index(block)}.{theirs}.{kind}"] = value
     return renamed

@@ -12,7 +12,7 @@ import timm
 import torch
 
 from hexa.config import UserError
-from hexa.nn.key_names import to_detectron2
+from hexa.nn.layouts import to_detectron2
 from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from tests.torture import weights, weights_of_torch
 from tests.torture.harness import Forked, Tally, damaged, forked, hexa

@@ -25,7 +25,7 @@ from hexa.experiment import Experiment, override
 from hexa.nn import backbones, start
 from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
 from hexa.nn.encoder import Encoder
-from hexa.nn.layouts import owner
+from hexa.nn.fitting import owner
 from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes

@@ -4,39 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hexa.core import Branch, Setting
 from hexa.nn.branch_norm import convert, groups_here, keep_statistics, run_sizes, use_branch
 from hexa.nn.momentum import twin_of
-from hexa.nn.normalize import Channels, Normalize
-
-
-class Surroundings(Protocol):
-    """What an encoder must know of where it works: a method's `Setting`."""
-
-    @property
-    def mean(self) -> Channels: ...
-    @property
-    def std(self) -> Channels: ...
-    @property
-    def branches(self) -> Iterable[str]: ...
-    @property
-    def keep_statistics(self) -> bool: ...
-
-
-class Pass(Protocol):
-    """Which batch-norms a pass uses, and how: a `Branch`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def training(self) -> bool: ...
-    @property
-    def update(self) -> bool: ...
+from hexa.nn.normalize import Normalize
 
 
 class Encoder(nn.Module):
@@ -53,7 +30,7 @@ class Encoder(nn.Module):
         self.groups = groups
 
     @classmethod
-    def branched(cls, backbone: nn.Module, head: nn.Module, setting: Surroundings, bn_groups: int = 1) -> Encoder:
+    def branched(cls, backbone: nn.Module, head: nn.Module, setting: Setting, bn_groups: int = 1) -> Encoder:
         """An encoder for `setting` whose batch-norms, the head's too, are those of `branch_norm.convert`."""
         made = cls(backbone, head, Normalize(setting.mean, setting.std), groups_here(bn_groups))
         made._convert(setting, setting.branches, bn_groups)
@@ -61,19 +38,19 @@ class Encoder(nn.Module):
 
     @classmethod
     def with_twin(
-        cls, backbone: nn.Module, head: nn.Module, setting: Surroundings, bn_groups: int = 1
+        cls, backbone: nn.Module, head: nn.Module, setting: Setting, bn_groups: int = 1
     ) -> tuple[Encoder, Encoder]:
         """As `branched`, and its momentum twin: the same weights, main batch-norms alone, no gradient."""
         twin = twin_of(cls(backbone, head, Normalize(setting.mean, setting.std), groups_here(bn_groups)))
         twin._convert(setting, ("main",), bn_groups)
         return cls.branched(backbone, head, setting, bn_groups), twin
 
-    def _convert(self, setting: Surroundings, branches: Iterable[str], bn_groups: int) -> None:
+    def _convert(self, setting: Setting, branches: Iterable[str], bn_groups: int) -> None:
         convert(self, branches, bn_groups)
         if setting.keep_statistics:  # the head's, which are new, have none worth keeping
             keep_statistics(self.backbone)
 
-    def project(self, crops: tuple[Tensor, ...], through: Pass, together: bool = True, images: int = 0) -> Tensor:
+    def project(self, crops: tuple[Tensor, ...], through: Branch, together: bool = True, images: int = 0) -> Tensor:
         """V crops [B, C, S_v, S_v] in [0, 1] -> projections [V, B, D].
 
         together: crops of one size in one pass, else each in one of its own, so that the statistics of one view do not
@@ -82,7 +59,7 @@ class Encoder(nn.Module):
         with use_branch(self, through.name, through.training, through.update, images or len(crops[0])):
             return self.multi_crop(crops) if together else torch.stack([self(crop) for crop in crops])
 
-    def embed(self, crops: tuple[Tensor, ...], through: Pass, together: bool = True) -> Tensor:
+    def embed(self, crops: tuple[Tensor, ...], through: Branch, together: bool = True) -> Tensor:
         """As `project`, to unit rows."""
         return unit(self.project(crops, through, together))
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hexa.config import UserError, nearest
 from hexa.nn import arrays, backbones, onnx_file
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.key_names import of_detectron2, to_detectron2
+from hexa.nn.layouts import of_detectron2, to_detectron2
 from hexa.nn.preparation import Given
 from hexa.nn.pretrained import Backbone, load_backbone, save_backbone
 from hexa.runtime.files import by_plain_name

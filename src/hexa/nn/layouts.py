@@ -1,58 +1,73 @@
-"""Whose checkpoint is it? Finding a backbone among the tensors of a file, by key names and shapes (REFERENCE §2.5)."""
+"""Backbones in checkpoints of other software, recognised by key names and shapes (REFERENCE §2.5).
+
+What a layout calls the tensors, and how its images are prepared, stands in tables; `foreign_state` reads them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import timm
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hexa.config import UserError, nearest
-from hexa.nn import backbones, key_names
+from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
+from hexa.nn.fitting import listed, misfit
 from hexa.nn.preparation import Preparation, assumed, of_timm, published
 
 State = Mapping[str, Tensor]
 
-#: What precedes the backbone's key names elsewhere, longest first. The last is a plain torchvision or timm file.
-PREFIXES = (
-    *("module.encoder_q.", "encoder_q.", "module.encoder.", "encoder.", "module.backbone.", "backbone."),
-    *("module.", ""),
-)
+#: What precedes the backbone's key names, longest first, and whose published code prepares images so. The last is a
+#: plain torchvision or timm file.
+PREFIXES: dict[str, str | None] = {
+    "module.encoder_q.": "MoCo and PCL",
+    "encoder_q.": None,
+    "module.encoder.": "SimSiam",
+    "encoder.": None,
+    "module.backbone.": None,
+    "backbone.": None,
+    "module.": None,
+    "": None,
+}
 #: The head of SwAV's and DeepCluster-v2's code, which normalises with another deviation of red (D22).
 _SWAV_HEAD = "module.projection_head."
 _SWAV = published("SwAV and DeepCluster-v2", std=(0.228, 0.224, 0.225))
-#: Codes whose files are known by their prefix, and with them how they prepare images.
-_PUBLISHED = {"module.encoder_q.": published("MoCo and PCL"), "module.encoder.": published("SimSiam")}
 #: A classifier or projection head beside the backbone; its tensors are dropped.
 HEADS = ("fc.", "head.", "classifier.", "projection_head.", "prototypes.")
-#: What weights are kept in.
-_REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-#: Momentum twins of the encoder that is meant, by words of their names: they hold the same keys.
-TWINS = ("key", "encoder_k", "momentum", "teacher", "target", "ema")
 #: Networks that a plain ResNet state is compared with.
 RESNETS = (
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "resnet101",
-    "resnet152",
-    "wide_resnet50_2",
-    "wide_resnet101_2",
-    "resnext50_32x4d",
-    "resnext101_32x8d",
+    *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2"),
+    *("resnext50_32x4d", "resnext101_32x8d"),
 )
-
 #: Networks that a state with efficientnet_pytorch's names is compared with. Its convolutions pad as TensorFlow's do and
 #: its batch-norms add 1e-3 to the variance; timm's networks without tf_ have the same tensors and do neither.
 EFFICIENTNETS = tuple(f"tf_efficientnet_lite{number}" for number in range(5))
 
+#: torchvision's words for parts of a ResNet, and Detectron2's. What is in no stage has the prefix stem there.
+_DETECTRON2 = (
+    *((f"layer{stage}.", f"res{stage + 1}.") for stage in range(1, 5)),
+    *((f"bn{number}.", f"conv{number}.norm.") for number in range(1, 4)),
+    *(("downsample.1.", "shortcut.norm."), ("downsample.0.", "shortcut.")),
+)
+#: lightly numbers the children of a ResNet: conv1, bn1, ReLU and pooling, then the stages.
+_LIGHTLY = {0: "conv1", 1: "bn1", 4: "layer1", 5: "layer2", 6: "layer3", 7: "layer4"}
+#: Parts of an EfficientNet in efficientnet_pytorch's words and in timm's: outside the blocks, and in blocks that begin
+#: with an expansion or do not.
+_AROUND = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
+_EXPANDED = {
+    **{"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2"},
+    **{"_project_conv": "conv_pwl", "_bn2": "bn3"},
+}
+_NOT_EXPANDED = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+
 
 class Foreign(NamedTuple):
-    """What a state dict in somebody's layout is: its network, how to feed it, its tensors, and the prefix they had."""
+    """What a state dict in another layout is: its network, how to feed it, its tensors, and the prefix they had."""
 
     config: NetworkConfig
     preparation: Preparation
@@ -61,7 +76,7 @@ class Foreign(NamedTuple):
 
 
 def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
-    """The backbone in a state dict of somebody's layout.
+    """The backbone in a state dict of another layout.
 
     MoCo, PCL (`module.encoder_q.*`), SimSiam (`module.encoder.*`), SwAV and DeepCluster-v2 (`module.*`, prototypes),
     solo-learn (`backbone.*`), lightly (`backbone.0.*`), VISSL, Detectron2, EfficientNet-Lite, torchvision and timm are
@@ -69,24 +84,24 @@ def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
     tell it. Images are prepared as published with MoCo, PCL, SimSiam, SwAV and DeepCluster-v2; by timm's configuration
     of a named network and of EfficientNets; else as is assumed. Raises UserError if no known network has these tensors.
     """
-    if key_names.is_efficientnet(state):
+    if any(key.endswith("_conv_stem.weight") for key in state):
         return _efficientnet(state, where, name)
     swav = any(key.startswith(_SWAV_HEAD) for key in state)
-    state = key_names.plain(state)
+    state = _renamed(state)
     prefix = next((p for p in PREFIXES if f"{p}conv1.weight" in state), None)
     if prefix is None:
         prefix = next(p for p in PREFIXES if any(key.startswith(p) for key in state))
     every = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
     kept = {key: value for key, value in every.items() if not key.startswith(HEADS)}
     if not kept:
-        raise UserError(f"{where}: holds a head alone ({_listed(list(every))}); give the file with the whole network")
+        raise UserError(f"{where}: holds only a head ({listed(list(every))}); give the file with the whole network")
     stem = kept.get("conv1.weight")
     small = stem is not None and stem.shape[2:] == (3, 3)
-    config = recognise(kept, where) if name is None else _named(name, small, where)
+    config = _recognised(kept, where) if name is None else _named(name, small, where)
     if name is not None:  # what is called a head in one network is a normalisation in another
         kept |= {key: every[key] for key in backbones.outline(config).state_dict() if key in every}
-    preparation = _SWAV if swav else _PUBLISHED.get(prefix)
-    preparation = preparation or (assumed() if name is None else of_timm(name))
+    whose = PREFIXES[prefix]
+    preparation = _SWAV if swav else published(whose) if whose else assumed() if name is None else of_timm(name)
     if config.small_stem:  # nothing published is of images this small
         preparation = replace(assumed(32), std=preparation.std)
     return Foreign(config, preparation, kept, prefix)
@@ -100,31 +115,13 @@ def _named(name: str, small: bool, where: str) -> NetworkConfig:
     return NetworkConfig(name=plain, small_stem=small and plain in RESNETS)
 
 
-def _efficientnet(state: State, where: str, name: str | None) -> Foreign:
-    """As `foreign_state`, of a state with efficientnet_pytorch's names."""
-    if name not in (None, *EFFICIENTNETS):
-        raise UserError(f"{where}#{name}: an EfficientNet with these names is one of {', '.join(EFFICIENTNETS)}")
-    for candidate in EFFICIENTNETS if name is None else [name]:
-        config = NetworkConfig(name=candidate)
-        own = backbones.outline(config).state_dict()
-        blocks = dict.fromkeys(".".join(key.split(".")[:3]) for key in own if key.startswith("blocks."))
-        kept = key_names.of_efficientnet(state, list(blocks))
-        if name is not None or _convolutions(kept) == _convolutions(own):
-            return Foreign(config, of_timm(candidate), kept, "")
-    raise UserError(f"{where}: an EfficientNet that is none of the known ({', '.join(EFFICIENTNETS)})")
-
-
-def _convolutions(state: State) -> dict[str, torch.Size]:
-    return {key: value.shape for key, value in state.items() if value.ndim == 4}
-
-
-def recognise(state: State, where: str) -> NetworkConfig:
+def _recognised(state: State, where: str) -> NetworkConfig:
     """The ResNet whose convolutions have these names and shapes."""
     remedy = f"if timm has this network, name it: {where}#NETWORK"
     stem = state.get("conv1.weight")
     if stem is None or stem.ndim != 4:
         some = ", ".join(list(state)[:4])
-        raise UserError(f"{where}: no ResNet by its key names ({some} …); {remedy}")
+        raise UserError(f"{where}: not a ResNet by its key names ({some} …); {remedy}")
     small = stem.shape[2:] == (3, 3)
     given = _convolutions(state).items()
     for name in RESNETS:
@@ -134,102 +131,101 @@ def recognise(state: State, where: str) -> NetworkConfig:
         if wanted == given:
             return config
         if len(wanted ^ given) <= 0.2 * len(wanted):  # a tensor or two are lost or renamed
-            raise UserError(f"{where}: nearly a {name}, but {_misfit(own, state)}")
+            raise UserError(f"{where}: nearly a {name}, but {misfit(own, state)}")
     depths = [len({key.split(".")[1] for key in state if key.startswith(f"layer{i}.")}) for i in range(1, 5)]
     raise UserError(
-        f"{where}: a ResNet of {depths} blocks a stage and {stem.shape[0]} channels in its stem is none of the known "
-        f"({', '.join(RESNETS)}); give the safetensors file of a run, which says how to build it, or {remedy}"
+        f"{where}: a ResNet of {depths} blocks a stage and {stem.shape[0]} channels in its stem is not among the known "
+        f"ones ({', '.join(RESNETS)}); give the safetensors file of a run, which says how to build it, or {remedy}"
     )
 
 
-def find_backbone(state: State, network: nn.Module, where: str) -> tuple[dict[str, Tensor], str]:
-    """The tensors of `network` inside the state of a method that contains it, under the plain key names, and whose.
+def _convolutions(state: State) -> dict[str, torch.Size]:
+    return {key: value.shape for key, value in state.items() if value.ndim == 4}
 
-    The second is the name of the encoder that the method keeps it in: query, encoder …
 
-    Every prefix under which all keys of the network lie is a candidate; of several, the one that is no momentum twin.
-    But of a student and its teacher, the teacher is what was trained for (DINO).
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def to_detectron2(name: str) -> str:
+    """Detectron2's name of a ResNet's tensor: layer1.0.bn2.bias -> res2.0.conv2.norm.bias, conv1 -> stem.conv1."""
+    for own, theirs in _DETECTRON2:
+        name = name.replace(own, theirs)
+    return name if name.startswith("res") else f"stem.{name}"
+
+
+def of_detectron2(name: str) -> str:
+    """The inverse of `to_detectron2`."""
+    name = name.removeprefix("backbone.bottom_up.").removeprefix("backbone.").removeprefix("stem.")
+    for own, theirs in _DETECTRON2:
+        name = name.replace(theirs, own)
+    return name
+
+
+def _renamed(state: State) -> dict[str, Tensor]:
+    """The state with torchvision's names where VISSL (trunk._feature_blocks.conv1 …), Detectron2 (stem.conv1,
+    res2.0.conv1.norm …) or lightly (backbone.0 …) renamed a ResNet's; others stay.
     """
-    own = network.state_dict()
-    probe = next(iter(own))
-    prefixes = [key.removesuffix(probe) for key in state if key == probe or key.endswith("." + probe)]
-    whole = [prefix for prefix in prefixes if all(prefix + key in state for key in own)]
-    trained = [prefix for prefix in whole if not any(word in prefix.split(".") for word in TWINS)]
-    if not whole:
-        raise UserError(f"{where}: holds no network as config.yaml describes it; the run has been changed since")
-    taught = [prefix for prefix in whole if "teacher" in prefix.split(".")]
-    if taught and any("student" in prefix.split(".") for prefix in whole):
-        trained = taught
-    chosen = (trained or whole)[0]
-    return {key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)}, owner(chosen)
+    if any("_feature_blocks." in key for key in state):
+        return {key.split("_feature_blocks.")[1]: value for key, value in state.items() if "_feature_blocks." in key}
+    if any(key.endswith("stem.conv1.weight") for key in state):
+        ours = (key for key in state if re.search(r"(^|\.)(stem|res\d)\.", key))
+        return {of_detectron2(key): state[key] for key in ours}
+    return _unnumbered(state)
 
 
-def owner(path: str) -> str:
-    """The encoder that a path such as `contrast.query.backbone` goes through last: query."""
-    parts = path.rstrip(".").split(".")
-    return parts[-2] if len(parts) > 1 else "encoder"
+def _unnumbered(state: State) -> dict[str, Tensor]:
+    """lightly's numbers as names; the prefix before them stays. Raises UserError for lightly's own small ResNet."""
+    stages = (re.match(r"(.*?)(\d+)\.\d+\.conv1\.weight$", key) for key in state)
+    numbered = [(match[1], int(match[2])) for match in stages if match and f"{match[1]}0.weight" in state]
+    if not numbered:
+        return dict(state)
+    prefix = numbered[0][0]  # networks beside the first (momentum twins) come later in the file
+    if _LIGHTLY.get(min(number for other, number in numbered if other == prefix)) != "layer1":
+        raise UserError(
+            "lightly's small ResNet, as a Sequential of its children, has no ReLU behind its first batch-norm, so it "
+            "is not a known network; evaluate it by python:MODULE:CALLABLE"
+        )
+    renamed = {}
+    for key, value in state.items():
+        number, _, rest = key.removeprefix(prefix).partition(".")
+        known = key.startswith(prefix) and number.isdecimal() and int(number) in _LIGHTLY
+        renamed[f"{prefix}{_LIGHTLY[int(number)]}.{rest}" if known else key] = value
+    return renamed
 
 
-def filled(
-    config: NetworkConfig, state: State, where: str, check: Callable[[State], None], remedy: str = ""
-) -> nn.Module:
-    """The network with a backbone's state; every key must match, and all that don't are listed in the UserError.
+def _efficientnet(state: State, where: str, name: str | None) -> Foreign:
+    """As `foreign_state`, for a state with efficientnet_pytorch's names."""
+    if name not in (None, *EFFICIENTNETS):
+        raise UserError(f"{where}#{name}: an EfficientNet with these names is one of {', '.join(EFFICIENTNETS)}")
+    for candidate in EFFICIENTNETS if name is None else [name]:
+        config = NetworkConfig(name=candidate)
+        own = backbones.outline(config).state_dict()
+        blocks = dict.fromkeys(".".join(key.split(".")[:3]) for key in own if key.startswith("blocks."))
+        kept = _of_efficientnet(state, list(blocks))
+        if name is not None or _convolutions(kept) == _convolutions(own):
+            return Foreign(config, of_timm(candidate), kept, "")
+    raise UserError(f"{where}: an EfficientNet that is not among the known ones ({', '.join(EFFICIENTNETS)})")
 
-    What may differ: a further batch-norm set (`bn1.aux.weight` beside `bn1.weight`) is dropped, and the counter
-    `num_batches_tracked`, which old files lack, stays 0. check: raises for tensors that can't be used.
-    remedy: what to do about tensors that don't match.
+
+def _of_efficientnet(state: State, blocks: Sequence[str]) -> dict[str, Tensor]:
+    """The state with timm's names, without the classifier. blocks: timm's of the network in order, blocks.0.0 …
+
+    Names that are not known, and blocks beyond the last, stay as they are.
     """
-    outline = nn.Flatten() if config.name == "pixels" else outlined(config, where)
-    own = outline.state_dict()
-    plain = {key: value for key, value in state.items() if not _is_further_branch(key, own)}
-    misfit = _misfit(own, plain)
-    if misfit:
-        raise UserError(f"{where}: not the state of this network: {misfit}{remedy and f'; {remedy}'}")
-    check(plain)
-    learnt = {name for name, _ in outline.named_parameters()}
-    for key, value in plain.items():
-        if own[key].is_floating_point() and value.dtype not in _REAL:
-            kind = str(value.dtype).removeprefix("torch.")
-            raise UserError(f"{where}: {key} holds {kind}; weights are real numbers of 16 bits or more")
-        # buffers of masks may be infinite
-        if (key in learnt or key.endswith(("running_mean", "running_var"))) and not value.isfinite().all():
-            raise UserError(f"{where}: {key} holds values that are not finite; take an earlier file")
-    network = nn.Flatten() if config.name == "pixels" else backbones.build(config)
-    network.load_state_dict(network.state_dict() | plain, strict=True)
-    return network
-
-
-def outlined(config: NetworkConfig, where: str) -> nn.Module:
-    """`backbones.outline` of what a file describes. Raises UserError that names the file."""
-    try:
-        return backbones.outline(config)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-
-
-def _misfit(own: State, given: State) -> str:
-    """Which keys a state lacks, has too much, or has in another shape than a network's own; empty if it fits."""
-    problems = {
-        "it lacks": [k for k in own if k not in given and not k.endswith("num_batches_tracked")],
-        "it has the unknown": [k for k in given if k not in own],
-        "of another shape are": [
-            f"{k} ({list(given[k].shape)}, not {list(own[k].shape)})"
-            for k in own
-            if k in given and given[k].shape != own[k].shape
-        ],
-    }
-    return "; ".join(f"{what} {_listed(keys)}" for what, keys in problems.items() if keys)
-
-
-def _is_further_branch(key: str, own: Mapping[str, Tensor]) -> bool:
-    """`layer.aux.weight` where `layer` is a batch-norm."""
-    parts = key.split(".")
-    if key in own or len(parts) < 3:
-        return False
-    base = ".".join(parts[:-2])
-    return f"{base}.running_mean" in own and f"{base}.{parts[-1]}" in own
-
-
-def _listed(keys: Sequence[str], most: int = 4) -> str:
-    more = f" … ({len(keys)} in all)" if len(keys) > most else ""
-    return ", ".join(keys[:most]) + more
+    prefix = next(key for key in state if key.endswith("_conv_stem.weight")).removesuffix("_conv_stem.weight")
+    renamed = {}
+    for key, value in state.items():
+        name = key.removeprefix(prefix)
+        first, _, rest = name.partition(".")
+        if first == "_fc" or not key.startswith(prefix):
+            continue
+        if first in _AROUND:
+            name = f"{_AROUND[first]}.{rest}"
+        elif first == "_blocks":
+            number, _, inner = rest.partition(".")
+            part, _, kind = inner.partition(".")
+            parts = _EXPANDED if f"{prefix}_blocks.{number}._expand_conv.weight" in state else _NOT_EXPANDED
+            if number.isdecimal() and int(number) < len(blocks) and part in parts:
+                name = f"{blocks[int(number)]}.{parts[part]}.{kind}"
+        renamed[name] = value
+    return renamed

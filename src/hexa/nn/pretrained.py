@@ -17,7 +17,8 @@ from hexa.config import UserError, nearest
 from hexa.nn import backbones, timm_weights, weight_files
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.external import external
-from hexa.nn.layouts import filled, find_backbone, foreign_state, outlined
+from hexa.nn.fitting import filled, find_backbone, outlined
+from hexa.nn.layouts import foreign_state
 from hexa.nn.metadata import metadata_of, of_metadata, ordered, said
 from hexa.nn.normalize import Channels, Normalize, mean_of
 from hexa.nn.preparation import CROP, Given, Preparation, of_timm

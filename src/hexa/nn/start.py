@@ -17,7 +17,8 @@ from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.encoder import Encoder
 from hexa.nn.external import external
-from hexa.nn.layouts import filled, foreign_state
+from hexa.nn.fitting import filled
+from hexa.nn.layouts import foreign_state
 from hexa.nn.preparation import DECLARED, Given, of_timm
 from hexa.nn.pretrained import WEIGHTS, Backbone, load_backbone
 

@@ -16,7 +16,7 @@ import torchvision
 from torch import nn
 
 from hexa.config import UserError
-from hexa.nn.key_names import of_detectron2, to_detectron2
+from hexa.nn.layouts import of_detectron2, to_detectron2
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD
 from hexa.nn.pretrained import load_backbone
 from tests.nn.test_pretrained import assert_same, features_of, stirred, torchvision_resnet
@@ -159,5 +159,5 @@ def test_efficientnet_lite_goes_into_timms_with_tensorflows_padding(tmp_path: Pa
     with pytest.raises(UserError, match=r"it has the unknown _blocks\.3\._more\.weight"):
         load_backbone(tmp_path / "more.pth")
     torch.save({k: v for k, v in state.items() if "_blocks.15." not in k}, tmp_path / "less.pth")
-    with pytest.raises(UserError, match="an EfficientNet that is none of the known"):
+    with pytest.raises(UserError, match="an EfficientNet that is not among the known"):
         load_backbone(tmp_path / "less.pth")
