@@ -30,7 +30,7 @@ from hexa.core import Batch, Objective, Setting
 from hexa.data.views import Views
 from hexa.nn.backbones import build
 from hexa.runtime import precision as precisions
-from hexa.runtime.checkout import commit
+from hexa.runtime.packages import commit
 from hexa.runtime.random import Stream
 
 IMAGES = 2048

@@ -16,7 +16,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from hexa.runtime.checkout import commit
+from hexa.runtime.packages import commit
 
 NETWORKS = ("resnet18", "resnext50_32x4d", "tf_efficientnet_lite0", "mobilenetv3_small_100", "convnext_atto")
 ROUNDS = 3

@@ -37,7 +37,7 @@ from hexa.data.views import EvaluationTransform
 from hexa.evaluation.features import Subset, extract
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import Backbone, random_backbone
-from hexa.runtime.checkout import commit
+from hexa.runtime.packages import commit
 
 SMALL = NetworkConfig(name="small-resnet", widths=(16, 32, 64, 128))
 #: (source, network, size, images)

@@ -99,7 +99,7 @@ def unit(name: str, data: str, arm: str, seed: int, run: Path) -> dict[str, Any]
     from hexa.assembly.re_estimation import re_estimate
     from hexa.data import open_source
     from hexa.nn.pretrained import load_backbone
-    from hexa.runtime.checkout import commit
+    from hexa.runtime.packages import commit
     from hexa.session.run import pretrain, resume
 
     untrained = arm in ("start", "re-estimated")

@@ -51,7 +51,7 @@ from torch import Tensor  # noqa: E402
 from torch.nn.functional import normalize  # noqa: E402
 
 from hexa.ops.kmeans import memory_bytes, spherical_kmeans  # noqa: E402
-from hexa.runtime.checkout import commit  # noqa: E402
+from hexa.runtime.packages import commit  # noqa: E402
 
 K, ITERATIONS = given.clusters, given.iterations
 

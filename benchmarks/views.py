@@ -24,7 +24,7 @@ from torchvision.transforms import v2
 from hexa.data.view_config import RECIPES, ViewsConfig
 from hexa.data.views import Views
 from hexa.ops import geometry, photometric
-from hexa.runtime.checkout import commit
+from hexa.runtime.packages import commit
 from hexa.runtime.random import Stream
 
 

@@ -12,14 +12,14 @@ from rich.console import Console
 
 from hexa import demo as demos
 from hexa.config import UserError
-from hexa.runtime.alone import alone
+from hexa.runtime.lock import locked
 from hexa.runtime.peers import Peer
 from hexa.session.folder import LOCK, mine
 
 
 def test_two_demos_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demos, "PATIENCE", 0.0)
-    with alone(tmp_path / LOCK, "is here"), pytest.raises(UserError, match=r"runs the demo in .* already"):
+    with locked(tmp_path / LOCK, "is here"), pytest.raises(UserError, match=r"runs the demo in .* already"):
         demos.demo(tmp_path, console=Console(file=io.StringIO()))
 
 

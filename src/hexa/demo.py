@@ -14,8 +14,8 @@ from hexa.evaluation import evaluate
 from hexa.experiment import Experiment, fields_of, override
 from hexa.experiment import load as load_experiment
 from hexa.reporting.report import report
-from hexa.runtime.alone import alone
 from hexa.runtime.console import Console
+from hexa.runtime.lock import locked
 from hexa.session.folder import LOCK, PATIENCE, is_ours, mine
 from hexa.session.run import pretrain, resume
 
@@ -42,7 +42,7 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
     demo is under way there.
     """
     what = f"runs the demo in {out} already; wait until it ends, or give another --out"
-    with alone(out / LOCK, what, patience=PATIENCE):
+    with locked(out / LOCK, what, patience=PATIENCE):
         return _demo(out, epochs, console or Console())
 
 

@@ -16,7 +16,7 @@ from hexa.config import UserError
 from hexa.evaluation import cache, evaluate
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import Backbone, random_backbone
-from hexa.runtime.alone import alone
+from hexa.runtime.lock import locked
 
 QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
@@ -116,7 +116,7 @@ def test_states_of_detectors_are_bounded_too_but_for_those_in_use(monkeypatch: p
             os.utime(file, (age, age))
         for folder in (state / "seen-1", state):
             os.utime(folder, (age, age))
-    with alone(cache.lock_of(states["oldest"]), "is in use"):
+    with locked(cache.lock_of(states["oldest"]), "is in use"):
         cache.store("features", rows, positions)
         assert [state.exists() for state in states.values()] == [True, False, False]
     assert cache.load("features") is not None

@@ -22,7 +22,7 @@ from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols.detect import PROTOCOL
 from hexa.nn.branch_norm import convert
 from hexa.nn.pretrained import load_backbone
-from hexa.runtime.alone import alone
+from hexa.runtime.lock import locked
 from hexa.runtime.signals import Interrupted
 
 CLASSES = ("cat", "dog")
@@ -384,7 +384,7 @@ def test_two_equal_commands_do_not_share_a_state(tmp_path: Path, monkeypatch: py
     data = squares(tmp_path)
     monkeypatch.setattr(cache, "state_folder", lambda name: tmp_path / "state")
     with (
-        alone(tmp_path / "cache" / "locks" / "state", "is in the way"),
+        locked(tmp_path / "cache" / "locks" / "state", "is in the way"),
         pytest.raises(UserError, match="trains this detector already"),
     ):
         evaluate("detect", NETWORK, data, **TINY)

@@ -20,7 +20,7 @@ from hexa.evaluation.features import Subset, extract
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime import precision as precisions
-from hexa.runtime.checkout import commit
+from hexa.runtime.packages import commit
 from tests.data.test_sources import write_parquet
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))

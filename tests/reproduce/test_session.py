@@ -19,7 +19,7 @@ from hexa.experiment import override
 from hexa.reproduce import plan, reproduce, running, session, storage
 from hexa.reproduce.costs import costs_of, seconds
 from hexa.reproduce.studies import study
-from hexa.runtime.alone import alone
+from hexa.runtime.lock import locked
 from hexa.session.benchmark import SCHEMES
 from hexa.session.run import pretrain
 from tests.reproduce.conftest import costs_for, request_for
@@ -255,7 +255,7 @@ def test_a_plan_tells_where_its_costs_are_from(
 
 def test_a_run_that_another_process_trains_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_PATIENCE_SECONDS", 0.0)
-    held = alone(storage.lock_file(begun(tmp_path, "table2"), "i-1ep-lr0.03-seed0"), "")
+    held = locked(storage.lock_file(begun(tmp_path, "table2"), "i-1ep-lr0.03-seed0"), "")
     with held, pytest.raises(UserError, match=rf"process {os.getpid()} on .* trains .*i-1ep-lr0.03-seed0 still; wait"):
         carry_out(tmp_path, "table2")
     assert not (tmp_path / "runs").exists()
@@ -329,7 +329,7 @@ def test_runs_save_and_end_when_their_study_is_killed(tmp_path: Path) -> None:
     process.kill()
     process.communicate()
     for log in logs:
-        with alone(storage.lock_file(out, log.parent.name), "lives on", patience=60):  # they let go of their runs
+        with locked(storage.lock_file(out, log.parent.name), "lives on", patience=60):  # they let go of their runs
             assert '"event": "interrupted"' in log.read_text()
             assert list((log.parent / "checkpoints").iterdir())
     with storage.at_work(out):

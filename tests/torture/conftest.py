@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hexa.runtime.checkout import commit
+from hexa.runtime.packages import commit
 from tests.torture.harness import Tally
 
 _TALLY = pytest.StashKey[Tally]()

@@ -19,8 +19,8 @@ from hexa.data import Source
 from hexa.data.named import cache_folder
 from hexa.data.source import digest
 from hexa.evaluation.protocol import Task
-from hexa.runtime.alone import alone
 from hexa.runtime.files import by_plain_name
+from hexa.runtime.lock import locked
 
 #: The cache holds at most so many GB; HEXA_CACHE_GB says otherwise. What was not used for longest goes first.
 _GIGABYTES = 20.0
@@ -131,7 +131,7 @@ def _make_room(allowed: float) -> None:
 def _forgotten(state: Path) -> bool:
     """Whether a state could be deleted: nobody works there."""
     try:
-        with alone(lock_of(state), "works there"):
+        with locked(lock_of(state), "works there"):
             shutil.rmtree(state, ignore_errors=True)
     except UserError:
         return False

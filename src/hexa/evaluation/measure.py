@@ -21,7 +21,7 @@ from hexa.nn.preparation import shown
 from hexa.nn.pretrained import Backbone, describe, load_backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
-from hexa.runtime.checkout import commit
+from hexa.runtime.packages import commit
 
 
 @dataclass(frozen=True)

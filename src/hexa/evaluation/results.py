@@ -10,8 +10,8 @@ from typing import Any
 
 from hexa.config import UserError
 from hexa.runtime import parsing, targets
-from hexa.runtime.alone import alone
 from hexa.runtime.files import describe, sweep, write_whole
+from hexa.runtime.lock import locked
 from hexa.runtime.packages import version
 
 Result = dict[str, Any]
@@ -75,7 +75,7 @@ def append(result: Result, path: Path) -> None:
 
     Evaluations of one run may end at the same moment, also while it is training: they take turns.
     """
-    with alone(path.with_name(f".{path.name}.lock"), "writes there", patience=math.inf):
+    with locked(path.with_name(f".{path.name}.lock"), "writes there", patience=math.inf):
         sweep(path.parent, path.name)
         _replace(path, json.dumps([*read(path), result], indent=2, ensure_ascii=False) + "\n")
 

@@ -20,8 +20,9 @@ from hexa.evaluation import evaluate
 from hexa.reporting.runs import read_run
 from hexa.reproduce import storage
 from hexa.reproduce.plan import Job
-from hexa.runtime.alone import alone, end_with
 from hexa.runtime.console import Console
+from hexa.runtime.lock import locked
+from hexa.runtime.signals import end_with
 from hexa.session.run import BACKBONE, CONFIG, pretrain, resume
 from hexa.training.losses import NonFiniteError
 
@@ -51,7 +52,7 @@ def carry_out(record: dict[str, Any], out: Path, console: Console | None = None)
     """
     run = out / "runs" / record["name"]
     what = f"trains {run} still; wait until it ends, or end it, and give the command again"
-    with alone(storage.lock_file(out, record["name"]), what, patience=_PATIENCE_SECONDS):
+    with locked(storage.lock_file(out, record["name"]), what, patience=_PATIENCE_SECONDS):
         # stored if it was finished meanwhile
         return storage.stored(out, record["name"], record["identity"]) or _carry_out(record, run, out, console)
 

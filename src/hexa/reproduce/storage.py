@@ -9,8 +9,8 @@ from typing import Any
 
 from hexa.config import UserError
 from hexa.runtime import parsing
-from hexa.runtime.alone import alone
 from hexa.runtime.files import write_whole
+from hexa.runtime.lock import locked
 
 STUDY, COSTS, RESULT = "study.json", "costs.json", "result.json"
 
@@ -40,7 +40,7 @@ def lock_file(out: Path, name: str = "study") -> Path:
 
 def at_work(out: Path) -> AbstractContextManager[None]:
     """Have the study to yourself. Raises UserError if another process works on it."""
-    return alone(lock_file(out), f"works on {out} already; wait until it ends, or give another --out")
+    return locked(lock_file(out), f"works on {out} already; wait until it ends, or give another --out")
 
 
 def check(out: Path, study: dict[str, Any]) -> bool:

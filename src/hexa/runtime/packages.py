@@ -1,4 +1,4 @@
-"""Versions of packages, and the commands that install what is missing into the environment hexa runs in.
+"""Versions of packages and of this code, and the commands that install what is missing into hexa's environment.
 
 On package indexes the name `hexa` belongs to another project. What is printed installs from the checkout if hexa runs
 from one, and elsewhere the packages of an extra by their own names: a wheel may be gone since, or come from no index.
@@ -6,9 +6,11 @@ from one, and elsewhere the packages of an extra by their own names: a wheel may
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 import shlex
+import subprocess
 import sys
 from importlib import metadata, util
 from pathlib import Path
@@ -77,3 +79,25 @@ def _requirements(extra: str) -> list[str]:
         lines = []
     wanted = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
     return [line.partition(";")[0].strip() for line in lines if wanted.search(line)] or [f"{DISTRIBUTION}[{extra}]"]
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of the checkout that the package lies in, with -dirty if files differ; None outside a checkout.
+
+    It is what it was when this process first asked: code is loaded once, whatever is checked out while it works. So ask
+    at the start.
+    """
+    here = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+    try:
+        # a package installed into some other project's checkout is not under that project's version
+        if not git("ls-files", "--", Path(__file__).name):
+            return None
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,9 +1,12 @@
-"""Ctrl-C and SIGTERM as a request to finish the step and save."""
+"""Ctrl-C and SIGTERM as a request to finish the step and save; children that end with their parent."""
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +20,7 @@ from hexa.runtime.output import be_patient
 
 #: Seconds for which a reader of our output that pauses may hold up work that takes long; then its lines are dropped.
 _PATIENCE = 10.0
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Interrupted(Exception):
@@ -103,3 +107,12 @@ class Interrupts:
             self._said = True
             self._say("stopping: this step is saved first" + ("; once more to stop at once" if self._alone else ""))
         return number
+
+
+def end_with(parent: int) -> None:
+    """Have this process receive SIGTERM once its parent is gone, killed or not; on Linux, nothing elsewhere."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it went before this was asked for
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -10,8 +10,8 @@ from pathlib import Path
 from hexa.config import UserError
 from hexa.data.workers import WorkerEnded
 from hexa.runtime import checkpoints, parsing, peers
-from hexa.runtime.alone import alone
 from hexa.runtime.files import describe, sweep
+from hexa.runtime.lock import locked
 from hexa.training import trackers
 from hexa.training.journal import ENVIRONMENT, METRICS
 
@@ -41,7 +41,7 @@ def mine(folder: Path, say: Callable[[str], object] | None = None) -> Iterator[b
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give another --out")
     what = f"is already training in {folder}; wait until it ends, or end it, and run the command again"
-    with alone(folder / LOCK, what, patience=PATIENCE, say=say):
+    with locked(folder / LOCK, what, patience=PATIENCE, say=say):
         sweep(folder, CONFIG, ENVIRONMENT, METRICS, BACKBONE, BEST, trackers.FILE)
         sweep(folder / CHECKPOINTS)
         yield True

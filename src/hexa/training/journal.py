@@ -20,8 +20,8 @@ import torch
 
 from hexa.config import reason
 from hexa.runtime import packages, parsing, peers, processes
-from hexa.runtime.checkout import commit
 from hexa.runtime.files import write_text, write_whole
+from hexa.runtime.packages import commit
 from hexa.runtime.progress import Reporter
 from hexa.training.trackers import State, Tracker, numbers
 

@@ -16,7 +16,7 @@ from hexa.data.source import digest
 from hexa.evaluation import cache
 from hexa.evaluation.protocol import Task
 from hexa.runtime import checkpoints
-from hexa.runtime.alone import alone
+from hexa.runtime.lock import locked
 from hexa.runtime.files import describe, sweep
 from hexa.runtime.signals import Interrupted
 
@@ -78,7 +78,7 @@ def kept_state(task: Task, fit: Source, boxes: str, options: str) -> Iterator[St
     images = (str(task.class_names), fit.version(), boxes, str(fit.max_image_pixels))
     folder = cache.state_folder(digest(*made_by, *how, *images))
     said = "trains this detector already; wait for it, or give --cached false"
-    with alone(cache.lock_of(folder), said, patience=1.0):  # whoever makes room in the cache holds it for a moment
+    with locked(cache.lock_of(folder), said, patience=1.0):  # whoever makes room in the cache holds it for a moment
         if problem := cache.trim():
             task.notes.append(problem)
         yield State(folder)

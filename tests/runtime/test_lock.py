@@ -14,21 +14,21 @@ from pathlib import Path
 import pytest
 
 from hexa.config import UserError
-from hexa.runtime.alone import alone
+from hexa.runtime.lock import locked
 
 HOLD = """
 import sys
 from pathlib import Path
-from hexa.runtime.alone import alone
-with alone(Path(sys.argv[1]), "works"):
+from hexa.runtime.lock import locked
+with locked(Path(sys.argv[1]), "works"):
     print("held", flush=True)
     sys.stdin.read()
 """
 FORK = """
 import os, sys
 from pathlib import Path
-from hexa.runtime.alone import alone
-with alone(Path(sys.argv[1]), "works"):
+from hexa.runtime.lock import locked
+with locked(Path(sys.argv[1]), "works"):
     child = os.fork()
     if child:
         print(child, flush=True)
@@ -37,7 +37,7 @@ with alone(Path(sys.argv[1]), "works"):
 """
 CHILD = """
 import signal, sys
-from hexa.runtime.alone import end_with
+from hexa.runtime.signals import end_with
 end_with(int(sys.argv[1]))
 print("ready", flush=True)
 signal.pause()
@@ -55,27 +55,27 @@ def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match=f"^process {holder.pid} on .* works$"), alone(lock, "works"):
+        with pytest.raises(UserError, match=f"^process {holder.pid} on .* works$"), locked(lock, "works"):
             pass
         holder.kill()
-    with alone(lock, "works"):
+    with locked(lock, "works"):
         assert lock.read_text().startswith(f"{os.getpid()} on ")
-    with alone(lock, "works"):
+    with locked(lock, "works"):
         pass
 
 
 def test_nothing_is_left_behind_but_what_others_put_there(tmp_path: Path) -> None:
-    with alone(tmp_path / "new" / "deep" / "lock", "works"):
+    with locked(tmp_path / "new" / "deep" / "lock", "works"):
         assert (tmp_path / "new" / "deep" / "lock").exists()
     assert list(tmp_path.iterdir()) == []
-    with alone(tmp_path / "new" / "deep" / "lock", "works"):
+    with locked(tmp_path / "new" / "deep" / "lock", "works"):
         (tmp_path / "new" / "file").touch()
     assert [path.name for path in tmp_path.rglob("*")] == ["new", "file"]
     (tmp_path / "empty").mkdir()
-    with alone(tmp_path / "empty" / "lock", "works"):
+    with locked(tmp_path / "empty" / "lock", "works"):
         pass
     assert (tmp_path / "empty").is_dir()  # it was there before
-    with alone(tmp_path / "new" / "lock", "works"):
+    with locked(tmp_path / "new" / "lock", "works"):
         shutil.rmtree(tmp_path / "new")
 
 
@@ -84,7 +84,7 @@ def test_threads_of_one_process_keep_each_other_out(tmp_path: Path) -> None:
 
     def work() -> None:
         nonlocal inside, most
-        with alone(tmp_path / "new" / "lock", "works", patience=60):
+        with locked(tmp_path / "new" / "lock", "works", patience=60):
             inside += 1
             most = max(most, inside)
             inside -= 1
@@ -108,7 +108,7 @@ def test_children_that_outlive_the_holder_do_not_hold_it(tmp_path: Path) -> None
     holder.kill()
     holder.wait()
     os.kill(child, 0)  # it lives
-    with alone(lock, "works", patience=20):  # a child that was only just forked may not have let go yet
+    with locked(lock, "works", patience=20):  # a child that was only just forked may not have let go yet
         assert lock.read_text().startswith(f"{os.getpid()} on ")
     assert holder.stdin is not None
     holder.stdin.close()  # which ends it
@@ -121,7 +121,7 @@ def test_a_disk_without_locks_is_said_and_used(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr("fcntl.flock", refuses)
     said: list[str] = []
-    with alone(tmp_path / "new" / "lock", "works", say=said.append), alone(tmp_path / "new" / "lock", "works"):
+    with locked(tmp_path / "new" / "lock", "works", say=said.append), locked(tmp_path / "new" / "lock", "works"):
         assert list((tmp_path / "new").iterdir()) == []
     assert len(said) == 1
     assert "no file locks" in said[0]
@@ -133,7 +133,7 @@ def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("content")
     for target in (tmp_path / "precious", tmp_path / "missing" / "deep"):
         (tmp_path / "lock").symlink_to(target)
-        with pytest.raises(OSError, match="lock"), alone(tmp_path / "lock", "works"):
+        with pytest.raises(OSError, match="lock"), locked(tmp_path / "lock", "works"):
             pass
         (tmp_path / "lock").unlink()
     assert (tmp_path / "precious").read_text() == "content"

@@ -1,13 +1,13 @@
-"""One process at a time: locks that end with whoever holds them, and processes that end with their parent."""
+"""One process at a time: a lock that ends with whoever holds it.
+
+The package filelock leaves its files behind and does not say who holds a lock.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import platform
-import signal
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,36 +23,36 @@ except ImportError:  # not a Unix
     fcntl = None  # type: ignore[assignment]
 
 _POLL_SECONDS = 0.05
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-#: What a disk that other machines share answers if it has no locks.
+#: What a network disk answers if it has no locks.
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 #: Lock files that this process has open.
 _open: weakref.WeakSet[FileIO] = weakref.WeakSet()
 
 
 @contextmanager
-def alone(
-    lock: Path, what: str, *, patience: float = 0.0, say: Callable[[str], object] | None = None
+def locked(
+    path: Path, what: str, *, patience: float = 0.0, say: Callable[[str], object] | None = None
 ) -> Iterator[None]:
     """Hold a lock file while entered; the system frees it when the process ends, however it does.
 
-    A lock belongs to this process: children that it forks, and that outlive it, don't hold it. The file is removed
-    afterwards, and so are folders that were made for it and that nothing else was put into.
-    patience: seconds to wait for it. say: told where the disk has no locks, so that nobody is kept out.
-    Raises UserError, "process N on MACHINE" and `what`, if another holds it still; OSError if it can't be written.
+    Children that this process forks, and that outlive it, don't hold the lock. The file is removed afterwards, and so
+    are folders that were made for it and that nothing else was put into.
+    patience: seconds to wait for it. say: called if the disk has no locks, so that nobody is kept out.
+    Raises UserError, "process N on MACHINE" and `what`, if another process still holds it; OSError if it can't be
+    written.
     """
-    made = [folder for folder in lock.parents if not folder.exists()]
+    made = [folder for folder in path.parents if not folder.exists()]
     try:
-        file = _take(lock, what, patience)
+        file = _take(path, what, patience)
         try:
             if file is None and say is not None:
-                say(f"{lock.parent}: its disk has no file locks, so see that no other process works there")
+                say(f"{path.parent}: its disk has no file locks, so make sure that no other process works there")
             yield
         finally:
             if file is not None and not file.closed:  # as it is in a forked child
-                if _is_at(file, lock):  # while it is held: nobody may take a file that is about to go
+                if _is_at(file, path):  # while it is held: nobody may take a file that is about to go
                     with suppress(OSError):
-                        lock.unlink()
+                        path.unlink()
                 fcntl.flock(file, fcntl.LOCK_UN)  # a child may be between fork and exec
                 file.close()
     finally:
@@ -61,15 +61,15 @@ def alone(
                 folder.rmdir()
 
 
-def _take(lock: Path, what: str, patience: float) -> FileIO | None:
+def _take(path: Path, what: str, patience: float) -> FileIO | None:
     """The lock file, locked; None if there are no locks here."""
     if fcntl is None:
         return None
     until = time.monotonic() + patience
     while True:
-        lock.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         except FileNotFoundError:  # whoever had it took the folder away
             continue
         file = os.fdopen(handle, "rb+", buffering=0)
@@ -78,7 +78,6 @@ def _take(lock: Path, what: str, patience: float) -> FileIO | None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             with file:
-                file.seek(0)
                 holder = file.read().decode(errors="replace") or "(unknown)"
             if time.monotonic() >= until:
                 raise UserError(f"process {holder} {what}") from None
@@ -89,9 +88,9 @@ def _take(lock: Path, what: str, patience: float) -> FileIO | None:
             if error.errno not in _WITHOUT_LOCKS:
                 raise
             with suppress(OSError):
-                lock.unlink()
+                path.unlink()
             return None
-        if _is_at(file, lock):
+        if _is_at(file, path):
             with suppress(OSError):  # a full disk: it is held all the same
                 file.truncate(0)
                 file.write(f"{os.getpid()} on {platform.node()}".encode())
@@ -115,12 +114,3 @@ def _let_go() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go)
-
-
-def end_with(parent: int) -> None:
-    """Have this process receive SIGTERM once its parent is gone, killed or not; on Linux, nothing elsewhere."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it went before this was asked for
-        os.kill(os.getpid(), signal.SIGTERM)
