@@ -146,8 +146,8 @@ def test_a_file_that_does_not_give_the_features_is_not_left(
 ) -> None:
     reading = exporting._read
 
-    def damaged(path: Path) -> dict[str, torch.Tensor]:
-        state = reading(path)
+    def damaged(path: Path, suffix: str) -> dict[str, torch.Tensor]:
+        state = reading(path, suffix)
         if damage == "key":
             state["more"] = torch.ones(1)
         else:

@@ -23,7 +23,7 @@ def _empty(*asked_for: Any) -> np.ndarray[Any, Any]:
 
 
 def _bytes(text: str, encoding: str) -> bytes:
-    """What old pickles of bytes call; other encodings have no business here."""
+    """What old pickles of bytes call; other encodings are refused."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"encoding {encoding}")
     return text.encode("latin-1")
@@ -32,7 +32,7 @@ def _bytes(text: str, encoding: str) -> bytes:
 _NUMPY = {"_reconstruct": _empty, "ndarray": _empty, "_frombuffer": _FROM_BUFFER, "scalar": _SCALAR, "dtype": np.dtype}
 
 
-class _Arrays(pickle._Unpickler):  # the one in C makes room for as many objects as a file says it has
+class _Arrays(pickle._Unpickler):  # the one in C makes room for the number of objects that a file claims
     """Knows arrays, numbers, texts, lists and dictionaries; whatever else a file asks for is refused."""
 
     def find_class(self, module: str, name: str) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import io
 import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, BinaryIO, Unpack, cast
 
 import safetensors.torch
 import torch
@@ -19,14 +19,16 @@ from hexa.nn import arrays, backbones, onnx_file
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.layouts import of_detectron2, to_detectron2
 from hexa.nn.preparation import Given
-from hexa.nn.pretrained import Backbone, load_backbone, save_backbone
-from hexa.runtime.files import by_plain_name
+from hexa.nn.pretrained import Backbone, load_backbone, serialized
+from hexa.runtime.files import by_plain_name, write_whole
 from hexa.runtime.random import Stream
 
 #: The largest difference of features that counts as the same, relative to the largest feature.
 TOLERANCE = 1e-5
 #: onnxruntime joins operations and adds up in another order.
 ONNX_TOLERANCE = 1e-4
+#: Of batches that a batch-norm has seen.
+_COUNTER = "num_batches_tracked"
 
 
 def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack[Given]) -> dict[str, Any]:
@@ -66,30 +68,33 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
         )
     if config.name == "small-resnet" and out.suffix not in (".safetensors", ".onnx"):
         raise UserError(
-            f"--to {to}: small-resnet is a network of ours that no library has, so that the file must say how to build "
-            "it: end its name with .safetensors"
+            f"--to {to}: no other library has small-resnet, so the file must say how to build it: end its name with "
+            ".safetensors"
         )
     network = None if to == "onnx" else TARGETS[to](config)  # what can't be represented ends before anything is written
     missing = [folder for folder in (out.parent, *out.parent.parents) if not folder.exists()]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = out.with_name(f".{out.stem}.{os.getpid()}.tmp{out.suffix}")
-    try:
+    tensors, difference = 0, 0.0
+
+    def written(file: BinaryIO) -> None:
+        """Write the file, and compare what can be loaded back from it."""
+        nonlocal tensors, difference
+        temporary, allowed = Path(file.name), TOLERANCE
         if network is None:
-            tensors = onnx_file.write(backbone, temporary)
-            difference, allowed = largest_difference(backbone, partial(onnx_file.features, temporary)), ONNX_TOLERANCE
+            tensors, allowed = onnx_file.write(backbone, temporary), ONNX_TOLERANCE
+            difference = largest_difference(backbone, partial(onnx_file.features, temporary))
         else:
-            _write(backbone, temporary)
+            file.write(_content(backbone, out.suffix))
+            file.flush()
             # into a network built anew, so that nothing of the one in memory is compared with itself
-            _load(network, temporary)
-            plain = nn.Sequential(backbone.normalize, network.cpu().eval())
-            tensors, allowed = len(network.state_dict()), TOLERANCE
-            difference = largest_difference(backbone, plain)
+            _load(network, temporary, out.suffix)
+            tensors = len(network.state_dict())
+            difference = largest_difference(backbone, nn.Sequential(backbone.normalize, network.cpu().eval()))
         if not difference <= allowed:
             raise UserError(f"--to {to}: features differ by {difference:g} after loading back; nothing was written")
-        size = temporary.stat().st_size
-        os.replace(temporary, out)
+
+    try:
+        write_whole(out, written)
     except BaseException:
-        temporary.unlink(missing_ok=True)
         for folder in missing:
             folder.rmdir()
         raise
@@ -98,7 +103,7 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
         "network": describe_network(config),
         "tensors": tensors,
         "largest_difference": difference,
-        "bytes": size,
+        "bytes": out.stat().st_size,
         "load": how_to_load(config, to, out),
     }
 
@@ -166,43 +171,37 @@ def largest_difference(backbone: Backbone, other: Callable[[Tensor], Tensor]) ->
     return float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
 
 
-def _write(backbone: Backbone, path: Path) -> None:
-    if path.suffix == ".pkl":
-        named = {to_detectron2(name): value for name, value in backbone.network.state_dict().items()}
-        kept = {name: value.cpu().numpy() for name, value in named.items() if not name.endswith("num_batches_tracked")}
-        # by its own matching, names need not be complete
-        path.write_bytes(pickle.dumps({"model": kept, "__author__": "hexa", "matching_heuristics": True}))
-        return
-    if path.suffix == ".safetensors":
-        save_backbone(backbone, path)
-        return
+def _content(backbone: Backbone, suffix: str) -> bytes:
     state = {name: value.detach().cpu().contiguous() for name, value in backbone.network.state_dict().items()}
-    with path.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
+    if suffix == ".safetensors":
+        return serialized(backbone)
+    if suffix == ".pkl":
+        named = {to_detectron2(name): value.numpy() for name, value in state.items() if not name.endswith(_COUNTER)}
+        # by its own matching, names need not be complete
+        return pickle.dumps({"model": named, "__author__": "hexa", "matching_heuristics": True})
+    content = io.BytesIO()
+    torch.save(state, content)
+    return content.getvalue()
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def _read(path: Path, suffix: str) -> dict[str, Tensor]:
     """The file as others read it: torch.load or safetensors' own load_file, no code of ours (but names for .pkl)."""
-    if path.suffix == ".pkl":
+    if suffix == ".pkl":
         return {of_detectron2(name): value for name, value in arrays.tensors(arrays.read(path)["model"]).items()}
-    if path.suffix == ".safetensors":
+    if suffix == ".safetensors":
         with by_plain_name(path) as name:
             return safetensors.torch.load_file(name)
     return cast(dict[str, Tensor], torch.load(path, weights_only=True))
 
 
-def _load(network: nn.Module, path: Path) -> None:
+def _load(network: nn.Module, path: Path, suffix: str) -> None:
     """Strictly; Detectron2 keeps no count of the batches."""
-    counts = {name: value for name, value in network.state_dict().items() if name.endswith("num_batches_tracked")}
-    network.load_state_dict((counts if path.suffix == ".pkl" else {}) | _read(path), strict=True)
+    counts = {name: value for name, value in network.state_dict().items() if name.endswith(_COUNTER)}
+    network.load_state_dict((counts if suffix == ".pkl" else {}) | _read(path, suffix), strict=True)
 
 
 def _plain_timm(config: NetworkConfig) -> nn.Module:
-    if config.name == "small-resnet":
-        return backbones.build(config)
-    return backbones.plain_timm(config)
+    return backbones.build(config) if config.name == "small-resnet" else backbones.plain_timm(config)
 
 
 def _plain_torchvision(config: NetworkConfig) -> nn.Module:

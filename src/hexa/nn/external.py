@@ -1,4 +1,4 @@
-"""Networks of anybody's own: `python:MODULE:CALLABLE` names a function that returns one."""
+"""Your own networks: `python:MODULE:CALLABLE` names a function that returns one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ATTRIBUTES = {"size": "image_size", "crop": "image_crop", "interpolation": "ima
 
 
 class External(nn.Module):
-    """Somebody's network as a backbone: normalised images -> features [B, D]; maps [B, D, H, W] are averaged.
+    """A user's network as a backbone: normalised images -> features [B, D]; maps [B, D, H, W] are averaged.
 
     preparation: what the network declares by attributes mean, std, image_size, image_crop and image_interpolation; what
     it does not declare is assumed, ImageNet's mean and std and 224.

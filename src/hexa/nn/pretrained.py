@@ -75,10 +75,9 @@ class Backbone(nn.Module):
         cls, network: nn.Module, preparation: Preparation, config: NetworkConfig, info: Mapping[str, Any]
     ) -> Backbone:
         """The backbone that this network is if images are prepared so."""
-        given = preparation
-        config = config.model_copy(update={"mean": given.mean, "std": given.std})
-        how = (given.crop, given.interpolation, given.origins)
-        return cls(network, given.mean, given.std, given.size, config, info, *how)
+        how = preparation
+        config = config.model_copy(update={"mean": how.mean, "std": how.std})
+        return cls(network, how.mean, how.std, how.size, config, info, how.crop, how.interpolation, how.origins)
 
     @property
     def preparation(self) -> Preparation:
@@ -103,7 +102,7 @@ class Backbone(nn.Module):
 
 
 def content_hash(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names and values of a state, the first 16 hexadecimal digits."""
+    """As `Backbone.content_hash`."""
     digest = hashlib.sha256()
     for name, value in sorted(state.items()):
         digest.update(name.encode())
@@ -122,11 +121,15 @@ def _inner_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any)
 
 
 def save_backbone(backbone: Backbone, path: Path | str) -> Path:
-    """Write a safetensors file with plain key names; its metadata says how to rebuild the network. At once or not."""
-    path = Path(path)
-    state = {name: value.detach().cpu().contiguous() for name, value in backbone.network.state_dict().items()}
+    """Write a safetensors file with plain key names, atomically; its metadata says how to rebuild the network."""
     # not save_file, whose files only their owner can read
-    return write_whole(path, lambda file: file.write(ordered(safetensors.torch.save(state, metadata_of(backbone)))))
+    return write_whole(Path(path), lambda file: file.write(serialized(backbone)))
+
+
+def serialized(backbone: Backbone) -> bytes:
+    """The content of a backbone's safetensors file."""
+    state = {name: value.detach().cpu().contiguous() for name, value in backbone.network.state_dict().items()}
+    return ordered(safetensors.torch.save(state, metadata_of(backbone)))
 
 
 def load_backbone(spec: str | Path | Backbone, seed: int = 0, **given: Unpack[Given]) -> Backbone:
@@ -140,20 +143,16 @@ def load_backbone(spec: str | Path | Backbone, seed: int = 0, **given: Unpack[Gi
 
     given: mean, std, size, crop or interpolation of the images instead of the backbone's own (`Preparation`).
     """
-    found = spec if isinstance(spec, Backbone) else _loaded(str(spec), seed).eval()
-    return found if all(value is None for value in given.values()) else found.prepared(**given)
+    backbone = spec if isinstance(spec, Backbone) else _loaded(str(spec), seed).eval()
+    return backbone if all(value is None for value in given.values()) else backbone.prepared(**given)
 
 
 def _loaded(text: str, seed: int) -> Backbone:
     kind, _, name = text.partition(":")
-    if kind == "random":
-        return _random(name, seed)
-    if kind == "pixels":
-        return _pixels(name)
-    if kind == "timm":
-        return _timm(name)
-    if kind == "python":
-        return _external(text)
+    named = {"random": lambda: _random(name, seed), "pixels": lambda: _pixels(name), "timm": lambda: _timm(name)}
+    named["python"] = lambda: _external(text)
+    if kind in named:
+        return named[kind]()
     path = Path(text)
     if path.is_dir():
         return _of_run(path)
@@ -163,8 +162,8 @@ def _loaded(text: str, seed: int) -> Backbone:
         path = Path(file)
     if not path.is_file():
         raise UserError(
-            f"{text}: no such run, file or network (a recipe is none before it trains); give a run folder, a "
-            "file, timm:NAME or random:NAME"
+            f"{text}: no such run, file or network (a recipe has no weights until it is trained); give a run "
+            "folder, a file, timm:NAME or random:NAME"
         )
     if path.suffix == ".safetensors":
         return _of_safetensors(path, network)
@@ -246,8 +245,8 @@ def _of_run(folder: Path) -> Backbone:
 def _of_checkpoint(weights: Weights, path: Path, folder: Path) -> Backbone:
     """The backbone inside the state of a method; the run's config.yaml knows the network."""
     config, preparation, recipe = _config_of(folder)
-    found, encoder = find_backbone(weights.state, outlined(config, str(folder / "config.yaml")), str(path))
-    network = filled(config, found, str(path), weights.check)
+    state, encoder = find_backbone(weights.state, outlined(config, str(folder / "config.yaml")), str(path))
+    network = filled(config, state, str(path), weights.check)
     step = path.stem.removeprefix("step-")
     info: dict[str, Any] = {"recipe": recipe, "encoder": encoder, "branch": "main", "checkpoint": path.name}
     info |= {"step": int(step)} if step.isdecimal() else {}

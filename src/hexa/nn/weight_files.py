@@ -1,4 +1,4 @@
-"""Tensors by name from files that strangers made: in bounded time and memory, and nothing in them is run.
+"""Tensors by name from untrusted files: in bounded time and memory, and no code in them is run.
 
 What a file claims is not what it holds: sizes are compared with the file before memory is taken, and the tensors that
 are used with the sums that the file keeps of its parts.
@@ -29,12 +29,12 @@ State = Mapping[str, Tensor]
 _INSIDE = ("state_dict", "classy_state_dict", "base_model", "model", "trunk", "method", "state")
 #: What torch's files begin with: a zip archive, or, from before torch 1.6, a pickle.
 _ZIP, _PICKLE = b"PK", b"\x80"
-#: No module's path is longer.
+#: Characters of a tensor's name, at most.
 _LONGEST = 300
 
 
 class Unreadable(UserError):
-    """A file that is cut short, changed or of another kind, or that asks for more than reading."""
+    """A file that is truncated, changed or of another kind, or that could only be read by running code."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _sums(path: Path) -> frozenset[tuple[int, int]] | None:
 def _refusal(path: Path, error: Exception) -> Unreadable:
     named = re.search(r"GLOBAL ([\w.]+)|it names ([\w.]+)", str(error))
     if isinstance(error, pickle.UnpicklingError) and named:
-        # what torch advises, to load it all the same, is not what we would have anybody do
+        # torch's own advice is to load it all the same
         return Unreadable(
             f"{path}: refused: it holds more than tensors and numbers, and reading that would run code (it names "
             f"{named[1] or named[2]}); if you trust it, save its state_dict alone (see docs/faq.md)"
