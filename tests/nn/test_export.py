@@ -211,7 +211,7 @@ def test_detectron2_gets_arrays_under_its_names(tmp_path: Path) -> None:
         (NetworkConfig(name="resnet18"), "out.pth", "ends in .pkl"),
         (NetworkConfig(name="resnet18", small_stem=True), "out.pkl", "only ResNets"),
         (NetworkConfig(name="vit_tiny_patch16_224"), "out.pkl", "only ResNets"),
-        (SMALL, "out.pkl", "small-resnet is a network of ours"),
+        (SMALL, "out.pkl", "no other library has small-resnet"),
     ],
 )
 def test_what_detectron2_has_not_is_said(tmp_path: Path, config: NetworkConfig, name: str, said: str) -> None:

@@ -19,7 +19,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, n
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert pick_device("cuda") == torch.device("cuda", 1)
     monkeypatch.setenv("LOCAL_RANK", "3")
-    with pytest.raises(UserError, match="'cuda:3' is not there: 2 GPUs are seen; start at most 2 processes"):
+    with pytest.raises(UserError, match="'cuda:3' is not available: 2 GPUs are seen; start at most 2 processes"):
         pick_device(name)
 
 

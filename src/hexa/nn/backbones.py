@@ -180,7 +180,7 @@ def use_small_stem(network: nn.Module, name: str = "this network") -> nn.Module:
 
 
 def num_features(network: nn.Module, channels: int = 3) -> int:
-    """The width of the features of a backbone for images of so many channels."""
+    """The width of the features of a backbone for images with this number of channels."""
     # timm's head_hidden_size is what comes out; its num_features is the width of the maps, before a layer that
     # MobileNetV3, GhostNet or VGG have after the pooling
     width = getattr(network, "head_hidden_size", getattr(network, "num_features", None))

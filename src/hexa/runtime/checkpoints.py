@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there, and recognised when they are neither ours nor intact."""
+"""Checkpoints: written atomically, and refused if they are damaged or not ours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ State = dict[str, Any]
 
 
 class BadCheckpoint(UserError):
-    """A file that is truncated, damaged, or no checkpoint of ours; the message says which."""
+    """A file that is truncated, damaged, or not a checkpoint of hexa; the message says which."""
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -33,7 +33,7 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2) -> Path:
-    """Write the state of a step at once or not at all, then delete all but the newest `keep` up to this step.
+    """Write the state of a step atomically, then delete all but the newest `keep` up to this step.
 
     Whenever the machine stops, every file with a checkpoint's name is a complete one. `state` holds tensors, numbers,
     text, lists and dictionaries of them; a checksum over all of it is stored beside, because a disk may damage what is
@@ -82,8 +82,8 @@ def _compared(path: Path, content: State, stored: object) -> State:
 
 
 def _is_plausible(content: State, size: int) -> bool:
-    """Whether a file of so many bytes can have been written of this. One made by hand may hold itself, or an element
-    that claims to be a billion: walking through either would never end.
+    """Whether a file of this size can hold this. One made by hand may contain itself, or an element that claims to be a
+    billion: walking through either would never end.
     """
     waiting: list[Any] = [content]
     entries = total = 0
@@ -116,7 +116,7 @@ def step_of(path: Path) -> int:
 def newest_good(
     folder: Path, warn: Callable[[str], None], device: torch.device | str = "cpu"
 ) -> tuple[Path, State] | None:
-    """The newest checkpoint that is intact, passing over bad ones and saying so; None if there is no good one."""
+    """The newest checkpoint that is intact, or None; bad ones are skipped with a warning."""
     found = _newest_good(folder, warn, device)
     return None if found is None else found[:2]
 

@@ -31,7 +31,7 @@ def limit_threads() -> None:
 
 
 def crowding(threads: int, seconds: float = 0.2) -> tuple[str, str] | None:
-    """What others use, found by looking for so many seconds, and what to do; None if these threads have their cores."""
+    """What others use, measured for some seconds, and what to do; None if these threads have their cores."""
     used = _used_by_others(seconds)
     free = len(allowed_cores()) - used
     if threads <= max(1.0, free + 0.5):
@@ -44,7 +44,7 @@ def crowding(threads: int, seconds: float = 0.2) -> tuple[str, str] | None:
 
 
 def _used_by_others(seconds: float) -> float:
-    """Cores, a mean over so many seconds; 0 where the system does not tell."""
+    """Cores, a mean over these seconds; 0 where the system does not tell."""
     try:
         before, own = _busy_seconds(), sum(os.times()[:2])
         begin = time.monotonic()
@@ -81,7 +81,7 @@ def _quotas(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/
 def _quota(folder: Path) -> float:
     with suppress(OSError, ValueError):
         quota, period = (folder / "cpu.max").read_text().split()
-        return int(quota) / int(period)  # or "max", which is no number
+        return int(quota) / int(period)  # or "max"
     with suppress(OSError, ValueError):
         quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
         return int(quota) / int(period) if int(quota) > 0 else math.inf

@@ -1,4 +1,4 @@
-"""What this machine has, what is wrong with it, and how to mend it."""
+"""What this machine has, what is wrong with it, and how to fix it."""
 
 from __future__ import annotations
 
@@ -25,29 +25,36 @@ _MODULES = {"pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
 _GIB = 1024**3
 
 
+Status = Literal["ok", "warning", "failure"]
+
+
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. A failure means that hexa can't work here; a warning that something is slow or lacking."""
+    """One result. A failure means that hexa can't work here; a warning that something is slow or missing."""
 
     name: str
-    status: Literal["ok", "warning", "failure"]
+    status: Status
     found: str
     remedy: str = ""
 
 
 def diagnose(folder: Path) -> list[Finding]:
     """Look at everything; `folder` is where runs would be written. Never raises: what breaks is a finding."""
-    checks: list[Callable[[], Iterator[Finding]]] = [
-        *(_python, _packages, _processor, _gpus, _precision, _decoders),
-        lambda: _storage(folder),
-    ]
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {
+        "python": _python,
+        "packages": _packages,
+        "processor": _processor,
+        "gpus": _gpus,
+        "precision": _precision,
+        "decoders": _decoders,
+        "storage": lambda: _storage(folder),
+    }
     findings: list[Finding] = []
-    for check in checks:
+    for name, check in checks.items():
         try:
             findings.extend(check())
         except Exception as error:  # a broken installation breaks in ways of its own
-            name = getattr(check, "__name__", "storage").strip("_<>")
-            findings.append(Finding(name, "failure", _line(error), "mend the failures above first, then install again"))
+            findings.append(Finding(name, "failure", _line(error), "fix the failures above first, then install again"))
     return findings
 
 
@@ -56,11 +63,15 @@ def failed(findings: list[Finding]) -> bool:
     return any(finding.status == "failure" for finding in findings)
 
 
+def _warned(name: str, found: str, remedy: str, wrong: bool = True) -> Finding:
+    """A warning with its remedy if something is wrong, else a finding without one."""
+    return Finding(name, "warning", found, remedy) if wrong else Finding(name, "ok", found)
+
+
 def _python() -> Iterator[Finding]:
-    old = sys.version_info < (3, 11)
-    remedy = "use Python 3.11 or newer" if old else ""
     where = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.prefix}"
-    yield Finding("python", "failure" if old else "ok", where, remedy)
+    old = sys.version_info < (3, 11)
+    yield Finding("python", "failure" if old else "ok", where, "use Python 3.11 or newer" if old else "")
 
 
 def _packages() -> Iterator[Finding]:
@@ -80,66 +91,61 @@ def _processor() -> Iterator[Finding]:
     import torch
 
     cores, threads, there = usable_cores(), torch.get_num_threads(), os.cpu_count() or 1
-    found = f"{_processor_name()}, {cores} usable cores{f' of {there}' * (cores < there)}, torch uses {threads} threads"
+    limited = f" of {there}" * (cores < there)
+    found = f"{processor_name()}, {cores} usable cores{limited}, torch uses {threads} threads"
+    set_by_user = "OMP_NUM_THREADS" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) == 1
     crowded = crowding(threads)
     if threads > cores:
         remedy = f"more threads than cores slow each other down: set OMP_NUM_THREADS={cores}"
-        yield Finding("processor", "warning", found, remedy)
+        yield _warned("processor", found, remedy)
     elif crowded is not None:
-        yield Finding("processor", "warning", f"{found}; {crowded[0]}", crowded[1])
-    elif (
-        threads < cores
-        and "OMP_NUM_THREADS" in os.environ
-        and int(os.environ.get("WORLD_SIZE", "1")) == 1
-        and crowding(cores) is None
-    ):
-        yield Finding("processor", "warning", found, "OMP_NUM_THREADS leaves cores idle; unset it")
+        yield _warned("processor", f"{found}; {crowded[0]}", crowded[1])
     else:
-        yield Finding("processor", "ok", found)
+        idle = threads < cores and set_by_user and crowding(cores) is None
+        yield _warned("processor", found, "OMP_NUM_THREADS leaves cores idle; unset it", idle)
     yield _works(torch.device("cpu"))
 
 
 def _gpus() -> Iterator[Finding]:
     import torch
 
-    if not torch.cuda.is_available():
-        if shutil.which("nvidia-smi"):
-            built = torch.version.cuda
-            reason = f"it is built for CUDA {built}, newer than the driver?" if built else "it is built without CUDA"
-            remedy = "update the driver, or install the build of torch that fits it; `nvidia-smi` says what it serves"
-            yield Finding("gpu", "warning", f"a driver is installed but torch sees no GPU: {reason}", remedy)
-        else:
-            yield Finding("gpu", "ok", "none; small recipes run on the processor")
-        return
-    for number in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(number)
-        yield Finding(f"gpu {number}", "ok", f"{properties.name}, {properties.total_memory / _GIB:.0f} GiB")
-        yield _works(torch.device("cuda", number))
+    if torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            properties = torch.cuda.get_device_properties(number)
+            yield Finding(f"gpu {number}", "ok", f"{properties.name}, {properties.total_memory / _GIB:.0f} GiB")
+            yield _works(torch.device("cuda", number))
+    elif shutil.which("nvidia-smi"):
+        built = torch.version.cuda
+        reason = f"it is built for CUDA {built}, newer than the driver?" if built else "it is built without CUDA"
+        remedy = "update the driver, or install a build of torch that fits it; `nvidia-smi` says which CUDA it supports"
+        yield _warned("gpu", f"a driver is installed but torch sees no GPU: {reason}", remedy)
+    else:
+        yield Finding("gpu", "ok", "none; small recipes run on the processor")
 
 
 def _works(device: object) -> Finding:
     """A forward and backward pass of a convolution on the device, in a form hexa uses."""
     import torch
 
+    name = f"convolution on {device}"
     try:
         images = torch.rand(4, 3, 16, 16, device=device, requires_grad=True)  # type: ignore[call-overload]
         weights = torch.rand(8, 3, 3, 3, device=device)  # type: ignore[call-overload]
         torch.nn.functional.conv2d(images.contiguous(memory_format=torch.channels_last), weights).sum().backward()  # type: ignore[no-untyped-call]
-        fine = images.grad is not None and bool(torch.isfinite(images.grad).all())
     except RuntimeError as error:
-        remedy = "this build of torch doesn't serve the device; install one that does"
-        return Finding(f"convolution on {device}", "failure", _line(error), remedy)
-    remedy = "" if fine else "gradients are not finite: test the device's memory, or another build of torch"
-    return Finding(f"convolution on {device}", "ok" if fine else "failure", "works" if fine else "wrong", remedy)
+        return Finding(name, "failure", _line(error), "this build of torch doesn't support the device; install another")
+    if images.grad is None or not torch.isfinite(images.grad).all():
+        remedy = "gradients are not finite: test the device's memory, or another build of torch"
+        return Finding(name, "failure", "wrong", remedy)
+    return Finding(name, "ok", "works")
 
 
 def _precision() -> Iterator[Finding]:
     from hexa.runtime.precision import has_native_bf16, pick_device, resolve
 
     device = pick_device()
-    native = has_native_bf16(device)
-    found = f"{device} {'has' if native else 'has no'} native bf16; precision auto is {resolve('auto', device)} there"
-    yield Finding("precision", "ok", found)
+    native = "with" if has_native_bf16(device) else "without"
+    yield Finding("precision", "ok", f"{device} {native} native bf16; precision auto is {resolve('auto', device)}")
 
 
 def _decoders() -> Iterator[Finding]:
@@ -147,32 +153,30 @@ def _decoders() -> Iterator[Finding]:
     from PIL import Image, features
     from torchvision.io import ImageReadMode, decode_image
 
-    image = Image.new("RGB", (32, 32), (10, 200, 30))
+    def encoded(kind: str) -> bytes:
+        buffer = io.BytesIO()
+        Image.new("RGB", (32, 32), (10, 200, 30)).save(buffer, kind)
+        return buffer.getvalue()
+
     works, lacking = [], []
     for kind in ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF"):
         try:
-            buffer = io.BytesIO()
-            image.save(buffer, kind)
-            Image.open(io.BytesIO(buffer.getvalue())).convert("RGB").getpixel((5, 5))
+            Image.open(io.BytesIO(encoded(kind))).convert("RGB").getpixel((5, 5))
             works.append(kind)
         except (OSError, KeyError):
             lacking.append(kind)
-    essential = {"JPEG", "PNG"} & set(lacking)
     turbo = ", libjpeg-turbo" if features.check_feature("libjpeg_turbo") else ""
-    remedy = "images in these formats count as corrupt; install pillow again" if lacking else ""
     without = f"; without {', '.join(lacking)}" if lacking else ""
-    status: Literal["ok", "warning", "failure"] = "failure" if essential else "warning" if lacking else "ok"
+    status: Status = "failure" if {"JPEG", "PNG"} & set(lacking) else "warning" if lacking else "ok"
+    remedy = "images in these formats count as corrupt; install pillow again" if lacking else ""
     yield Finding("decoding with PIL", status, ", ".join(works) + turbo + without, remedy)
-
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG")
     try:
-        decoded = decode_image(torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8), ImageReadMode.RGB)
+        decoded = decode_image(torch.frombuffer(bytearray(encoded("JPEG")), dtype=torch.uint8), ImageReadMode.RGB)
         assert decoded.shape == (3, 32, 32)
         yield Finding("decoding with torchvision", "ok", "JPEG")
     except Exception as error:
-        remedy = "photographs are decoded by PIL instead, more slowly; a torchvision that fits torch mends it"
-        yield Finding("decoding with torchvision", "warning", _line(error), remedy)
+        remedy = "photographs are decoded by PIL instead, more slowly; install a torchvision that fits torch"
+        yield _warned("decoding with torchvision", _line(error), remedy)
 
 
 def _storage(folder: Path) -> Iterator[Finding]:
@@ -183,25 +187,24 @@ def _storage(folder: Path) -> Iterator[Finding]:
     except OSError as error:
         yield Finding("disk", "failure", f"{folder}: {_line(error)}", "go to a folder you may write to, or use --out")
         return
-    short = free < 2 * _GIB
-    remedy = "checkpoints of a ResNet-50 need about 1 GiB; make room, or use --out on another disk" if short else ""
-    yield Finding("disk", "warning" if short else "ok", f"{free / _GIB:.1f} GiB free in {folder}", remedy)
+    remedy = "checkpoints of a ResNet-50 need about 1 GiB; make room, or use --out on another disk"
+    yield _warned("disk", f"{free / _GIB:.1f} GiB free in {folder}", remedy, free < 2 * _GIB)
     shared = Path("/dev/shm")
     if shared.is_dir():
         size = shutil.disk_usage(shared).total
         remedy = "loader processes hand images over through it; in a container, start it with --shm-size=2g"
-        small = size < _GIB // 4
-        found = f"{size / _GIB:.2f} GiB"
-        yield Finding("shared memory", "warning" if small else "ok", found, remedy if small else "")
+        yield _warned("shared memory", f"{size / _GIB:.2f} GiB", remedy, size < _GIB // 4)
 
 
-def _processor_name() -> str:
+def processor_name() -> str:
+    """The processor's model, as the system names it."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
     except OSError:
-        return platform.processor() or "processor"
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or "processor"
+        pass
+    return platform.processor() or platform.machine() or "processor"
 
 
 def _line(error: BaseException) -> str:

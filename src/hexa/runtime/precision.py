@@ -23,17 +23,17 @@ def pick_device(name: str = "auto") -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"device '{name}' is none that torch knows; use auto, cpu or cuda") from None
+        raise UserError(f"device '{name}' is not known to torch; use auto, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(
-            "device 'cuda' is not there; `hexa doctor` says what this machine has, auto or cpu runs anywhere"
+            "device 'cuda' is not available; `hexa doctor` says what this machine has, auto or cpu runs anywhere"
         )
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", processes.local_rank())
     if device.type == "cuda" and device.index >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         raise UserError(
-            f"device '{device}' is not there: {count} GPUs are seen; start at most {count} processes on a machine"
+            f"device '{device}' is not available: {count} GPUs are seen; start at most {count} processes on a machine"
         )
     return device
 

@@ -1,4 +1,4 @@
-"""Processes and collectives, a thin layer over torch.distributed in which one process is no special case."""
+"""Processes and collectives, a thin layer over torch.distributed that works with one process too."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def barrier() -> None:
 def all_gather(tensor: Tensor, part: int | None = None) -> Tensor:
     """The tensors of all processes joined along the first dimension in rank order, without gradient; equal shapes.
 
-    part: of this process's part of so many only, see `make_parts`.
+    part: only among this process's group of that size, see `make_parts`.
     """
     size = part or world_size()
     if size == 1:

@@ -25,7 +25,7 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-#: Shorter steps share a turn of so many seconds.
+#: Seconds of a turn, which shorter steps share.
 _TURN = 0.1
 #: Seconds to wait for a turn; then beside whoever does not give way, being stopped or in a step of minutes.
 _PATIENCE = 120.0

@@ -259,11 +259,11 @@ class _Session:
         folder, best = self.folder, trainer.best
         kept = best.measure is not None and best.value is not None
         save_backbone(load_backbone(folder / BEST) if kept else self._backbone(trainer), folder / BACKBONE)
-        with trainer.looking("collecting the results for the tracker"):
+        with trainer.journal.looking("collecting the results for the tracker", trainer.step):
             trainer.journal.results = scores.flat(read_run(folder))
         trainer.journal.write("end", trainer.step)
         if self.experiment.training.report:
-            with trainer.looking(f"writing {REPORT}"):
+            with trainer.journal.looking(f"writing {REPORT}", trainer.step):
                 from hexa.reporting.report import report
 
                 report([folder], folder / REPORT, self.experiment.data)

@@ -26,7 +26,7 @@ class TrainingConfig(Config):
     """Take only deterministic GPU kernels, so that two runs agree bit for bit there too. On a CPU they do so anyway in
     fp32; in bf16 some of its kernels differ from call to call."""
     num_workers: int | None = pydantic.Field(default=None, ge=0)
-    """Processes that decode photographs, none to choose by the cores; sources that fit the memory limit need no one."""
+    """Processes that decode photographs, none to choose by the cores; sources that fit the memory limit need none."""
     resident_limit_bytes: int = pydantic.Field(default=4 * 1024**3, ge=0)
     """Sources up to this size, decoded, are kept in the device's memory."""
     max_corrupt_share: float = pydantic.Field(default=0.01, ge=0, le=1)
@@ -41,7 +41,7 @@ class TrainingConfig(Config):
     checkpoint_every: int = pydantic.Field(default=1, gt=0)
     """Epochs between two checkpoints; the last epoch always ends with one."""
     checkpoint_every_steps: int | None = pydantic.Field(default=None, gt=0)
-    """Also every so many steps; none for epochs only."""
+    """Also a checkpoint whenever this number of steps is done; none for epochs only."""
     keep: int = pydantic.Field(default=2, gt=0)
     """How many checkpoints are kept, the newest ones."""
     tensorboard: bool = True

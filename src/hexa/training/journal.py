@@ -10,7 +10,8 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +21,7 @@ import torch
 
 from hexa.config import reason
 from hexa.runtime import packages, parsing, peers, processes
+from hexa.runtime.doctor import processor_name
 from hexa.runtime.files import write_text, write_whole
 from hexa.runtime.packages import commit
 from hexa.runtime.progress import Reporter
@@ -46,6 +48,7 @@ class Journal:
         self.results: Mapping[str, object] = {}
         self.there: list[dict[str, Any]] = []
         self._trackers: list[Tracker] = []
+        self._failures: set[str] = set()
         self._state: State = "failed"
 
     def open(self, step: int = 0, trackers: Sequence[Tracker] = ()) -> Self:
@@ -77,6 +80,19 @@ class Journal:
         for message in messages:
             self.write("warning", step, message=message)
             self.reporter.say(f"warning: {message}")
+
+    @contextmanager
+    def looking(self, what: str, step: int) -> Iterator[None]:
+        """What is only for looking at a training (monitor, report) never ends it: a failure is a warning, once for each
+        reason.
+        """
+        try:
+            yield
+        except Exception as error:
+            message = f"{what} failed ({type(error).__name__}: {reason(error)}); the run is not affected"
+            if message not in self._failures:
+                self._failures.add(message)
+                self.warn(step, [message])
 
     def _append(self, line: str) -> None:
         assert self.folder is not None
@@ -163,7 +179,7 @@ def environment(device: torch.device, precision: str) -> dict[str, object]:
         "platform": platform.platform(),
         "versions": {name: _version(name) for name in _PACKAGES},
         "commit": commit(),
-        "device": torch.cuda.get_device_name(device) if on_gpu else _processor(),
+        "device": torch.cuda.get_device_name(device) if on_gpu else processor_name(),
         "device_type": device.type,
         "cuda": torch.version.cuda if on_gpu else None,
         "precision": precision,
@@ -185,16 +201,6 @@ def _version(package: str) -> str | None:
         return packages.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _plain(value: object) -> object:

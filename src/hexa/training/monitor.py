@@ -22,7 +22,7 @@ LOW_RANK_SHARE = 0.03
 _RANK_ROWS = 512
 #: A loss within this of ln(1 + K) has learned nothing.
 CHANCE_MARGIN = 0.02
-#: … for so many lines of metrics.
+#: … for this number of lines of metrics.
 STUCK_LINES = 10
 #: A share of non-empty clusters below this is a clustering that says little.
 FEW_CLUSTERS = 0.5
@@ -56,7 +56,7 @@ class MonitorConfig(Config):
     temperature: float = pydantic.Field(default=0.07, gt=0)
     """T of the votes exp(similarity / T)."""
     max_images: int = pydantic.Field(default=20000, gt=0)
-    """At most so many images of each of the two splits, drawn once."""
+    """Images of each of the two splits, at most, drawn once."""
 
     @pydantic.model_validator(mode="after")
     def _keeps_what_it_measures(self) -> MonitorConfig:
@@ -104,9 +104,9 @@ class Best:
     def state(self, state: Mapping[str, Any]) -> None:
         self.value, self.step, self.waited = state["value"], state["step"], state["waited"]
 
-    def judge(self, found: Mapping[str, Any], step: int) -> bool:
-        """Whether this score is the highest so far, which it then is."""
-        score = found.get(self.measure) if self.measure is not None else None
+    def judge(self, scores: Mapping[str, Any], step: int) -> bool:
+        """Whether this is the highest score so far; if so, it is remembered."""
+        score = scores.get(self.measure) if self.measure is not None else None
         if not isinstance(score, int | float):
             return False
         if self.value is not None and score <= self.value:
@@ -117,7 +117,7 @@ class Best:
 
     @property
     def is_past(self) -> bool:
-        """Whether its patience is at an end."""
+        """Whether its patience is exhausted."""
         return self.patience is not None and self.waited >= self.patience
 
 
@@ -141,56 +141,53 @@ class Watch:
         return {"given": sorted(self.given), "accuracy": self.accuracy, "stuck": self.stuck}
 
     @state.setter
-    def state(self, state: Mapping[str, object]) -> None:
-        given, accuracy, stuck = state["given"], state["accuracy"], state["stuck"]
-        assert isinstance(given, list)
-        assert isinstance(accuracy, float)
-        assert isinstance(stuck, int)
-        self.given, self.accuracy, self.stuck = set(given), accuracy, stuck
+    def state(self, state: Mapping[str, Any]) -> None:
+        self.given, self.accuracy, self.stuck = set(state["given"]), state["accuracy"], state["stuck"]
 
     def train(self, line: Mapping[str, float], directions: int) -> list[str]:
         """Warnings about a line of training metrics; an effective rank could be as high as `directions`.
 
-        The first epoch is let pass: an untrained network maps all images to nearly the same point.
+        The first epoch is skipped: an untrained network maps all images to nearly the same point.
         """
         if line.get("epoch", 1.0) < 1:
             return []
-        said: list[str | None] = []
-        spread, rank = line.get("feature_std"), line.get("effective_rank")
+        said: list[str] = []
+        spread, rank, loss = (line.get(name) for name in ("feature_std", "effective_rank", "loss/std"))
         if spread is not None:
-            message = (
+            said += self._once(
+                "std",
+                spread < LOW_FEATURE_STD,
                 f"the embedding hardly varies (std {spread:.3f}, healthy is near 1): it is collapsing to one point; "
-                "lower optimizer.learning_rate, or raise the temperature of a method that has one"
+                "lower optimizer.learning_rate, or raise the temperature of a method that has one",
             )
-            said.append(self._once("std", spread < LOW_FEATURE_STD, message))
         if rank is not None:
-            lowest = max(2.0, LOW_RANK_SHARE * directions)
-            message = (
+            said += self._once(
+                "rank",
+                rank < max(2.0, LOW_RANK_SHARE * directions),
                 f"the embedding uses {rank:.1f} of {directions} directions: it is collapsing to few; "
-                "lower optimizer.learning_rate"
+                "lower optimizer.learning_rate",
             )
-            said.append(self._once("rank", rank < lowest, message))
-        loss = line.get("loss/std")
         if loss is not None and self.chance_loss is not None:
             near = abs(loss - self.chance_loss) < CHANCE_MARGIN * self.chance_loss
             self.stuck = self.stuck + 1 if near else 0
-            message = (
-                f"the loss stays at {loss:.3f}, that of guessing ({self.chance_loss:.3f}): "
-                "nothing is learned yet; change optimizer.learning_rate, or look at the views with hexa visualize"
+            said += self._once(
+                "chance",
+                self.stuck >= STUCK_LINES,
+                f"the loss stays at {loss:.3f}, that of guessing ({self.chance_loss:.3f}): nothing is learned yet; "
+                "change optimizer.learning_rate, or look at the views with hexa visualize",
             )
-            said.append(self._once("chance", self.stuck >= STUCK_LINES, message))
         self.accuracy = line.get("accuracy/std", self.accuracy)
-        return [message for message in said if message]
+        return said
 
     def epoch(self, facts: Mapping[str, float]) -> list[str]:
         """Warnings about what a method did between epochs."""
         full = facts.get("clusters/non_empty", 1.0)
-        message = (
+        return self._once(
+            "clusters",
+            full < FEW_CLUSTERS,
             f"only {100 * full:.0f} % of the clusters have an image: the embedding has collapsed, or they are too "
-            "many; lower method.num_prototypes (PCL: num_clusters) or optimizer.learning_rate"
+            "many; lower method.num_prototypes (PCL: num_clusters) or optimizer.learning_rate",
         )
-        said = self._once("clusters", full < FEW_CLUSTERS, message)
-        return [said] if said else []
 
     def knn(self, percent: float) -> list[str]:
         """Warnings about a k-NN accuracy, given the contrastive accuracy of the last line."""
@@ -198,15 +195,15 @@ class Watch:
             return []
         guess = 100 / self.num_classes
         poor = percent < min(2 * guess, guess + 0.2 * (100 - guess))
-        message = (
+        return self._once(
+            "shortcut",
+            poor and self.accuracy > HIGH_ACCURACY,
             f"the pretext task is solved ({100 * self.accuracy:.0f} %) but k-NN is {percent:.1f} %, guessing gives "
             f"{guess:.1f} %: the views betray each other by something other than content, often by shared batch-norm "
-            "statistics; raise method.bn_groups or make the views harder"
+            "statistics; raise method.bn_groups or make the views harder",
         )
-        said = self._once("shortcut", poor and self.accuracy > HIGH_ACCURACY, message)
-        return [said] if said else []
 
-    def _once(self, name: str, wrong: bool, message: str) -> str | None:
+    def _once(self, name: str, wrong: bool, message: str) -> list[str]:
         new = wrong and name not in self.given
         self.given = self.given | {name} if wrong else self.given - {name}
-        return message if new else None
+        return [message] if new else []

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hexa.config import reason
 from hexa.core import Batch, Objective
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.signals import Interrupted, Interrupts
@@ -63,7 +61,6 @@ class Trainer:
         self.saved_step = -1
         self._ended: int | None = None
         self._problems: set[str] = set()
-        self._failures: set[str] = set()
         self.clock = Clock(lambda: self.loader.wait_seconds)
 
     @property
@@ -227,7 +224,7 @@ class Trainer:
 
     def _run_monitor(self, monitor: Monitor) -> None:
         scores: dict[str, float] = {}
-        with self.looking("the k-NN monitor"):
+        with self.journal.looking("the k-NN monitor", self.step):
             scores = monitor(lambda message: self.warn([message]))
         self.objective.method.train()
         if not scores:
@@ -264,19 +261,6 @@ class Trainer:
     def warn(self, messages: Iterable[str]) -> None:
         """Write warnings down and show them."""
         self.journal.warn(self.step, messages)
-
-    @contextmanager
-    def looking(self, what: str) -> Iterator[None]:
-        """What is only for looking at a training (monitor, tracker, report) never ends it: failures are warnings, once
-        for each reason.
-        """
-        try:
-            yield
-        except Exception as error:
-            message = f"{what} failed ({type(error).__name__}: {reason(error)}); the run is not affected"
-            if message not in self._failures:
-                self._failures.add(message)
-                self.warn([message])
 
     def _list_problems(self) -> None:
         """Images that could not be read, at the end of the epoch in which they were met."""
