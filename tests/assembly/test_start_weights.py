@@ -98,10 +98,10 @@ def test_networks_that_cannot_be_built_again_are_one_line(tmp_path: Path, functi
 def test_a_configuration_runs_no_code() -> None:
     """Only what the user typed does: an experiment that came from a file or a recipe names weights, not code."""
     experiment = experiments.override(recipes.get("digits-moco-v2"), {"start.weights": "python:antigravity:fly"})
-    with pytest.raises(UserError, match="is code, which no file may name; give it as --start python:antigravity:fly"):
+    with pytest.raises(UserError, match="which a file must not name; give it as --start python:antigravity:fly"):
         begin_from_weights(experiment, {"epochs": 1})
     noted = experiments.override(experiment, {"start.sha256": "0" * 64})
-    with pytest.raises(UserError, match="is code, which no file may name"):
+    with pytest.raises(UserError, match="is code, which a file must not name"):
         pretrain(begin_from_weights(noted, {"start.weights"}), "nowhere", console=Console(file=io.StringIO()))
     assert "antigravity" not in sys.modules
 

@@ -103,7 +103,7 @@ def test_strides(name: str, expected: int) -> None:
 
 @pytest.mark.parametrize("spec", ["pixels:8", "random:vit_tiny_patch16_224", "random:swin_tiny_patch4_window7_224"])
 def test_networks_of_one_aspect_are_one_line(spec: str, data: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match=r"takes images of one aspect alone .*; leave out aspect keep$"):
+    with pytest.raises(UserError, match=r"takes images of one aspect only .*; leave out aspect keep$"):
         transform_of(load_backbone(spec), "keep")
     assert cli.main(["evaluate", "knn", spec, "--data", data, "--aspect", "keep"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -355,8 +355,8 @@ def test_a_loss_that_is_not_finite_stops_it(tmp_path: Path) -> None:
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
     data = squares(tmp_path)
     wrong: list[tuple[str, str, dict[str, Any], str]] = [
-        ("random:vit_tiny_patch16_224", data, {}, "no feature maps of several resolutions"),
-        ("pixels:8", data, {}, "no feature maps of several resolutions"),
+        ("random:vit_tiny_patch16_224", data, {}, "feature maps of several resolutions"),
+        ("pixels:8", data, {}, "feature maps of several resolutions"),
         (NETWORK, "digits", {}, "voc:PATH/VOCdevkit"),
         (NETWORK, data, {"kind": "c5"}, "kind"),
         (NETWORK, data, {"shorter_side": [0]}, "above 0"),

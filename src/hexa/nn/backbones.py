@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, cast
 
 import pydantic
@@ -15,7 +17,7 @@ from torchvision.models.resnet import BasicBlock
 from hexa.config import Config, ConfigError, UserError, nearest, reason
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels, mean_of, std_of
 
-#: What a network may be made of: more would fill the memory, or take minutes to outline.
+#: Bounds of a network: more would fill the memory, or take minutes to outline.
 _WIDEST, _DEEPEST = 4096, 512
 
 
@@ -145,7 +147,7 @@ def outline(config: NetworkConfig) -> nn.Module:
         return build(config)
 
 
-#: Parameters of timm's classes that hexa sets itself, or that are no numbers.
+#: Parameters of timm's classes that hexa sets itself, or that are not numbers.
 _SET = {"self", "num_classes", "in_chans", "device", "dtype", "cfg", "block", "block_args", "layers"}
 #: What the builders of timm's EfficientNets read beside.
 _FURTHER = {"bn_momentum", "bn_eps"}
@@ -189,15 +191,23 @@ def num_features(network: nn.Module, channels: int = 3) -> int:
     return width
 
 
-@torch.no_grad()
 def num_features_at(network: nn.Module, size: int, channels: int = 3) -> int:
     """The width of the features of blank images of this size. Raises UserError if the network can't take them."""
-    training = network.training
-    where = next((value.device for value in network.parameters()), torch.device("cpu"))
     try:
-        found = network.eval()(torch.zeros(2, channels, size, size, device=where))
+        with tried(network) as device:
+            features = network(torch.zeros(2, channels, size, size, device=device))
     except (RuntimeError, AssertionError, ValueError, TypeError) as error:
-        raise UserError(f"size {size}: the network can't take images of it ({reason(error)})") from None
+        raise UserError(f"size {size}: the network does not accept images of this size ({reason(error)})") from None
+    return int(features.shape[1])
+
+
+@contextmanager
+def tried(network: nn.Module) -> Iterator[torch.device]:
+    """The network in evaluation mode, without gradients; gives its device. It is left in the mode it was in."""
+    training = network.training
+    try:
+        with torch.no_grad():
+            network.eval()
+            yield next((value.device for value in network.parameters()), torch.device("cpu"))
     finally:
         network.train(training)
-    return int(found.shape[1])

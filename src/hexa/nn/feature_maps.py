@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hexa.config import UserError, reason
+from hexa.nn.backbones import tried
 from hexa.nn.external import External
 
 _PROBE = (128, 192)
@@ -37,29 +38,24 @@ def parts(network: nn.Module, name: str) -> list[Part]:
     any network whose modules act one after the other; that it gives the network's maps is checked.
     Raises UserError for others, such as a ViT, or a forward that does more than call its modules.
     """
-    training = network.training
-    device = next((p.device for p in network.parameters()), torch.device("cpu"))
-    image = torch.rand(1, 3, *_PROBE, generator=torch.Generator().manual_seed(0)).to(device)
     chain: list[_Call] = []
     try:
-        with torch.no_grad():
-            chain = _chain(network.eval(), image)
-            maps = image
+        with tried(network) as device:
+            maps = image = torch.rand(1, 3, *_PROBE, generator=torch.Generator().manual_seed(0)).to(device)
+            chain = _chain(network, image)
             for call in chain:
                 maps = call.module(maps)
         right = bool(chain) and torch.allclose(maps, chain[-1].output, rtol=1e-4, atol=1e-5)
-    except Exception:  # what networks raise at images they are not made for is their own affair
+    except Exception:  # networks raise anything at images they are not made for
         right = False
-    finally:
-        network.train(training)
-    found = list(_cut(chain)) if right else []
-    strides = [part.stride for part in found]
-    if len(found) < 2 or strides != sorted(set(strides)):
+    cut = list(_cut(chain)) if right else []
+    strides = [part.stride for part in cut]
+    if len(cut) < 2 or strides != sorted(set(strides)):
         raise UserError(
-            f"{name}: no feature maps of several resolutions can be taken from it; a convolutional network is needed "
-            "whose modules follow one another, such as a ResNet of timm or torchvision"
+            f"{name}: it does not give feature maps of several resolutions; a convolutional network is needed whose "
+            "modules follow one another, such as a ResNet of timm or torchvision"
         )
-    return found
+    return cut
 
 
 def last_maps(
@@ -69,10 +65,9 @@ def last_maps(
 
     Maps are what the network's own `forward_features` gives; a transformer's tokens lie on the grid of its patches,
     further tokens in front of them left out. A network without that function is taken apart (`parts`).
-    size: (H, W) of the blank image. Raises UserError for a network that has no maps, or none of images of this size.
+    size: (H, W) of the blank image. Raises UserError for a network that has no maps of images of this size.
     """
     network = network.network if isinstance(network, External) else network
-    training = network.training
     try:
         own: Any = getattr(network, "forward_features", None)
         forward = own or nn.Sequential(*(part.module for part in parts(network, name)))
@@ -80,17 +75,13 @@ def last_maps(
         def maps(images: Tensor) -> Tensor:
             return _laid_out(forward(images), network, images)
 
-        device = next((value.device for value in network.parameters()), torch.device("cpu"))
-        network.eval()
-        with torch.no_grad():
+        with tried(network) as device:
             blank = maps(torch.zeros(1, channels, *size, device=device))
         if blank.ndim != 4:
             raise ValueError(f"gave {tuple(blank.shape)}")
     except Exception as error:  # see parts
         said = f"gives no feature maps [B, C, h, w] of images of {size[0]} × {size[1]} ({reason(error)})"
         raise UserError(f"{name}: {said}; a convolutional network or a vision transformer is needed") from None
-    finally:
-        network.train(training)
     return maps, blank
 
 
@@ -102,17 +93,14 @@ def stride(network: nn.Module, name: str, num_features: int, channels: int = 3) 
     patch = getattr(getattr(network, "patch_embed", None), "patch_size", 64)
     side = patch if isinstance(patch, int) else max(patch)
     unit = side * math.ceil(64 / side)
-    training, device = network.training, next((value.device for value in network.parameters()), torch.device("cpu"))
     try:
-        blank = last_maps(network.eval(), name, (2 * unit, 3 * unit), channels)[1]
-        with torch.no_grad():
-            found = network(torch.zeros(1, channels, 2 * unit, 3 * unit, device=device))
-        if found.shape != (1, num_features):
-            raise ValueError(f"{found.shape[1]} features instead of {num_features}")
+        with tried(network) as device:
+            blank = last_maps(network, name, (2 * unit, 3 * unit), channels)[1]
+            features = network(torch.zeros(1, channels, 2 * unit, 3 * unit, device=device))
+        if features.shape != (1, num_features):
+            raise ValueError(f"{features.shape[1]} features instead of {num_features}")
     except Exception as error:  # see parts
-        raise UserError(f"{name}: takes images of one aspect alone ({reason(error)}); leave out aspect keep") from None
-    finally:
-        network.train(training)
+        raise UserError(f"{name}: takes images of one aspect only ({reason(error)}); leave out aspect keep") from None
     return max(1, 3 * unit // blank.shape[3])
 
 

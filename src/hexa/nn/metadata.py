@@ -1,4 +1,4 @@
-"""What a safetensors file of ours says of its network: how to rebuild it, and how to feed it."""
+"""What a safetensors file of hexa says of its network: how to rebuild it, and how to prepare images for it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def twin_of(network: Network) -> Network:
-    """An exact copy that takes no gradient and drops nothing."""
+    """An exact copy without gradients and dropout."""
     twin = copy.deepcopy(network).requires_grad_(False)
     for module in twin.modules():
         if isinstance(module, nn.Dropout):

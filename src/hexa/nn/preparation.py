@@ -13,12 +13,12 @@ import timm.data
 from hexa.config import UserError
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels, mean_of, std_of
 
-#: Of the shorter side, what the centre crop takes, as published: 224 of 256.
+#: The share of the shorter side that the centre crop takes, as published: 224 of 256.
 CROP = 224 / 256
 INTERPOLATIONS = ("bilinear", "bicubic")
-#: More than any network of timm takes; a batch of such images still fits into memory.
+#: Pixels: more than any network of timm takes; a batch of such images still fits into memory.
 LARGEST = 4096
-#: Where a value comes from. What a file of ours says of itself needs no word; what was assumed does.
+#: Where a value comes from. A user is told of it unless it is hexa's own file.
 OWN, ASSUMED, GIVEN, DECLARED = "its own file or run", "assumed", "given", "declared by the network"
 
 
@@ -38,7 +38,7 @@ class Preparation:
 
     mean, std: of each channel, pixels in [0, 1]. size: of the square that the network takes. crop: the share of the
     shorter side that the centre crop takes. interpolation: bilinear or bicubic, antialiased. origins: where each comes
-    from, by its name. Raises UserError for values that can't be.
+    from, by its name. Raises UserError for impossible values.
     """
 
     mean: Channels
@@ -61,11 +61,11 @@ class Preparation:
 
     def values(self) -> dict[str, Any]:
         """Each value by its name, as JSON has it."""
-        found = {name: getattr(self, name) for name in NAMES}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+        given = {name: getattr(self, name) for name in NAMES}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
     def said(self) -> str | None:
-        """A sentence for whoever reads a number made with it; None if it is all from a file of ours."""
+        """A sentence for the reader of a number made with it; None if all of it is from a file of hexa."""
         parts = []
         for origin in dict.fromkeys(self.origins.values()):
             values = ", ".join(f"{name} {shown(self.values()[name])}" for name in NAMES if self.origins[name] == origin)
@@ -104,14 +104,14 @@ def of_timm(name: str) -> Preparation:
     config = timm.models.get_pretrained_cfg(name)
     if config is None or not config.input_size:
         return assumed()
-    found = timm.data.resolve_data_config(pretrained_cfg=config.to_dict())
+    own = timm.data.resolve_data_config(pretrained_cfg=config.to_dict())
     tagged = name if "." in name or not config.tag else f"{name}.{config.tag}"
     return Preparation(
-        mean_of(found["mean"]),
-        std_of(found["std"]),
-        int(found["input_size"][-1]),
-        float(found["crop_pct"]),
-        found["interpolation"] if found["interpolation"] in INTERPOLATIONS else "bicubic",
+        mean_of(own["mean"]),
+        std_of(own["std"]),
+        int(own["input_size"][-1]),
+        float(own["crop_pct"]),
+        own["interpolation"] if own["interpolation"] in INTERPOLATIONS else "bicubic",
         dict.fromkeys(NAMES, f"timm's configuration of {tagged}"),
     )
 

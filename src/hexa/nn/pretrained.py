@@ -87,7 +87,7 @@ class Backbone(nn.Module):
     def prepared(self, **given: Unpack[Given]) -> Backbone:
         """The same network, its images prepared as a user says; `deviations` holds {name: [before, after]}.
 
-        Raises UserError for values that can't be, and for a size that the network can't take.
+        Raises UserError for impossible values, and for a size that the network does not accept.
         """
         preparation, deviations = self.preparation.changed(given)
         made = Backbone.of(self.network, preparation, self.network_config, self.info)

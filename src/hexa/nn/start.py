@@ -1,4 +1,4 @@
-"""Weights to begin from, and what keeps a good start good while it is trained further."""
+"""Weights to begin from, and how gently they are trained further."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def digest(weights: str, backbone: Backbone) -> str:
 def read(weights: str) -> Backbone:
     """The backbone to begin from. Raises UserError for what holds no weights of a network that can be built again."""
     if weights.startswith("python:"):  # before it is read: a config.yaml from elsewhere must not run code
-        raise UserError(f"start.weights: {weights} is code, which no file may name; give it as --start {weights}")
+        raise UserError(f"start.weights: {weights} is code, which a file must not name; give it as --start {weights}")
     if weights.startswith("pixels:"):
         raise UserError(f"start.weights: {weights} has no weights; give a run, a file of weights or timm:NAME")
     return load_backbone(weights)
@@ -94,8 +94,8 @@ def read(weights: str) -> Backbone:
 def made_by_code(spec: str) -> Backbone:
     """The network that `python:MODULE:CALLABLE` gives, as one of timm's that can be built again without that code.
 
-    spec: as the user typed it, for the code runs. The network says which of timm's it is (`pretrained_cfg`), or is a
-    ResNet with torchvision's names, or the user adds #NETWORK. It must have the same tensors, but for a classifier.
+    spec: as the user typed it: the code runs. The network says which of timm's it is (`pretrained_cfg`), or is a ResNet
+    with torchvision's names, or the user adds #NETWORK. It must have the same tensors, but for a classifier.
     Raises UserError.
     """
     call, _, name = spec.partition("#")

@@ -70,9 +70,9 @@ def _stored(config: timm.models.PretrainedCfg) -> str | None:
 
 
 def _answers(address: str) -> bool:
-    """Whether something answers there within PATIENCE, whatever it says; asked aside, since looking up a name may hang.
+    """Whether a server answers within PATIENCE, whatever it says; asked in a thread, since resolving a name may hang.
 
-    True if nothing is to be asked: hub's offline mode, which fails or finds at once.
+    True in the hub's offline mode, which needs no server.
     """
     from huggingface_hub import constants
 
@@ -83,8 +83,8 @@ def _answers(address: str) -> bool:
     def ask() -> None:
         try:
             urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE).close()
-        except urllib.error.HTTPError:
-            pass  # it answered
+        except urllib.error.HTTPError:  # it answered
+            pass
         except (OSError, ValueError) as error:
             if "SSL" not in str(error):  # certificates are timm's affair
                 return
