@@ -61,17 +61,17 @@ class Experiment(Config):
         """Each by its `kind`; the key of the entry stands in for an absent kind, and an empty entry is left out."""
         if not isinstance(value or {}, Mapping):
             raise ConfigError([("", "expected hard examples by name, for instance {cutmix: {weight: 1}}")])
-        found, problems = {}, []
+        examples, problems = {}, []
         for name, entry in dict(value or {}).items():
             if entry is None:
                 continue
             try:
-                found[name] = choose(HardExampleConfig, "kind", "hexa.hard_examples", entry, default=name)
+                examples[name] = choose(HardExampleConfig, "kind", "hexa.hard_examples", entry, default=name)
             except ConfigError as error:
                 problems += [(f"{name}.{path}", message) for path, message in error.problems]
         if problems:
             raise ConfigError(problems)
-        return found
+        return examples
 
     @pydantic.model_validator(mode="after")
     def _sources_exist(self) -> Experiment:

@@ -65,8 +65,8 @@ class Encoder(nn.Module):
 
     def features(self, pixels: Tensor) -> Tensor:
         """Features [B, F] of pixels in [0, 1], before the head."""
-        found: Tensor = self.backbone(self.normalize(pixels))
-        return found
+        features: Tensor = self.backbone(self.normalize(pixels))
+        return features
 
     def forward(self, pixels: Tensor) -> Tensor:
         projection: Tensor = self.head(self.features(pixels))
@@ -91,7 +91,7 @@ class Encoder(nn.Module):
         for _, same in itertools.groupby(crops, key=lambda crop: crop.shape[-1]):
             features.append(self.features(_by_run(list(same), sizes)))
         if len(sizes) > 1:  # from (size, run, crop, image) to (run, crop, image), the order in which the head sees rows
-            runs = [_runs(found, sizes, len(found) // batch) for found in features]
+            runs = [_runs(maps, sizes, len(maps) // batch) for maps in features]
             features = [part for run in zip(*runs, strict=True) for part in run]
         rows = self.head(torch.cat(features))
         if len(sizes) == 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -83,8 +82,7 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
             tensors, allowed = onnx_file.write(backbone, temporary), ONNX_TOLERANCE
             difference = largest_difference(backbone, partial(onnx_file.features, temporary))
         else:
-            file.write(_content(backbone, out.suffix))
-            file.flush()
+            _write(backbone, file, out.suffix)
             # into a network built anew, so that nothing of the one in memory is compared with itself
             _load(network, temporary, out.suffix)
             tensors = len(network.state_dict())
@@ -165,23 +163,23 @@ def largest_difference(backbone: Backbone, other: Callable[[Tensor], Tensor]) ->
     size = backbone.image_size
     images = torch.rand(4, len(backbone.mean), size, size, generator=generator)
     expected = backbone.cpu().eval()(images)
-    found = other(images)
-    if found.shape != expected.shape:
+    features = other(images)
+    if features.shape != expected.shape:
         return float("inf")
-    return float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
+    return float((features - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
 
 
-def _content(backbone: Backbone, suffix: str) -> bytes:
+def _write(backbone: Backbone, file: BinaryIO, suffix: str) -> None:
     state = {name: value.detach().cpu().contiguous() for name, value in backbone.network.state_dict().items()}
     if suffix == ".safetensors":
-        return serialized(backbone)
-    if suffix == ".pkl":
+        file.write(serialized(backbone))
+    elif suffix == ".pkl":
         named = {to_detectron2(name): value.numpy() for name, value in state.items() if not name.endswith(_COUNTER)}
         # by its own matching, names need not be complete
-        return pickle.dumps({"model": named, "__author__": "hexa", "matching_heuristics": True})
-    content = io.BytesIO()
-    torch.save(state, content)
-    return content.getvalue()
+        pickle.dump({"model": named, "__author__": "hexa", "matching_heuristics": True}, file)
+    else:
+        torch.save(state, file)
+    file.flush()
 
 
 def _read(path: Path, suffix: str) -> dict[str, Tensor]:

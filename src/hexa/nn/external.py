@@ -33,32 +33,32 @@ class External(nn.Module):
         self.num_features = self._width(spec)
 
     def forward(self, images: Tensor) -> Tensor:
-        found: Tensor = self.network(images)
-        return found.mean((2, 3)) if found.ndim == 4 else found
+        output: Tensor = self.network(images)
+        return output.mean((2, 3)) if output.ndim == 4 else output
 
     @torch.no_grad()
     def _width(self, spec: str) -> int:
         """The width of the features of two blank images. Raises UserError if that is not what comes out."""
         images = torch.zeros(2, len(self.preparation.mean), self.preparation.size, self.preparation.size)
         try:
-            found: Any = self.network.eval()(images)
+            output: Any = self.network.eval()(images)
         except Exception as error:
             raise UserError(
                 f"{spec}: fails on images {tuple(images.shape)}: {type(error).__name__}: {reason(error, 200)}"
             ) from error
-        if not (isinstance(found, Tensor) and found.ndim in (2, 4) and len(found) == 2):
-            what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        if not (isinstance(output, Tensor) and output.ndim in (2, 4) and len(output) == 2):
+            what = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise UserError(
                 f"{spec}: gave {what} for images {tuple(images.shape)}; features [B, D] or maps [B, D, H, W]"
             )
-        return int(found.shape[1])
+        return int(output.shape[1])
 
 
 def _declared(network: nn.Module, spec: str) -> Preparation:
     """How the network says that images are prepared for it."""
     values = assumed().values()
-    found = {name: getattr(network, _ATTRIBUTES.get(name, name), None) for name in values}
-    declared = {name: value for name, value in found.items() if value is not None}
+    attributes = {name: getattr(network, _ATTRIBUTES.get(name, name), None) for name in values}
+    declared = {name: value for name, value in attributes.items() if value is not None}
     origins = {name: DECLARED if name in declared else ASSUMED for name in values}
     try:
         return Preparation(**(values | declared), origins=origins)
@@ -94,11 +94,11 @@ def _import(home: str, spec: str) -> ModuleType:
     if path.suffix == ".py":
         if not path.is_file():
             raise UserError(f"{spec}: no such file: {path}")
-        found = importlib.util.spec_from_file_location(path.stem, path)
-        assert found is not None
-        assert found.loader is not None
-        module = importlib.util.module_from_spec(found)
-        found.loader.exec_module(module)
+        source = importlib.util.spec_from_file_location(path.stem, path)
+        assert source is not None
+        assert source.loader is not None
+        module = importlib.util.module_from_spec(source)
+        source.loader.exec_module(module)
         return module
     try:
         sys.path.insert(0, "")  # where the user is, as for `python -m`

@@ -104,15 +104,15 @@ def stride(network: nn.Module, name: str, num_features: int, channels: int = 3) 
     return max(1, 3 * unit // blank.shape[3])
 
 
-def _laid_out(found: Tensor, network: nn.Module, images: Tensor) -> Tensor:
+def _laid_out(output: Tensor, network: nn.Module, images: Tensor) -> Tensor:
     """Tokens [B, further + h·w, C] and maps [B, h, w, C] as maps [B, C, h, w]."""
-    if found.ndim == 4:
-        return found.permute(0, 3, 1, 2) if getattr(network, "output_fmt", "NCHW") == "NHWC" else found
+    if output.ndim == 4:
+        return output.permute(0, 3, 1, 2) if getattr(network, "output_fmt", "NCHW") == "NHWC" else output
     height, width = network.patch_embed.dynamic_feat_size(images.shape[2:])  # type: ignore[union-attr, operator]
-    further = found.shape[1] - height * width
+    further = output.shape[1] - height * width
     if further != getattr(network, "num_prefix_tokens", further):
-        raise ValueError(f"{found.shape[1]} tokens for {height} × {width} patches")
-    return found[:, further:].transpose(1, 2).reshape(len(found), -1, height, width)
+        raise ValueError(f"{output.shape[1]} tokens for {height} × {width} patches")
+    return output[:, further:].transpose(1, 2).reshape(len(output), -1, height, width)
 
 
 @dataclass

@@ -121,10 +121,10 @@ def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
     """
     assert config.weights is not None
     backbone = read(config.weights)
-    found = digest(config.weights, backbone)
-    if config.sha256 not in (None, found):
+    sha256 = digest(config.weights, backbone)
+    if config.sha256 not in (None, sha256):
         raise UserError(
-            f"start.weights: {config.weights} has changed since this experiment was set up (SHA-256 {found}, not "
+            f"start.weights: {config.weights} has changed since this experiment was set up (SHA-256 {sha256}, not "
             f"{config.sha256}); restore it, or begin a new experiment with --start"
         )
     state = dict(backbone.network.state_dict())
@@ -160,14 +160,14 @@ def stages(network: Any) -> dict[str, int]:
     Raises UserError for a network that does not say what its stages are.
     """
     try:
-        found: dict[str, int] = group_parameters(network, network.group_matcher(coarse=True), reverse=True)
+        groups: dict[str, int] = group_parameters(network, network.group_matcher(coarse=True), reverse=True)
     except (AttributeError, AssertionError):
         raise UserError(
             f"start: {type(network).__name__} does not say what its stages are; leave out start.layer_decay and "
             "start.trainable_stages"
         ) from None
-    ranks = {stage: rank for rank, stage in enumerate(sorted(set(found.values())))}
-    return {name: ranks[stage] for name, stage in found.items()}
+    ranks = {stage: rank for rank, stage in enumerate(sorted(set(groups.values())))}
+    return {name: ranks[stage] for name, stage in groups.items()}
 
 
 def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
@@ -175,7 +175,7 @@ def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
 
     backbone_rate · layer_decay^(n − 1 − stage) for n stages. Momentum twins, which follow, are left out.
     """
-    found: dict[nn.Parameter, float] = {}
+    shares: dict[nn.Parameter, float] = {}
     by_stage = config.layer_decay < 1 or config.trainable_stages is not None
     for backbone in _learning(method):
         stage_of = stages(backbone) if by_stage else {}
@@ -184,14 +184,14 @@ def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
         for name, parameter in backbone.named_parameters():
             stage = stage_of.get(name, last)
             rate = config.backbone_rate * config.layer_decay ** (last - stage)
-            found[parameter] = rate if stage >= first else 0.0
-    return found
+            shares[parameter] = rate if stage >= first else 0.0
+    return shares
 
 
 def learning(method: Any) -> nn.Module:
     """The backbone of a method that learns: of a student and its teacher, the student's."""
-    found: nn.Module = next(_learning(method), method.backbone)
-    return found
+    backbone: nn.Module = next(_learning(method), method.backbone)
+    return backbone
 
 
 def _learning(method: nn.Module) -> Iterator[nn.Module]:

@@ -21,8 +21,8 @@ def synchronized_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, part:
     each back-propagates: the input gradient is that of the sum of all processes' losses, and the gradients of weight
     and bias are this process's share, as those of any other parameter are. One collective each way.
     """
-    found: tuple[Tensor, Tensor, Tensor] = _SynchronizedNorm.apply(x, weight, bias, eps, part)
-    return found
+    normalised: tuple[Tensor, Tensor, Tensor] = _SynchronizedNorm.apply(x, weight, bias, eps, part)
+    return normalised
 
 
 class _SynchronizedNorm(torch.autograd.Function):

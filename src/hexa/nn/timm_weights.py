@@ -65,8 +65,8 @@ def _stored(config: timm.models.PretrainedCfg) -> str | None:
 
     repository, _, revision = config.hf_hub_id.partition("@")
     names = (config.hf_hub_filename,) if config.hf_hub_filename else ("model.safetensors", "pytorch_model.bin")
-    found = (try_to_load_from_cache(repository, one, revision=revision or None) for one in names)
-    return next((path for path in found if isinstance(path, str)), None)
+    paths = (try_to_load_from_cache(repository, one, revision=revision or None) for one in names)
+    return next((path for path in paths if isinstance(path, str)), None)
 
 
 def _answers(address: str) -> bool:

@@ -53,8 +53,8 @@ class Weights:
         """Raise Unreadable if the tensors that are used are not those that were written."""
         for name, value in used.items() if self.sums is not None else ():
             storage = value.untyped_storage()
-            found = (storage.nbytes(), zlib.crc32(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data))
-            if found not in (self.sums or ()):
+            own = (storage.nbytes(), zlib.crc32(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data))
+            if own not in (self.sums or ()):
                 raise Unreadable(f"{self.where}: damaged: {name} does not match the sum that the file keeps of it")
 
 

@@ -43,9 +43,9 @@ def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2) -> Pa
     content: State = {"format": FORMAT, "step": step, **state}
     content["checksum"] = checksum(content)
     path = write_whole(path_of(folder, step), lambda file: torch.save(content, file))
-    older = [found for found in checkpoints(folder) if step_of(found) <= step]
-    for found in older[: -keep or None]:
-        found.unlink(missing_ok=True)
+    older = [old for old in checkpoints(folder) if step_of(old) <= step]
+    for old in older[: -keep or None]:
+        old.unlink(missing_ok=True)
     return path
 
 
@@ -117,8 +117,8 @@ def newest_good(
     folder: Path, warn: Callable[[str], None], device: torch.device | str = "cpu"
 ) -> tuple[Path, State] | None:
     """The newest checkpoint that is intact, or None; bad ones are skipped with a warning."""
-    found = _newest_good(folder, warn, device)
-    return None if found is None else found[:2]
+    newest = _newest_good(folder, warn, device)
+    return None if newest is None else newest[:2]
 
 
 def newest_good_of_all(folder: Path, warn: Callable[[str], None], device: torch.device) -> tuple[Path, State] | None:
@@ -128,16 +128,16 @@ def newest_good_of_all(folder: Path, warn: Callable[[str], None], device: torch.
     what they take: of a bank of features their own rows. Tensors lie on the CPU, and as long as one is kept, so is the
     file. Raises UserError if they don't see the same file.
     """
-    found = _newest_good(folder, warn, "cpu", mapped=True) if processes.is_main() else None
-    step = processes.of_main(-1 if found is None else step_of(found[0]), device)
+    newest = _newest_good(folder, warn, "cpu", mapped=True) if processes.is_main() else None
+    step = processes.of_main(-1 if newest is None else step_of(newest[0]), device)
     if step >= 0 and not processes.is_main():
         with contextlib.suppress(BadCheckpoint):
             path = path_of(folder, step)
-            found = (path, *_opened(path, "cpu", mapped=True))
-    seen = zlib.crc32(repr((bool(checkpoints(folder)), found and found[2])).encode())
+            newest = (path, *_opened(path, "cpu", mapped=True))
+    seen = zlib.crc32(repr((bool(checkpoints(folder)), newest and newest[2])).encode())
     if processes.any_of(seen != processes.of_main(seen, device), device):
         raise UserError(f"{folder}: the processes don't see the same checkpoints; use a disk that all machines share")
-    return None if found is None else found[:2]
+    return None if newest is None else newest[:2]
 
 
 def _newest_good(

@@ -34,10 +34,10 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> Path:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except Exception as error:
-        found = _of_the_system(error, before)
-        if found is None:
+        cause = _of_the_system(error, before)
+        if cause is None:
             raise
-        raise OSError(found.errno, found.strerror, str(path)) from error
+        raise OSError(cause.errno, cause.strerror, str(path)) from error
     finally:
         with suppress(OSError):
             temporary.unlink()

@@ -21,7 +21,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202
 
 def printable(text: str) -> str:
     """`text` with escapes (\\x1b, \\udcff) for whatever a terminal would obey or an encoding can't hold."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode-escape", "surrogatepass").decode(), text)
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode-escape", "surrogatepass").decode(), text)
 
 
 def one_line(text: str) -> str:

@@ -21,13 +21,13 @@ def check(path: Path, most: int, within: Path | None = None) -> None:
 
     within: a folder that the file must lie in, wherever links lead.
     """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise UserError(f"{path}: is not a file")
     if within is not None and not path.resolve().is_relative_to(within.resolve()):
         raise UserError(f"{path}: is a link out of its folder, which is not followed")
-    if found.st_size > most:
-        raise UserError(f"{path}: is too large ({found.st_size:,} bytes, at most {most:,} are read)")
+    if status.st_size > most:
+        raise UserError(f"{path}: is too large ({status.st_size:,} bytes, at most {most:,} are read)")
 
 
 def read_text(path: Path, most: int, within: Path | None = None) -> str:

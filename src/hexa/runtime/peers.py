@@ -35,13 +35,13 @@ class Peer:
     @classmethod
     def here(cls, rank: int) -> Peer:
         """This process."""
-        found = _stat(os.getpid())
-        return cls(rank, socket.gethostname(), os.getpid(), found[1] if found is not None else None)
+        state = _stat(os.getpid())
+        return cls(rank, socket.gethostname(), os.getpid(), state[1] if state is not None else None)
 
     def is_visible(self) -> bool:
         """Whether this process can see that one: same machine, and not in another container."""
-        found = _stat(self.pid)
-        return self.host == socket.gethostname() and found is not None and found[1] == self.started
+        state = _stat(self.pid)
+        return self.host == socket.gethostname() and state is not None and state[1] == self.started
 
     def is_over(self) -> bool:
         """Whether it was of this machine and is gone, as far as this machine tells."""
@@ -49,8 +49,8 @@ class Peer:
 
     def has_ended(self) -> bool:
         """Of a visible one: whether it is gone, or a zombie that its parent has not noticed yet."""
-        found = _stat(self.pid)
-        return found is None or found[1] != self.started or found[0] in "ZX"
+        state = _stat(self.pid)
+        return state is None or state[1] != self.started or state[0] in "ZX"
 
 
 class ProcessEnded(RuntimeError):
@@ -122,14 +122,14 @@ class Peers:
                 if any(peer.rank == 0 for peer in self.ended()) and not self.store.check([name]):
                     raise self._tell(f"{self._name(next(p for p in self.watched if p.rank == 0))} ended")
                 time.sleep(_LOOK)
-            found = self.store.get(name)
+            value = self.store.get(name)
         except RuntimeError as error:
             if isinstance(error, ProcessEnded):
                 raise
             # the store was in the main process, which says itself what it died of
             raise ProcessEnded("the main process ended", speaks=False) from None
         self._orders += 1
-        return json.loads(found)
+        return json.loads(value)
 
     def _tell(self, what: str) -> ProcessEnded:
         token = f"{what}\n{self.rank}"
@@ -140,12 +140,12 @@ class Peers:
         """Leave a note in the store that all processes share, unless there is one; returns that of another process."""
         try:
             if note is None:
-                found = self.store.get(_NOTE).decode() if self.store.check([_NOTE]) else ""
+                there = self.store.get(_NOTE).decode() if self.store.check([_NOTE]) else ""
             else:
-                found = self.store.compare_set(_NOTE, "", note).decode()
+                there = self.store.compare_set(_NOTE, "", note).decode()
         except RuntimeError:  # the store was in the process that ended
             return None
-        return None if found in ("", note) else found.partition("\n")[0]
+        return None if there in ("", note) else there.partition("\n")[0]
 
     def _name(self, peer: Peer) -> str:
         return f"process {peer.rank} of {self.size} (pid {peer.pid}, on {peer.host})"
@@ -187,8 +187,8 @@ def launcher() -> str:
     run_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     if run_id not in ("", "none"):  # "none" is what torchrun calls every run without an id
         return run_id
-    found = _stat(os.getppid())
-    return f"{socket.gethostname()} {os.getppid()} {found[1] if found is not None else ''}".strip()
+    parent = _stat(os.getppid())
+    return f"{socket.gethostname()} {os.getppid()} {parent[1] if parent is not None else ''}".strip()
 
 
 def restarts() -> int:

@@ -42,8 +42,8 @@ def crowded(device: torch.device) -> list[str]:
     """A line on others that use the cores that this process computes on, and on what to do, if that is so."""
     if device.type != "cpu" or processes.world_size() > 1:
         return []
-    found = crowding(torch.get_num_threads())
-    return [] if found is None else [f"this machine is busy, {found[0]}; {found[1]}"]
+    crowd = crowding(torch.get_num_threads())
+    return [] if crowd is None else [f"this machine is busy, {crowd[0]}; {crowd[1]}"]
 
 
 def has_native_bf16(device: torch.device) -> bool:

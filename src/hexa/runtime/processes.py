@@ -92,11 +92,11 @@ def await_order() -> Any:
 
 def exchange(what: Any) -> list[Any]:
     """What the main process and its helpers give, in rank order, on all of them; `alone` or not."""
-    found = [what] * (1 + helpers())
+    values = [what] * (1 + helpers())
     if helpers():
         with _together():
-            dist.all_gather_object(found, what)
-    return found
+            dist.all_gather_object(values, what)
+    return values
 
 
 def gather_rows(rows: Tensor) -> list[Tensor]:
@@ -107,12 +107,12 @@ def gather_rows(rows: Tensor) -> list[Tensor]:
             if len(rows):
                 dist.send(rows.contiguous(), 0)
             return []
-        found = [rows]
+        parts = [rows]
         for other, shape in enumerate(shapes[1:], 1):
-            found.append(torch.empty(shape, dtype=rows.dtype))
+            parts.append(torch.empty(shape, dtype=rows.dtype))
             if shape[0]:
-                dist.recv(found[-1], other)
-    return found
+                dist.recv(parts[-1], other)
+    return parts
 
 
 def ended() -> list[Peer]:

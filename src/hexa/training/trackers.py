@@ -128,8 +128,8 @@ class MLflow:
             self._client.update_run(known, status="RUNNING")
             return
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "hexa")
-        found = self._client.get_experiment_by_name(name)
-        experiment = found.experiment_id if found is not None else self._client.create_experiment(name)
+        existing = self._client.get_experiment_by_name(name)
+        experiment = existing.experiment_id if existing is not None else self._client.create_experiment(name)
         self.identity = self._client.create_run(experiment, run_name=folder.resolve().name).info.run_id
         params = [Param(_allowed(path), str(value)[:500]) for path, value in fields.items()]
         for first in range(0, len(params), 100):  # no more are taken at a time
