@@ -42,7 +42,7 @@ class Machine:
 
     @classmethod
     def of(cls, experiment: Experiment) -> Machine:
-        """What the experiment asks for, on this machine. Raises UserError for a device that isn't there."""
+        """What the experiment asks for, on this machine. Raises UserError for a device that is not available."""
         device = precisions.pick_device(experiment.training.device)
         with torch.device("meta"):
             network = backbones.build(experiment.network)
@@ -185,7 +185,7 @@ def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]
 
 
 def branch_notes(method: Method, setting: Setting) -> list[str]:
-    """What a user should know of a backbone that has no batch-norms to tell branches apart by."""
+    """A note for the user if the backbone has no batch-norms to separate the branches by."""
     extra = [branch for branch in setting.branches if branch != "main"]
     if not extra or any(isinstance(module, BranchBatchNorm) for module in method.backbone.modules()):
         return []

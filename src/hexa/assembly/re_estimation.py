@@ -27,7 +27,7 @@ def re_estimate(
     """The backbone, changed in place: its batch-norms' running statistics are those of `source`; all else is as it was.
 
     At most `most` images, chosen by the seed, not augmented, prepared as for evaluation; fp32. A function of weights,
-    images, seed and kind of device alone: every process of a run comes to the same, without asking the others.
+    images, seed and kind of device alone: every process of a run computes the same, without communication.
     Raises UserError for a network without batch-norms, and for images that can't be read.
     """
     order = torch.randperm(len(source), generator=Stream(seed).child("re-estimated statistics").generator())

@@ -46,7 +46,7 @@ class _Arrays(pickle._Unpickler):  # the one in C makes room for the number of o
 
 
 def read(path: Path) -> Any:
-    """What the pickle holds. Raises pickle.UnpicklingError for anything that is code."""
+    """The content of the pickle. Raises pickle.UnpicklingError for anything that is code."""
     return _Arrays(io.BytesIO(path.read_bytes())).load()
 
 

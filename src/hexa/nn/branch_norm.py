@@ -27,7 +27,7 @@ def check_groups(groups: int, world_size: int) -> None:
 
 
 def groups_here(groups: int) -> int:
-    """Of `groups` over all processes: the runs of consecutive images with statistics of their own in this one."""
+    """How many of `groups` over all processes are in this one: runs of consecutive images with their own statistics."""
     return max(1, groups // processes.world_size())
 
 

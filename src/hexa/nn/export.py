@@ -183,7 +183,7 @@ def _write(backbone: Backbone, file: BinaryIO, suffix: str) -> None:
 
 
 def _read(path: Path, suffix: str) -> dict[str, Tensor]:
-    """The file as others read it: torch.load or safetensors' own load_file, no code of ours (but names for .pkl)."""
+    """The file as others read it: torch.load or safetensors' own load_file (.pkl: by our own reader)."""
     if suffix == ".pkl":
         return {of_detectron2(name): value for name, value in arrays.tensors(arrays.read(path)["model"]).items()}
     if suffix == ".safetensors":

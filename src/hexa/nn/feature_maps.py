@@ -125,7 +125,7 @@ class _Call:
 
     @property
     def width(self) -> int:
-        """Of the maps it gave; 0 if it gave something else."""
+        """The width of the maps it gave; 0 if it gave something else."""
         value, (height, width) = self.output, _PROBE
         is_map = isinstance(value, Tensor) and value.ndim == 4 and value.shape[2] * width == value.shape[3] * height
         return int(value.shape[3]) if is_map else 0

@@ -13,8 +13,8 @@ from hexa.runtime import processes
 class MemoryBank(nn.Module):
     """The newest embeddings of some crops of every image (REFERENCE §4.3).
 
-    Of N images and W processes, process r keeps the rows r·L … (r + 1)·L − 1, L = ⌈N / W⌉, whoever saw the images. So
-    what the bank holds as a whole does not depend on W, and a run goes on in another number of processes. `seen` says
+    Of N images and W processes, process r keeps the rows r·L … (r + 1)·L − 1, L = ⌈N / W⌉, whichever process saw them.
+    So the bank as a whole does not depend on W, and a run may continue in another number of processes. `seen` says
     which images were written since `forget`. Buffers: embeddings [A, L + 1, D], seen [L + 1]; the last row takes what
     belongs to other processes, so that nothing has to be counted on the device.
     """

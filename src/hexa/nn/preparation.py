@@ -90,7 +90,7 @@ NAMES = tuple(one.name for one in fields(Preparation) if one.name != "origins")
 
 
 def assumed(size: int = 224) -> Preparation:
-    """What networks trained on ImageNet mostly had, where nothing tells."""
+    """What most networks trained on ImageNet use, where the file says nothing."""
     return Preparation(IMAGENET_MEAN, IMAGENET_STD, size, origins=dict.fromkeys(NAMES, ASSUMED))
 
 

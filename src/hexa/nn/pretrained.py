@@ -239,7 +239,7 @@ def _of_run(folder: Path) -> Backbone:
             return _of_checkpoint(weight_files.read(path), path, folder)
         except Unreadable:
             continue  # cut short or damaged: the one before it is kept for this
-    raise UserError(f"{folder}: the run has no good checkpoint yet; go on with `hexa resume {folder}`")
+    raise UserError(f"{folder}: the run has no good checkpoint yet; continue it with `hexa resume {folder}`")
 
 
 def _of_checkpoint(weights: Weights, path: Path, folder: Path) -> Backbone:
@@ -277,7 +277,7 @@ def _of_safetensors(path: Path, name: str | None = None) -> Backbone:
 
 
 def _of_state(weights: Weights, name: str | None = None) -> Backbone:
-    """The backbone of a state dict in somebody's layout."""
+    """The backbone of a state dict in another layout."""
     if not weights.state:
         raise Unreadable(f"{weights.where}: holds no tensors")
     config, preparation, kept, prefix = foreign_state(weights.state, weights.where, name)

@@ -1,4 +1,4 @@
-"""What makes one embedding of the tiles of an image."""
+"""One embedding from the tiles of an image."""
 
 from __future__ import annotations
 

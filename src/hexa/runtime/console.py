@@ -1,4 +1,4 @@
-"""The one kind of console: what it prints is text, never markup, and never ends the work that prints it."""
+"""The console of all commands: it prints text, never markup, and a failure to print ends nothing."""
 
 from __future__ import annotations
 

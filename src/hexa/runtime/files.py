@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whenever the machine stops."""
+"""Atomic files: whole or not there, whenever the machine stops."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def write_text(path: Path, text: str) -> Path:
 def sweep(folder: Path, *names: str) -> None:
     """Remove what killed processes left of `write_whole` in a folder: of all files, or of those with these names.
 
-    Only for whoever alone writes them.
+    Only for the process that writes them.
     """
     wanted = "|".join(map(re.escape, names)) if names else ".*"
     left = re.compile(rf"\.({wanted})\.\d+\.tmp", re.DOTALL)
@@ -64,7 +64,7 @@ def sweep(folder: Path, *names: str) -> None:
 
 @contextmanager
 def by_plain_name(path: Path) -> Iterator[str]:
-    """A name of the file to read it by, for libraries that take UTF-8 alone; Linux has another for any open file."""
+    """A name to read the file by, for libraries that accept only UTF-8; Linux has another one for any open file."""
     try:
         str(path).encode()
     except UnicodeEncodeError:

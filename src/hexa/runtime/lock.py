@@ -1,4 +1,4 @@
-"""One process at a time: a lock that ends with whoever holds it.
+"""One process at a time: a lock that ends with the process that holds it.
 
 The package filelock leaves its files behind and does not say who holds a lock.
 """
@@ -37,7 +37,7 @@ def locked(
 
     Children that this process forks, and that outlive it, don't hold the lock. The file is removed afterwards, and so
     are folders that were made for it and that nothing else was put into.
-    patience: seconds to wait for it. say: called if the disk has no locks, so that nobody is kept out.
+    patience: seconds to wait for it. say: called if the disk has no locks.
     Raises UserError, "process N on MACHINE" and `what`, if another process still holds it; OSError if it can't be
     written.
     """
@@ -50,7 +50,7 @@ def locked(
             yield
         finally:
             if file is not None and not file.closed:  # as it is in a forked child
-                if _is_at(file, path):  # while it is held: nobody may take a file that is about to go
+                if _is_at(file, path):  # while it is held: no process may take a file that is about to go
                     with suppress(OSError):
                         path.unlink()
                 fcntl.flock(file, fcntl.LOCK_UN)  # a child may be between fork and exec
@@ -70,7 +70,7 @@ def _take(path: Path, what: str, patience: float) -> FileIO | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-        except FileNotFoundError:  # whoever had it took the folder away
+        except FileNotFoundError:  # the holder removed the folder
             continue
         file = os.fdopen(handle, "rb+", buffering=0)
         _open.add(file)
@@ -95,7 +95,7 @@ def _take(path: Path, what: str, patience: float) -> FileIO | None:
                 file.truncate(0)
                 file.write(f"{os.getpid()} on {platform.node()}".encode())
             return file
-        file.close()  # whoever had it removed it
+        file.close()  # the holder removed it
 
 
 def _is_at(file: FileIO, path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Standard output and error as things to look at: what can't be written there is dropped, and no work ends for it."""
+"""Standard output and error that never fail: what can't be written is dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files of YAML and JSON from anywhere, read within bounds: of kind, size, depth, and of what YAML can do."""
+"""Small YAML and JSON files from anywhere, read within bounds of size, depth and features."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 from hexa.config import UserError, reason
 
-#: Bytes. The largest that we write have a few kB, and a few kB for each evaluation or sitting.
+#: Bytes. The largest that hexa writes have a few kB, and a few kB for each evaluation or session.
 MOST_YAML, MOST_JSON = 256 * 1024, 16 * 1024**2
 _DEPTH = 50
 
@@ -59,7 +59,7 @@ def from_yaml(text: str) -> Any:
 
 
 def from_option(text: str) -> Any:
-    """What an option of a command line means: `none`, true, a number, a list, {fields}; else it is text as given."""
+    """The value of a command-line option: `none`, true, a number, a list, {fields}; else it is text as given."""
     try:
         value = from_yaml(text)
     except UserError:
@@ -72,7 +72,7 @@ def from_option(text: str) -> Any:
 
 
 def from_json(text: str) -> Any:
-    """Raises UserError, also for what is nested so deeply that nothing else could be done with it."""
+    """The value of a JSON text. Raises UserError, also for very deep nesting."""
     try:
         value = json.loads(text)
     except RecursionError:

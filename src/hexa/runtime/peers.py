@@ -1,4 +1,4 @@
-"""The processes of a run as each other's witnesses: who has ended when a collective fails."""
+"""The processes of a run watch each other: which one has ended when a collective fails."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class Peer:
         return self.host == socket.gethostname() and state is not None and state[1] == self.started
 
     def is_over(self) -> bool:
-        """Whether it was of this machine and is gone, as far as this machine tells."""
+        """Whether it ran on this machine and has ended, as far as this machine can tell."""
         return self.host == socket.gethostname() and _stat(os.getpid()) is not None and self.has_ended()
 
     def has_ended(self) -> bool:
-        """Of a visible one: whether it is gone, or a zombie that its parent has not noticed yet."""
+        """Whether a visible process is gone, or a zombie that its parent has not noticed yet."""
         state = _stat(self.pid)
         return state is None or state[1] != self.started or state[0] in "ZX"
 
 
 class ProcessEnded(RuntimeError):
-    """Another process of the run has ended, so that this one can't go on. Exit code 1.
+    """Another process of the run has ended, so that this one can't continue. Exit code 1.
 
     `speaks` is true in one of those that noticed: the one that was first.
     """
@@ -87,9 +87,9 @@ class Peers:
         return [peer for peer in self.watched if peer.has_ended()]
 
     def reason(self, error: RuntimeError) -> ProcessEnded | None:
-        """What lies behind the failure of a collective; None if it is a mistake of the caller's.
+        """The cause of a failed collective; None if it is the caller's mistake.
 
-        Whoever sees first which process ended leaves a note for all, because those that noticed end as well and would
+        The first to see which process ended leaves a note for all, because those that noticed it end as well and would
         be taken for the cause. Waits up to `PATIENCE` for something to be seen.
         """
         if not self.ended() and not _is_of_connection(error):
@@ -106,12 +106,12 @@ class Peers:
         return self._tell(f"another process failed, which the report of torchrun names ({cause})")
 
     def order(self, what: Any) -> None:
-        """Of the main process: something that JSON can hold, for every `await_order` of the others."""
+        """In the main process: hand a JSON value to every `await_order` of the others."""
         self.store.set(f"{_ORDER} {self._orders}", json.dumps(what))
         self._orders += 1
 
     def await_order(self) -> Any:
-        """Of another process: the next order, however long it takes: no collective, which would run out of time.
+        """In another process: wait for the next order, without a time limit, which a collective would have.
 
         Raises ProcessEnded if the main process is seen to have ended without it.
         """

@@ -65,7 +65,7 @@ def shutdown(failed: bool = False) -> None:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Of the main process: what it does within concerns no other, as if there were none."""
+    """In the main process: what it does inside involves no other process, as if there were none."""
     before, _world.alone = _world.alone, True
     try:
         yield
@@ -74,18 +74,18 @@ def alone() -> Iterator[None]:
 
 
 def helpers() -> int:
-    """How many other processes `initialize` has joined this one with, `alone` or not."""
+    """How many other processes there are, `alone` or not."""
     return 0 if _world.peers is None else _world.peers.size - 1
 
 
 def order(what: Any) -> None:
-    """Of the main process: something that JSON can hold, for every `await_order` of its helpers."""
+    """In the main process: hand a JSON value to every `await_order` of its helpers."""
     if _world.peers is not None:
         _world.peers.order(what)
 
 
 def await_order() -> Any:
-    """Of a helper: the next order, however long it takes. Raises ProcessEnded if the main process ends without it."""
+    """In a helper: wait for the next order, with no time limit. Raises ProcessEnded if the main process ends first."""
     assert _world.peers is not None
     return _world.peers.await_order()
 
@@ -100,7 +100,7 @@ def exchange(what: Any) -> list[Any]:
 
 
 def gather_rows(rows: Tensor) -> list[Tensor]:
-    """As `gather`, of CPU tensors whose first dimensions may differ; `alone` or not. Helpers get an empty list."""
+    """As `gather`, for CPU tensors whose first dimensions may differ; `alone` or not. Helpers get an empty list."""
     shapes = exchange(tuple(rows.shape))
     with _together():
         if dist.is_initialized() and dist.get_rank() > 0:
@@ -190,7 +190,7 @@ def all_gather(tensor: Tensor, part: int | None = None) -> Tensor:
 
 
 def all_gather_with_gradient(tensor: Tensor) -> Tensor:
-    """As `all_gather`; a process's gradient is that of the sum of what all processes make of its tensor.
+    """As `all_gather`; a process's gradient is that of the sum of what all processes compute from its tensor.
 
     Averaged over processes, as gradients are, it is that of the mean of their losses. Each must back-propagate.
     """
@@ -271,7 +271,7 @@ def average(tensors: list[Tensor]) -> None:
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Average the gradients over all processes in one reduction, once a step, after the last backward (REFERENCE §6.5).
 
-    A parameter without gradient here counts as zero where another process has one, and keeps none where nobody has one;
+    A parameter without gradient here counts as zero where another process has one, and keeps none where all lack it;
     every process walks the same list, so that all agree.
     """
     if world_size() == 1:

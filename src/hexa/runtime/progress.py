@@ -44,7 +44,7 @@ class Bar:
         self._progress.stop()
 
     def __call__(self, label: str, done: int, total: int) -> None:
-        """So much of the work with this label is done."""
+        """Show how much of the work with this label is done."""
         now = time.monotonic()
         if label not in self._tasks:
             self._tasks[label] = self._progress.add_task(one_line(label))
@@ -119,7 +119,7 @@ def _columns() -> tuple[ProgressColumn, ...]:
 
 
 def _print(console: Console, line: str) -> None:
-    """On a console of ours or of anybody's: as `Text`, which is never markup."""
+    """On any console: as `Text`, which is never markup."""
     console.print(Text(one_line(line)), soft_wrap=True)
 
 

@@ -45,7 +45,7 @@ class Stream:
 def global_draws(stream: Stream, device: torch.device | str = "cpu") -> Iterator[None]:
     """While entered, torch's global generators, of the CPU and of `device`, begin where this stream does.
 
-    For code of others that takes no generator. Left as they were found.
+    For third-party code that takes no generator. Their states are restored afterwards.
     """
     where = torch.device(device)
     with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):

@@ -48,9 +48,9 @@ class Interrupts:
     """While entered, the first SIGINT or SIGTERM is remembered in `received`; a second one acts as it always does.
 
     Of several processes each ignores further ones: a scheduler signals all processes of a job, and torchrun, which it
-    signals too, passes that on to them once more. Whoever is in a hurry has SIGKILL.
-    Handlers belong to the main thread; entered in another one it does nothing. They only remember: whoever works asks
-    `noticed` after each step, which says so. Nobody who doesn't read our output can hold up the work for long.
+    signals too, passes that on to them once more. SIGKILL still ends them at once.
+    Handlers belong to the main thread; entered in another one it does nothing. They only record it: the work asks
+    `noticed` after each step, which reports it. A reader of our output that pauses can't hold up the work for long.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""Where a result is to go, tried before the work that makes it."""
+"""Output paths, checked before the work whose results they are for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check(path: Path | str, suffixes: Sequence[str] = (), option: str = "--out")
         if out.is_dir():
             raise UserError(f"{option} {path}: is a folder; name a file in it")
         if out.exists() and not out.is_file():
-            raise UserError(f"{option} {path}: is neither a file nor a place for one")
+            raise UserError(f"{option} {path}: is not a regular file")
         _try(out.absolute())
     except OSError as error:
         raise UserError(f"{option} {path}: cannot be written ({error.strerror or error}); name another file") from None
@@ -34,7 +34,7 @@ def check(path: Path | str, suffixes: Sequence[str] = (), option: str = "--out")
 
 
 def check_folder(path: Path | str, option: str = "--out") -> Path:
-    """The same of a folder that files are to be written into."""
+    """As `check`, for a folder that files are to be written into."""
     out = Path(path)
     if out.exists() and not out.is_dir():
         raise UserError(f"{option} {path}: is a file; give a folder")

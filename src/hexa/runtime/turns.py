@@ -2,7 +2,7 @@
 
 The threads of an operation wait for each other by spinning: OpenMP's for a while, those of oneDNN's weight gradients
 for as long as it takes. Where another process has the core of one of them, the rest spin until the scheduler comes
-round, hundreds of times a step. So whoever computes with n threads holds n cores, and offers them now and then.
+round, hundreds of times a step. So a training with n threads holds n cores, and offers them now and then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ except ImportError:  # not on Windows
 
 #: Seconds of a turn, which shorter steps share.
 _TURN = 0.1
-#: Seconds to wait for a turn; then beside whoever does not give way, being stopped or in a step of minutes.
+#: Seconds to wait for a turn; then it computes beside a process that does not give way (stopped, or in a long step).
 _PATIENCE = 120.0
 _POLL = 0.001
 
@@ -64,7 +64,7 @@ class _Cores:
         self._since, self.patience = 0.0, _PATIENCE
 
     def offer(self) -> None:
-        """Give way to whoever waits, unless the cores were taken a moment ago."""
+        """Give way to others that wait, unless the cores were taken a moment ago."""
         if time.monotonic() - self._since >= _TURN:
             fcntl.lockf(self._file, fcntl.LOCK_UN)
             self.take()

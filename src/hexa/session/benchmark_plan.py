@@ -1,4 +1,4 @@
-"""How large a batch and how many rounds a benchmark takes, so that it ends while somebody waits."""
+"""The batch size and rounds of a benchmark, chosen so that it ends within two minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run writes down while it goes: metrics.jsonl, which trackers mirror, and environment.json."""
+"""The record of a run: metrics.jsonl, which trackers mirror, and environment.json."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Journal:
 
     A journal without folder writes nothing: that of every process but the main one. `open` is called when the step is
     known that the run starts at, or continues from. Trackers also hear how the session ended, and `results`, the final
-    numbers, which whoever has them sets. Raises OSError for a line that can't be written.
+    numbers, if they are set. Raises OSError for a line that can't be written.
     """
 
     def __init__(self, folder: Path | None = None, reporter: Reporter | None = None) -> None:
@@ -83,9 +83,7 @@ class Journal:
 
     @contextmanager
     def looking(self, what: str, step: int) -> Iterator[None]:
-        """What is only for looking at a training (monitor, report) never ends it: a failure is a warning, once for each
-        reason.
-        """
+        """Around what only observes a training (monitor, report): a failure is a warning, once for each reason."""
         try:
             yield
         except Exception as error:
@@ -127,7 +125,7 @@ class Journal:
 def truncate(path: Path, step: int) -> list[dict[str, Any]]:
     """Atomically drop the lines of a journal that lie after `step` or are damaged; return the others.
 
-    What a method did before the first step of an epoch is dropped at `step` too: a run that goes on does it again.
+    What a method did before the first step of an epoch is dropped at `step` too: a run that continues does it again.
     """
     if not path.exists():
         return []
@@ -148,7 +146,7 @@ def truncate(path: Path, step: int) -> list[dict[str, Any]]:
 
 
 def discard(folder: Path) -> None:
-    """Remove what a run wrote down in `folder` that ended before there was anything to go on from."""
+    """Remove the journal of a run that ended before its first checkpoint."""
     (folder / METRICS).unlink(missing_ok=True)
     shutil.rmtree(folder / TENSORBOARD, ignore_errors=True)
 

@@ -101,7 +101,7 @@ class StepFacts:
     embedding: Tensor | None = None  # [V, b, D], clean
 
     def look(self, name: str, part: Part) -> None:
-        """Note what a part of a term has to say, if this is a log step."""
+        """Record the metrics of a part of a term, if this is a log step."""
         if not self.wanted:
             return
         self.facts[f"accuracy/{name}"] = part.accuracy()

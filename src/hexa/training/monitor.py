@@ -1,4 +1,4 @@
-"""Is it learning? Statistics of the embedding, and warnings in plain words of collapse (REFERENCE §10.1, §10.9)."""
+"""Is it learning? Statistics of the embedding, and warnings of collapse in plain words (REFERENCE §10.1, §10.9)."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Tracker(Protocol):
 
     @property
     def identity(self) -> str:
-        """What finds the run again."""
+        """The id by which the run is found again."""
         ...
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -57,7 +57,7 @@ def check(name: Name | None) -> None:
 
 
 def start(name: Name, folder: Path, fields: Mapping[str, Any], resumed: bool = False) -> Tracker:
-    """Begin the run of a folder, or if it is resumed go on with it. Raises ConfigError if the tracker can't.
+    """Begin the run of a folder, or continue it if it is resumed. Raises ConfigError if the tracker can't.
 
     fields: its configuration by dotted path.
     """
@@ -157,7 +157,7 @@ def _allowed(name: str) -> str:
 
 
 class TensorBoard:
-    """A tracker that writes event files into a folder. A resumed run hides what came after the step it goes on from.
+    """A tracker that writes event files into a folder. A resumed run hides what came after the step it continues from.
 
     torch's writer would do it in a thread that prints a traceback when the disk is full.
     """
