@@ -16,8 +16,8 @@ from hexa.data.source import digest
 from hexa.evaluation import cache
 from hexa.evaluation.protocol import Task
 from hexa.runtime import checkpoints
-from hexa.runtime.lock import locked
 from hexa.runtime.files import describe, sweep
+from hexa.runtime.lock import locked
 from hexa.runtime.signals import Interrupted
 
 
