@@ -50,7 +50,7 @@ def test_an_error_in_the_users_code_is_told_as_such(tmp_path: Path, capsys: pyte
     file.write_text(GOOD)
     assert cli.main(["pretrain", f"{file}:fails", "--out", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
-    assert f"{file}:11, a file of yours: KeyError: " in said
+    assert f"{file}:11, in your own file: KeyError: " in said
     assert "bug of hexa" not in said
 
 

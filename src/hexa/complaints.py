@@ -1,4 +1,4 @@
-"""What the command line says of an error: a mistake of the user's is one line, whatever raised it."""
+"""How the command line reports an error: a user's mistake is one line, whatever raised it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def complaint(error: Exception) -> tuple[int, str]:
     status = getattr(error, "exit_code", 2 if _is_users(error) else 0)
     if status and not (getattr(error, "speaks", True) and _is_first_to(error)):
         return status, ""
-    stopped = status > 128  # by a signal, having saved: that is no error
+    stopped = status > 128  # by a signal, having saved: not an error
     return status, sentence(error) if stopped else f"error: {sentence(error)}"
 
 
@@ -22,7 +22,7 @@ def own_file(error: Exception) -> str:
     from hexa.plugins import own_line
 
     own = own_line(error)
-    return f"error: {own}, a file of yours: {type(error).__name__}: {sentence(error)}" if own is not None else ""
+    return f"error: {own}, in your own file: {type(error).__name__}: {sentence(error)}" if own is not None else ""
 
 
 def sentence(error: Exception) -> str:
@@ -31,7 +31,7 @@ def sentence(error: Exception) -> str:
         return describe(error)
     text = " ".join(str(error).split())
     if _is_of_memory(error):
-        return f"the memory is full; lower --batch-size, or use another --device ({text[:200] or 'there is no more'})"
+        return f"the memory is full; lower --batch-size, or use another --device ({text[:200] or 'nothing is left'})"
     return text
 
 
@@ -41,7 +41,7 @@ def _is_first_to(error: Exception) -> bool:
 
 
 def _is_users(error: Exception) -> bool:
-    """Whether a user can mend it: said by us in a ValueError, by the system about a file, or by a memory that is full.
+    """Whether a user can fix it: a ValueError of ours, an error of the system about a file, or memory that is full.
 
     A ValueError that some library raised below us is not: we called it wrongly, and the traceback is needed.
     """

@@ -17,11 +17,11 @@ import pydantic
 
 
 class UserError(ValueError):
-    """A mistake of the user's, in one line: what is wrong and what to do. The command line exits with status 2."""
+    """A user's mistake in one line: what is wrong and what to do. The command line exits with status 2."""
 
 
 class ConfigError(UserError):
-    """One or several fields that do not hold. `problems` lists (dotted path, message)."""
+    """One or several invalid fields. `problems` lists (dotted path, message)."""
 
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
         # pydantic hands these on, and can't hold half a character
@@ -56,7 +56,7 @@ def _problems(detail: Any) -> Iterator[tuple[str, str]]:
 
 
 def reason(error: BaseException, most: int = 160) -> str:
-    """What an error says, in one line of at most so many characters."""
+    """What an error says, on one line of at most `most` characters."""
     return textwrap.shorten(str(error), most, placeholder=" …")
 
 
@@ -105,7 +105,7 @@ class Config(pydantic.BaseModel):
         for name, value in self:
             parts = value if isinstance(value, tuple) else (value,)
             if any(isinstance(part, int) and not -(2**63) <= part < 2**63 for part in parts):
-                raise ConfigError([(name, "an integer of more than 64 bits")])
+                raise ConfigError([(name, "must fit in 64 bits")])
         return self
 
 
@@ -120,7 +120,7 @@ def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]
     """
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
-    found: dict[str, type[Base]] = {}
+    ours: dict[str, type[Base]] = {}
     others: dict[str, type[Base]] = {}
     pending = list(base.__subclasses__())
     while pending:
@@ -129,16 +129,16 @@ def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]
         name = candidate.model_fields[field].default
         if isinstance(name, str):
             own = candidate.__module__.startswith(f"{package}.")
-            (found if own else others).setdefault(name, candidate)
-    for name in sorted(found.keys() & others.keys()):
+            (ours if own else others).setdefault(name, candidate)
+    for name in sorted(ours.keys() & others.keys()):
         other = others[name]
         home = sys.modules.get(other.__module__)
         # a class whose file could not be imported lives on until it is collected
         if home is not None and getattr(home, other.__name__, None) is other:
             place = getattr(home, "__file__", None) or other.__module__
-            message = f"{other.__name__} has the {field} '{name}' of hexa's own {found[name].__name__}"
+            message = f"{other.__name__} has the {field} '{name}' of hexa's own {ours[name].__name__}"
             raise UserError(f"{place}: {message}; give it another {field}")
-    return others | found
+    return others | ours
 
 
 def choose(base: type[Base], field: str, package: str, value: Any, default: str | None = None) -> Base:

@@ -11,10 +11,10 @@ Values = NDArray[np.float64]
 def precision_recall(
     scores: NDArray[np.floating], positive: NDArray[np.bool_], num_sought: int | None = None
 ) -> tuple[Values, Values]:
-    """Precision and recall when all that scores at least t is found, for each t among the scores, highest first.
+    """Precision and recall of what scores at least t, for each t among the scores, highest first.
 
-    scores: [N], positive: bool [N] with at least one. Equal scores are found together, so that the order in which
-    images lie decides nothing. num_sought: positives there are, if some of them may have no score at all.
+    scores: [N], positive: bool [N] with at least one. Equal scores count together, so that the order of images decides
+    nothing. num_sought: the number of positives, if some of them may have no score at all.
     """
     if num_sought is None and not positive.any():
         raise ValueError("no positive among the scores: recall is not defined")
@@ -22,8 +22,8 @@ def precision_recall(
         return np.empty(0), np.empty(0)
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.diff(scores[order]) != 0, True)  # the last of each run of equal scores
-    found = np.cumsum(positive[order], dtype=np.float64)[last]
-    return found / (np.flatnonzero(last) + 1), found / (num_sought or found[-1])
+    right = np.cumsum(positive[order], dtype=np.float64)[last]
+    return right / (np.flatnonzero(last) + 1), right / (num_sought or right[-1])
 
 
 def interpolated_area(precision: Values, recall: Values) -> float:

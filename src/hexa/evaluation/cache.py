@@ -1,5 +1,4 @@
-"""What evaluations keep: features that were extracted once, under a hash of all that made them, for every protocol, and
-the states of detectors that are not finished."""
+"""What evaluations keep: extracted features, under a hash of all that made them, and states of unfinished detectors."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from hexa.evaluation.protocol import Task
 from hexa.runtime.files import by_plain_name
 from hexa.runtime.lock import locked
 
-#: The cache holds at most so many GB; HEXA_CACHE_GB says otherwise. What was not used for longest goes first.
+#: Size of the cache in GB unless HEXA_CACHE_GB is set. What was not used for longest is deleted first.
 _GIGABYTES = 20.0
 #: Goes up with every change of the code by which the same images come to other pixels. 2: bytes are resized as bytes.
 #: 3: strips are cut before they are resized.
@@ -43,12 +42,12 @@ def key(task: Task, source: Source) -> str:
 
 
 def load(name: str) -> tuple[Tensor, Tensor] | None:
-    """Features [N, D] fp32 and positions int64 [N] of this key; None if they are not there, or not whole."""
+    """Features [N, D] fp32 and positions int64 [N] of this key; None if they are missing or damaged."""
     try:
         path = _folder() / f"{name}.safetensors"
         with by_plain_name(path) as plain:
-            found = safetensors.torch.load_file(plain)
-        features, positions = found["features"], found["positions"]
+            stored = safetensors.torch.load_file(plain)
+        features, positions = stored["features"], stored["positions"]
     except (OSError, KeyError, RuntimeError, safetensors.SafetensorError):  # RuntimeError: a user without a home
         return None
     with contextlib.suppress(OSError):  # a cache may be read-only
@@ -57,7 +56,7 @@ def load(name: str) -> tuple[Tensor, Tensor] | None:
 
 
 def store(name: str, features: Tensor, positions: Tensor) -> str | None:
-    """Keep them, at once or not at all. Returns why they are not kept, which is no error: they can be made anew."""
+    """Keep them, atomically. Returns why they are not kept, if they are not; that ends nothing."""
     allowed, problem = _allowed_bytes()
     size = features.nbytes + positions.nbytes
     if size > allowed:
@@ -86,7 +85,7 @@ def _allowed_bytes() -> tuple[float, str | None]:
         gigabytes = math.nan
     if 0 <= gigabytes < math.inf:
         return 1e9 * gigabytes, None
-    return 1e9 * _GIGABYTES, f"HEXA_CACHE_GB={given} is not a number of GB from 0 on; {_GIGABYTES:g} are used"
+    return 1e9 * _GIGABYTES, f"HEXA_CACHE_GB={given} must be a number of GB ≥ 0; {_GIGABYTES:g} is used"
 
 
 def state_folder(name: str) -> Path:
@@ -108,10 +107,7 @@ def trim() -> str | None:
 
 
 def _make_room(allowed: float) -> None:
-    """Delete what was not used for longest, but for states that a process works at, until no more bytes are left.
-
-    Files that a process left half written are among it.
-    """
+    """Delete what was not used for longest, except states in use, until at most `allowed` bytes are left."""
     entries = []
     for path in (path for folder in (_folder(), _states()) if folder.is_dir() for path in folder.iterdir()):
         with contextlib.suppress(OSError):  # another process made room
@@ -129,7 +125,7 @@ def _make_room(allowed: float) -> None:
 
 
 def _forgotten(state: Path) -> bool:
-    """Whether a state could be deleted: nobody works there."""
+    """Delete a state, unless a process is using it; whether it was deleted."""
     try:
         with locked(lock_of(state), "works there"):
             shutil.rmtree(state, ignore_errors=True)

@@ -11,7 +11,7 @@ from hexa.runtime.random import Stream
 
 #: Neighbours that are compared.
 NEIGHBOURS = 10
-#: Images a cluster, and clusters at most.
+#: Images per cluster, and the largest number of clusters.
 _PER_CLUSTER, _MOST_CLUSTERS = 20, 50
 
 
@@ -31,14 +31,13 @@ def label_free(images: Tensor, first: Tensor, second: Tensor, seed: int = 0) -> 
     x, a, b = (functional.normalize(features.float() - mean, dim=1) for features in (images, first, second))
     values = torch.linalg.svdvals(x)
     share = values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
-    found = {
+    return {
         "rank": torch.special.entr(share).sum().exp().item(),
         "alignment": -(a - b).square().sum(1).mean().item(),
         "uniformity": -torch.pdist(x).square().mul(-2).exp().mean().log().item() if len(x) > 1 else 0.0,
         "neighbours": 100 * _shared_neighbours(x, a, b),
         "clusters": 100 * _agreement(a, b, seed),
     }
-    return found
 
 
 def _shared_neighbours(x: Tensor, a: Tensor, b: Tensor) -> float:

@@ -58,8 +58,8 @@ def cross_validated(features: Array, positive: Mask, cost: float, folds: int, ma
     machine = _machine(cost, max_iterations, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found = cross_val_score(machine, features, np.where(positive, 1, -1), cv=folds, scoring="average_precision")
-    return float(found.mean())
+        scores = cross_val_score(machine, features, np.where(positive, 1, -1), cv=folds, scoring="average_precision")
+    return float(scores.mean())
 
 
 def _machine(cost: float, max_iterations: int, seed: int) -> LinearSVC:

@@ -18,7 +18,7 @@ Result = dict[str, Any]
 
 
 class NotWritten(UserError):
-    """A result that is not where it should be; it is not lost: `result` is it."""
+    """A result that could not be written where it should be. It is not lost: `result` holds it."""
 
     def __init__(self, result: Result, problems: list[str]) -> None:
         super().__init__(f"the result was not written: {'; '.join(problems)}")
@@ -32,7 +32,7 @@ def versions() -> dict[str, str]:
 
 
 def check(out: Path | None, collected: Path | None) -> str | None:
-    """Before the work: raise UserError if its result can be kept nowhere, or `collected` is no list of results.
+    """Before the work: raise UserError if its result can be kept nowhere, or `collected` holds anything but results.
 
     Returns why a run can't collect the result, where it is kept elsewhere.
     """
@@ -51,7 +51,7 @@ def check(out: Path | None, collected: Path | None) -> str | None:
 
 
 def keep(result: Result, out: Path | None, collected: Path | None) -> None:
-    """Write the result wherever it belongs. Raises NotWritten if it isn't in each place in the end."""
+    """Write the result wherever it belongs. Raises NotWritten if that fails anywhere."""
     problems = []
     for path, store in ((out, write), (collected, append)):
         try:
@@ -66,7 +66,7 @@ def keep(result: Result, out: Path | None, collected: Path | None) -> None:
 
 
 def write(result: Result, path: Path) -> None:
-    """One result as a file, at once or not at all."""
+    """Write one result atomically."""
     _replace(path, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -90,7 +90,7 @@ def read(path: Path) -> list[Result]:
         said = str(error).removeprefix(f"{path}: ")
         raise UserError(f"{path}: {said}; move it away and evaluate again") from None
     if not isinstance(stored, list):
-        raise UserError(f"{path}: holds no list of results; move it away and evaluate again")
+        raise UserError(f"{path}: does not hold a list of results; move it away and evaluate again")
     return stored
 
 

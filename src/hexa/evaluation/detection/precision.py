@@ -1,4 +1,4 @@
-"""Average precision of found boxes by the rules of PASCAL VOC, at several overlaps (REFERENCE §7.9)."""
+"""Average precision of detections by the rules of PASCAL VOC, at several overlaps (REFERENCE §7.9)."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ OVERLAPS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 RULES: dict[str, Callable[[Values, Values], float]] = {"area": interpolated_area, "eleven_point": eleven_point}
 
 
-def precisions(found: Sequence[Objects], truth: Sequence[Boxes], num_classes: int, rule: str) -> Values:
-    """Average precision of each class at each of OVERLAPS, [C, 10] in 0 … 1; NaN for a class that nowhere is.
+def precisions(detected: Sequence[Objects], truth: Sequence[Boxes], num_classes: int, rule: str) -> Values:
+    """Average precision of each class at each of OVERLAPS, [C, 10] in 0 … 1; NaN for a class without objects.
 
-    found: of each image, scores in any order, labels from 1 on; truth: of the same images, labels from 0 on.
-    A found box belongs to the object of its class that it overlaps most. It is right if they overlap by more than the
+    detected: per image, scores in any order, labels from 1 on; truth: of the same images, labels from 0 on.
+    A detection belongs to the object of its class that it overlaps most. It is right if they overlap by more than the
     threshold and no better scored box had that object already, does not count if the object is difficult, and is wrong
     otherwise; difficult objects need not be found. As in Detectron2's evaluator coordinates are rounded to 0.1 pixel
     and scores to 0.001; unlike there, boxes of equal scores are counted together, so that their order decides nothing.
     """
-    return np.array([_of_class(found, truth, label, RULES[rule]) for label in range(num_classes)])
+    return np.array([_of_class(detected, truth, label, RULES[rule]) for label in range(num_classes)])
 
 
 def _of_class(
-    found: Sequence[Objects], truth: Sequence[Boxes], label: int, rule: Callable[[Values, Values], float]
+    detected: Sequence[Objects], truth: Sequence[Boxes], label: int, rule: Callable[[Values, Values], float]
 ) -> list[float]:
     scores: list[NDArray[np.float64]] = []
     overlaps: list[NDArray[np.float64]] = []
     objects: list[NDArray[np.int64]] = []
     difficult: list[NDArray[np.bool_]] = []
     count = 0
-    for objects_found, boxes in zip(found, truth, strict=True):
+    for objects_here, boxes in zip(detected, truth, strict=True):
         here = boxes.labels == label
-        chosen = objects_found["labels"] == label + 1
-        score = objects_found["scores"][chosen].double().numpy().round(3)
-        overlap = box_iou(objects_found["boxes"][chosen].double().round(decimals=1), boxes.boxes[here].double()).numpy()
+        chosen = objects_here["labels"] == label + 1
+        score = objects_here["scores"][chosen].double().numpy().round(3)
+        overlap = box_iou(objects_here["boxes"][chosen].double().round(decimals=1), boxes.boxes[here].double()).numpy()
         difficult.append(boxes.difficult[here].numpy())
         if here.any():
             best = overlap.argmax(1)

@@ -57,7 +57,7 @@ def draw_union(labels: Labels, k: int, stream: Stream) -> Rows:
 
 
 def draw_apart(column: Labels, k: int, negatives: int, stream: Stream) -> Rows:
-    """Goyal's sample for one class: positions of k positives and of so many negatives; difficult images are neither."""
+    """Goyal's sample for one class: positions of k positives and of as many `negatives`; no difficult images."""
     generator = np.random.default_rng(stream.integer())
     return np.concatenate(
         [generator.permutation(np.flatnonzero(column == sign))[:n] for sign, n in ((1, k), (-1, negatives))]
@@ -94,7 +94,7 @@ def run(task: Task, options: LowShotOptions) -> Outcome:
             raise UserError(f"{said}, too few for {left_out} shots; ask for up to {most}, such as --shots {most}")
         notes.append(f"{said}: {left_out} shots are left out")
         effective["shots"] = shots
-    found = np.empty((len(shots), options.draws, task.num_classes, len(options.costs)))
+    scores = np.empty((len(shots), options.draws, task.num_classes, len(options.costs)))
     for i, k in enumerate(shots):
         for draw in range(options.draws):
             fits = _fits(fit, k, draw, options, task.seed)
@@ -102,9 +102,9 @@ def run(task: Task, options: LowShotOptions) -> Outcome:
             solved = in_parallel(task, label, linear_svm.fit, fits, together=len(options.costs))
             for number, (weights, _) in enumerate(solved):
                 column, cost = divmod(number, len(options.costs))
-                found[i, draw, column, cost] = scored(weights, test, column, options)
+                scores[i, draw, column, cost] = scored(weights, test, column, options)
     metrics, details = {}, {}
-    for k, values in zip(shots, found.mean(2), strict=True):
+    for k, values in zip(shots, scores.mean(2), strict=True):
         best = int(values.mean(0).argmax())
         metrics[f"mAP@{k}"] = float(values[:, best].mean())
         if options.draws > 1:

@@ -25,7 +25,7 @@ Array = NDArray[np.floating[Any]]
 
 #: Weight decays tried, strongest first: each solution starts from the one before it.
 WEIGHT_DECAYS = (10.0, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-#: Above so many numbers the features stay in fp32: twice as fast, and the noise of that many images is far larger.
+#: Features of more numbers stay in fp32: twice as fast, and the noise of that many images is far larger.
 _LARGE = 4_000_000
 #: p · (1 − p) of a likely probability: how the loss curves, up to the features' scale.
 _CURVATURE = 0.1
@@ -41,8 +41,9 @@ def softmax_regression(
 ) -> Array:
     """Weights [D + 1, C], the bias last, that minimise mean cross-entropy + weight_decay/2 · Σ W², by L-BFGS.
 
-    x: [N, D], y: [N]. The bias is not decayed. Equals scikit-learn's LogisticRegression of C = 1 / (N · weight_decay).
-    `start` are the weights to begin at. L-BFGS moves v = W / s with s_d = (h · mean x_d² + weight_decay)^−½, which
+    x: [N, D], y: [N]. The bias is not decayed. The minimum is that of scikit-learn's LogisticRegression with
+    C = 1 / (N · weight_decay), whose steps are not scaled by direction: benchmarks/probe.py compares. start: weights to
+    begin at. L-BFGS moves v = W / s with s_d = (h · mean x_d² + weight_decay)^−½, which
     gives all directions a like curvature if the columns of x are orthogonal; `tolerance` bounds the largest component
     of the gradient by v.
     """
@@ -67,8 +68,8 @@ def softmax_regression(
 
     first = np.zeros((width + 1, num_classes)) if start is None else start / scale
     options = {"maxiter": 1000, "maxfun": 2000, "gtol": tolerance, "ftol": 1e-12, "maxls": 40}
-    found = np.asarray(minimize(objective, first.ravel(), jac=True, method="L-BFGS-B", options=options).x)
-    return cast(Array, found.reshape(width + 1, num_classes) * scale)
+    solved = np.asarray(minimize(objective, first.ravel(), jac=True, method="L-BFGS-B", options=options).x)
+    return cast(Array, solved.reshape(width + 1, num_classes) * scale)
 
 
 def _scores(x: Array, weights: Array) -> Array:
@@ -111,10 +112,6 @@ def choose_weight_decay(
     return float(candidates[int(np.lexsort((loss, -right))[0])])
 
 
-def _array(values: Tensor, kind: type[np.floating[Any]]) -> Array:
-    return cast(Array, values.numpy().astype(kind))
-
-
 def fast_probe(
     train_x: Tensor,
     train_y: Tensor,
@@ -133,40 +130,26 @@ def fast_probe(
     probe is then fitted to all of them; with fewer than 50 labels a class every fold takes its turn. The test images
     decide nothing. train_x: [N, D], train_y: int64 [N].
     """
-    # small products don't gain by threads, and threads that wait for each other on a busy machine cost minutes
-    with threadpool_limits(1 if train_x.numel() <= _LARGE else None, user_api="blas"):
-        return _fast_probe(train_x, train_y, test_x, test_y, num_classes, weight_decays, num_folds, seed)
-
-
-def _fast_probe(
-    train_x: Tensor,
-    train_y: Tensor,
-    test_x: Tensor,
-    test_y: Tensor,
-    num_classes: int | None,
-    weight_decays: Sequence[float],
-    num_folds: int,
-    seed: int,
-) -> dict[str, float]:
     classes = num_classes if num_classes is not None else int(max(train_y.max(), test_y.max())) + 1
     kind = np.float32 if train_x.numel() > _LARGE else np.float64
     exact = train_x.cpu().double()
     mean, deviation = exact.mean(0), exact.std(0, correction=0)
     # a feature that is constant in training tells nothing, and whatever it does in testing is noise
     scale = torch.where(deviation > 1e-6 * (1 + mean.abs()), 1 / deviation, torch.zeros_like(deviation))
-    x, test = (_array((part.cpu().double() - mean) * scale, kind) for part in (train_x, test_x))
+    x, test = (cast(Array, ((part.cpu().double() - mean) * scale).numpy().astype(kind)) for part in (train_x, test_x))
     y = train_y.cpu().numpy().astype(np.int64)
-    if len(x) < x.shape[1]:
-        x, basis = _span(x)
-        test = test @ basis
-    decay = float(weight_decays[0])
-    if len(weight_decays) > 1:
-        few = np.bincount(y)[np.unique(y)].min() < 50
-        stream = Stream(seed).child("probe", "weight-decay")
-        every = folds(y, num_folds, stream)
-        decay = choose_weight_decay(x, y, classes, weight_decays, every if few else every[:1])
-    weights = softmax_regression(x, y, classes, decay)
-    scores = torch.from_numpy(np.asarray(_scores(test, weights), dtype=np.float64))
+    # small products don't gain by threads, and threads that wait for each other on a busy machine cost minutes
+    with threadpool_limits(1 if train_x.numel() <= _LARGE else None, user_api="blas"):
+        if len(x) < x.shape[1]:
+            x, basis = _span(x)
+            test = test @ basis
+        decay = float(weight_decays[0])
+        if len(weight_decays) > 1:
+            few = np.bincount(y)[np.unique(y)].min() < 50
+            parts = folds(y, num_folds, Stream(seed).child("probe", "weight-decay"))
+            decay = choose_weight_decay(x, y, classes, weight_decays, parts if few else parts[:1])
+        weights = softmax_regression(x, y, classes, decay)
+        scores = torch.from_numpy(np.asarray(_scores(test, weights), dtype=np.float64))
     return {**topk_accuracy(scores, test_y.cpu()), "weight_decay": decay}
 
 
@@ -174,7 +157,7 @@ class ProbeOptions(Config):
     """Options of the protocol `probe`."""
 
     labels_per_class: int | None = pydantic.Field(default=None, gt=0)
-    """Fit on so many labelled images a class, drawn anew for every draw; none takes all of them once."""
+    """Labelled images per class to fit on, drawn anew for every draw; none takes all of them once."""
     draws: int = pydantic.Field(default=10, gt=0)
     """Draws of labelled images; the mean is reported, and the standard deviation."""
 
@@ -183,8 +166,8 @@ def run(task: Task, options: ProbeOptions) -> Outcome:
     """Softmax regression on features without augmentation; with few labels, mean and deviation over draws."""
     fit, fit_labels, test, test_labels = extract_pair(task)
     if options.labels_per_class is None:
-        found = fast_probe(fit, fit_labels, test, test_labels, num_classes=task.num_classes, seed=task.seed)
-        return Outcome({k: v for k, v in found.items() if k != "weight_decay"}, {"weight_decay": found["weight_decay"]})
+        metrics = fast_probe(fit, fit_labels, test, test_labels, num_classes=task.num_classes, seed=task.seed)
+        return Outcome(metrics, {"weight_decay": metrics.pop("weight_decay")})
     draws = []
     for number in range(options.draws):
         task.report("fitting probes", number, options.draws)

@@ -36,7 +36,7 @@ class SVMSettings(Config):
     difficult_in_test: Literal["ignored", "negative"] = "ignored"
     """Images that show a class only as difficult objects: left out of its score (Goyal), or negatives (PCL)."""
     max_iterations: int = pydantic.Field(default=2000, gt=0)
-    """Of LIBLINEAR."""
+    """LIBLINEAR's limit."""
 
     _listed = pydantic.field_validator("costs", mode="before")(listed)
 
@@ -92,8 +92,8 @@ def in_parallel(
 ) -> list[Any]:
     """[work(*job) for each job], several at once in processes of their own: LIBLINEAR's random numbers are global.
 
-    `work` is best a function of a module without torch, which takes seconds to import. together: so many jobs in a row,
-    longer and shorter ones, are reported when all are done, so that time left can be told from time taken.
+    `work` is best a function of a module without torch, which takes seconds to import. together: progress is
+    reported after this many jobs, which include longer and shorter ones, so that the time left can be estimated.
     """
     done: list[Any] = []
     pool = Parallel(n_jobs=max(1, min(cpu_count(), len(jobs))), return_as="generator")
