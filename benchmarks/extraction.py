@@ -33,8 +33,9 @@ import torch
 
 from hexa.data import Source, open_source
 from hexa.data.loaders import evaluation_batches
+from hexa.data.source import Subset
 from hexa.data.views import EvaluationTransform
-from hexa.evaluation.features import Subset, extract
+from hexa.evaluation.features import extract
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import Backbone, random_backbone
 from hexa.runtime.packages import commit

@@ -2,8 +2,8 @@
 
     python benchmarks/probe.py --result FILE
 
-Features are the 192 grey values, or 2048 random features of them (ReLU of a random projection); all labels, or ten draws
-of five a class. Both choose among the same weight decays on the same held-out parts.
+Features are the 192 grey values, or 2048 random features (ReLU of a random projection of them); labels are all, or five
+per class in ten draws. Both choose among the same weight decays on the same held-out parts.
 """
 
 from __future__ import annotations

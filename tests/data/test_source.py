@@ -13,9 +13,8 @@ import torch
 
 from hexa.config import UserError
 from hexa.data import ArraySource, open_source
-from hexa.data.source import Source
+from hexa.data.source import Source, Subset
 from hexa.evaluation.detection.images import Joined
-from hexa.evaluation.features import Subset
 from tests.data.test_sources import write_parquet
 from tests.data.test_torchvision_sets import caltech101
 from tests.data.test_voc import kit

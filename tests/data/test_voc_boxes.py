@@ -11,8 +11,8 @@ import torch
 
 from hexa.config import UserError
 from hexa.data import open_source
+from hexa.data.source import Subset
 from hexa.data.voc_boxes import boxes_of, fingerprint_of_boxes, read
-from hexa.evaluation.features import Subset
 
 from .test_voc import kit
 

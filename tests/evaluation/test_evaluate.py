@@ -15,8 +15,9 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from hexa.config import UserError
 from hexa.data import Source, open_source
+from hexa.data.source import Subset
 from hexa.evaluation import evaluate, results
-from hexa.evaluation.features import Subset, extract
+from hexa.evaluation.features import extract
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime import precision as precisions

@@ -11,7 +11,6 @@ from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.aspect import OwnAspect
 from hexa.data.loaders import evaluation_batches
-from hexa.data.source import Subset
 from hexa.data.store import check_problems
 from hexa.data.views import EvaluationTransform
 from hexa.evaluation import cache
@@ -21,8 +20,6 @@ from hexa.evaluation.transforms import transform_of
 from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
-
-__all__ = ["Subset", "batches", "check_finite", "extract", "extract_pair", "extract_part", "nothing_read"]
 
 
 @torch.no_grad()
