@@ -26,7 +26,7 @@ from hexa.data import open_source
 from hexa.evaluation.protocols import probe
 from hexa.evaluation.results import versions
 from hexa.evaluation.split import draw_per_class
-from hexa.runtime.checkout import commit
+from hexa.runtime.packages import commit
 from hexa.runtime.random import Stream
 
 

@@ -113,7 +113,7 @@ def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["benchmark", "digits-moco-v2", "--repeats", "-3"], "from 1 to 1000, got -3"),
         (["reproduce", "ablation", "--data", "digits", "--seeds", "1", str(2**70)], "--seeds"),
         (["reproduce", "ablation", "--data", "digits", "--workers", "0"], "--workers"),
-        (["export", "x", "--to", "timm", "--out", "/dev/null"], "neither a file"),
+        (["export", "x", "--to", "timm", "--out", "/dev/null"], "/dev/null"),
         (["report", "x", "--out", "/proc/page.html"], "cannot be written"),
         (["demo", "--out", "/dev/null/x"], "cannot be written"),
     ],

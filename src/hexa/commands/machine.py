@@ -1,0 +1,60 @@
+"""Commands about this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hexa.commands.declare import JSON, Fields, Given, command, option, whole
+from hexa.commands.training import experiment_of
+
+
+@command(
+    "images per second of this machine for each scheme, the data path and the step apart",
+    option("RECIPE", "%(default)s if not given", nargs="?", default="cifar10-moco-v2+adversarial"),
+    JSON,
+    option("--repeats N", "rounds over all schemes; at most 5 within two minutes if not given", type=whole(1, 1000)),
+    description="Measure this machine: each scheme of hard examples relative to the plain step, the naive adversarial "
+    "step beside the shared-gradient one, the data path alone, the whole. Fields of the recipe are options here too; "
+    "without --batch-size a smaller batch is used if that is needed to finish in two minutes.",
+    open=True,
+)
+def benchmark(given: Given, extra: Fields) -> int:
+    experiment = experiment_of(given, extra)
+    from hexa.runtime.console import Console
+    from hexa.runtime.progress import Bar
+    from hexa.session.benchmark import benchmark as run
+    from hexa.session.benchmark import table
+    from hexa.session.benchmark_plan import plan
+
+    log = Console(stderr=True)
+    with Bar(log) as progress:
+        planned = plan(experiment, given.repeats, keep_batch="batch_size" in extra)
+        log.print(str(planned))
+        measured = run(planned.experiment, planned.repeats, progress=progress, say=log.print)
+    if given.json:
+        print(json.dumps(measured, indent=2))
+    else:
+        Console().print(table(measured))
+    return 0
+
+
+@command("versions, devices, precision, decoders; what is wrong and how to fix it", JSON)
+def doctor(given: Given, extra: Fields) -> int:
+    from rich.text import Text
+
+    from hexa.runtime.console import Console
+    from hexa.runtime.doctor import diagnose, failed
+
+    findings = diagnose(Path.cwd())
+    if given.json:
+        print(json.dumps([vars(finding) for finding in findings], indent=2))
+    else:
+        marks = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "failure": ("FAIL", "red")}
+        console = Console()
+        for finding in findings:
+            mark, colour = marks[finding.status]
+            console.print(Text(f"{mark:5} ", colour), Text(f"{finding.name}: {finding.found}"), sep="")
+            if finding.remedy:
+                console.print(f"      → {finding.remedy}")
+    return 1 if failed(findings) else 0
