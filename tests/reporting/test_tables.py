@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import statistics
 
 import pytest
-from rich.console import Console
 
 from hexa.reporting.tables import (
-    comparison_table,
     format_duration,
     format_number,
     markdown_table,
@@ -70,15 +67,3 @@ def test_markdown() -> None:
 def test_nothing_is_best_among_equals_or_alone() -> None:
     assert "**" not in markdown_table([{"a": "x", "b": 1.0}, {"a": "y", "b": 1.0}])
     assert "**" not in markdown_table([{"a": "x", "b": 1.0}])
-
-
-def test_terminal_table() -> None:
-    console = Console(width=80, force_terminal=False, record=True, file=io.StringIO())
-    console.print(comparison_table(ROWS, title="digits"))
-    text = console.export_text(styles=False)
-    assert "digits" in text
-    assert "86.0 ± 2.0" in text
-    assert "98.2" in text
-    cells = list(comparison_table(ROWS).columns[1].cells)
-    assert [getattr(cell, "style", "") for cell in cells] == ["", "bold", ""]
-    assert all(getattr(cell, "style", "") == "" for cell in comparison_table(ROWS).columns[0].cells)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
-from hexa.config import UserError, reason
+from hexa.config import UserError
 from hexa.runtime import parsing
 
 Record = dict[str, Any]
@@ -105,7 +105,7 @@ def read_run(folder: Path | str) -> Run:
     """
     folder = Path(folder)
     if folder.is_file():
-        results = _results(folder, [], within=None)
+        results = _Reader(folder.parent, within=None).results(folder.name)
         if not results:
             raise UserError(f"{folder}: no result of 'hexa evaluate' in it; give run folders or such JSON files")
         return Run(folder, results=results)
@@ -113,30 +113,25 @@ def read_run(folder: Path | str) -> Run:
         raise UserError(f"{folder}: no such run folder; give a folder that 'hexa pretrain' wrote, or a result's JSON")
     if not any((folder / name).is_file() for name in ("config.yaml", "metrics.jsonl", "results.json")):
         raise UserError(f"{folder}: not a run folder (no config.yaml, metrics.jsonl or results.json in it)")
-    problems: list[str] = []
-    config_text = _text(folder / "config.yaml", parsing.MOST_YAML, problems, folder)
-    lines = _journal(folder / "metrics.jsonl", problems)
+    read = _Reader(folder, within=folder)
+    config_text = read.text("config.yaml", parsing.MOST_YAML)
+    lines = read.journal()
     run = Run(
         folder,
-        config=_mapping("config.yaml", parsing.from_yaml, config_text, problems),
+        config=read.mapping("config.yaml", parsing.from_yaml, config_text),
         config_text=config_text,
-        environment=_mapping(
-            "environment.json",
-            parsing.from_json,
-            _text(folder / "environment.json", parsing.MOST_YAML * 4, problems, folder),
-            problems,
-        ),
+        environment=read.mapping("environment.json", parsing.from_json, read.text("environment.json", 2**20)),
         train=_by_step(lines, "train"),
         monitor=_by_step(lines, "monitor"),
         epochs=_by_step(lines, "epoch"),
-        warnings=_warnings(lines, problems),
+        warnings=_warnings(lines, read.problems),
         events=[line for line in lines if line.get("event") not in ("train", "monitor", "epoch", "warning")],
-        results=_results(folder / "results.json", problems, folder),
-        adaptation=_adaptation(folder / "adapt.json", problems, folder),
-        problems=problems,
+        results=read.results("results.json"),
+        adaptation=read.adaptation(),
+        problems=read.problems,
     )
     if len(run.quantities) > MOST_QUANTITIES:
-        problems.append(f"metrics.jsonl: {len(run.quantities):,} quantities, of which the first are drawn")
+        read.problems.append(f"metrics.jsonl: {len(run.quantities):,} quantities, of which the first are drawn")
     return run
 
 
@@ -157,45 +152,93 @@ def flatten(fields: Mapping[str, Any], prefix: str = "") -> Record:
     return flat
 
 
-def _text(path: Path, most: int, problems: list[str], within: Path | None) -> str:
-    try:
-        return parsing.read_text(path, most, within)
-    except FileNotFoundError:
-        problems.append(f"{path.name} is missing")
-    except OSError as error:
-        problems.append(f"{path.name} cannot be read ({error.strerror or error})")
-    except UserError as error:
-        problems.append(f"{path.name} cannot be read ({str(error).removeprefix(f'{path}: ')})")
-    return ""
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the files of one folder; what is missing or broken in them goes to `problems`.
+
+    within: the folder that files must lie in, wherever links lead; None for anywhere.
+    """
+
+    folder: Path
+    within: Path | None
+    problems: list[str] = field(default_factory=list)
+
+    def text(self, name: str, most: int) -> str:
+        """At most `most` bytes; empty text for a file that cannot be read."""
+        path = self.folder / name
+        try:
+            return parsing.read_text(path, most, self.within)
+        except FileNotFoundError:
+            self.problems.append(f"{name} is missing")
+        except (OSError, UserError) as error:
+            self.problems.append(f"{name} cannot be read ({_why(error, path)})")
+        return ""
+
+    def parsed(self, name: str, parse: Callable[[str], Any], text: str) -> Any:
+        """None for text that cannot be parsed."""
+        try:
+            return parse(text) if text else None
+        except UserError as error:
+            self.problems.append(f"{name} cannot be parsed ({error})")
+            return None
+
+    def mapping(self, name: str, parse: Callable[[str], Any], text: str) -> Record:
+        value = self.parsed(name, parse, text)
+        if not isinstance(value, dict | None):
+            self.problems.append(f"{name} holds no fields")
+        return value if isinstance(value, dict) else {}
+
+    def journal(self) -> list[Record]:
+        """The lines that parse, of very many losses some. The last line of a killed run is often cut short."""
+        path = self.folder / "metrics.jsonl"
+        try:
+            parsing.check(path, _MOST_JOURNAL, within=self.within)
+            with path.open("rb") as file:
+                total = sum(1 for _ in _lines(file))
+                file.seek(0)
+                return list(_parsed(_lines(file), max(1, math.ceil(total / _MOST_LINES)), self.problems))
+        except FileNotFoundError:
+            self.problems.append(f"{path.name} is missing")
+        except (OSError, UserError) as error:
+            self.problems.append(f"{path.name} cannot be read ({_why(error, path)})")
+        return []
+
+    def results(self, name: str) -> list[Record]:
+        """The evaluations: a list of them, or one alone. Absent is no problem: not every run is evaluated."""
+        if not (self.folder / name).exists():
+            return []
+        value = self.parsed(name, parsing.from_json, self.text(name, parsing.MOST_JSON))
+        entries = value if isinstance(value, list) else [] if value is None else [value]
+        results = [e for e in entries if isinstance(e, dict) and isinstance(e.get("metrics"), dict)]
+        if len(results) < len(entries):
+            self.problems.append(f"{name}: {len(entries) - len(results)} entries without metrics left out")
+        if len(results) > _MOST_RESULTS:
+            self.problems.append(f"{name}: {len(results):,} results, of which the last {_MOST_RESULTS} are shown")
+        kept = results[-_MOST_RESULTS:]
+        return [{**e, "metrics": dict(list(e["metrics"].items())[:_MOST_METRICS])} for e in kept]
+
+    def adaptation(self) -> Record:
+        """Verdict, plan and table of an adaptation that has ended; empty if there is none."""
+        name = "adapt.json"
+        if not (self.folder / name).is_file():
+            return {}
+        record = self.mapping(name, parsing.from_json, self.text(name, parsing.MOST_JSON))
+        table = record.get("table")
+        if not isinstance(record.get("verdict"), str) or not isinstance(table, dict):
+            return {}
+        rows = [table.get("header"), *(table.get("rows") or [])][:_MOST_METRICS]
+        if not all(isinstance(row, list) and len(row) == 4 for row in rows):
+            self.problems.append(f"{name}: not the table of an adaptation")
+            return {}
+        header, *body = [tuple(map(str, row)) for row in rows]
+        lines = [str(line) for part in ("plan", "notes") for line in record.get(part) or []][:_MOST_METRICS]
+        helped = record.get("kept") == "result"
+        return {"verdict": record["verdict"], "helped": helped, "header": header, "rows": body, "lines": lines}
 
 
-def _mapping(name: str, parse: Callable[[str], Any], text: str, problems: list[str]) -> Record:
-    if not text:
-        return {}
-    try:
-        value = parse(text)
-    except UserError as error:
-        problems.append(f"{name} cannot be parsed ({error})")
-        return {}
-    if not isinstance(value, dict):
-        problems.append(f"{name} holds no fields")
-        return {}
-    return value
-
-
-def _journal(path: Path, problems: list[str]) -> list[Record]:
-    """The lines that parse, of very many losses some. The last line of a killed run is often cut short."""
-    try:
-        parsing.check(path, _MOST_JOURNAL, within=path.parent)
-        with path.open("rb") as file:
-            total = sum(1 for _ in _lines(file))
-            file.seek(0)
-            return list(_parsed(_lines(file), max(1, math.ceil(total / _MOST_LINES)), problems))
-    except FileNotFoundError:
-        problems.append(f"{path.name} is missing")
-    except (OSError, UserError) as error:
-        problems.append(f"{path.name} cannot be read ({reason(error)})")
-    return []
+def _why(error: OSError | UserError, path: Path) -> str:
+    said = error.strerror if isinstance(error, OSError) else None
+    return said or str(error).removeprefix(f"{path}: ")
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
@@ -249,46 +292,3 @@ def _warnings(lines: list[Record], problems: list[str]) -> list[Record]:
     if len(found) > _MOST_WARNINGS:
         problems.append(f"{len(found):,} warnings, of which the first {_MOST_WARNINGS} are shown")
     return list(found.values())[:_MOST_WARNINGS]
-
-
-def _results(path: Path, problems: list[str], within: Path | None) -> list[Record]:
-    """The evaluations: a list of them, or one alone. Absent is no problem: not every run is evaluated."""
-    if not path.exists():
-        return []
-    text = _text(path, parsing.MOST_JSON, problems, within)
-    try:
-        value = parsing.from_json(text) if text else []
-    except UserError as error:
-        problems.append(f"{path.name} cannot be parsed ({error})")
-        return []
-    entries = value if isinstance(value, list) else [value]
-    results = [e for e in entries if isinstance(e, dict) and isinstance(e.get("metrics"), dict)]
-    if len(results) < len(entries):
-        problems.append(f"{path.name}: {len(entries) - len(results)} entries without metrics left out")
-    if len(results) > _MOST_RESULTS:
-        problems.append(f"{path.name}: {len(results):,} results, of which the last {_MOST_RESULTS} are shown")
-    kept = results[-_MOST_RESULTS:]
-    return [{**e, "metrics": dict(list(e["metrics"].items())[:_MOST_METRICS])} for e in kept]
-
-
-def _adaptation(path: Path, problems: list[str], within: Path | None) -> Record:
-    """Verdict, plan and table of an adaptation that has come to its end; empty if there is none."""
-    if not path.is_file():
-        return {}
-    found = _mapping(path.name, parsing.from_json, _text(path, parsing.MOST_JSON, problems, within), problems)
-    table = found.get("table")
-    if not isinstance(found.get("verdict"), str) or not isinstance(table, dict):
-        return {}
-    rows = [table.get("header"), *(table.get("rows") or [])][:_MOST_METRICS]
-    if not all(isinstance(row, list) and len(row) == 4 for row in rows):
-        problems.append(f"{path.name}: not the table of an adaptation")
-        return {}
-    header, *body = [tuple(map(str, row)) for row in rows]
-    lines = [str(line) for name in ("plan", "notes") for line in found.get(name) or []][:_MOST_METRICS]
-    return {
-        "verdict": found["verdict"],
-        "helped": found.get("kept") == "result",
-        "header": header,
-        "rows": body,
-        "lines": lines,
-    }

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from hexa.reporting.comparison import Grid, text
@@ -18,12 +17,8 @@ _INCIDENTAL = ("seed",)
 _MOST_COLUMNS = 64
 
 
-@dataclass(frozen=True)
-class Score:
-    """One metric of one evaluation. spread: the standard deviation that the evaluation itself tells (`top1_std`)."""
-
-    value: float
-    spread: float | None
+#: A metric, and the standard deviation that the evaluation itself tells (`top1_std`), if any.
+Score = tuple[float, float | None]
 
 
 def evaluations(runs: Sequence[Run], names: Sequence[str]) -> Grid:
@@ -113,7 +108,8 @@ def _listed(run: Run) -> Grid:
     if any(result.get("seed") is not None for result in results):
         shown["seed"] = [text(result.get("seed")) for result in results]
     if any(is_number(result.get("seconds")) for result in results):
-        shown["time"] = [_time(result.get("seconds")) for result in results]
+        seconds = [result.get("seconds") for result in results]
+        shown["time"] = [format_duration(one) if is_number(one) else text(one) for one in seconds]
     return Grid(tuple(shown) if results else (), tuple(zip(*shown.values(), strict=True)), leading)
 
 
@@ -124,29 +120,29 @@ def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Gri
     named where a run has several: methods call theirs by different names (query, teacher …).
     """
     several = any(len({_encoder(result) for result in run.results}) > 1 for members in arms for run in members)
-    found: dict[tuple[str, ...], list[list[Score]]] = {}
+    scores: dict[tuple[str, ...], list[list[Score]]] = {}
     names: dict[str, str] = {}
     for number, members in enumerate(arms):
         for result in (result for run in members for result in newest(run)):
+            metrics, images = result["metrics"], _images(result)
             named = protocol(result) + (f" ({_encoder(result)})" if several else "")
-            images = _images(result)
             names.setdefault(images, data(result))
-            for metric, score in _scores(result["metrics"]):
-                found.setdefault((named, images, metric), [[] for _ in arms])[number].append(score)
+            for metric, value in metrics.items():
+                if is_number(value) and not _is_spread(str(metric), metrics):
+                    cells = scores.setdefault((named, images, str(metric)), [[] for _ in arms])
+                    cells[number].append((float(value), _spread(metrics, str(metric))))
     rows, best = [], set()
-    for row, ((named, images, metric), cells) in enumerate(found.items()):
+    for row, ((named, images, metric), cells) in enumerate(scores.items()):
         rows.append((named, names[images], metric, *map(_shown, cells)))
-        means = [statistics.fmean(score.value for score in cell) if cell else -math.inf for cell in cells]
+        means = [statistics.fmean(value for value, _ in cell) if cell else -math.inf for cell in cells]
         if len({mean for mean in means if mean > -math.inf}) > 1:
             best |= {(row, 3 + column) for column, mean in enumerate(means) if mean == max(means)}
     return Grid(("protocol", "data", "metric", *header) if rows else (), tuple(rows), 3, frozenset(best))
 
 
-def _scores(metrics: Record) -> Iterator[tuple[str, Score]]:
-    for name, value in metrics.items():
-        if is_number(value) and not _is_spread(str(name), metrics):
-            spread = metrics.get(f"{name}_std")
-            yield str(name), Score(float(value), float(spread) if is_number(spread) else None)
+def _spread(metrics: Record, name: str) -> float | None:
+    spread = metrics.get(f"{name}_std")
+    return float(spread) if is_number(spread) else None
 
 
 def _is_spread(name: str, metrics: Record) -> bool:
@@ -155,31 +151,23 @@ def _is_spread(name: str, metrics: Record) -> bool:
 
 
 def _shown(scores: Sequence[Score]) -> str:
-    if len(scores) == 1 and scores[0].spread is not None:
-        return f"{scores[0].value:.1f} ± {scores[0].spread:.1f}"
-    return mean_std([score.value for score in scores])
+    if len(scores) == 1 and scores[0][1] is not None:
+        return f"{scores[0][0]:.1f} ± {scores[0][1]:.1f}"
+    return mean_std([value for value, _ in scores])
 
 
 def _metric(metrics: Record, name: str) -> str:
-    value, spread = metrics.get(name), metrics.get(f"{name}_std")
+    value, spread = metrics.get(name), _spread(metrics, name)
     if not is_number(value):
         return text(value)
-    return f"{value:.2f}" + (f" ± {spread:.2f}" if is_number(spread) else "")
+    return f"{value:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
 
 
 def _deviations(value: Any) -> str:
     """{option: [published, used]} as `option published → used`."""
-    if not isinstance(value, dict):
-        return ""
-    parts = []
-    for option, pair in value.items():
-        ends = pair if isinstance(pair, list) else [pair]
-        parts.append(f"{option} {' → '.join(text(end) for end in ends)}")
-    return ", ".join(parts)
-
-
-def _time(seconds: Any) -> str:
-    return format_duration(seconds) if is_number(seconds) else text(seconds)
+    pairs = value if isinstance(value, dict) else {}
+    ends = {option: pair if isinstance(pair, list) else [pair] for option, pair in pairs.items()}
+    return ", ".join(f"{option} {' → '.join(map(text, pair))}" for option, pair in ends.items())
 
 
 def _optional(value: Any) -> str:

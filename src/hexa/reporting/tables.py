@@ -1,10 +1,10 @@
-"""Tables for the terminal and for Markdown: mean ± std where there are several values, the best of a column marked."""
+"""Numbers as text, and tables of them for Markdown and the terminal."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -73,81 +73,37 @@ def format_duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def comparison_table(rows: Rows, *, title: str | None = None, digits: int = 1) -> Table:
-    """A table for the terminal: a row a mapping, its first entry the label, the best mean of each column in bold.
+def markdown_table(rows: Rows, *, digits: int = 1) -> str:
+    """The rows as Markdown, the best mean of each column in bold; ends with a newline. Pipes in texts are escaped.
 
     rows: mappings of column name to text, a number, several numbers (shown as mean ± std) or None. Larger is better.
     Columns appear in the order in which they are first named.
-
-    >>> rows = [{"features": "raw pixels", "k-NN": 95.1}, {"features": "MoCo-v2", "k-NN": [98.0, 98.4]}]
-    >>> comparison_table(rows).row_count
-    2
     """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    columns = _columns(rows)
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=number > 0)
-    best = _best(rows, columns)
-    for row in rows:
-        cells = []
-        for column in columns:
-            leads = column in best and _mean(row.get(column)) == best[column]
-            cells.append(Text(_shown(row.get(column), digits), style="bold" if leads else ""))
-        table.add_row(*cells)
-    return table
-
-
-def markdown_table(rows: Rows, *, digits: int = 1) -> str:
-    """The same as Markdown, the best mean of each column in bold; ends with a newline. Pipes in texts are escaped."""
-    columns = _columns(rows)
+    columns = list(dict.fromkeys(column for row in rows for column in row))
     if not columns:
         return ""
-    best = _best(rows, columns)
-    lines = [
-        "| " + " | ".join(map(_escape, columns)) + " |",
-        "|" + "|".join("---" if number == 0 else "---:" for number in range(len(columns))) + "|",
-    ]
-    for row in rows:
-        cells = []
-        for column in columns:
-            text = _escape(_shown(row.get(column), digits))
-            leads = column in best and _mean(row.get(column)) == best[column]
-            cells.append(f"**{text}**" if leads else text)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _columns(rows: Iterable[Mapping[str, Cell]]) -> list[str]:
-    return list(dict.fromkeys(column for row in rows for column in row))
-
-
-def _best(rows: Rows, columns: Sequence[str]) -> dict[str, float]:
-    """The largest mean of each column that has at least two numbers to choose from."""
-    best = {}
-    for column in columns:
-        means = [mean for row in rows if (mean := _mean(row.get(column))) is not None and math.isfinite(mean)]
-        if len(means) > 1 and len(set(means)) > 1:
-            best[column] = max(means)
-    return best
+    lines = [" | ".join(map(_escape, columns))]
+    means = [{column: _mean(row.get(column)) for column in columns} for row in rows]
+    known = {column: [mean for row in means if (mean := row[column]) is not None] for column in columns}
+    best = {column: max(values) for column, values in known.items() if len(set(values)) > 1}
+    for row, own in zip(rows, means, strict=True):
+        texts = {column: _escape(_shown(row.get(column), digits)) for column in columns}
+        cells = [f"**{text}**" if own[c] is not None and own[c] == best.get(c) else text for c, text in texts.items()]
+        lines.append(" | ".join(cells))
+    head, *body = (f"| {line} |\n" for line in lines)
+    return f"{head}|---|{'---:|' * (len(columns) - 1)}\n{''.join(body)}"
 
 
 def _mean(cell: Cell) -> float | None:
-    if cell is None or isinstance(cell, str):
-        return None
-    if isinstance(cell, int | float):
-        return float(cell)
-    return statistics.fmean(cell) if len(cell) else None
+    """The mean of a cell's numbers; None for text, nothing, and what is not finite."""
+    values = [] if cell is None or isinstance(cell, str) else [cell] if isinstance(cell, int | float) else cell
+    mean = statistics.fmean(values) if len(values) else math.nan
+    return mean if math.isfinite(mean) else None
 
 
 def _shown(cell: Cell, digits: int) -> str:
-    if cell is None:
-        return NOTHING
-    if isinstance(cell, str):
-        return cell
+    if cell is None or isinstance(cell, str):
+        return NOTHING if cell is None else cell
     return mean_std([cell] if isinstance(cell, int | float) else list(cell), digits)
 
 
