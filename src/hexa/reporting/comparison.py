@@ -1,4 +1,4 @@
-"""What runs are, in few words, and in what they differ: key facts, the command again, configuration fields."""
+"""What runs are, in few words, and how they differ: key facts, the command again, configuration fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Grid:
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
-    """The key facts of a run: (label, text), those only that its configuration tells."""
+    """The key facts of a run that its configuration tells: (label, text)."""
     flat = flatten(run.config)
     hard = run.config.get("hard_examples")
     shown = [
@@ -45,7 +45,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
 
 
 def device(run: Run) -> str:
-    """The machine, as far as it is known."""
+    """The machine, if it is known."""
     name, processes = run.environment.get("device"), run.environment.get("processes")
     return text(name) + (f" × {processes}" if is_number(processes) and processes > 1 else "") if name else ""
 
@@ -53,7 +53,7 @@ def device(run: Run) -> str:
 def command(run: Run) -> str:
     """The command that repeats the run: its recipe with the fields that differ from it, else its config file.
 
-    Of a recipe of the package only: to ask a file of the user's, or a stranger's, would run it.
+    Only a recipe of the package is asked: asking a file of the user's, or a stranger's, would run it.
     """
     fallback = shlex.join(["hexa", "pretrain", "--config", str(run.folder / "config.yaml")])
     if not run.config:
@@ -108,7 +108,7 @@ def differences(runs: Sequence[Run]) -> tuple[Group, ...]:
 
 
 def other_environments(runs: Sequence[Run]) -> tuple[Group, ...]:
-    """The same of what they ran on: versions, machine, precision; not when, and not by which command."""
+    """The same for what they ran on: versions, machine, precision; not when, and not by which command."""
     kept = [{key: value for key, value in run.environment.items() if key not in _OF_ONE_RUN} for run in runs]
     return _grouped(_differing([flatten(fields) for fields in kept]))
 
@@ -122,7 +122,7 @@ def _differing(flat: Sequence[Record]) -> list[tuple[str, ...]]:
     rows: dict[str, tuple[str, ...]] = {}
     for path in dict.fromkeys(path for fields in flat for path in fields):
         part = path.rpartition(".")[0]
-        # of a run without configuration (an evaluation alone) nothing is known: it does not differ
+        # a run without configuration (an evaluation alone) does not differ
         has = [bool(fields) and (not part or any(key.startswith(f"{part}.") for key in fields)) for fields in flat]
         if not all(has) and any(fields for fields, there in zip(flat, has, strict=True) if not there):
             rows[part] = (part, *("present" if there else NOTHING for there in has))

@@ -40,22 +40,19 @@ def report(
 
     It needs no network and no other file: figures are inline SVG, pictures data URIs. Several runs are compared: fields
     in which they differ, curves overlaid, evaluations side by side. What is missing or broken in a run is said in the
-    report. Nothing that a run names is opened or imported. data: a source of images, of which a run without a gallery
-    of its hard examples, or of clusters of its features, gets one (`gallery.png`, `clusters.png`). left_out: gets a
-    line on pictures that are missing for lack of it. An evaluation's JSON file may stand for a run.
-    Raises UserError for a folder that is no run, or no run at all.
+    report. Nothing that a run names is opened or imported. data: a source of images, for runs without a gallery of
+    their hard examples, or of clusters of their features (`gallery.png`, `clusters.png`), which are then made.
+    left_out: gets a line on pictures that are missing for lack of it. An evaluation's JSON file may stand for a run.
+    Raises UserError for a folder that is not a run, or without any run.
     """
     if not runs:
         raise UserError("no run to report on; give one or several run folders")
     read = [read_run(run) for run in runs]
     # a name that is not UTF-8 is shown with escapes
     page = render(read, data).encode(errors="backslashreplace")
-    if left_out is not None and data is None:
-        lacking = [
-            run.name for run in read if run.config and any(_outdated(run.folder / name, ()) for name in PICTURES)
-        ]
-        if lacking:
-            left_out.append(f"pictures that {', '.join(lacking)} lacks are left out; --data SOURCE makes them")
+    lacking = [run.name for run in read if run.config and any(not (run.folder / name).is_file() for name in PICTURES)]
+    if left_out is not None and data is None and lacking:
+        left_out.append(f"pictures that {', '.join(lacking)} lacks are left out; --data SOURCE makes them")
     return write_whole(Path(out), lambda file: file.write(page))
 
 
@@ -97,7 +94,7 @@ def _breakable(name: str) -> Markup:
 
 @dataclass(frozen=True)
 class Picture:
-    """The gallery for the page: columns of (data URI, caption, alternative text), or why there is none."""
+    """A gallery for the page: rows of (data URI, caption, alternative text), or why there is none."""
 
     titles: tuple[str, ...] = ()
     rows: tuple[tuple[tuple[str, str, str], ...], ...] = ()
@@ -116,7 +113,8 @@ def _page(run: Run, name: str, slot: int, data: str | None) -> dict[str, Any]:
         "slot": slot % 8,
         "folder": str(run.folder),
         "state": _state(run),
-        "adaptation": _adaptation(run),
+        "adaptation": run.adaptation
+        and run.adaptation | {"grid": comparison.Grid(run.adaptation["header"], tuple(run.adaptation["rows"]))},
         "good": run.state in ("finished", "evaluated"),
         "facts": comparison.facts(run),
         "headline": _headline(run),
@@ -129,12 +127,6 @@ def _page(run: Run, name: str, slot: int, data: str | None) -> dict[str, Any]:
         "environment": comparison.listed(run.environment),
         "config": run.config_text,
     }
-
-
-def _adaptation(run: Run) -> dict[str, Any]:
-    """What the template shows of `hexa adapt`."""
-    found = run.adaptation
-    return found and {**found, "grid": comparison.Grid(found["header"], tuple(found["rows"]))}
 
 
 def _state(run: Run) -> str:
@@ -170,47 +162,48 @@ def _headline(run: Run) -> list[tuple[str, str, str]]:
 
 
 def _pictures(run: Run, name: str, made_from: str, make: Maker, data: str | None) -> Picture:
-    """The pictures of a file of the run.
+    """The pictures of a file of the run; made of `data` if there is none, or one older than the files it is made from.
 
-    Where there is a source to make them of, that is done if there is none or one older than the files it is made from.
+    Whatever fails here costs these pictures only: a page about the rest of the run is better than none.
     """
     from hexa.reporting.gallery import Gallery
 
     path = run.folder / name
-    reason = "" if data is not None else "hexa report --data SOURCE makes them of images of yours"
-    if data is not None and run.config and _outdated(path, run.folder.glob(made_from)):
-        if processes.world_size() > 1:
-            reason = "made where one process runs; 'hexa report' adds them"
-        else:
-            reason = _why_not(make, run.folder, data, path)
+    missing = "" if data is not None else "hexa report --data SOURCE makes them of your images"
+    try:
+        if data is not None and run.config and _outdated(path, run.folder.glob(made_from)):
+            if processes.world_size() > 1:
+                missing = "made where one process runs; 'hexa report' adds them"
+            else:
+                make(run.folder, data, path)
+    except Exception as error:
+        missing = _said(error)
     if not path.exists():
-        return Picture(missing=reason if run.config else "there is no configuration to make them from")
+        return Picture(missing=missing if run.config else "there is no configuration to make them from")
     try:
         parsing.check(path, _LARGEST_FILE, within=run.folder)
         gallery = Gallery.load(path)
-    except Exception as error:  # whatever a stranger's file leads Pillow to: the rest of the page is better than none
-        return Picture(missing=f"{type(error).__name__}: {error}" if not str(error) else str(error))
+    except Exception as error:  # whatever a stranger's file leads Pillow to
+        return Picture(missing=_said(error))
     step = max(1, round(gallery.columns[0].tiles.shape[1] / _LARGEST_TILE))
-    rows = []
-    for row in range(gallery.num_images):
-        cells = []
-        for column in gallery.columns:
-            alternative = f"{column.title}, row {row + 1}" + (f": {column.captions[row]}" * bool(column.captions[row]))
-            cells.append((_data_uri(column.tiles[row][::step, ::step]), column.captions[row], alternative))
-        rows.append(tuple(cells))
+    rows = tuple(
+        tuple(
+            (
+                _data_uri(column.tiles[row][::step, ::step]),
+                column.captions[row],
+                ": ".join(filter(None, (f"{column.title}, row {row + 1}", column.captions[row]))),
+            )
+            for column in gallery.columns
+        )
+        for row in range(gallery.num_images)
+    )
     size = gallery.columns[0].tiles.shape[1] // step
-    return Picture(tuple(column.title for column in gallery.columns), tuple(rows), size)
+    return Picture(tuple(column.title for column in gallery.columns), rows, size)
 
 
-def _why_not(make: Maker, folder: Path, data: str, path: Path) -> str:
-    """Make the pictures; the reason if that fails: a page about the rest of the run is better than none."""
-    try:
-        make(folder, data, path)
-    except UserError as error:
-        return str(error)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+def _said(error: Exception) -> str:
+    known = isinstance(error, UserError | ValueError | OSError) and str(error)
+    return str(error) if known else f"{type(error).__name__}: {error}"
 
 
 def _visualize(folder: Path, data: str, out: Path) -> Path:
