@@ -218,8 +218,8 @@ def test_the_run_with_most_to_see_is_open_and_an_interrupted_one_says_how_to_go_
     assert len(opened) == 1
     html = (tmp_path / "out" / "report.html").read_text()
     assert "hard</summary>" in html[html.index('<details class="fold" open>') :][:200]
-    assert f"Go on with hexa resume {hard}" in page.text
-    assert f"Go on with hexa resume {plain}" not in page.text
+    assert f"Resume it with hexa resume {hard}" in page.text
+    assert f"Resume it with hexa resume {plain}" not in page.text
 
 
 def test_warnings_are_shown(make_run: MakeRun, tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_run_that_remembers_its_images_is_shown_with_these_alone(
     run = a_run(tmp_path / "run", override(tiny(), {"method.name": "instdisc", "views.num_views": 1}))
     monkeypatch.setattr(visualize, "_own_source", pytest.fail)
     page = page_of([run], tmp_path, "digits#test")
-    assert "it remembers every image it was trained on; give these with --data" in page.text
+    assert "its method remembers every image it was trained on; give these with --data" in page.text
 
 
 def test_links_out_of_a_run_are_not_followed(make_run: MakeRun, tmp_path: Path) -> None:
@@ -337,6 +337,6 @@ def test_a_page_of_very_long_journals_is_small(make_run: MakeRun, tmp_path: Path
     with (folder / "metrics.jsonl").open("a") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
     page = page_of([folder], tmp_path)
-    assert "metrics.jsonl is long: of its lines of training one in 3 is shown" in page.text
+    assert "metrics.jsonl is long: one in 3 of its training lines is shown" in page.text
     assert "500 warnings, of which the first 100 are shown" in page.text
     assert (tmp_path / "out" / "report.html").stat().st_size < 400_000

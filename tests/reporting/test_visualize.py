@@ -90,7 +90,7 @@ def test_photographs_of_any_size_and_an_unreadable_file(tmp_path: Path) -> None:
     assert Gallery.load(path).num_images == 4
     for image in folder.glob("*.png"):
         image.unlink()
-    with pytest.raises(UserError, match="no image can be read"):
+    with pytest.raises(UserError, match="none of its images can be read"):
         visualize(tiny(), f"folder:{folder}", tmp_path / "b.png")
     assert not (tmp_path / "b.png").exists()
 

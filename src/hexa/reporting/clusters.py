@@ -1,4 +1,4 @@
-"""What a trained backbone holds alike, as a gallery that a report can take apart."""
+"""Which images a trained backbone finds similar, as a gallery that a report can take apart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def clusters(folder: Path | str, data: str | None, out: Path | str) -> Path:
     At most 500 images, drawn by the run's seed from `data`, the run's own source if None, are embedded and clustered
     with K = 8. A row shows a cluster, the largest first: its eight most typical images; below the first stand the
     number of images and, where there are labels, the most frequent class and its share.
-    Raises UserError: a run without backbone.safetensors, a source that is not there.
+    Raises UserError for a run without backbone.safetensors, and a missing source.
     """
     folder = Path(folder)
     if not (folder / "backbone.safetensors").is_file():
@@ -37,13 +37,13 @@ def clusters(folder: Path | str, data: str | None, out: Path | str) -> Path:
     backbone = load_backbone(folder)
     source = open_source(str(fields.get("data")) if data is None else data, split, limit, len(backbone.mean))
     embedded = Embedded.of(backbone, source, limit=NUM_IMAGES, seed=seed)
-    found = grouped(embedded, min(NUM_CLUSTERS, len(embedded.features)), seed)
-    rows = [embedded.tiles(members[:NUM_SHOWN].tolist()) for members in found]
+    members_of = grouped(embedded, min(NUM_CLUSTERS, len(embedded.features)), seed)
+    rows = [embedded.tiles(members[:NUM_SHOWN].tolist()) for members in members_of]
     blank = np.full((embedded.size, embedded.size, 3), MID_GREY, np.uint8)
     columns = []
     for place in range(NUM_SHOWN):
         title = "most typical" if place == 0 else f"{place + 1}."
         tiles = np.stack([row[place] if place < len(row) else blank for row in rows])
-        remarks = [described(embedded, members).replace("\n", ", ") if place == 0 else "" for members in found]
+        remarks = [described(embedded, members).replace("\n", ", ") if place == 0 else "" for members in members_of]
         columns.append(Column(title, tiles, tuple(remarks)))
     return Gallery(tuple(columns)).save(Path(out))

@@ -204,7 +204,7 @@ def line_chart(series: Sequence[Series], key: str, x_label: str, y_label: str = 
 
 
 def condense(series: Series, limit: int = POINTS) -> tuple[NDArray[np.float64], ...]:
-    """(x, y, low, high) of at most `limit` points: the mean of x and y and the range of y of as many neighbours."""
+    """At most `limit` points (x, y, low, high), each the mean of x and y, and the range of y, of its neighbours."""
     starts = np.arange(0, len(series.x), -(-len(series.x) // limit))
     counts = np.diff([*starts, len(series.x)])
     x, y = (np.add.reduceat(values, starts) / counts for values in (series.x, series.y))

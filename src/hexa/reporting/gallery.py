@@ -61,7 +61,7 @@ class Gallery:
         return _draw(self)[0]
 
     def save(self, path: Path) -> Path:
-        """Write the grid as PNG, at once or not at all, with its layout inside."""
+        """Write the grid as PNG, atomically, with its layout inside."""
         image, layout = _draw(self)
         info = PngInfo()
         info.add_text(_LAYOUT, json.dumps(layout))
@@ -69,7 +69,7 @@ class Gallery:
 
     @classmethod
     def load(cls, path: Path) -> Gallery:
-        """The pictures of a file that `save` wrote. Raises OSError, and ValueError for another."""
+        """The pictures of a file that `save` wrote. Raises OSError, and ValueError for any other file."""
         try:
             with Image.open(path, formats=["PNG"]) as image:
                 if image.width * image.height > _MOST_PIXELS:
@@ -81,7 +81,7 @@ class Gallery:
         except (SyntaxError, RecursionError, Image.DecompressionBombError) as error:  # Pillow's, of a damaged PNG
             raise ValueError(f"{path}: not a PNG that can be read ({reason(error)})") from None
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"{path}: a picture whose layout makes no sense ({reason(error)})") from None
+            raise ValueError(f"{path}: the layout of its pictures is damaged ({reason(error)})") from None
         raise ValueError(f"{path}: a picture, but not a gallery written by hexa")
 
 

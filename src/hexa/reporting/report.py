@@ -179,7 +179,7 @@ def _pictures(run: Run, name: str, made_from: str, make: Maker, data: str | None
     except Exception as error:
         missing = _said(error)
     if not path.exists():
-        return Picture(missing=missing if run.config else "there is no configuration to make them from")
+        return Picture(missing=missing if run.config else "the run has no configuration to make them from")
     try:
         parsing.check(path, _LARGEST_FILE, within=run.folder)
         gallery = Gallery.load(path)

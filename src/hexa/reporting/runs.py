@@ -13,7 +13,7 @@ from hexa.runtime import parsing
 
 Record = dict[str, Any]
 
-#: Whatever a folder holds, so much of it is read and shown: bytes, and numbers of lines and other things.
+#: Limits on what is read and shown of a folder: bytes, and numbers of lines and other things.
 _MOST_JOURNAL, _LONGEST_LINE, _MOST_LINES = 512 * 1024**2, 64 * 1024, 50_000
 MOST_QUANTITIES, _MOST_WARNINGS, _MOST_RESULTS, _MOST_METRICS = 100, 100, 1000, 64
 
@@ -32,8 +32,8 @@ class Run:
     """What the files of a run folder hold. Nothing in it is trusted: names and messages are text to be escaped.
 
     train, monitor and epochs: journal lines in the order of their steps, one a step (a resumed run repeats some).
-    results: one evaluation each. adaptation: what `hexa adapt` found, start and result side by side. problems: what was
-    missing or broken, for the reader of the report.
+    results: one evaluation each. adaptation: what `hexa adapt` measured, start and result side by side. problems: what
+    was missing or broken, for the reader of the report.
     """
 
     folder: Path
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """finished, interrupted, stopped, unfinished (going on, or killed); evaluated or unknown without a journal."""
+        """finished, interrupted, stopped, unfinished (training or killed); evaluated or unknown without a journal."""
         states = [_STATES[str(event["event"])] for event in self.events if str(event.get("event")) in _STATES]
         if states:
             return states[-1]
@@ -68,8 +68,7 @@ class Run:
     def quantities(self) -> list[str]:
         """The keys of the journal that ever hold a number, monitors first."""
         lines = self.monitor + self.train + self.epochs
-        found = dict.fromkeys(key for line in lines for key in line if key not in _PLACE and is_number(line[key]))
-        return list(found)
+        return list(dict.fromkeys(key for line in lines for key in line if key not in _PLACE and is_number(line[key])))
 
     @property
     def epoch(self) -> float | None:
@@ -85,21 +84,21 @@ class Run:
 
     @property
     def interruptions(self) -> int:
-        """How often its training was stopped and gone on with: `seconds` is then a sum over several sessions."""
+        """How often its training was stopped and resumed: `seconds` is then a sum over several sessions."""
         last = max((line["step"] for line in self.train), default=0)
         steps = [entry.get("step", 1) for entry in self.resumptions]
-        # one that went on from its beginning was not interrupted, one at its end trained nothing
+        # a run resumed from its beginning was not interrupted, one at its end trained nothing more
         return sum(is_number(step) and 0 < step < last for step in steps)
 
     @property
     def resumptions(self) -> list[Record]:
-        """The environments in which it was gone on with, each with the step that it went on from."""
-        found = self.environment.get("resumed")
-        return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+        """The environments in which it was resumed, each with the step that it was resumed from."""
+        entries = self.environment.get("resumed")
+        return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
 def read_run(folder: Path | str) -> Run:
-    """The run in `folder`. Missing and broken files become `problems`; raises UserError if there is no run at all.
+    """The run in `folder`. Missing and broken files become `problems`; raises UserError for anything that is not a run.
 
     A file instead is what `hexa evaluate --out` wrote: a run of which only that result is known.
     """
@@ -204,7 +203,7 @@ class _Reader:
         return []
 
     def results(self, name: str) -> list[Record]:
-        """The evaluations: a list of them, or one alone. Absent is no problem: not every run is evaluated."""
+        """The evaluations: a list of them, or one alone. A missing file is fine: not every run is evaluated."""
         if not (self.folder / name).exists():
             return []
         value = self.parsed(name, parsing.from_json, self.text(name, parsing.MOST_JSON))
@@ -267,9 +266,9 @@ def _parsed(lines: Iterable[bytes], every: int, problems: list[str]) -> Iterator
         else:
             broken.append(number)
     if every > 1:
-        problems.append(f"metrics.jsonl is long: of its lines of training one in {every} is shown")
+        problems.append(f"metrics.jsonl is long: one in {every} of its training lines is shown")
     if others > _MOST_LINES:
-        problems.append(f"metrics.jsonl: {others - _MOST_LINES:,} lines left out, which are not of training")
+        problems.append(f"metrics.jsonl: {others - _MOST_LINES:,} lines other than training left out")
     if broken:
         shown = ", ".join(map(str, broken[:5])) + (" …" if len(broken) > 5 else "")
         problems.append(f"metrics.jsonl: {len(broken)} broken line{'s' * (len(broken) > 1)} left out ({shown})")
@@ -282,13 +281,13 @@ def _by_step(lines: list[Record], event: str) -> list[Record]:
 
 
 def _warnings(lines: list[Record], problems: list[str]) -> list[Record]:
-    """Each message once, with its first step and how often it was raised; a loss that is no number is one too."""
-    found: dict[str, Record] = {}
+    """Each message once, with its first step and how often it was raised; a loss that is NaN or infinite is one too."""
+    messages: dict[str, Record] = {}
     for line in lines:
         if line.get("event") in ("warning", "non-finite"):
             message = str(line.get("message", ""))
-            entry = found.setdefault(message, {"message": message, "step": line.get("step"), "count": 0})
+            entry = messages.setdefault(message, {"message": message, "step": line.get("step"), "count": 0})
             entry["count"] += 1
-    if len(found) > _MOST_WARNINGS:
-        problems.append(f"{len(found):,} warnings, of which the first {_MOST_WARNINGS} are shown")
-    return list(found.values())[:_MOST_WARNINGS]
+    if len(messages) > _MOST_WARNINGS:
+        problems.append(f"{len(messages):,} warnings, of which the first {_MOST_WARNINGS} are shown")
+    return list(messages.values())[:_MOST_WARNINGS]

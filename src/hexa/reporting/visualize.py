@@ -45,7 +45,7 @@ def visualize(
     the images, their views and their partners. Columns follow from the hard examples of the configuration, whatever
     they are; without any the views of the batch are shown. problems: gets a line for each image that could not be read
     and was passed over. opens_own: where `data` is another, the source that a run names may be opened for the number of
-    its images. Returns `out`, written at once or not at all.
+    its images. Returns `out`, written atomically.
     Raises UserError: an unknown target or source, a run without an intact checkpoint, or whose method is in a file that
     has not been imported.
     """
@@ -57,7 +57,7 @@ def visualize(
 
 @dataclass(frozen=True)
 class Look:
-    """A run, or a recipe with random weights, ready to be looked at: its method, and the images to look at it with.
+    """A run, or a recipe with random weights, ready to be looked at: its method, and images.
 
     step: of the checkpoint, 0 for a recipe. known: whether these are the images that the method was trained on.
     """
@@ -80,7 +80,7 @@ class Look:
         source = open_source(data or experiment.data, split, limit, channels)
         experiment, _ = settled(experiment, source)
         machine = Machine.of(experiment)
-        # what a method reserves follows from the data it was trained on, which may be more than what is looked at
+        # what a method reserves follows from the data it was trained on, which may be more than these images
         own = source if data is None else _own_source(experiment) if opens_own else None
         try:
             fitting = roomy_setting if folder is None else setting_of
@@ -90,10 +90,10 @@ class Look:
         except (ConfigError, RuntimeError) as error:
             if folder is None or (own is not None and isinstance(error, ConfigError | torch.OutOfMemoryError)):
                 raise
-            message = f"{folder}: it remembers every image it was trained on"
+            message = f"{folder}: its method remembers every image it was trained on"
             if not opens_own:
                 raise UserError(f"{message}; give these with --data") from None
-            gone = "is not there" if own is None else f"has other images now ({len(own)})"
+            gone = "cannot be opened" if own is None else f"has other images now ({len(own)})"
             remedy = f"put it back, or correct 'data' in {folder}/config.yaml"
             raise UserError(f"{message}, and their source '{experiment.data}' {gone}; {remedy}") from None
         return cls(experiment, method.train(), machine, source, step, folder is not None and data is None)
@@ -111,8 +111,8 @@ class Look:
     def fields_of(self, kind: str) -> dict[str, Any]:
         """The fields of the experiment's own hard example of a kind, or the kind's defaults; from clean views."""
         own = (hard for hard in self.experiment.hard_examples.values() if hard.kind == kind and hard.source == STD)
-        found = next(own, None)
-        return {"kind": kind} if found is None else found.model_dump(mode="json")
+        first = next(own, None)
+        return {"kind": kind} if first is None else first.model_dump(mode="json")
 
     def batch(
         self, count: int, stream: Stream, views: Stream | None = None, problems: list[str] | None = None
@@ -122,8 +122,8 @@ class Look:
         problems: gets a line for each image that cannot be read, for which another stands.
         """
         recipe, device = Views(self.experiment.views), self.machine.device
-        found = [] if problems is None else problems
-        made = _batch(self.source, recipe, count, stream, views or stream, device, found)
+        unread = [] if problems is None else problems
+        made = _batch(self.source, recipe, count, stream, views or stream, device, unread)
         return replace(made, step=self.step, known=self.known)
 
 
@@ -139,7 +139,7 @@ def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | 
     if isinstance(target, Path) or folder.is_dir():
         raise UserError(f"{target}: not a run folder (config.yaml is missing); give a run or a recipe's name")
     if len(folder.parts) > 1 and not plugins.is_plugin(target) and folder.suffix != ".py":
-        raise UserError(f"{target}: there is no such run folder")
+        raise UserError(f"{target}: run folder not found")
     try:
         return plugins.experiment_of(target), None
     except UserError as error:
@@ -169,13 +169,13 @@ def _own_source(experiment: Experiment) -> Source | None:
 def _load(method: Method, folder: Path, device: torch.device) -> int:
     """Load the newest checkpoint; returns its step."""
     problems: list[str] = []
-    found = checkpoints.newest_good(folder / "checkpoints", problems.append, device)
-    if found is None:
+    newest = checkpoints.newest_good(folder / "checkpoints", problems.append, device)
+    if newest is None:
         reason = f" ({'; '.join(problems)})" if problems else ""
         raise UserError(f"{folder}: has no intact checkpoint{reason}; 'hexa resume {folder}' writes one")
-    state, step = found[1].get("method"), found[1].get("step")
+    state, step = newest[1].get("method"), newest[1].get("step")
     if not isinstance(state, dict) or not isinstance(step, int) or not all(isinstance(name, str) for name in state):
-        raise UserError(f"{found[0]}: a checkpoint without the state of a method")
+        raise UserError(f"{newest[0]}: the checkpoint holds no method")
     method.restore(state)
     return step
 
@@ -203,7 +203,7 @@ def _batch(
             order.remove(position)
             problems.append(f"{source.paths[position]}: {error}")
             if not order:
-                message = f"data '{source.name}': no image can be read"
-                raise UserError(f"{message}, not {source.paths[position]} either ({error})") from None
+                message = f"data '{source.name}': none of its images can be read"
+                raise UserError(f"{message}; the last was {source.paths[position]} ({error})") from None
     stacked = tuple(torch.stack(alike(view)).to(device) for view in zip(*crops, strict=True))
     return Batch(views.finish(stacked, stream), torch.tensor(index, device=device), stream)

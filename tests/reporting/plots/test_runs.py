@@ -191,9 +191,9 @@ def test_clusters_tell_their_size_and_their_commonest_class(embedded: Embedded) 
 
 def test_too_few_images_are_one_line(embedded: Embedded) -> None:
     few = Embedded(embedded.features[:4], embedded.source, embedded.size)
-    with pytest.raises(UserError, match="4 images have no 8 neighbours"):
+    with pytest.raises(UserError, match="4 images are too few for 8 neighbours"):
         plots.nearest_neighbours(few)
-    with pytest.raises(UserError, match="make no 8 clusters"):
+    with pytest.raises(UserError, match="too few for 8 clusters"):
         plots.clusters(few)
 
 
@@ -237,7 +237,7 @@ def test_mistakes_of_the_command_are_one_line(tmp_path: Path, capsys: pytest.Cap
     for words, message in (
         (["view-spaces", "digits-hexa-moco", "--out", out], "did you mean 'view-space'"),
         (["view-space", "digits-hexa-mocco", "--out", out], "neither a run folder nor a recipe"),
-        (["view-space", "runs/mistyped", "--out", out], "there is no such run folder"),
+        (["view-space", "runs/mistyped", "--out", out], "run folder not found"),
         (["neighbours", "random:digits-moco-v2", "--out", out], "--data SOURCE"),
         (["clusters", "nowhere.safetensors", "--data", "digits", "--out", out], "nowhere.safetensors"),
         (["view-space", "digits-hexa-moco", "--out", out + ".gif"], ".png or .svg"),

@@ -71,7 +71,7 @@ def confusion(
             raise UserError(f"{name} does not say when a pseudo-label is recognised (Method.correct)") from None
         moved = {name: _recognised(examples[name]) for name in configs}
     if float(clean.sum()) == 0:
-        raise UserError("the method recognises none of the clean pseudo-labels yet; take a run that learned more")
+        raise UserError("the method recognises no clean pseudo-label yet; give a run that was trained for longer")
 
     def share(name: str) -> float:
         return 100 * float((clean - moved[name][0]).clamp_min(0).sum() / clean.sum())
@@ -96,25 +96,27 @@ def _recognised(example: Example) -> tuple[Tensor, float]:
     return correct, float(example.score.of(embedding, example.mixture).mean())
 
 
-def confusion_curves(found: Confusion, *, title: str = "", remark: str = "") -> Figure:
+def confusion_curves(measured: Confusion, *, title: str = "", remark: str = "") -> Figure:
     """Left the share that crossed a boundary over the steps, a line a radius; right the loss."""
-    count = round(found.num_views * found.recognised / 100)
+    count = round(measured.num_views * measured.recognised / 100)
     few = ": too few to tell much" if count < _FEW else ""
-    about = f"{count} of {found.num_views} views are recognised clean{few}. {remark}".strip()
+    about = f"{count} of {measured.num_views} views are recognised clean{few}. {remark}".strip()
     with drawing(2, title, about, height=3.7) as (figure, (left, right)):
-        for ax, rows in ((left, found.crossed), (right, found.loss)):
-            for number, (radius, values) in enumerate(zip(found.radii, rows, strict=True)):
+        for ax, rows in ((left, measured.crossed), (right, measured.loss)):
+            for number, (radius, values) in enumerate(zip(measured.radii, rows, strict=True)):
                 colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-                ax.plot(found.steps, values, color=colour, marker=marker, label=f"ε = {radius:g}")
+                ax.plot(measured.steps, values, color=colour, marker=marker, label=f"ε = {radius:g}")
             ax.set_xscale("log", base=2)
-            ax.set_xticks(found.steps, [str(steps) for steps in found.steps])
+            ax.set_xticks(measured.steps, [str(steps) for steps in measured.steps])
             ax.minorticks_off()
-            ax.set_xlabel(f"steps of the attack (η = {found.step_size:g} grey level{'s' * (found.step_size != 1)})")
+            ax.set_xlabel(
+                f"steps of the attack (η = {measured.step_size:g} grey level{'s' * (measured.step_size != 1)})"
+            )
             ax.grid(True, axis="y")
             ax.margins(y=0.14)
-        right.axhline(found.clean_loss, color=MUTED, linestyle=(0, (4, 3)), linewidth=1.1)
+        right.axhline(measured.clean_loss, color=MUTED, linestyle=(0, (4, 3)), linewidth=1.1)
         place: dict[str, Any] = {"xytext": (0, -12), "textcoords": "offset points", "ha": "right", "fontsize": 9}
-        right.annotate("clean views", (found.steps[-1], found.clean_loss), **place)
+        right.annotate("clean views", (measured.steps[-1], measured.clean_loss), **place)
         right.set_ylabel("mean loss of the views")
         left.set_ylabel("recognised pseudo-labels lost (%)")
         left.set_ylim(bottom=0)

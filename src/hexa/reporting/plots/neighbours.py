@@ -1,4 +1,4 @@
-"""What a trained backbone holds alike: the nearest neighbours of some images, and the middles of clusters."""
+"""Which images a trained backbone finds similar: nearest neighbours, and the most typical images of clusters."""
 
 from __future__ import annotations
 
@@ -73,19 +73,19 @@ def nearest_neighbours(
     """A row a query image: itself, then its k nearest by cosine; framed by whether they are of its class, if known."""
     count = len(embedded.features)
     if count < k + 1:
-        raise UserError(f"{count} images have no {k} neighbours; give more images, or ask for fewer")
+        raise UserError(f"{count} images are too few for {k} neighbours; give more images")
     generator = Stream(seed).child("queries").generator()
     queries = torch.randperm(count, generator=generator)[: min(num_queries, count)].tolist()
     labelled = bool(embedded.class_of(queries[0]))
     rows = []
-    for query, found in zip(queries, nearest(embedded.features, queries, k), strict=True):
-        cosines = embedded.features[found] @ embedded.features[query]
+    for query, nearby in zip(queries, nearest(embedded.features, queries, k), strict=True):
+        cosines = embedded.features[nearby] @ embedded.features[query]
         own = embedded.class_of(query)
-        frames = [_SAME if embedded.class_of(place) == own else _OTHER for place in found]
+        frames = [_SAME if embedded.class_of(place) == own else _OTHER for place in nearby]
         rows.append(
             PictureRow(
                 own,
-                embedded.tiles([query, *found]),
+                embedded.tiles([query, *nearby]),
                 ["", *(f"{cosine:.2f}" for cosine in cosines)],
                 [None, *frames] if labelled else (),
             )
@@ -102,13 +102,13 @@ def grouped(embedded: Embedded, num_clusters: int, seed: int = 0) -> list[NDArra
     Raises UserError for fewer images than clusters.
     """
     if len(embedded.features) < num_clusters:
-        raise UserError(f"{len(embedded.features)} images make no {num_clusters} clusters; ask for fewer")
+        raise UserError(f"{len(embedded.features)} images are too few for {num_clusters} clusters; give more images")
     unit = torch.from_numpy(embedded.features)
-    found = spherical_kmeans(unit, num_clusters, Stream(seed).child("centroids").generator())
-    cosine = (unit * found.centroids[found.assignments]).sum(1)
+    means = spherical_kmeans(unit, num_clusters, Stream(seed).child("centroids").generator())
+    cosine = (unit * means.centroids[means.assignments]).sum(1)
     ranked = cosine.argsort(descending=True, stable=True)
-    largest_first = found.counts.argsort(descending=True, stable=True).tolist()
-    members = [ranked[found.assignments[ranked] == cluster].numpy() for cluster in largest_first]
+    largest_first = means.counts.argsort(descending=True, stable=True).tolist()
+    members = [ranked[means.assignments[ranked] == cluster].numpy() for cluster in largest_first]
     return [rows for rows in members if len(rows)]
 
 

@@ -93,12 +93,12 @@ def partners(clean: Tensor, mixed: Tensor) -> Tensor:
     clean, mixed: [B, 3, S, S]. The pasted pixels are those that changed, and exactly those of one other view.
     """
     changed = (clean != mixed).any(1, keepdim=True)  # [B, 1, S, S]
-    found = []
+    partner = []
     for own, mask in enumerate(changed):
         distance = ((mixed[own] - clean).abs() * mask).sum((1, 2, 3))  # [B]
         distance[own] = torch.inf if mask.any() else -1.0
-        found.append(distance.argmin())
-    return torch.stack(found)
+        partner.append(distance.argmin())
+    return torch.stack(partner)
 
 
 def _views_of(look: Look, num_images: int, num_views: int, stream: Stream) -> Batch:
@@ -114,8 +114,8 @@ def _embedding(look: Look, example: Example) -> Points:
     embedding = example.score.embed(example.crops, replace(MAIN, update=False))
     directions = method.directions(embedding)
     chosen = embedding if directions is None else directions
-    found: Points = chosen[0].float().cpu().numpy().astype(np.float64)
-    return found
+    points: Points = chosen[0].float().cpu().numpy().astype(np.float64)
+    return points
 
 
 def _project(points: Points, projection: str, seed: int) -> tuple[Points, float | None]:
