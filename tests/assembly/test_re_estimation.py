@@ -22,6 +22,7 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.backbones import NetworkConfig, build
+from hexa.nn.preparation import Preparation
 from hexa.nn.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 from hexa.runtime import checkpoints
 from hexa.session.run import pretrain, resume
@@ -106,7 +107,9 @@ def test_a_backbone_is_re_estimated_alone(weights: Path) -> None:
     assert len({made.content_hash(), *few}) == 3
 
 
-@pytest.mark.parametrize("recipe", ["digits-hexa-moco", "cifar10-dino-vit+small+adversarial", "cifar10-simclr+small"])
+@pytest.mark.parametrize(
+    "recipe", ["digits-hexa-moco", "cifar10-dino-vit+small+adversarial", "cifar10-simclr+small+adversarial"]
+)
 def test_twin_and_further_batch_norms_begin_with_them(weights: Path, recipe: str) -> None:
     given = {"start.weights": str(weights), "start.batch_norm": "re-estimate", "training.device": "cpu"}
     experiment = begin_from_weights(experiments.override(recipes.get(recipe), given), given)
@@ -169,6 +172,6 @@ def test_a_network_without_batch_norms_is_refused(tmp_path: Path) -> None:
 
 def test_an_image_alone_has_a_variance() -> None:
     network = nn.Sequential(nn.Conv2d(3, 2, 8), nn.BatchNorm2d(2), nn.Flatten())
-    backbone = Backbone(network, (0.0,) * 3, (1.0,) * 3, 8, NETWORK)
+    backbone = Backbone(network, Preparation((0.0,) * 3, (1.0,) * 3, 8), NETWORK)
     re_estimate(backbone, open_source("digits", "train"), most=1)
     assert all(value.isfinite().all() for value in backbone.state_dict().values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from hexa.config import UserError
 from hexa.evaluation import cache, evaluate
 from hexa.nn.backbones import NetworkConfig
+from hexa.nn.preparation import Preparation
 from hexa.nn.pretrained import Backbone, random_backbone
 from hexa.runtime.lock import locked
 
@@ -39,7 +41,7 @@ class Counting(nn.Module):
 
 def counting() -> Backbone:
     config = NetworkConfig(name="counting", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    return Backbone(Counting(), config.mean, config.std, 8, config)
+    return Backbone(Counting(), Preparation(config.mean, config.std, 8), config)
 
 
 def seen(backbone: Backbone) -> int:
@@ -69,9 +71,9 @@ def test_whatever_makes_other_features_is_another_entry(change: str) -> None:
         with torch.no_grad():
             next(second.parameters()).mul_(2)
     elif change == "mean":
-        second.mean = (0.5, 0.5, 0.5)
+        second.preparation = replace(second.preparation, mean=(0.5, 0.5, 0.5))
     elif change == "size":
-        second.image_size = 10
+        second.preparation = replace(second.preparation, size=10)
     elif change == "images":
         data, options["test_data"] = "digits#test", "digits#train"
     elif change == "holdout":

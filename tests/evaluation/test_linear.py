@@ -16,6 +16,7 @@ from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols import linear
 from hexa.evaluation.protocols.linear import PROTOCOL, LinearOptions, learning_rate
 from hexa.nn.backbones import NetworkConfig
+from hexa.nn.preparation import Preparation
 from hexa.nn.pretrained import Backbone
 from hexa.runtime.random import Stream
 
@@ -49,7 +50,7 @@ class Means(nn.Module):
 
 def backbone(network: nn.Module | None = None) -> Backbone:
     config = NetworkConfig(name="means", mean=(0.3, 0.3, 0.3), std=(0.1, 0.1, 0.1))
-    return Backbone(network or Means(), config.mean, config.std, SIZE, config)
+    return Backbone(network or Means(), Preparation(config.mean, config.std, SIZE), config)
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from hexa.evaluation.embed import embed
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols import low_shot, svm
 from hexa.nn.backbones import NetworkConfig
+from hexa.nn.preparation import Preparation
 from hexa.nn.pretrained import Backbone
 from hexa.runtime.progress import Bar
 from hexa.runtime.random import Stream
@@ -52,7 +53,7 @@ def task(*chosen: str, train: int = 90) -> Task:
     fit, test = (ArraySource(*images(n, s), NAMES, name=str(s)) for n, s in ((train, 1), (60, 2)))
     config = NetworkConfig(name="pixels", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     return Task(
-        backbone=Backbone(nn.Flatten(), config.mean, config.std, 8, config),
+        backbone=Backbone(nn.Flatten(), Preparation(config.mean, config.std, 8), config),
         fit=fit,
         test=test,
         class_names=NAMES,

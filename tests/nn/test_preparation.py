@@ -54,7 +54,7 @@ def saved(path: Path, state: dict[str, Tensor], prefix: str = "") -> Path:
 def test_an_efficientnet_is_fed_as_timm_says(tmp_path: Path) -> None:
     found = load_backbone(saved(tmp_path / "lite.pth", efficientnet_lite0()))
     assert found.network_config.name == "tf_efficientnet_lite0"
-    assert (found.mean, found.std, found.image_size, found.crop, found.interpolation) == (
+    assert (found.mean, found.std, found.image_size, found.preparation.crop, found.preparation.interpolation) == (
         HALF,
         HALF,
         224,
@@ -62,7 +62,7 @@ def test_an_efficientnet_is_fed_as_timm_says(tmp_path: Path) -> None:
         "bicubic",
     )
     assert (found.network_config.mean, found.network_config.std) == (HALF, HALF)
-    assert set(found.origins.values()) == {"timm's configuration of tf_efficientnet_lite0.in1k"}
+    assert set(found.preparation.origins.values()) == {"timm's configuration of tf_efficientnet_lite0.in1k"}
     pixels = torch.full((1, 3, 1, 1), 0.5)
     assert found.normalize(pixels).abs().max() < 1e-6
 
@@ -83,8 +83,8 @@ def test_what_was_published_is_known_and_the_rest_assumed(
     state = {prefix + key: value for key, value in resnet18().items()} | {extra: torch.ones(1)}
     found = load_backbone(saved(tmp_path / "x.pth", state))
     assert (found.mean, found.std, found.image_size) == (IMAGENET_MEAN, std, 224)
-    assert (found.crop, found.interpolation) == (224 / 256, "bilinear")
-    assert found.origins == dict.fromkeys(NAMES, origin)
+    assert (found.preparation.crop, found.preparation.interpolation) == (224 / 256, "bilinear")
+    assert found.preparation.origins == dict.fromkeys(NAMES, origin)
     said = found.preparation.said()
     assert said is not None
     assert ("--mean" in said) == (origin == "assumed")
@@ -93,9 +93,9 @@ def test_what_was_published_is_known_and_the_rest_assumed(
 def test_a_named_network_is_fed_as_timm_says_of_it_or_of_its_weights(tmp_path: Path) -> None:
     path = saved(tmp_path / "x.pth", resnet18())
     plain, tagged = load_backbone(f"{path}#resnet18"), load_backbone(f"{path}#resnet18.tv_in1k")
-    assert (plain.crop, plain.interpolation) == (0.95, "bicubic")
-    assert plain.origins["crop"] == "timm's configuration of resnet18.a1_in1k"
-    assert (tagged.crop, tagged.interpolation) == (0.875, "bilinear")
+    assert (plain.preparation.crop, plain.preparation.interpolation) == (0.95, "bicubic")
+    assert plain.preparation.origins["crop"] == "timm's configuration of resnet18.a1_in1k"
+    assert (tagged.preparation.crop, tagged.preparation.interpolation) == (0.875, "bilinear")
     assert plain.network_config.name == tagged.network_config.name == "resnet18"
     with pytest.raises(UserError, match=r"resnet18\.mine: timm has no such network"):
         load_backbone(f"{path}#resnet18.mine")
@@ -103,7 +103,7 @@ def test_a_named_network_is_fed_as_timm_says_of_it_or_of_its_weights(tmp_path: P
 
 def test_a_published_layout_wins_over_a_name(tmp_path: Path) -> None:
     path = saved(tmp_path / "x.pth", resnet18(), "module.encoder_q.")
-    assert load_backbone(f"{path}#resnet18").origins["mean"] == "published with MoCo and PCL"
+    assert load_backbone(f"{path}#resnet18").preparation.origins["mean"] == "published with MoCo and PCL"
 
 
 def test_random_weights_are_fed_as_the_trained_ones() -> None:
@@ -129,7 +129,7 @@ def test_what_a_user_sets_is_used_and_remembered(given: object) -> None:
     found = backbone.prepared(mean=given, size="8")
     assert (found.mean, found.std, found.image_size) == (HALF, IMAGENET_STD, 8)
     assert found.deviations == {"mean": [list(IMAGENET_MEAN), [0.5] * 3], "size": [16, 8]}
-    assert (found.origins["mean"], found.origins["std"]) == ("given", "its own file or run")
+    assert (found.preparation.origins["mean"], found.preparation.origins["std"]) == ("given", "its own file or run")
     assert found.preparation.said() == (
         "images are prepared with mean 0.5, size 8 (given); std 0.229,0.224,0.225, crop 0.875, interpolation bilinear "
         "(its own file or run)"
@@ -145,7 +145,7 @@ def test_setting_what_was_assumed_is_no_deviation(tmp_path: Path) -> None:
     path = saved(tmp_path / "x.pth", resnet18())
     found = load_backbone(path, mean=IMAGENET_MEAN, std="0.229,0.224,0.225")
     assert found.deviations == {}
-    assert (found.origins["mean"], found.origins["size"]) == ("given", "assumed")
+    assert (found.preparation.origins["mean"], found.preparation.origins["size"]) == ("given", "assumed")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_an_exported_file_is_fed_as_it_was_asked_for(tmp_path: Path) -> None:
     export(source, "safetensors", tmp_path / "out.safetensors", std=0.5, size=64)
     found = load_backbone(tmp_path / "out.safetensors")
     assert (found.std, found.image_size, found.mean) == (HALF, 64, IMAGENET_MEAN)
-    assert (found.origins["std"], found.origins["mean"]) == ("given", "assumed")
+    assert (found.preparation.origins["std"], found.preparation.origins["mean"]) == ("given", "assumed")
 
 
 def test_networks_without_weights_of_their_own_are_assumed() -> None:
@@ -192,5 +192,5 @@ def test_networks_without_weights_of_their_own_are_assumed() -> None:
 
 def test_a_module_is_fed_as_it_is_given() -> None:
     backbone = random_backbone(SMALL, 16)
-    made = Backbone(backbone.network, HALF, HALF, 16, SMALL)
+    made = Backbone(backbone.network, Preparation(HALF, HALF, 16), SMALL)
     assert made.preparation == Preparation(HALF, HALF, 16)

@@ -22,6 +22,7 @@ from hexa.nn import timm_weights
 from hexa.nn.backbones import NetworkConfig, SmallResNet, build, use_small_stem
 from hexa.nn.branch_norm import convert
 from hexa.nn.metadata import metadata_of
+from hexa.nn.preparation import Preparation
 from hexa.nn.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.4, 0.5), std=(0.2, 0.25, 0.3))
@@ -76,7 +77,9 @@ def method_state(network: nn.Module, query: str = "query", key: str = "key") -> 
 
 def test_what_is_saved_comes_back_with_all_it_carries(tmp_path: Path) -> None:
     network = stirred(build(SMALL))
-    saved = Backbone(network, SMALL.mean, SMALL.std, 16, SMALL, {"recipe": "r", "step": 7, "branch": "main"})
+    saved = Backbone(
+        network, Preparation(SMALL.mean, SMALL.std, 16), SMALL, {"recipe": "r", "step": 7, "branch": "main"}
+    )
     save_backbone(saved, tmp_path / "b.safetensors")
     loaded = load_backbone(tmp_path / "b.safetensors")
     images = torch.rand(3, 3, 16, 16)

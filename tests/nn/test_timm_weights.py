@@ -64,7 +64,7 @@ def test_stored_weights_need_no_network(unreachable: None, tmp_path: Path, monke
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *given, **options: str(path))
     found = load_backbone("timm:test_resnet.r160_in1k")
     assert torch.equal(found.network.conv1[0].weight, network.conv1[0].weight)
-    assert found.origins["mean"] == "timm's configuration of test_resnet.r160_in1k"
+    assert found.preparation.origins["mean"] == "timm's configuration of test_resnet.r160_in1k"
 
 
 class Answers(http.server.BaseHTTPRequestHandler):

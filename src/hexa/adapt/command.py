@@ -149,7 +149,7 @@ def _compared(experiment: Experiment, out: Path, kept: dict[str, Any], say: Call
     """Start and result side by side; the winner exported; all of it written down."""
     start = starts.read(experiment.start.weights or "")
     # both resized alike: that alone is worth a point on small images
-    result = load_backbone(out / BACKBONE, crop=start.crop, interpolation=start.interpolation)
+    result = load_backbone(out / BACKBONE, crop=start.preparation.crop, interpolation=start.preparation.interpolation)
     sides = {"start": _start_scored(experiment), "result": _monitor(result.network, experiment)()}
     notes: list[str] = []
     best = _by_labels(experiment, start, result, kept["request"]["seconds"], notes)

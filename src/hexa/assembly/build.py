@@ -26,6 +26,7 @@ from hexa.nn import backbones, start
 from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
 from hexa.nn.encoder import Encoder
 from hexa.nn.fitting import owner
+from hexa.nn.preparation import Preparation
 from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
@@ -158,7 +159,7 @@ def build_method(
         network = start.begun(experiment.network, experiment.start) if begins else backbones.build(experiment.network)
         if begins and source is not None and experiment.start.batch_norm == "re-estimate":
             config, size = experiment.network, experiment.views.size
-            backbone = Backbone(network, config.mean, config.std, size, config)
+            backbone = Backbone(network, Preparation(config.mean, config.std, size), config)
             re_estimate(backbone, source, experiment.seed, device=machine.device)
             network.train()
         method = experiment.method.build(network, setting)
@@ -271,4 +272,5 @@ def backbone_of(experiment: Experiment, method: Method, step: int, epoch: float)
     if experiment.start.weights is not None:
         info |= {"start": experiment.start.weights, "start_sha256": experiment.start.sha256}
     config = experiment.network
-    return Backbone(network.eval(), config.mean, config.std, experiment.views.size, config, info)
+    preparation = Preparation(config.mean, config.std, experiment.views.size)
+    return Backbone(network.eval(), preparation, config, info)

@@ -29,12 +29,12 @@ def transform_of(backbone: Backbone, aspect: object = "crop") -> EvaluationTrans
     if aspect not in ASPECTS:
         raise UserError(f"aspect must be {' or '.join(ASPECTS)}, got {aspect!r}")
     if aspect == "crop":
-        return EvaluationTransform(backbone.image_size, backbone.crop, backbone.interpolation)
-    if backbone.origins.get("crop") == GIVEN:
+        return EvaluationTransform(backbone.image_size, backbone.preparation.crop, backbone.preparation.interpolation)
+    if backbone.preparation.origins.get("crop") == GIVEN:
         raise UserError("crop has no effect with aspect keep, which cuts nothing; leave out one of the two")
     config = backbone.network_config
     pixels_for_each = stride(backbone.network, config.name, backbone.num_features, config.channels)
-    return OwnAspect(backbone.image_size, pixels_for_each, backbone.interpolation)
+    return OwnAspect(backbone.image_size, pixels_for_each, backbone.preparation.interpolation)
 
 
 def check(task: Task, protocol: str, chosen: Protocol, options: Any) -> None:

@@ -21,7 +21,7 @@ from hexa.nn.fitting import filled, find_backbone, outlined
 from hexa.nn.layouts import foreign_state
 from hexa.nn.metadata import metadata_of, of_metadata, ordered, said
 from hexa.nn.normalize import Channels, Normalize, mean_of
-from hexa.nn.preparation import CROP, Given, Preparation, of_timm
+from hexa.nn.preparation import Given, Preparation, of_timm
 from hexa.nn.weight_files import Unreadable, Weights
 from hexa.runtime import parsing
 from hexa.runtime.files import write_whole
@@ -34,34 +34,27 @@ class Backbone(nn.Module):
     """A trained network with everything needed to use it.
 
     forward: images in [0, 1], [B, C, S, S] -> features [B, num_features]; it normalises inside. `network` is the plain
-    torchvision or timm network with the main batch-norms, of normalised images.
-    mean, std: of each channel. image_size: pixels it was trained at. crop, interpolation: of the images it is evaluated
-    on, and origins: where these five come from (`Preparation`). info: recipe, encoder, branch, step …
+    torchvision or timm network with the main batch-norms, of normalised images. preparation: of the images.
+    info: recipe, encoder, branch, step … deviations: {name: [before, after]} of what a user set of the preparation.
     Its state_dict is that of `network`, under the plain key names, and loads into the plain network.
     """
 
     def __init__(
         self,
         network: nn.Module,
-        mean: Channels,
-        std: Channels,
-        image_size: int,
+        preparation: Preparation,
         network_config: NetworkConfig,
         info: Mapping[str, Any] | None = None,
-        crop: float = CROP,
-        interpolation: str = "bilinear",
-        origins: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
-        self.network = network
-        self.normalize = Normalize(mean_of(mean, network_config.channels), std)
-        self.mean, self.std, self.image_size = mean, std, image_size
-        self.crop, self.interpolation, self.origins = crop, interpolation, dict(origins or {})
+        mean, std = mean_of(preparation.mean, network_config.channels), preparation.std
+        self.network, self.preparation = network, preparation
+        self.normalize = Normalize(mean, std)
         self.deviations: dict[str, list[Any]] = {}
-        self.network_config = network_config
+        self.network_config = network_config.model_copy(update={"mean": mean, "std": std})
         self.info: dict[str, Any] = dict(info or {})
         self.num_features = (
-            3 * image_size**2 if network_config.name == "pixels" else backbones.num_features(network, len(mean))
+            3 * preparation.size**2 if network_config.name == "pixels" else backbones.num_features(network, len(mean))
         )
         self.register_state_dict_post_hook(_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_inner_names)  # type: ignore[no-untyped-call]
@@ -70,19 +63,20 @@ class Backbone(nn.Module):
         features: Tensor = self.network(self.normalize(images))
         return features
 
-    @classmethod
-    def of(
-        cls, network: nn.Module, preparation: Preparation, config: NetworkConfig, info: Mapping[str, Any]
-    ) -> Backbone:
-        """The backbone that this network is if images are prepared so."""
-        how = preparation
-        config = config.model_copy(update={"mean": how.mean, "std": how.std})
-        return cls(network, how.mean, how.std, how.size, config, info, how.crop, how.interpolation, how.origins)
+    @property
+    def mean(self) -> Channels:
+        """Of each channel, pixels in [0, 1]."""
+        return self.preparation.mean
 
     @property
-    def preparation(self) -> Preparation:
-        """How images are prepared for it."""
-        return Preparation(self.mean, self.std, self.image_size, self.crop, self.interpolation, self.origins)
+    def std(self) -> Channels:
+        """Of each channel."""
+        return self.preparation.std
+
+    @property
+    def image_size(self) -> int:
+        """Pixels of the square that it was trained at."""
+        return self.preparation.size
 
     def prepared(self, **given: Unpack[Given]) -> Backbone:
         """The same network, its images prepared as a user says; `deviations` holds {name: [before, after]}.
@@ -90,7 +84,7 @@ class Backbone(nn.Module):
         Raises UserError for impossible values, and for a size that the network does not accept.
         """
         preparation, deviations = self.preparation.changed(given)
-        made = Backbone.of(self.network, preparation, self.network_config, self.info)
+        made = Backbone(self.network, preparation, self.network_config, self.info)
         made.deviations = self.deviations | deviations
         if "size" in deviations and self.network_config.name != "pixels":
             made.num_features = backbones.num_features_at(made.network, made.image_size, len(made.mean))
@@ -202,7 +196,7 @@ def random_backbone(config: NetworkConfig, image_size: int, seed: int = 0) -> Ba
 def _drawn(config: NetworkConfig, preparation: Preparation, seed: int) -> Backbone:
     with global_draws(Stream(seed).child("random backbone")):
         network = backbones.build(config)
-    return Backbone.of(network.eval(), preparation, config, {"encoder": "random", "seed": seed})
+    return Backbone(network.eval(), preparation, config, {"encoder": "random", "seed": seed})
 
 
 def _pixels(size: str) -> Backbone:
@@ -210,20 +204,20 @@ def _pixels(size: str) -> Backbone:
     if not size.isdecimal():
         raise UserError(f"pixels:{size}: give the side in pixels, such as pixels:16")
     preparation = Preparation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), int(size))
-    return Backbone.of(nn.Flatten(), preparation, NetworkConfig(name="pixels"), {"encoder": "pixels"})
+    return Backbone(nn.Flatten(), preparation, NetworkConfig(name="pixels"), {"encoder": "pixels"})
 
 
 def _timm(name: str) -> Backbone:
     network = timm_weights.load(name)
     config = NetworkConfig(name=name.partition(".")[0])
-    return Backbone.of(network, of_timm(name), config, {"encoder": f"timm:{name}"})
+    return Backbone(network, of_timm(name), config, {"encoder": f"timm:{name}"})
 
 
 def _external(spec: str) -> Backbone:
     network = external(spec)
     how = network.preparation
     config = NetworkConfig(name="python", channels=len(how.mean), mean=how.mean, std=how.std)
-    return Backbone.of(network, how, config, {"encoder": spec})
+    return Backbone(network, how, config, {"encoder": spec})
 
 
 # -- of files ---------------------------------------------------------------------------------------------------------
@@ -250,7 +244,7 @@ def _of_checkpoint(weights: Weights, path: Path, folder: Path) -> Backbone:
     step = path.stem.removeprefix("step-")
     info: dict[str, Any] = {"recipe": recipe, "encoder": encoder, "branch": "main", "checkpoint": path.name}
     info |= {"step": int(step)} if step.isdecimal() else {}
-    return Backbone.of(network, preparation, config, info)
+    return Backbone(network, preparation, config, info)
 
 
 def _config_of(folder: Path) -> tuple[NetworkConfig, Preparation, str]:
@@ -273,7 +267,7 @@ def _of_safetensors(path: Path, name: str | None = None) -> Backbone:
     kept = weights.metadata.get("content")  # older files lack it
     if kept is not None and kept != content_hash(weights.state):
         raise Unreadable(f"{path}: damaged: its tensors do not match the sum that it keeps of them")
-    return Backbone.of(network, preparation, config, info)
+    return Backbone(network, preparation, config, info)
 
 
 def _of_state(weights: Weights, name: str | None = None) -> Backbone:
@@ -283,7 +277,7 @@ def _of_state(weights: Weights, name: str | None = None) -> Backbone:
     config, preparation, kept, prefix = foreign_state(weights.state, weights.where, name)
     remedy = f"name the timm network that it was saved from: {weights.where}#NETWORK"
     network = filled(config, kept, weights.where, weights.check, remedy)
-    return Backbone.of(network, preparation, config, {"encoder": prefix.rstrip(".") or "state dict"})
+    return Backbone(network, preparation, config, {"encoder": prefix.rstrip(".") or "state dict"})
 
 
 def describe(backbone: Backbone) -> dict[str, Any]:

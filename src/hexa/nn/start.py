@@ -111,7 +111,7 @@ def made_by_code(spec: str) -> Backbone:
     declared = {key: value for key, value in own.values().items() if own.origins[key] == DECLARED}
     preparation, _ = preparation.changed(cast(Given, declared))
     plain = filled(config, state, spec, lambda tensors: None, f"it must be as timm builds {config.name} by its name")
-    return Backbone.of(plain.eval(), preparation, config, {"encoder": spec})
+    return Backbone(plain.eval(), preparation, config, {"encoder": spec})
 
 
 def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
