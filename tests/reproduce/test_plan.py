@@ -6,7 +6,7 @@ import pytest
 
 from hexa import recipes
 from hexa.config import UserError
-from hexa.reproduce import plan
+from hexa.reproduce import plan, printing
 from hexa.reproduce.plan import Request, Target
 from hexa.reproduce.studies import PROBE, study
 from tests.reproduce.conftest import costs_for, request_for, stored_run
@@ -102,12 +102,12 @@ def test_whatever_decides_a_result_is_in_the_identity() -> None:
 def test_the_cost_is_that_of_what_is_left() -> None:
     request, costs = request_for(epochs=20, seeds=(0, 1)), costs_for(ABLATION)
     jobs = plan.final_jobs(ABLATION, request, plan.best_rates(ABLATION, request, []), costs)
-    lines = plan.lines(jobs, request, costs, [jobs[0].name])
+    lines = printing.lines(jobs, request, costs, [jobs[0].name])
     first = lines[0]
     assert (first.arm.name, first.epochs, first.runs, first.done, first.seconds) == ("Std", 20, 2, 1, 20 * 1000 * 1.0)
     adversarial = lines[1]
     assert (adversarial.runs, adversarial.done, adversarial.seconds) == (2, 0, 2 * 20 * 1000 * 2.0)
-    counted = plan.lines(jobs, request, None)
+    counted = printing.lines(jobs, request, None)
     assert counted[1].seconds is None
     assert counted[1].passes == 2 * 20 * 1000 * 2
 

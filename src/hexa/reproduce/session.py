@@ -15,7 +15,7 @@ from rich.table import Table
 
 from hexa.config import UserError
 from hexa.data import Source, open_source
-from hexa.reproduce import collecting, drawing, plan, storage, writing
+from hexa.reproduce import collecting, drawing, plan, printing, storage, writing
 from hexa.reproduce.costs import Progress, costs_of
 from hexa.reproduce.plan import Costs, Job, Request, Target
 from hexa.reproduce.running import run_jobs
@@ -144,11 +144,11 @@ class Session:
     def table(self, costs: Costs | None) -> Table:
         """The plan for a terminal: runs and cost of each arm, what is done, and the whole."""
         jobs = [job for phase in self.jobs(costs) for job in phase]
-        return plan.table(jobs, self.request, costs, [job["name"] for job in self._stored(jobs)])
+        return printing.table(jobs, self.request, costs, [job["name"] for job in self._stored(jobs)])
 
     def commands(self) -> list[str]:
         """A line a run, to be started anywhere by hand; what they leave in the folder is found and evaluated."""
-        return [plan.command_of(job, self.out) for job in self.jobs(None)[1]]
+        return [printing.command_of(job, self.out) for job in self.jobs(None)[1]]
 
     # -- the work -----------------------------------------------------------------------------------------------------
 
