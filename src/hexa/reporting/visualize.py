@@ -121,10 +121,27 @@ class Look:
 
         problems: gets a line for each image that cannot be read, for which another stands.
         """
-        recipe, device = Views(self.experiment.views), self.machine.device
-        unread = [] if problems is None else problems
-        made = _batch(self.source, recipe, count, stream, views or stream, device, unread)
-        return replace(made, step=self.step, known=self.known)
+        recipe, device, source = Views(self.experiment.views), self.machine.device, self.source
+        made = views or stream
+        order = torch.randperm(len(source), generator=stream.child("order").generator()).tolist()
+        numbers = recipe.draw(made, slice(0, count))  # [V, count, P]
+        crops: list[list[torch.Tensor]] = []
+        index: list[int] = []
+        while len(crops) < count:  # a small source repeats
+            position = order[len(crops) % len(order)]
+            try:
+                crops.append(cut_crops(source, position, recipe, numbers[:, len(crops)]))
+                index.append(position)
+            except DecodeError as error:
+                order.remove(position)
+                if problems is not None:
+                    problems.append(f"{source.paths[position]}: {error}")
+                if not order:
+                    message = f"data '{source.name}': none of its images can be read"
+                    raise UserError(f"{message}; the last was {source.paths[position]} ({error})") from None
+        stacked = tuple(torch.stack(alike(view)).to(device) for view in zip(*crops, strict=True))
+        places = torch.tensor(index, device=device)
+        return replace(Batch(recipe.finish(stacked, made), places, made), step=self.step, known=self.known)
 
 
 def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | None]:
@@ -178,32 +195,3 @@ def _load(method: Method, folder: Path, device: torch.device) -> int:
         raise UserError(f"{newest[0]}: the checkpoint holds no method")
     method.restore(state)
     return step
-
-
-def _batch(
-    source: Source,
-    views: Views,
-    count: int,
-    images: Stream,
-    stream: Stream,
-    device: torch.device,
-    problems: list[str],
-) -> Batch:
-    """`count` images, drawn by `images`, that can be read; a small source repeats. The others go to `problems`."""
-    order = torch.randperm(len(source), generator=images.child("order").generator()).tolist()
-    numbers = views.draw(stream, slice(0, count))  # [V, count, P]
-    crops: list[list[torch.Tensor]] = []
-    index: list[int] = []
-    while len(crops) < count:
-        position = order[len(crops) % len(order)]
-        try:
-            crops.append(cut_crops(source, position, views, numbers[:, len(crops)]))
-            index.append(position)
-        except DecodeError as error:
-            order.remove(position)
-            problems.append(f"{source.paths[position]}: {error}")
-            if not order:
-                message = f"data '{source.name}': none of its images can be read"
-                raise UserError(f"{message}; the last was {source.paths[position]} ({error})") from None
-    stacked = tuple(torch.stack(alike(view)).to(device) for view in zip(*crops, strict=True))
-    return Batch(views.finish(stacked, stream), torch.tensor(index, device=device), stream)

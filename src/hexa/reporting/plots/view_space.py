@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
+from sklearn.decomposition import PCA
 from torch import Tensor
 
 from hexa.config import UserError
@@ -33,7 +33,7 @@ class ViewSpace:
     """Points [N, 2] of three kinds of views, and which image each is of, 0 … K − 1.
 
     clean, adversarial, mixed: of the same N views. partner: the image pasted into each mixed view. tiles: the
-    images, uint8 [K, S, S, 3]. explained: the share of the variance that the two axes keep, or None (t-SNE).
+    images, uint8 [K, S, S, 3]. explained: the share of the variance that the two axes keep.
     """
 
     clean: Points
@@ -42,7 +42,7 @@ class ViewSpace:
     image: Numbers
     partner: Numbers
     tiles: NDArray[np.uint8]
-    explained: float | None
+    explained: float
     method: str
 
 
@@ -52,18 +52,15 @@ def embed_views(
     *,
     num_images: int = 6,
     num_views: int = 12,
-    projection: Literal["pca", "tsne"] = "pca",
     epsilon: float | None = None,
     seed: int = 0,
 ) -> ViewSpace:
     """Embed `num_views` views of each of `num_images` images, their adversarial views, and mixtures of them.
 
     All go through the main batch-norms, so that one function maps views to points. The attack is the run's own (or the
-    default one), with another radius and step if `epsilon` is given, in grey levels. projection: by principal
-    components of all points, or t-SNE of them. Raises UserError for too few images, or a method that can't mix them.
+    default one), with another radius and step if `epsilon` is given, in grey levels. The axes are the
+    principal components of all points. Raises UserError for too few images, or a method that can't mix them.
     """
-    if projection not in ("pca", "tsne"):
-        raise UserError(f"projection '{projection}' is neither pca nor tsne")
     if not (2 <= num_images <= len(COLOURS) and num_views >= 2):
         raise UserError(f"2 to {len(COLOURS)} images can be told apart, in 2 views or more each")
     if look.experiment.method.unmixable:
@@ -76,8 +73,10 @@ def embed_views(
     with unchanged(objective.method):
         examples = objective.examples(batch)
         points = [_embedding(look, examples[kind]) for kind in (STD, "adversarial", "cutmix")]
-    flat, explained = _project(np.concatenate(points), projection, seed)
-    clean, adversarial, mixed = np.split(flat, 3)
+    every = np.concatenate(points)
+    axes = PCA(2, svd_solver="full").fit(every)
+    clean, adversarial, mixed = np.split(axes.transform(every), 3)
+    explained = float(axes.explained_variance_ratio_.sum())
     image = np.arange(num_images).repeat(num_views)
     crops = examples[STD].crops[0]
     partner = image[partners(crops, examples["cutmix"].crops[0]).cpu().numpy()]
@@ -118,18 +117,6 @@ def _embedding(look: Look, example: Example) -> Points:
     return points
 
 
-def _project(points: Points, projection: str, seed: int) -> tuple[Points, float | None]:
-    from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
-
-    made: Any
-    if projection == "pca":
-        made = PCA(2, svd_solver="full").fit(points)
-        return made.transform(points), float(made.explained_variance_ratio_.sum())
-    made = TSNE(2, perplexity=min(30.0, (len(points) - 1) / 3), init="pca", random_state=seed)
-    return made.fit_transform(points).astype(np.float64), None
-
-
 _READING = (
     "A colour is an image. A line joins an adversarial view to the clean one it was made from; a mixed view has around "
     "it the colour of the image that was pasted in. All through the main batch-norms."
@@ -153,11 +140,8 @@ def view_space(space: ViewSpace, *, title: str = "", remark: str = _READING) -> 
             for place in places[space.partner[places] != image][-_MIXED:]:
                 edge, (x, y) = COLOURS[space.partner[place]], space.mixed[place]
                 ax.scatter(x, y, s=52, marker="s", color=COLOURS[image], edgecolors=edge, linewidths=2.2)
-        if space.explained is None:
-            ax.set(xlabel="t-SNE, first axis (no unit)", ylabel="t-SNE, second axis (no unit)")
-        else:
-            share = f"{100 * space.explained:.0f} % of the variance in both"
-            ax.set(xlabel=f"first principal component ({share})", ylabel="second principal component")
+        share = f"{100 * space.explained:.0f} % of the variance in both"
+        ax.set(xlabel=f"first principal component ({share})", ylabel="second principal component")
         ax.margins(0.06)
         _legend(ax, space)
     return figure
