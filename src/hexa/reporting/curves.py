@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from hexa.reporting.plots.style import COLOURS, INK, MUTED, RULE, style
 from hexa.reporting.runs import MOST_QUANTITIES, Record, Run, is_number
+from hexa.reporting.style import COLOURS, INK, MUTED, RULE, style
 from hexa.reporting.tables import NOTHING, format_number
 
 POINTS = 160

@@ -6,8 +6,8 @@ from hexa.reporting.plots.confusion import Confusion, confusion, confusion_curve
 from hexa.reporting.plots.neighbours import Embedded, clusters, nearest_neighbours
 from hexa.reporting.plots.pictures import PictureRow, hard_examples, pictures
 from hexa.reporting.plots.studies import Bar, Curve, attack_grid, bars, beta_study, curves
-from hexa.reporting.plots.style import SUFFIXES, save
 from hexa.reporting.plots.view_space import ViewSpace, embed_views, view_space
+from hexa.reporting.style import SUFFIXES, save
 
 __all__ = [
     "SUFFIXES",

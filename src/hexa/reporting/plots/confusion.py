@@ -13,7 +13,7 @@ from torch import Tensor
 from hexa.config import UserError
 from hexa.core import MAIN, STD, Example
 from hexa.reporting.gallery import unchanged
-from hexa.reporting.plots.style import COLOURS, MARKERS, MUTED, drawing
+from hexa.reporting.style import COLOURS, MARKERS, MUTED, drawing
 from hexa.reporting.visualize import Look
 from hexa.runtime.random import Stream
 

@@ -21,7 +21,7 @@ from hexa.ops.kmeans import spherical_kmeans
 from hexa.ops.photometric import unit
 from hexa.reporting.gallery import as_pixels
 from hexa.reporting.plots.pictures import PictureRow, pictures
-from hexa.reporting.plots.style import COLOURS
+from hexa.reporting.style import COLOURS
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from hexa.reporting.gallery import Gallery
-from hexa.reporting.plots.style import INK, MUTED, drawing
+from hexa.reporting.style import INK, MUTED, drawing
 
 Pixels = NDArray[np.uint8]
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from scipy import stats
 
-from hexa.reporting.plots.style import COLOURS, INK, MARKERS, MUTED, drawing
+from hexa.reporting.style import COLOURS, INK, MARKERS, MUTED, drawing
 from hexa.reporting.tables import format_number, mean_and_std, mean_std
 
 Values = Sequence[float]

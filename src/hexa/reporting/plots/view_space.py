@@ -18,7 +18,7 @@ from hexa.core import MAIN, STD, Batch, Example
 from hexa.data.views import EvaluationTransform
 from hexa.ops.photometric import unit
 from hexa.reporting.gallery import as_pixels, unchanged
-from hexa.reporting.plots.style import COLOURS, INK, MUTED, drawing
+from hexa.reporting.style import COLOURS, INK, MUTED, drawing
 from hexa.reporting.visualize import Look
 from hexa.runtime.random import Stream
 
