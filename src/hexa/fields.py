@@ -27,10 +27,10 @@ class Field:
 
 
 def split(arguments: Iterable[str], options: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Part the arguments into those with a declared option and `--any.field VALUE` pairs.
+    """Separate arguments with a declared option from `--any.field VALUE` pairs.
 
-    `--any.field=VALUE` is the same; a field that no value follows is "true"; dashes in a field are underscores.
-    Of a field that is given twice the last counts, as of options.
+    `--any.field=VALUE` is the same; a field without a value is "true"; dashes in a field become underscores.
+    If a field is given twice, the last value counts, as for options.
     """
     options = set(options)
     ours: list[str] = []
@@ -73,13 +73,8 @@ def check_names(given: Iterable[str], known: Iterable[str], options: Iterable[st
         raise ConfigError(problems)
 
 
-def of_experiment(experiment: Experiment) -> list[Field]:
-    """Every field of this experiment by its dotted path."""
-    return list(_walk(experiment, ""))
-
-
-def of_config(config: pydantic.BaseModel) -> list[Field]:
-    """Every field of any other configuration."""
+def of_experiment(config: pydantic.BaseModel) -> list[Field]:
+    """Every field of an experiment, or of any other configuration, by its dotted path."""
     return list(_walk(config, ""))
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import top_k_accuracy_score
 
+from hexa.cli import main
 from hexa.config import ConfigError, UserError
-from hexa.evaluation import protocols
+from hexa.evaluation import evaluate, protocols
 from hexa.evaluation.protocol import topk_accuracy
 from hexa.evaluation.protocols.linear import PROTOCOL as LINEAR
 
@@ -50,6 +53,20 @@ def test_protocols_are_found_by_looking() -> None:
     for name, protocol in protocols.every().items():
         for preset, options in protocol.presets.items():
             assert protocol.identity(preset, options), name
+
+
+def test_a_new_protocol_is_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command line, its help and the documentation's table find it there."""
+    source = Path(protocols.get("knn").run.__code__.co_filename).read_text()
+    (tmp_path / "own_way.py").write_text(source.replace('"""The k = 200', '"""My own k = 200'))
+    monkeypatch.setattr(protocols, "__path__", [*protocols.__path__, str(tmp_path)])
+    assert "own-way" in protocols.names()
+    assert protocols.summary("own-way").startswith("My own")
+    assert main(["evaluate", "own-way", "--help"]) == 0
+    assert "My own k = 200" in capsys.readouterr().out
+    assert evaluate("own-way", "pixels:8", "digits", device="cpu", k=1)["protocol"] == "own-way/k1-t0.07"
 
 
 def test_changes_are_recorded_beside_what_was_published() -> None:

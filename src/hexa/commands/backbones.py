@@ -106,7 +106,7 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     print("\n" + textwrap.fill(protocols.summary(given.protocol), 100))
     for name, options in protocols.get(given.protocol).presets.items():
         print(f"\n{given.protocol}, preset {name}:\n")
-        print(fields.describe(fields.of_config(options)))
+        print(fields.describe(fields.of_experiment(options)))
     return 0
 
 

@@ -61,12 +61,8 @@ def measure(
             if note:
                 outcome.notes.append(note)
             spec = str(backbone) if isinstance(backbone, str | Path) else task.backbone.info.get("spec", "module")
-            result = _result(asked, task, outcome) | {
-                "backbone": spec,
-                "data": data,
-                "commit": made_by,
-                "seconds": time.perf_counter() - begin,
-            }
+            seconds = time.perf_counter() - begin
+            result = _result(asked, task, outcome, spec, data) | {"commit": made_by, "seconds": seconds}
             results.keep(result, asked.request.out, None if note else collected)
             return result
 
@@ -122,7 +118,7 @@ def _warn_of_guessing(outcome: Outcome, task: Task, protocol: str) -> None:
         outcome.notes.append(f"no better than guessing ({guessing:.1f} %): {remedy}")
 
 
-def _result(asked: _Asked, task: Task, outcome: Outcome) -> dict[str, Any]:
+def _result(asked: _Asked, task: Task, outcome: Outcome, backbone: str, data: str) -> dict[str, Any]:
     """What was measured and how; all that can move a score is in the protocol id."""
     request, chosen = asked.request, asked.chosen
     published = chosen.presets[asked.preset].model_dump(mode="json")
@@ -141,9 +137,11 @@ def _result(asked: _Asked, task: Task, outcome: Outcome) -> dict[str, Any]:
         "protocol": f"{asked.protocol}/{identity}",
         "preset": asked.preset,
         "metrics": outcome.metrics,
+        "backbone": backbone,
         "encoder": facts["encoder"],
         "branch": facts["branch"],
         "backbone_facts": facts,
+        "data": data,
         "data_facts": {"fit": _facts(task.fit), "test": _facts(task.test)},
         "transform": outcome.transform or transforms.describe(task.transform, task.fit, task.test),
         "options": used.model_dump(mode="json"),
