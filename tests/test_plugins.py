@@ -136,7 +136,7 @@ def test_a_file_that_the_user_named_is_imported_to_go_on_and_never_to_look(store
 
 def test_a_file_that_has_changed_since_is_not_the_one_that_was_named(stored: Stored) -> None:
     stored.file.write_text(stored.file.read_text() + "# other\n")
-    assert "no command of yours has named it as it is now" in stored.read("named")
+    assert "none of your commands has named it" in stored.read("named")
     assert stored.read("named").endswith(" not")
     assert stored.read("all") == "own_method imported"
     assert stored.read("named").endswith(" not"), "to trust it once names nothing"

@@ -41,7 +41,7 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
     another experiment is replaced. Raises UserError for a folder in the way that holds something else, and if another
     demo is under way there.
     """
-    what = f"runs the demo in {out} already; wait until it ends, or give another --out"
+    what = f"is already running the demo in {out}; wait until it ends, or give another --out"
     with locked(out / LOCK, what, patience=PATIENCE):
         return _demo(out, epochs, console or Console())
 
@@ -88,7 +88,7 @@ def _clear(folder: Path, experiment: Experiment) -> None:
     except UserError:
         pass  # a config of another version
     if fields_of(config).get("recipe") != experiment.recipe:
-        raise UserError(f"{folder}: holds a run of another recipe; choose another --out")
+        raise UserError(f"{folder}: holds a run of another recipe; give another --out")
     with mine(folder):  # nobody trains it
         shutil.rmtree(folder)
 

@@ -100,17 +100,17 @@ def load(config: Path, trust: Trust = "nothing") -> Experiment:
 
 def _refusal(file: str, config: Path, trust: Trust) -> str:
     """Import the file that a config.yaml names if it is trusted; else, or if that can't be, why not."""
-    said, remedy = f"it came from {file}, which is not imported", "read it, then add --trust"
+    said, remedy = f"its method came from {file}, which is not imported", "read it, then add --trust"
     if trust == "nothing":
-        return f"{said} by looking at a run: {remedy}"
+        return f"{said} when a run is only looked at: {remedy}"
     try:
         path, content = _source_of(Path(file))
     except UserError as error:
-        return f"it came from a file that is not there now: {error}"
+        return f"its method came from a file that no longer exists: {error}"
     if trust == "named" and path.is_relative_to(config.parent.resolve()):
-        return f"{said} since it lies in the run's own folder: {remedy}"
+        return f"{said} because it lies in the run's own folder: {remedy}"
     if trust == "named" and not _is_named(path, content):
-        return f"{said} since no command of yours has named it as it is now: {remedy}"
+        return f"{said} because none of your commands has named it in its present form: {remedy}"
     _import(path, content)
     return ""
 

@@ -122,7 +122,7 @@ def test_a_stopped_one_goes_on_bit_for_bit(
     assert all(torch.equal(value, seen[1][name]) for name, value in seen[0].items())
     assert again["metrics"] == whole["metrics"]
     assert again["details"] == whole["details"]
-    assert "went on from iteration 3 of an earlier attempt" in again["notes"]
+    assert "continued from iteration 3 of an earlier attempt" in again["notes"]
     assert not list((tmp_path / "cache" / "detect").iterdir()), "nothing is left once there is a result"
 
 
@@ -204,7 +204,7 @@ def test_a_state_that_cannot_be_written_costs_no_training(
 
     monkeypatch.setattr("hexa.runtime.checkpoints.save", full)
     assert evaluate("detect", NETWORK, data, **TINY)["metrics"] == whole["metrics"]
-    assert capsys.readouterr().err.count("not kept") == 1
+    assert capsys.readouterr().err.count("not saved") == 1
 
     def stop(what: str, done: int, total: int) -> None:
         if (what, done) == ("training the detector", 3):
@@ -229,7 +229,7 @@ def test_killed_at_any_time_it_goes_on_from_the_last_state(tmp_path: Path, monke
     assert [path.name for path in states] == ["step-00000002.pt", "step-00000004.pt"]
     states[-1].write_bytes(b"damaged")
     again = evaluate("detect", NETWORK, data, **TINY)
-    assert "went on from iteration 2 of an earlier attempt" in again["notes"]
+    assert "continued from iteration 2 of an earlier attempt" in again["notes"]
     assert all(torch.equal(value, seen[1][name]) for name, value in seen[0].items())
     other = evaluate("detect", NETWORK, data, seed=1, cached=False, **TINY)
     assert not any("went on" in note for note in other["notes"])
@@ -249,7 +249,7 @@ def test_states_of_others_make_room_and_its_own_stays(tmp_path: Path, monkeypatc
     assert len(list((tmp_path / "cache" / "detect").iterdir())) == 2
     monkeypatch.setenv("HEXA_CACHE_GB", "0")
     found = evaluate("detect", NETWORK, data, seed=1, **TINY)
-    assert "went on from iteration 4 of an earlier attempt" in found["notes"]
+    assert "continued from iteration 4 of an earlier attempt" in found["notes"]
     assert not list((tmp_path / "cache" / "detect").iterdir())
 
 

@@ -74,7 +74,9 @@ def test_classes_without_training_images_have_a_column() -> None:
     assert knn_classify(bank, bank_labels, bank, 3, num_classes=7).shape == (10, 7)
 
 
-@pytest.mark.parametrize(("fields", "word"), [({"k": 0}, "k is 0"), ({"temperature": 0.0}, "temperature is 0")])
+@pytest.mark.parametrize(
+    ("fields", "word"), [({"k": 0}, "k must be at least 1"), ({"temperature": 0.0}, "temperature must be above 0")]
+)
 def test_impossible_options_are_named(fields: dict[str, float], word: str) -> None:
     bank, bank_labels = draw(10, 0)
     with pytest.raises(ValueError, match=word):

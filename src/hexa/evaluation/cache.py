@@ -72,7 +72,7 @@ def store(name: str, features: Tensor, positions: Tensor) -> str | None:
         finally:
             temporary.unlink(missing_ok=True)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        return f"features are not kept for the next evaluation: {reason(error)}"
+        return f"features were not cached: {reason(error)}"
     return problem
 
 

@@ -49,9 +49,9 @@ class AugmentedImages:
         self.steps = self._loader.steps_per_epoch + self._keeps_rest
         self.notes: list[str] = []
         if self.batch_size != batch_size:
-            self.notes.append(f"batch_size {batch_size} is above the {len(source)} labelled images: all are a batch")
+            self.notes.append(f"batch_size {batch_size} exceeds the {len(source)} labelled images: all are one batch")
         if rest and not self._keeps_rest:
-            self.notes.append(f"each epoch leaves out {rest} images, others every time, to keep batches whole")
+            self.notes.append(f"each epoch leaves out {rest} images, different ones every time, to keep batches whole")
 
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """(images float [B, 3, S, S] in [0, 1], labels int64 [B]) of every batch, on the task's device."""

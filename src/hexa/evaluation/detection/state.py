@@ -44,7 +44,7 @@ class State:
             self.folder.mkdir(parents=True, exist_ok=True)
             checkpoints.save(self.folder, step, content)
         except OSError as error:
-            say(f"{describe(error)}: what is done from here on is not kept")
+            say(f"{describe(error)}: progress from here on is not saved")
             self.folder = None
 
     def newest(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:

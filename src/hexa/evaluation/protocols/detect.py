@@ -50,12 +50,12 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     truth, boxes = boxes_of(task.test), boxes_of(fit)
     kept = [position for position, one in enumerate(boxes) if len(one.boxes)]
     if not kept or not any(len(one.boxes) for one in truth):
-        raise UserError(f"{fit!r} and {task.test!r}: one of them shows no object at all")
+        raise UserError(f"{fit!r} and {task.test!r}: both must show objects, but one of them shows none")
     boxes = [boxes[position] for position in kept]
     fit = Subset(fit, np.array(kept))
     iterations = options.iterations
     if {"iterations", "epochs"} <= task.chosen and None not in (options.iterations, options.epochs):
-        raise UserError("detect: iterations and epochs both say how long; give one of them")
+        raise UserError("detect: iterations and epochs exclude each other; give one of them")
     if iterations is None or (options.epochs is not None and "iterations" not in task.chosen):
         if options.epochs is None:
             raise UserError("detect: give iterations or epochs")
@@ -109,7 +109,7 @@ def run(task: Task, options: DetectOptions) -> Outcome:
 
 
 def _training_images(fit: Source, options: DetectOptions) -> tuple[Source, bool]:
-    """The task's, with those of 2012 if they are to be had and the task's are of 2007; and whether they are."""
+    """The task's images, VOC2007's together with those of VOC2012 if they are there; and whether they are."""
     base = fit.source if isinstance(fit, Subset) else fit
     if options.with_2012 and isinstance(base, VOCSource) and base.root.name == "VOC2007":
         later = base.of_year(2012, "trainval")
@@ -137,7 +137,7 @@ def _notes(
     if training.problems:
         notes.append(f"{len(training.problems)} training images could not be read; others took their places")
     if training.resumed:
-        notes.append(f"went on from iteration {training.resumed:,} of an earlier attempt")
+        notes.append(f"continued from iteration {training.resumed:,} of an earlier attempt")
     return notes
 
 

@@ -36,9 +36,9 @@ def knn_classify(
     fp32. k is capped at N. The similarity matrix is built in chunks of rows. Source: REFERENCE §7.3.
     """
     if not k >= 1:
-        raise ValueError(f"k is {k}; it counts neighbours and must be at least 1")
+        raise ValueError(f"k must be at least 1, got {k}")
     if not temperature > 0:
-        raise ValueError(f"temperature is {temperature}; it must be above 0")
+        raise ValueError(f"temperature must be above 0, got {temperature}")
     if len(train_features) == 0:
         raise ValueError("no training features to search; give at least one labelled image")
     bank = functional.normalize(train_features.float(), dim=1).T.contiguous()  # [D, N]
@@ -67,7 +67,7 @@ def run(task: Task, options: KnnOptions) -> Outcome:
     """Top-1 and top-5 of the vote; no augmentation, backbone features."""
     fit, fit_labels, test, test_labels = extract_pair(task)
     k = min(options.k, len(fit))
-    notes = [] if k == options.k else [f"k = {options.k} is above the {len(fit)} labelled images, so k = {k} was used"]
+    notes = [] if k == options.k else [f"k = {options.k} exceeds the {len(fit)} labelled images; k = {k} was used"]
     scores = knn_classify(
         fit.to(task.device), fit_labels.to(task.device), test, k, options.temperature, task.num_classes
     ).cpu()

@@ -46,7 +46,7 @@ class LowShotOptions(SVMSettings):
     @classmethod
     def _counts(cls, shots: tuple[int, ...]) -> tuple[int, ...]:
         if any(k < 1 for k in shots) or len(set(shots)) < len(shots):
-            raise ValueError("numbers of images above 0 are needed, each once")
+            raise ValueError("must be distinct numbers above 0")
         return shots
 
 

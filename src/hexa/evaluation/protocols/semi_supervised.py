@@ -67,8 +67,8 @@ def run(task: Task, options: SemiSupervisedOptions) -> Outcome:
     notes = list(tuned.notes)
     if options.list_file is None and abs(share - options.percent) > 0.1 * options.percent:
         notes.append(
-            f"{len(fit)} of {len(task.fit)} images are {share:.1f} % of them, not {options.percent:g}: whole images of "
-            "every class, and at least one"
+            f"{len(fit)} of {len(task.fit)} images are {share:.1f} %, not {options.percent:g} %: each class has "
+            "at least one, and only whole images"
         )
     details = {"labelled_images": len(fit), "fingerprint": fit.fingerprint, "curve": tuned.curve}
     used = {"trunk_rate": trunk, "head_rate": head, "batch_size": tuned.batch_size}

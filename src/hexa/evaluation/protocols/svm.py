@@ -69,7 +69,7 @@ def images_of(task: Task) -> tuple[Images, Images]:
     for name, part in zip(("train", "test"), parts, strict=True):
         without = [task.class_names[c] for c in np.flatnonzero(~(part.labels == 1).any(0))]
         if without:
-            raise UserError(f"the {name} images hold no positive of {_named(without)}: its precision is not defined")
+            raise UserError(f"no {name} image shows {_named(without)}, so the average precision is undefined")
     return parts[0], parts[1]
 
 
@@ -117,8 +117,8 @@ def run(task: Task, options: SVMOptions) -> Outcome:
     if len(options.costs) > 1:
         rare = [name for name, mask in zip(task.class_names, positive, strict=True) if mask.sum() < options.folds]
         if rare:
-            remedy = f"give one cost (--costs 0.5), or {options.folds} images and more of each class"
-            raise UserError(f"{options.folds} folds need as many positives; too few are of {_named(rare)}; {remedy}")
+            remedy = f"give one cost (--costs 0.5), or at least {options.folds} images of each class"
+            raise UserError(f"{_named(rare)}: fewer positive images than the {options.folds} folds; {remedy}")
         # large costs take longest: first, so that no process waits long for the last job of a class
         order = np.argsort(options.costs)[::-1]
         jobs = [(fit.features, mask, options.costs[n], options.folds, *how) for mask in positive for n in order]
