@@ -173,7 +173,7 @@ def test_a_users_folder_that_cannot_be_written_costs_the_memory_alone(
 ) -> None:
     monkeypatch.setenv("HEXA_CONFIG", "/proc/nowhere")
     stored.name_it()
-    assert "no command of yours" in stored.read("named")
+    assert "none of your commands" in stored.read("named")
 
 
 def test_a_file_that_cannot_be_one_is_said_in_one_line(tmp_path: Path) -> None:

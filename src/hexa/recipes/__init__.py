@@ -26,7 +26,8 @@ _small: dict[str, dict[str, Any]] = {}
 def recipe(function: Recipe) -> Recipe:
     """Offer this function by its name with dashes."""
     name = function.__name__.replace("_", "-")
-    assert name not in _registry, f"two recipes are called {name}"
+    # a module whose import failed halfway registers again
+    assert _registry.get(name, function).__module__ == function.__module__, f"two recipes are called {name}"
     _registry[name] = function
     return function
 
