@@ -56,7 +56,7 @@ def test_an_error_in_the_users_code_is_told_as_such(tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize(
     ("base", "field", "name", "own"),
-    [("MethodConfig", "name", "moco", "MoCoConfig"), ("HardExampleConfig", "kind", "vat", "VATConfig")],
+    [("MethodConfig", "name", "moco", "MoCoConfig"), ("HardExample", "kind", "vat", "VAT")],
 )
 def test_a_name_of_hexas_own_is_refused_in_one_line(tmp_path: Path, base: str, field: str, name: str, own: str) -> None:
     file = tmp_path / f"mine_{field}.py"

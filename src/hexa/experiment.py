@@ -10,7 +10,7 @@ import pydantic
 import yaml
 
 from hexa.config import Config, ConfigError, UserError, choices, choose, nearest
-from hexa.core import HardExampleConfig, MethodConfig, ObjectiveConfig
+from hexa.core import HardExample, MethodConfig, ObjectiveConfig
 from hexa.data.pairs import PairsConfig
 from hexa.data.views import ViewsConfig
 from hexa.nn.backbones import NetworkConfig
@@ -43,7 +43,7 @@ class Experiment(Config):
     views: ViewsConfig
     pairs: PairsConfig = PairsConfig()
     method: pydantic.SerializeAsAny[MethodConfig]
-    hard_examples: dict[str, pydantic.SerializeAsAny[HardExampleConfig]] = {}
+    hard_examples: dict[str, pydantic.SerializeAsAny[HardExample]] = {}
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
@@ -57,7 +57,7 @@ class Experiment(Config):
 
     @pydantic.field_validator("hard_examples", mode="before")
     @classmethod
-    def _hard_examples(cls, value: Any) -> dict[str, HardExampleConfig]:
+    def _hard_examples(cls, value: Any) -> dict[str, HardExample]:
         """Each by its `kind`; the key of the entry stands in for an absent kind, and an empty entry is left out."""
         if not isinstance(value or {}, Mapping):
             raise ConfigError([("", "expected hard examples by name, for instance {cutmix: {weight: 1}}")])
@@ -66,7 +66,7 @@ class Experiment(Config):
             if entry is None:
                 continue
             try:
-                examples[name] = choose(HardExampleConfig, "kind", "hexa.hard_examples", entry, default=name)
+                examples[name] = choose(HardExample, "kind", "hexa.hard_examples", entry, default=name)
             except ConfigError as error:
                 problems += [(f"{name}.{path}", message) for path, message in error.problems]
         if problems:

@@ -81,10 +81,10 @@ def of_experiment(config: pydantic.BaseModel) -> list[Field]:
 def of_absent_hard_examples(experiment: Experiment) -> list[Field]:
     """The fields of the kinds of hard examples that this experiment lacks; naming one of them adds it."""
     from hexa.config import choices
-    from hexa.core import HardExampleConfig
+    from hexa.core import HardExample
 
     present = {example.kind for example in experiment.hard_examples.values()}
-    kinds = choices(HardExampleConfig, "kind", "hexa.hard_examples")
+    kinds = choices(HardExample, "kind", "hexa.hard_examples")
     absent = [kind for kind in sorted(kinds) if kind not in present]
     return [field for kind in absent for field in _walk(kinds[kind](kind=kind), f"hard_examples.{kind}.")]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError
-from hexa.core import Example, HardExample, HardExampleConfig, Objective
+from hexa.core import Example, HardExample, Objective
 from hexa.runtime.random import Stream
 from tests.laws.cases import Case
 
@@ -19,9 +19,7 @@ from tests.laws.cases import Case
 class Broken(HardExample):
     """Gives whatever `make` makes of its source."""
 
-    def __init__(self, make: Callable[[Example], Any]) -> None:
-        self.config = HardExampleConfig(kind="broken")
-        self.make = make
+    make: Any
 
     def __call__(self, source: Example, stream: Stream) -> Any:
         return self.make(source)
@@ -54,7 +52,7 @@ def weighed(source: Example, change: Callable[[Tensor], Tensor]) -> Example:
 )
 def test_a_hard_example_that_breaks_it(make: Callable[[Example], Any], said: str) -> None:
     case = Case("simclr", {})
-    objective = Objective(case.build(), {"mine": Broken(make)})
+    objective = Objective(case.build(), {"mine": Broken(kind="broken", make=make)})
     terms = objective.losses(replace(case.batch(), step=0))
     next(terms).loss.backward()
     with pytest.raises(UserError, match=f"hard example 'mine' .*{said}"):

@@ -34,7 +34,7 @@ def on(device: str, data: Batch) -> Batch:
 def test_a_step_in_bf16_is_finite_and_never_waits_for_the_device(case: Case) -> None:
     device = torch.device("cuda")
     method = case.build(torch.float32).to(device, memory_format=torch.channels_last)
-    hard = {name: entry.build() for name, entry in case.hard().items()}
+    hard = case.hard()
     objective = Objective(method, hard, autocast=lambda: autocast("bf16", device))
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
     losses = []

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hexa.core import Batch, Objective, Setting
-from hexa.hard_examples.adversarial import AdversarialConfig
+from hexa.hard_examples.adversarial import Adversarial
 from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.runtime import checkpoints, processes
@@ -42,7 +42,7 @@ def trainer(folder: Path, loader: ToyLoader) -> Trainer:
     method = MoCoConfig(queue_size=32, dim=8, bn_groups=2, momentum=0.9).build(network, setting).double()
     config = TrainingConfig(log_every=2, channels_last=False)
     optimizer = scheduled(method, 2, loader.steps_per_epoch)
-    objective = Objective(method, {"adversarial": AdversarialConfig().build()})
+    objective = Objective(method, {"adversarial": Adversarial()})
     if processes.is_main():
         folder.mkdir()
     journal = Journal(folder if processes.is_main() else None).open()

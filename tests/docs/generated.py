@@ -18,7 +18,7 @@ from scipy.stats import spearmanr
 from hexa import published, recipes
 from hexa.adapt.verdict import without_labels
 from hexa.config import choices
-from hexa.core import HardExampleConfig, MethodConfig
+from hexa.core import HardExample, MethodConfig
 from hexa.evaluation import protocols
 from hexa.recipes.modifiers import MODIFIERS
 from hexa.reporting.tables import mean_std
@@ -122,7 +122,7 @@ def _fact(name: str, text: str) -> str:
 
 def matrix() -> str:
     """Which hard example a method takes, and why not."""
-    kinds = choices(HardExampleConfig, "kind", "hexa.hard_examples")
+    kinds = choices(HardExample, "kind", "hexa.hard_examples")
     kinds = {name: kind for name, kind in sorted(kinds.items()) if kind.__module__.startswith("hexa.")}
     methods = choices(MethodConfig, "name", "hexa.methods")
     rows, reasons = [], []

@@ -62,9 +62,9 @@ def test_l2_steps_along_the_gradient_of_each_image() -> None:
 
 
 def test_l2_survives_tiny_and_zero_gradients() -> None:
-    from hexa.hard_examples.adversarial import Adversarial, AdversarialConfig
+    from hexa.hard_examples.adversarial import Adversarial
 
-    attacker = Adversarial(AdversarialConfig(norm="l2", unit="pixel", epsilon=0.5, step_size=0.2, clip=False))
+    attacker = Adversarial(norm="l2", unit="pixel", epsilon=0.5, step_size=0.2, clip=False)
     clean = torch.full((3, 3, 4, 4), 0.5)
     gradient = torch.zeros_like(clean)
     gradient[0] = 1e-30

@@ -11,7 +11,7 @@ from hexa.config import ConfigError
 from hexa.core import STD
 from hexa.experiment import override
 from hexa.hard_examples.adversarial import Adversarial
-from hexa.hard_examples.chain import Chain, ChainConfig
+from hexa.hard_examples.chain import Chain
 from hexa.hard_examples.cutmix import CutMix
 from hexa.recipes import get
 from hexa.runtime.random import Stream
@@ -44,8 +44,8 @@ def test_a_chain_costs_the_gradient_of_what_it_attacks_and_its_own_pass() -> Non
 
 
 def test_a_chain_that_begins_with_an_attack_shares_the_clean_gradient() -> None:
-    config = ChainConfig.model_validate({"steps": [{"kind": "adversarial"}, {"kind": "cutmix"}]})
-    branch = Chain(config).gradient_of_source
+    config = Chain.model_validate({"steps": [{"kind": "adversarial"}, {"kind": "cutmix"}]})
+    branch = config.gradient_of_source
     assert branch is not None
     assert branch.name == "main"
     assert Chain().gradient_of_source is None
@@ -55,7 +55,7 @@ def test_a_chain_that_begins_with_an_attack_shares_the_clean_gradient() -> None:
 def test_steps_are_written_as_a_list() -> None:
     experiment = override(get("digits-moco-v2"), {"hard_examples.chain.steps": "[{kind: mixup}, {kind: vat}]"})
     chain = experiment.hard_examples["chain"]
-    assert isinstance(chain, ChainConfig)
+    assert isinstance(chain, Chain)
     assert [step.kind for step in chain.steps] == ["mixup", "vat"]
     with pytest.raises(ConfigError, match=r"hard_examples\.chain\.steps.*a list of hard examples is needed"):
         override(get("digits-moco-v2"), {"hard_examples.chain.steps": "mixup"})

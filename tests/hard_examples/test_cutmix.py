@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hexa.core import MAIN, STD
-from hexa.hard_examples.cutmix import CutMix, CutMixConfig
+from hexa.hard_examples.cutmix import CutMix
 from hexa.ops import draws
 from hexa.runtime.random import Stream
 from tests.laws.cases import BATCH, Case, batch
@@ -37,7 +37,7 @@ def test_identity_permutation_is_the_clean_loss() -> None:
     """λ does not matter where an image is mixed with itself: L^Cmx = L^Std(x) (REFERENCE §11)."""
     objective = Case("moco", {"bn_groups": 1}).objective(Case("moco", {"bn_groups": 1}).build())
     clean = objective.examples(batch())[STD]
-    mixed = CutMix(CutMixConfig())(clean, Stream(0))
+    mixed = CutMix()(clean, Stream(0))
     assert torch.equal(mixed.crops[0], clean.crops[0])
     torch.testing.assert_close(mixed.score(mixed), clean.score(clean))
 
@@ -49,7 +49,7 @@ def test_an_empty_box_is_the_identity() -> None:
 
     objective = Case("moco", {"bn_groups": 1}).objective(Case("moco", {"bn_groups": 1}).build())
     clean = objective.examples(batch())[STD]
-    mixed = Empty(CutMixConfig())(clean, Stream(0))
+    mixed = Empty()(clean, Stream(0))
     assert torch.equal(mixed.crops[0], clean.crops[0])
     assert bool((mixed.mixture[0][1] == 1).all())
     torch.testing.assert_close(mixed.score(mixed), clean.score(clean))
@@ -88,4 +88,4 @@ def test_box_moves_from_step_to_step_and_is_reproducible() -> None:
     boxes = [maker.boxes(4, 32, Stream(0).child("step", step)).tolist() for step in (0, 1, 0)]
     assert boxes[0] == boxes[2]
     assert boxes[0] != boxes[1]
-    assert len(CutMix(CutMixConfig(per_sample=True)).boxes(4, 32, Stream(0))) == 4
+    assert len(CutMix(per_sample=True).boxes(4, 32, Stream(0))) == 4

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from hexa.core import MAIN, STD, Example
-from hexa.hard_examples.mixup import Mixup, MixupConfig
-from hexa.hard_examples.unmix import UnMix, UnMixConfig
+from hexa.hard_examples.mixup import Mixup
+from hexa.hard_examples.unmix import UnMix
 from hexa.ops import draws
 from hexa.runtime.random import Stream
 from tests.laws.cases import BATCH, Case, batch
@@ -23,7 +23,7 @@ def clean_example() -> Example:
 @pytest.mark.parametrize("per_sample", [False, True])
 def test_mixup_lays_two_images_over_each_other(per_sample: bool) -> None:
     clean = clean_example()
-    made = Mixup(MixupConfig(per_sample=per_sample))(clean, STREAM)
+    made = Mixup(per_sample=per_sample)(clean, STREAM)
     order = draws.partners(BATCH, STREAM)
     weight = made.mixture[0][1]
     for v, crop in enumerate(clean.crops):
@@ -45,15 +45,15 @@ def test_mixups_score_is_two_losses_by_weight() -> None:
 
 
 def test_mixup_can_have_batch_norms_of_its_own() -> None:
-    made = Mixup(MixupConfig(branch="mixed"))(clean_example(), STREAM)
+    made = Mixup(branch="mixed")(clean_example(), STREAM)
     assert made.branch.name == "mixed"
-    assert MixupConfig(branch="mixed").branches() == ("mixed",)
+    assert Mixup(branch="mixed").branches() == ("mixed",)
 
 
 @pytest.mark.parametrize("box", [0.0, 1.0])
 def test_unmix_mixes_the_batch_with_itself_in_reverse(box: float) -> None:
     clean = clean_example()
-    made = UnMix(UnMixConfig(box_probability=box))(clean, STREAM)
+    made = UnMix(box_probability=box)(clean, STREAM)
     for v, crop in enumerate(clean.crops):
         share = float(made.mixture[0][1][v, 0])
         assert bool((made.mixture[0][1][v] == share).all())
@@ -69,7 +69,7 @@ def test_unmix_mixes_the_batch_with_itself_in_reverse(box: float) -> None:
 
 def test_unmix_chooses_between_images_and_boxes_as_often_as_asked() -> None:
     clean = clean_example()
-    maker = UnMix(UnMixConfig(box_probability=0.25))
+    maker = UnMix(box_probability=0.25)
     boxed = 0
     for step in range(80):
         made = maker(clean, STREAM.child(step))

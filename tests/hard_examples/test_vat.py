@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hexa.core import MAIN, STD, Example
-from hexa.hard_examples.vat import VAT, VATConfig
+from hexa.hard_examples.vat import VAT
 from hexa.runtime.random import Stream
 from tests.laws.cases import Case
 
@@ -33,7 +33,7 @@ def inside(source: Example) -> Example:
 
 def test_every_image_moves_by_the_same_length() -> None:
     source = inside(clean_example())
-    made = VAT(VATConfig(epsilon=3.0))(source, Stream(0))
+    made = VAT(epsilon=3.0)(source, Stream(0))
     delta = made.crops[0] - source.crops[0]
     length = 255 * delta.square().mean((1, 2, 3)).sqrt()
     torch.testing.assert_close(length, torch.full_like(length, 3.0))
@@ -45,7 +45,7 @@ def test_it_turns_the_embedding_more_than_noise_does_and_iterations_more_still()
     noise = torch.randn(source.crops[0].shape, generator=torch.Generator().manual_seed(0)).double()
     noise = noise / noise.square().mean((1, 2, 3), keepdim=True).sqrt() / 255
     by_chance = turned(source, (source.crops[0] + noise,))
-    once, often = (turned(source, VAT(VATConfig(iterations=count))(source, Stream(0)).crops) for count in (1, 6))
+    once, often = (turned(source, VAT(iterations=count)(source, Stream(0)).crops) for count in (1, 6))
     assert once > 3 * by_chance
     assert often > once
 
@@ -55,7 +55,7 @@ def test_the_direction_is_the_top_eigenvector_of_a_network_without_bends() -> No
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 8))
     network.num_features = 8  # type: ignore[assignment]
     source = inside(clean_example(network))
-    made = VAT(VATConfig(iterations=60, probe=0.05, epsilon=0.1))(source, Stream(0))
+    made = VAT(iterations=60, probe=0.05, epsilon=0.1)(source, Stream(0))
     method = source.score.method
     for i in range(2):
         crop = source.crops[0][i : i + 1]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hexa.config import choices
-from hexa.core import Batch, HardExampleConfig, Method, MethodConfig, Objective, ObjectiveConfig, Origin, Setting
+from hexa.core import Batch, HardExample, Method, MethodConfig, Objective, ObjectiveConfig, Origin, Setting
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.nn.start import learning
 from hexa.runtime import processes
@@ -167,15 +167,15 @@ class Case:
         config = choices(MethodConfig, "name", "hexa.methods")[self.method]
         return not any(hard.refusal(config.model_construct()) for hard in self.hard().values())
 
-    def hard(self) -> dict[str, HardExampleConfig]:
-        known = choices(HardExampleConfig, "kind", "hexa.hard_examples")
+    def hard(self) -> dict[str, HardExample]:
+        known = choices(HardExample, "kind", "hexa.hard_examples")
         return {
             name: known[entry.get("kind", name)].model_validate({"kind": name, **entry})
             for name, entry in self.hard_examples.items()
         }
 
     def objective(self, method: Method, config: ObjectiveConfig | None = None, **options: Any) -> Objective:
-        hard = {name: entry.build() for name, entry in self.hard().items()}
+        hard = self.hard()
         return Objective(method, hard, config, origin=self.origin(method) if self.distilled else None, **options)
 
     def origin(self, method: Method) -> Origin:
@@ -190,7 +190,7 @@ def all_cases() -> list[Case]:
 
     Without those that a hard example refuses.
     """
-    kinds = choices(HardExampleConfig, "kind", "hexa.hard_examples")
+    kinds = choices(HardExample, "kind", "hexa.hard_examples")
     cases = []
     for method in choices(MethodConfig, "name", "hexa.methods"):
         for fields in METHODS.get(method, [{}]):

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from hexa.config import ConfigError
-from hexa.nn.branch_norm import check_groups, convert, use_branch
+from hexa.core import Setting
+from hexa.nn.branch_norm import convert, use_branch
 from hexa.runtime import processes
 from tests.distributed.together import run_together
 
@@ -106,7 +107,7 @@ def test_parts_of_the_processes_equal_one_batch_norm_each(results: list[Results]
 
 @pytest.mark.parametrize(("groups", "world"), [(1, 1), (8, 1), (8, 8), (8, 4), (1, 6), (3, 6), (12, 6)])
 def test_groups_that_come_out_even(groups: int, world: int) -> None:
-    check_groups(groups, world)
+    Setting(64, 16, world_size=world).check_groups(groups)
 
 
 @pytest.mark.parametrize(
@@ -119,5 +120,5 @@ def test_groups_that_come_out_even(groups: int, world: int) -> None:
 )
 def test_others_are_refused_with_numbers_that_work(groups: int, world: int, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        check_groups(groups, world)
+        Setting(64, 16, world_size=world).check_groups(groups)
     assert caught.value.problems[0][0] == "method.bn_groups"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from hexa import cli, recipes
+from hexa.commands import declare
 from hexa.config import UserError
 from hexa.data.views import Views
 from hexa.experiment import override
@@ -17,7 +18,7 @@ from hexa.runtime.random import Stream
 
 def test_domains_are_not_recipes_and_the_help_names_them() -> None:
     assert not set(domains.NAMES) & set(recipes.names())
-    assert all(name in cli.DOMAINS for name in domains.NAMES)
+    assert all(name in declare.DOMAINS for name in domains.NAMES)
     assert domains.changes("photos") == {}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-from hexa.core import Batch, Example, HardExample, HardExampleConfig, Objective, Setting
-from hexa.hard_examples.adversarial import Adversarial, AdversarialConfig
-from hexa.hard_examples.cutmix import CutMix, CutMixConfig
+from hexa.core import Batch, Example, HardExample, Objective, Setting
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.moco import MoCoConfig
 from hexa.ops import draws
 from hexa.reporting.gallery import MID_GREY, Gallery, automatic_gain, gallery, magnify
@@ -49,7 +49,7 @@ def pixels(images: torch.Tensor) -> np.ndarray:
 
 
 def test_columns_follow_from_the_objective() -> None:
-    late = CutMix(CutMixConfig(source="attack"))
+    late = CutMix(source="attack")
     grid = gallery(objective(attack=Adversarial(), mix=CutMix(), late=late), a_batch(), num_images=5)
     assert [c.title for c in grid.columns] == ["view", "perturbation × 64", "attack", "mix", "late of attack"]
     assert all(column.tiles.shape == (5, 16, 16, 3) for column in grid.columns)
@@ -90,14 +90,14 @@ def test_the_perturbation_is_mid_grey_where_nothing_moved() -> None:
 
 
 def test_no_attack_is_mid_grey_everywhere() -> None:
-    grid = gallery(objective(attack=Adversarial(AdversarialConfig(epsilon=0.0))), a_batch())
+    grid = gallery(objective(attack=Adversarial(epsilon=0.0)), a_batch())
     assert (grid.columns[1].tiles == MID_GREY).all()
     assert grid.columns[1].title == "perturbation × 1"
     assert set(grid.columns[1].captions) == {"|δ| 0.00"}
 
 
 def test_the_mixed_column_holds_the_pasted_region() -> None:
-    batch, mix = a_batch(), CutMix(CutMixConfig(inside=True))
+    batch, mix = a_batch(), CutMix(inside=True)
     grid = gallery(objective(mix=mix), batch, num_images=16)
     stream = batch.stream.child("hard example", "mix")
     permutation = draws.partners(16, stream).numpy()
@@ -131,11 +131,8 @@ def test_looking_changes_nothing() -> None:
     assert all(p.grad is None for p in made.method.parameters())
 
 
-@dataclass
 class Inverted(HardExample):
     """A kind that reporting has never heard of."""
-
-    config: HardExampleConfig
 
     def __call__(self, source: Example, stream: Stream) -> Example:
         return source.at(tuple(1 - crop for crop in source.crops))
@@ -143,7 +140,7 @@ class Inverted(HardExample):
 
 def test_any_hard_example_gets_a_column() -> None:
     batch = a_batch()
-    grid = gallery(objective(inverted=Inverted(HardExampleConfig(kind="inverted"))), batch, num_images=3)
+    grid = gallery(objective(inverted=Inverted(kind="inverted")), batch, num_images=3)
     assert [c.title for c in grid.columns] == ["view", "inverted"]
     assert np.array_equal(grid.columns[1].tiles, pixels(1 - batch.crops[0][:3]))
 

@@ -14,7 +14,7 @@ from hexa import fields, recipes
 from hexa.assembly.build import Machine, build_method, build_objective, setting_of
 from hexa.complaints import complaint
 from hexa.config import UserError, choices
-from hexa.core import HardExampleConfig, MethodConfig
+from hexa.core import HardExample, MethodConfig
 from hexa.evaluation import protocols
 from hexa.evaluation.request import EvaluationRequest
 from hexa.experiment import Experiment, override
@@ -100,7 +100,7 @@ def experiments() -> dict[str, Experiment]:
 
 
 def _with_all_hard_examples(experiment: Experiment) -> Experiment:
-    kinds = choices(HardExampleConfig, "kind", "hexa.hard_examples")
+    kinds = choices(HardExample, "kind", "hexa.hard_examples")
     return override(experiment, {f"hard_examples.{kind}.kind": kind for kind in sorted(kinds)})
 
 

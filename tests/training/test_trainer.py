@@ -58,11 +58,11 @@ def test_the_loop_is_the_one_of_the_design() -> None:
     made = trainer(epochs=2)
     made.run()
     from hexa.core import Objective
-    from hexa.hard_examples.adversarial import AdversarialConfig
-    from hexa.hard_examples.cutmix import CutMixConfig
+    from hexa.hard_examples.adversarial import Adversarial
+    from hexa.hard_examples.cutmix import CutMix
 
     plain = method()
-    objective = Objective(plain, {"adversarial": AdversarialConfig().build(), "cutmix": CutMixConfig().build()})
+    objective = Objective(plain, {"adversarial": Adversarial(), "cutmix": CutMix()})
     trained = [p for p in plain.parameters() if p.requires_grad]
     velocity: dict[int, torch.Tensor] = {}
     loader = ToyLoader()

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from hexa.core import Batch, Method, Objective, Passes, Setting
-from hexa.hard_examples.adversarial import AdversarialConfig
-from hexa.hard_examples.cutmix import CutMixConfig
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.runtime.random import Stream
@@ -93,7 +93,7 @@ def trainer(
 ) -> Trainer:
     """A trainer, gone on from `state` if given; `training` overrides fields of its TrainingConfig."""
     model = method()
-    hard = {"adversarial": AdversarialConfig().build(), "cutmix": CutMixConfig().build()}
+    hard = {"adversarial": Adversarial(), "cutmix": CutMix()}
     fields = {"log_every": 2, "channels_last": False, **training}
     loader = loader or ToyLoader()
     journal = Journal(folder)

@@ -197,12 +197,11 @@ def build_objective(
     experiment: Experiment, method: Method, machine: Machine, share_gradients: bool = True
 ) -> Objective:
     """The objective of the experiment around a method."""
-    hard = {name: config.build() for name, config in experiment.hard_examples.items()}
     held = experiment.start
     origin = Origin(start.learning(method), held.l2_sp, held.distillation) if held.l2_sp or held.distillation else None
     return Objective(
         method,
-        hard,
+        experiment.hard_examples,
         experiment.objective,
         autocast=machine.autocast,
         share_gradients=share_gradients,

@@ -2,8 +2,8 @@
 
 from hexa.core.batch import MAIN, Batch, Branch, PseudoLabels
 from hexa.core.example import Example, Mixture, Score
-from hexa.core.hard_example import HardExample, HardExampleConfig
-from hexa.core.method import Method, MethodConfig, Passes, Setting
+from hexa.core.hard_example import HardExample
+from hexa.core.method import EncoderConfig, Method, MethodConfig, Passes, Setting
 from hexa.core.objective import DISTILLATION, STD, Objective, ObjectiveConfig
 from hexa.core.origin import Origin
 from hexa.core.term import Part, Term
@@ -14,9 +14,9 @@ __all__ = [
     "STD",
     "Batch",
     "Branch",
+    "EncoderConfig",
     "Example",
     "HardExample",
-    "HardExampleConfig",
     "Method",
     "MethodConfig",
     "Mixture",

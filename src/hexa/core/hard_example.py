@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
 import pydantic
 import torch
 
@@ -14,8 +12,11 @@ from hexa.core.method import MethodConfig
 from hexa.runtime.random import Stream
 
 
-class HardExampleConfig(Config):
-    """The fields of every kind of hard example. A sub-class gives `kind` a default, by which configurations find it."""
+class HardExample(Config):
+    """Makes hard examples: its fields are its configuration, and calling it makes views.
+
+    A sub-class gives `kind` a default, by which configurations and the command line find it.
+    """
 
     kind: str
     weight: float = pydantic.Field(default=1.0, ge=0)
@@ -25,23 +26,9 @@ class HardExampleConfig(Config):
     fraction: float = pydantic.Field(default=1.0, gt=0, le=1)
     """The share of the batch on which the term is computed."""
 
-    def build(self) -> HardExample:
-        """The hard example with these fields."""
+    def __call__(self, source: Example, stream: Stream) -> Example:
+        """The hard example of `source`. Its crops carry no gradient; `stream` names its randomness in this step."""
         raise NotImplementedError
-
-    def refusal(self, method: MethodConfig) -> str:
-        """Why this can't be made for that method, as half a sentence; empty where it can."""
-        return ""
-
-    def branches(self) -> tuple[str, ...]:
-        """The batch-norm sets that making it and training on it need, beyond its source's."""
-        return ()
-
-
-class HardExample(ABC):
-    """Makes hard examples. `config` holds its weight, its source and its share of the batch."""
-
-    config: HardExampleConfig
 
     @property
     def gradient_of_source(self) -> Branch | None:
@@ -51,9 +38,13 @@ class HardExample(ABC):
         """
         return None
 
-    @abstractmethod
-    def __call__(self, source: Example, stream: Stream) -> Example:
-        """The hard example of `source`. Its crops carry no gradient; `stream` names its randomness in this step."""
+    def branches(self) -> tuple[str, ...]:
+        """The batch-norm sets that making it and training on it need, beyond its source's."""
+        return ()
+
+    def refusal(self, method: MethodConfig) -> str:
+        """Why this can't be made for that method, as half a sentence; empty where it can."""
+        return ""
 
 
 def check_made(name: str, made: object, source: Example, values: bool) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, Protocol
 
+import pydantic
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from hexa.config import Config, ConfigError
 from hexa.core.batch import Batch, Branch, PseudoLabels
@@ -46,6 +48,15 @@ class Setting:
             use = f"{least} in all" if most == least else f"at least {least}"
             raise ConfigError([("views.num_views", f"{self.num_crops} views of an image do not fit: {why}; use {use}")])
 
+    def check_groups(self, groups: int) -> None:
+        """Raise ConfigError unless `groups` of images can be laid out over the processes, naming numbers that can."""
+        if groups % self.world_size and self.world_size % groups:
+            fits = [n for n in range(1, self.world_size + 1) if self.world_size % n == 0]
+            fits.append((groups // self.world_size + 1) * self.world_size)
+            listed = f"{', '.join(map(str, sorted(set(fits))[:-1]))} or {max(fits)}"
+            message = f"{groups} groups can't be laid out over {self.world_size} processes; use {listed}"
+            raise ConfigError([("method.bn_groups", message)])
+
 
 class Passes(Protocol):
     """What a method may ask of the data between epochs.
@@ -69,81 +80,91 @@ class MethodConfig(Config):
 
     name: str
 
+    #: The method of these fields; set by `class MoCo(Method[MoCoLabels], config=MoCoConfig)`.
+    method: ClassVar[type[Method]]
+    #: The least and the largest number of views of an image (None: any), and why.
+    num_views: ClassVar[tuple[int, int | None, str]] = (1, None, "")
     #: Why parts of two images can't be mixed into an example of this method; empty where they can.
     unmixable: ClassVar[str] = ""
 
     def check(self, setting: Setting) -> None:
         """Raise ConfigError if the method can't run in this setting, before anything is built or written."""
+        setting.check_crops(*self.num_views)
 
     def build(self, backbone: nn.Module, setting: Setting) -> Method:
         """The method around `backbone`, a network of normalised images [B, 3, S, S] -> features [B, num_features]."""
-        raise NotImplementedError
+        self.check(setting)
+        return self.method(self, backbone, setting)
 
 
-class Method(nn.Module, ABC):
-    """The contract between a method and the engine.
+class EncoderConfig(MethodConfig):
+    """The fields of a method with an encoder of its own."""
+
+    bn_groups: int = pydantic.Field(default=1, gt=0)
+    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
+
+    def check(self, setting: Setting) -> None:
+        setting.check_groups(self.bn_groups)
+        super().check(setting)
+
+
+Labels = TypeVar("Labels", bound=PseudoLabels, default=Any)
+
+
+class Method(nn.Module, ABC, Generic[Labels]):
+    """The contract between a method and the engine; Labels is the type of its pseudo-labels.
 
     Everything it remembers exists once it is constructed and is a parameter or a buffer. `embed`, `pseudo_labels` and
     `loss` change nothing but the batch-norm statistics of the passes that count; `commit` is the only mutation.
     """
 
+    #: The network of `embed`, a `hexa.nn.encoder.Encoder`; a method without one overrides `backbone` and `embed`.
+    encoder: Any
+
     #: Pseudo-labels are made of the clean embedding of the same images (SwAV's codes, SimCLR's dictionary).
     labels_from_embedding: bool = False
 
+    def __init_subclass__(cls, config: type[MethodConfig] | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if config is not None:
+            config.method = cls
+
     @property
-    @abstractmethod
     def backbone(self) -> nn.Module:
         """The network that evaluation and export receive: normalised images -> features [B, num_features]."""
+        network: nn.Module = self.encoder.backbone
+        return network
 
-    @abstractmethod
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        """The crops that carry gradient: V tensors [B, 3, S_v, S_v]. MoCo: the query; SimCLR, DeepCluster: all."""
+        """The crops that carry gradient: V tensors [B, 3, S_v, S_v]; all unless overridden. MoCo: the query."""
+        return batch.crops
 
-    @abstractmethod
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """Crops in [0, 1] -> embedding [V, B, D], through the batch-norms of `branch`."""
+        embedding: Tensor = self.encoder.embed(crops, branch)
+        return embedding
 
     @abstractmethod
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> PseudoLabels:
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Labels:
         """The pseudo-labels of all images of the batch, from clean views, without gradient.
 
         `embedding` is the detached clean embedding; None where not all images have one (`labels_from_embedding`).
         """
 
     @abstractmethod
-    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+    def loss(self, embedding: Tensor, labels: Labels) -> Tensor:
         """The loss [V, B] per anchor and image; its mean is the published reduction. Pure."""
 
-    def clean_loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+    def clean_loss(self, embedding: Tensor, labels: Labels) -> Tensor:
         """The loss [V, B] of the clean views, where it differs (SimCLR back-propagates through both views)."""
         return self.loss(embedding, labels)
-
-    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        """Whether the pseudo-label is the most likely one, bool [V, B]: contrastive accuracy."""
-        raise NotImplementedError
-
-    def directions(self, embedding: Tensor) -> Tensor | None:
-        """What of an embedding should fill its space, [V, B, D], for the logs; None where it is a score for each class.
-
-        One point or few directions there are a collapse.
-        """
-        return embedding
-
-    @property
-    def chance_loss(self) -> float | None:
-        """The loss of a network that tells nothing apart, to recognise a run that does not learn; None if unknown."""
-        return None
 
     def unscheduled(self) -> Iterable[nn.Parameter]:
         """Parameters whose learning rate stays at its largest value, whatever the schedule (SimSiam's predictor)."""
         return ()
 
-    def notes(self) -> list[str]:
-        """What a user should know before the run starts, a line each: the memory it will take …"""
-        return []
-
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: Labels) -> None:
         """Remember the step: momentum twin, queue, bank … Called once, after the optimizer's step, on clean data only.
 
         `embedding` is the detached clean embedding of the first images of the batch (all, unless a `fraction` is set).
@@ -168,3 +189,25 @@ class Method(nn.Module, ABC):
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint, on every process, in whatever number of processes it was written."""
         self.load_state_dict(state)
+
+    # -- for logs alone; a method may leave out all of these ----------------------------------------------------------
+
+    def correct(self, embedding: Tensor, labels: Labels) -> Tensor | None:
+        """Whether the pseudo-label is the most likely one, bool [V, B]: contrastive accuracy; None if unknown."""
+        return None
+
+    def directions(self, embedding: Tensor) -> Tensor | None:
+        """What of an embedding should fill its space, [V, B, D], for the logs; None where it is a score for each class.
+
+        One point or few directions there are a collapse.
+        """
+        return embedding
+
+    @property
+    def chance_loss(self) -> float | None:
+        """The loss of a network that tells nothing apart, to recognise a run that does not learn; None if unknown."""
+        return None
+
+    def notes(self) -> list[str]:
+        """What a user should know before the run starts, a line each: the memory it will take …"""
+        return []

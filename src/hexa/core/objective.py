@@ -66,13 +66,13 @@ class Objective:
         self.score = self.clean_score.hard
         self.share_gradients = share_gradients
         self._clean: tuple[Tensor | None, PseudoLabels] | None = None
-        self.order = [name for name in _by_source(self.hard_examples) if self.hard_examples[name].config.weight > 0]
+        self.order = [name for name in _by_source(self.hard_examples) if self.hard_examples[name].weight > 0]
         self._check_shares()
 
     @property
     def weights(self) -> dict[str, float]:
         """The weight of every term that is trained on, by name."""
-        raw = {STD: 1.0} | {name: self.hard_examples[name].config.weight for name in self.order}
+        raw = {STD: 1.0} | {name: self.hard_examples[name].weight for name in self.order}
         total = sum(raw.values()) if self.config.reduction == "mean" else 1.0
         return {name: weight / total for name, weight in raw.items()}
 
@@ -99,7 +99,7 @@ class Objective:
             clean = self._clean_example(anchors, self.method.pseudo_labels(batch, embedding))
         made = {STD: clean}
         for name in _by_source(self.hard_examples):
-            made[name] = self._make(name, made[self.hard_examples[name].config.source], batch)
+            made[name] = self._make(name, made[self.hard_examples[name].source], batch)
         return made
 
     # -- the two ways through a step ------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Objective:
 
         made = {STD: _with_gradient(clean)}
         for name in self.order:
-            source = self._source(self.hard_examples[name].config.source, rows[name], made, everything, batch)
+            source = self._source(self.hard_examples[name].source, rows[name], made, everything, batch)
             example = self._make(name, source, batch)
             if self._wants_gradient(name, example.branch):
                 example = replace(example, crops=tuple(crop.requires_grad_() for crop in example.crops))
@@ -174,7 +174,7 @@ class Objective:
             return made[name] if len(made[name]) == rows.stop else made[name].select(rows)
         if name == STD:
             return everything.select(rows)
-        source = self._source(self.hard_examples[name].config.source, rows, made, everything, batch)
+        source = self._source(self.hard_examples[name].source, rows, made, everything, batch)
         return self._make(name, source, batch)
 
     def _make(self, name: str, source: Example, batch: Batch) -> Example:
@@ -188,7 +188,7 @@ class Objective:
         """Whether a hard example that is trained on can use the input gradient of the pass that trains on `name`."""
         shares = self.share_gradients and not (name == STD and self._distills)
         takers = (self.hard_examples[other] for other in self._needed() if shares)
-        wanted = [taker.gradient_of_source for taker in takers if taker.config.source == name]
+        wanted = [taker.gradient_of_source for taker in takers if taker.source == name]
         return any(b is not None and (b.name, b.training) == (branch.name, branch.training) for b in wanted)
 
     def _needed(self) -> set[str]:
@@ -197,15 +197,13 @@ class Objective:
         for name in self.order:
             while name != STD and name not in needed:
                 needed.add(name)
-                name = self.hard_examples[name].config.source
+                name = self.hard_examples[name].source
         return needed
 
     # -- shares of the batch ----------------------------------------------------------------------------------------
 
     def _shares(self) -> dict[str, float]:
-        return {STD: self.config.clean_fraction} | {
-            name: self.hard_examples[name].config.fraction for name in self.order
-        }
+        return {STD: self.config.clean_fraction} | {name: self.hard_examples[name].fraction for name in self.order}
 
     def _check_shares(self) -> None:
         shares = self._shares()
@@ -264,7 +262,7 @@ def _by_source(hard_examples: Mapping[str, HardExample]) -> list[str]:
     ordered: list[str] = []
     pending = list(hard_examples)
     while pending:
-        ready = [name for name in pending if hard_examples[name].config.source in {STD, *ordered}]
+        ready = [name for name in pending if hard_examples[name].source in {STD, *ordered}]
         if not ready:
             raise ConfigError([(f"hard_examples.{pending[0]}.source", "names no example that can be made first")])
         ordered.append(ready[0])

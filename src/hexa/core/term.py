@@ -21,14 +21,14 @@ class Part:
     method: Method
 
     @torch.no_grad()
-    def accuracy(self) -> Tensor:
-        """The share of anchors whose pseudo-label is the most likely, counted by mixture weight; 0-d.
+    def accuracy(self) -> Tensor | None:
+        """The share of anchors whose pseudo-label is the most likely, counted by mixture weight; 0-d, None if unknown.
 
         Ask before `commit`, which moves what the embedding is compared with.
         """
-        mixture = self.example.mixture
-        hits = [(self.method.correct(self.embedding, labels).float(), weight) for labels, weight in mixture]
-        return sum_weighted(hits).mean()
+        hits = [(self.method.correct(self.embedding, labels), weight) for labels, weight in self.example.mixture]
+        known = [(correct.float(), weight) for correct, weight in hits if correct is not None]
+        return sum_weighted(known).mean() if known else None
 
     @property
     def facts(self) -> dict[str, Tensor]:

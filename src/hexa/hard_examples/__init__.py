@@ -1,23 +1,10 @@
 """Hard examples, one file a kind; a new kind is found by being a file of this package."""
 
-from hexa.hard_examples.adversarial import Adversarial, AdversarialConfig
-from hexa.hard_examples.chain import Chain, ChainConfig
-from hexa.hard_examples.cutmix import CutMix, CutMixConfig
-from hexa.hard_examples.mixup import Mixup, MixupConfig
-from hexa.hard_examples.unmix import UnMix, UnMixConfig
-from hexa.hard_examples.vat import VAT, VATConfig
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.hard_examples.chain import Chain
+from hexa.hard_examples.cutmix import CutMix
+from hexa.hard_examples.mixup import Mixup
+from hexa.hard_examples.unmix import UnMix
+from hexa.hard_examples.vat import VAT
 
-__all__ = [
-    "VAT",
-    "Adversarial",
-    "AdversarialConfig",
-    "Chain",
-    "ChainConfig",
-    "CutMix",
-    "CutMixConfig",
-    "Mixup",
-    "MixupConfig",
-    "UnMix",
-    "UnMixConfig",
-    "VATConfig",
-]
+__all__ = ["VAT", "Adversarial", "Chain", "CutMix", "Mixup", "UnMix"]

@@ -10,13 +10,19 @@ import pydantic
 import torch
 from torch import Tensor
 
-from hexa.core import Branch, Example, HardExample, HardExampleConfig
+from hexa.core import Branch, Example, HardExample
 from hexa.ops import draws
 from hexa.runtime.random import Stream
 
 
-class AdversarialConfig(HardExampleConfig):
-    """Projected gradient ascent on the source's loss. The default is the published one: 1 step, ε = η = 1."""
+class Adversarial(HardExample):
+    """x_adv = clip(x + δ), after n steps of δ ← Π_ε(δ + η·sign ∂L/∂x(x + δ)), the pseudo-labels held fixed.
+
+    With one step and no random start this is x + min(ε, η)·sign ∂L/∂x, in grey levels. It is data from then on: no
+    gradient flows through the attack. The pixels are in [0, 1], so one radius serves all channels of any data set.
+    Costs n input-gradient passes, the first of them free if the source's own pass left its gradient (REFERENCE §6).
+    Projected gradient ascent on the source's loss. The default is the published one: 1 step, ε = η = 1.
+    """
 
     kind: Literal["adversarial"] = "adversarial"
     norm: Literal["linf", "l2"] = "linf"
@@ -41,37 +47,22 @@ class AdversarialConfig(HardExampleConfig):
     branch: Literal["aux", "main"] = "aux"
     """The batch-norms the adversarial views are trained through (REFERENCE §5.4)."""
 
-    def build(self) -> Adversarial:
-        return Adversarial(self)
-
     def branches(self) -> tuple[str, ...]:
         return (self.branch, Branch.of(self.generation).name)
 
-
-class Adversarial(HardExample):
-    """x_adv = clip(x + δ), after n steps of δ ← Π_ε(δ + η·sign ∂L/∂x(x + δ)), the pseudo-labels held fixed.
-
-    With one step and no random start this is x + min(ε, η)·sign ∂L/∂x, in grey levels. It is data from then on: no
-    gradient flows through the attack. The pixels are in [0, 1], so one radius serves all channels of any data set.
-    Costs n input-gradient passes, the first of them free if the source's own pass left its gradient (REFERENCE §6).
-    """
-
-    def __init__(self, config: AdversarialConfig | None = None) -> None:
-        self.config: AdversarialConfig = config or AdversarialConfig()
-
     @property
     def gradient_of_source(self) -> Branch | None:
-        return None if self.config.random_start else Branch.of(self.config.generation)
+        return None if self.random_start else Branch.of(self.generation)
 
     def __call__(self, source: Example, stream: Stream) -> Example:
-        config, generation = self.config, Branch.of(self.config.generation)
-        scale = 1 / 255 if config.unit == "grey" else 1.0
+        generation = Branch.of(self.generation)
+        scale = 1 / 255 if self.unit == "grey" else 1.0
         clean = tuple(crop.detach() for crop in source.crops)
-        views = self._start(clean, scale * config.epsilon, stream)
-        count = len(clean) if config.crops == "all" else _large(clean)
+        views = self._start(clean, scale * self.epsilon, stream)
+        count = len(clean) if self.crops == "all" else _large(clean)
         zeros: list[Tensor] = []
-        for step in range(config.steps):
-            first = step == 0 and not config.random_start
+        for step in range(self.steps):
+            first = step == 0 and not self.random_start
             gradient = (source if first else source.at(views)).gradient(generation)
             if step == 0:
                 zeros = [(g == 0).float().mean() for g in gradient[:count]]
@@ -79,36 +70,35 @@ class Adversarial(HardExample):
             views = (*(self._step(crop, view, g, scale) for crop, view, g in attacked), *clean[count:])
         moved = [(view - crop).abs().mean() for view, crop in zip(views[:count], clean, strict=False)]
         facts = {"perturbation": 255 * torch.stack(moved).mean(), "zero_gradient": torch.stack(zeros).mean()}
-        made = replace(source, crops=views, branch=Branch(config.branch), facts=facts, shared_gradient=None)
+        made = replace(source, crops=views, branch=Branch(self.branch), facts=facts, shared_gradient=None)
         return made.leading(count)
 
     def _start(self, clean: tuple[Tensor, ...], radius: float, stream: Stream) -> tuple[Tensor, ...]:
-        if not self.config.random_start:
+        if not self.random_start:
             return clean
         noise = (draws.uniform_like(crop, stream.child("start", number)) for number, crop in enumerate(clean))
         moved = zip(clean, noise, strict=True)
         return tuple(self._inside(crop, (2 * found - 1) * radius, radius) for crop, found in moved)
 
     def _step(self, clean: Tensor, view: Tensor, gradient: Tensor, scale: float) -> Tensor:
-        config = self.config
         # a gradient that is not finite leaves its pixels alone: one bad batch must not poison the running statistics
         gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
-        if config.norm == "linf":
+        if self.norm == "linf":
             direction = gradient.sign()
         else:
             direction = gradient / _norms(gradient).clamp_min(torch.finfo(gradient.dtype).tiny)
-        delta = (view - clean) + scale * config.step_size * direction
-        return self._inside(clean, delta, scale * config.epsilon)
+        delta = (view - clean) + scale * self.step_size * direction
+        return self._inside(clean, delta, scale * self.epsilon)
 
     def _inside(self, clean: Tensor, delta: Tensor, radius: float) -> Tensor:
         """clean + δ with δ projected to the ball, and pixels to [0, 1]."""
-        if self.config.norm == "linf":
+        if self.norm == "linf":
             delta = delta.clamp(-radius, radius)
         else:
             norms = _norms(delta)
             delta = delta * (radius / norms.clamp_min(torch.finfo(delta.dtype).tiny)).clamp(max=1.0)
         view = clean + delta
-        return view.clamp(0, 1) if self.config.clip else view
+        return view.clamp(0, 1) if self.clip else view
 
 
 def _norms(images: Tensor) -> Tensor:

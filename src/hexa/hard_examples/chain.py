@@ -9,34 +9,10 @@ import pydantic
 from torch import Tensor
 
 from hexa.config import choose
-from hexa.core import Branch, Example, HardExample, HardExampleConfig, MethodConfig
-from hexa.hard_examples.adversarial import AdversarialConfig
-from hexa.hard_examples.cutmix import CutMixConfig
+from hexa.core import Branch, Example, HardExample, MethodConfig
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.hard_examples.cutmix import CutMix
 from hexa.runtime.random import Stream
-
-
-class ChainConfig(HardExampleConfig):
-    """Cut-mix, then an adversarial step against the mixed pseudo-label."""
-
-    kind: Literal["chain"] = "chain"
-    steps: tuple[pydantic.SerializeAsAny[HardExampleConfig], ...] = (CutMixConfig(), AdversarialConfig())
-    """Hard examples in the order in which they are made; their own weight, source and fraction mean nothing here."""
-
-    @pydantic.field_validator("steps", mode="before")
-    @classmethod
-    def _steps(cls, value: Any) -> Any:
-        if not isinstance(value, list | tuple) or not value:
-            raise ValueError("a list of hard examples is needed, for instance [{kind: cutmix}, {kind: adversarial}]")
-        return tuple(choose(HardExampleConfig, "kind", "hexa.hard_examples", entry) for entry in value)
-
-    def build(self) -> Chain:
-        return Chain(self)
-
-    def refusal(self, method: MethodConfig) -> str:
-        return next((why for step in self.steps if (why := step.refusal(method))), "")
-
-    def branches(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(branch for step in self.steps for branch in step.branches()))
 
 
 class Chain(HardExample):
@@ -46,19 +22,33 @@ class Chain(HardExample):
     of both pseudo-labels. Helps where either alone has become easy: a check of how much they add to each other.
     Costs what its steps cost but for their own training passes, and one full pass: for the default one input-gradient
     pass, since nobody trains on the mixed views it attacks, and a full one.
+    Cut-mix, then an adversarial step against the mixed pseudo-label.
     """
 
-    def __init__(self, config: ChainConfig | None = None) -> None:
-        self.config: ChainConfig = config or ChainConfig()
-        self.makers = [step.build() for step in self.config.steps]
+    kind: Literal["chain"] = "chain"
+    steps: tuple[pydantic.SerializeAsAny[HardExample], ...] = (CutMix(), Adversarial())
+    """Hard examples in the order in which they are made; their own weight, source and fraction mean nothing here."""
+
+    @pydantic.field_validator("steps", mode="before")
+    @classmethod
+    def _steps(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple) or not value:
+            raise ValueError("a list of hard examples is needed, for instance [{kind: cutmix}, {kind: adversarial}]")
+        return tuple(choose(HardExample, "kind", "hexa.hard_examples", entry) for entry in value)
+
+    def refusal(self, method: MethodConfig) -> str:
+        return next((why for step in self.steps if (why := step.refusal(method))), "")
+
+    def branches(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(branch for step in self.steps for branch in step.branches()))
 
     @property
     def gradient_of_source(self) -> Branch | None:
-        return self.makers[0].gradient_of_source
+        return self.steps[0].gradient_of_source
 
     def __call__(self, source: Example, stream: Stream) -> Example:
         example, facts = source, dict[str, Tensor]()
-        for number, maker in enumerate(self.makers):
+        for number, maker in enumerate(self.steps):
             example = maker(example, stream.child(number))
             example = replace(example, score=example.score.hard)
             facts |= example.facts

@@ -7,15 +7,20 @@ from typing import Literal
 import pydantic
 import torch
 
-from hexa.core import Example, HardExample, HardExampleConfig, MethodConfig
+from hexa.core import Example, HardExample, MethodConfig
 from hexa.ops import draws
 from hexa.ops.boxes import cut_boxes, draw_beta, kept_share, paste
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
 
-class CutMixConfig(HardExampleConfig):
-    """One box for the whole batch and crop, its size by λ0 ~ Beta(5, 3), clipped at the borders, as published."""
+class CutMix(HardExample):
+    """x_cmx = M∘x + (1 − M)∘x[perm], with λ·L(x_cmx, y) + (1 − λ)·L(x_cmx, y[perm]); λ is the exact area kept.
+
+    One permutation for all crops of a step, drawn over the images of this process (D14); a box and a λ for each crop.
+    Costs one full pass.
+    One box for the whole batch and crop, its size by λ0 ~ Beta(5, 3), clipped at the borders, as published.
+    """
 
     kind: Literal["cutmix"] = "cutmix"
     alpha: float = pydantic.Field(default=5.0, gt=0)
@@ -32,25 +37,11 @@ class CutMixConfig(HardExampleConfig):
     update_statistics: bool = True
     """Let mixed views move the running statistics of their batch-norms (D33)."""
 
-    def build(self) -> CutMix:
-        return CutMix(self)
-
     def refusal(self, method: MethodConfig) -> str:
         return method.unmixable
 
     def branches(self) -> tuple[str, ...]:
         return () if self.branch == "source" else (self.branch,)
-
-
-class CutMix(HardExample):
-    """x_cmx = M∘x + (1 − M)∘x[perm], with λ·L(x_cmx, y) + (1 − λ)·L(x_cmx, y[perm]); λ is the exact area kept.
-
-    One permutation for all crops of a step, drawn over the images of this process (D14); a box and a λ for each crop.
-    Costs one full pass.
-    """
-
-    def __init__(self, config: CutMixConfig | None = None) -> None:
-        self.config: CutMixConfig = config or CutMixConfig()
 
     def __call__(self, source: Example, stream: Stream) -> Example:
         device, count = source.crops[0].device, len(source)
@@ -61,14 +52,12 @@ class CutMix(HardExample):
             views.append(paste(crop.detach(), permutation, boxes))
             shares.append(kept_share(boxes, crop.shape[-1]).expand(count))
         kept = torch.stack(shares).to(device, non_blocking=True)  # [V, B]
-        config = self.config
-        return source.mixed(tuple(views), permutation, kept, config.branch, config.update_statistics)
+        return source.mixed(tuple(views), permutation, kept, self.branch, self.update_statistics)
 
     def boxes(self, count: int, size: int, stream: Stream) -> torch.Tensor:
         """One box [1, 4], the same on every process, or one a sample [count, 4]."""
-        config = self.config
-        if config.per_sample:
+        if self.per_sample:
             stream = stream.child(processes.rank())
         generator = stream.generator()
-        shares = draw_beta(config.alpha, config.beta, count if config.per_sample else 1, generator)
-        return cut_boxes(shares, size, config.inside, generator)
+        shares = draw_beta(self.alpha, self.beta, count if self.per_sample else 1, generator)
+        return cut_boxes(shares, size, self.inside, generator)

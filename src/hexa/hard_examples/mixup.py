@@ -7,15 +7,21 @@ from typing import Literal
 import pydantic
 import torch
 
-from hexa.core import Example, HardExample, HardExampleConfig, MethodConfig
+from hexa.core import Example, HardExample, MethodConfig
 from hexa.ops import draws
 from hexa.ops.boxes import draw_beta
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
 
-class MixupConfig(HardExampleConfig):
-    """One λ ~ Beta(1, 1) for the whole batch and crop."""
+class Mixup(HardExample):
+    """x_mix = λ·x + (1 − λ)·x[perm], with λ·L(x_mix, y) + (1 − λ)·L(x_mix, y[perm]).
+
+    Helps where pseudo-labels are instances or clusters and training is long: it smooths the space between images, where
+    cut-mix keeps local texture real. Ghosts are unlike photographs, so a set of batch-norms of its own may pay.
+    Costs one full pass.
+    One λ ~ Beta(1, 1) for the whole batch and crop.
+    """
 
     kind: Literal["mixup"] = "mixup"
     alpha: float = pydantic.Field(default=1.0, gt=0)
@@ -25,26 +31,11 @@ class MixupConfig(HardExampleConfig):
     branch: Literal["source", "main", "aux", "mixed"] = "source"
     """The batch-norms of the mixed views: the source's, or a set of their own (mixed)."""
 
-    def build(self) -> Mixup:
-        return Mixup(self)
-
     def refusal(self, method: MethodConfig) -> str:
         return method.unmixable
 
     def branches(self) -> tuple[str, ...]:
         return () if self.branch == "source" else (self.branch,)
-
-
-class Mixup(HardExample):
-    """x_mix = λ·x + (1 − λ)·x[perm], with λ·L(x_mix, y) + (1 − λ)·L(x_mix, y[perm]).
-
-    Helps where pseudo-labels are instances or clusters and training is long: it smooths the space between images, where
-    cut-mix keeps local texture real. Ghosts are unlike photographs, so a set of batch-norms of its own may pay.
-    Costs one full pass.
-    """
-
-    def __init__(self, config: MixupConfig | None = None) -> None:
-        self.config: MixupConfig = config or MixupConfig()
 
     def __call__(self, source: Example, stream: Stream) -> Example:
         device, count = source.crops[0].device, len(source)
@@ -56,12 +47,12 @@ class Mixup(HardExample):
             torch.lerp(crop[permutation], crop, share.to(crop.dtype)[:, None, None, None]).clamp_(0, 1)
             for crop, share in zip((crop.detach() for crop in source.crops), kept, strict=True)
         )
-        return source.mixed(views, permutation, kept, self.config.branch)
+        return source.mixed(views, permutation, kept, self.branch)
 
     def _shares(self, count: int, stream: Stream) -> torch.Tensor:
         """λ of each image of this process, [count]: a function of its place in the batch of all processes."""
-        if not self.config.per_sample:
-            return draw_beta(self.config.alpha, self.config.alpha, 1, stream.generator()).expand(count)
+        if not self.per_sample:
+            return draw_beta(self.alpha, self.alpha, 1, stream.generator()).expand(count)
         first = processes.rank() * count
-        drawn = draw_beta(self.config.alpha, self.config.alpha, first + count, stream.generator())
+        drawn = draw_beta(self.alpha, self.alpha, first + count, stream.generator())
         return drawn[first:]

@@ -7,26 +7,10 @@ from typing import Literal
 import pydantic
 import torch
 
-from hexa.core import Example, HardExample, HardExampleConfig, MethodConfig
+from hexa.core import Example, HardExample, MethodConfig
 from hexa.ops import draws
 from hexa.ops.boxes import cut_boxes, draw_beta, kept_share, paste
 from hexa.runtime.random import Stream
-
-
-class UnMixConfig(HardExampleConfig):
-    """λ ~ Beta(1, 1), whole images and boxes half of the time each, as published."""
-
-    kind: Literal["unmix"] = "unmix"
-    alpha: float = pydantic.Field(default=1.0, gt=0)
-    """α of Beta(α, α), from which λ is drawn."""
-    box_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
-    """How often a box is pasted instead of whole images laid over each other."""
-
-    def build(self) -> UnMix:
-        return UnMix(self)
-
-    def refusal(self, method: MethodConfig) -> str:
-        return method.unmixable
 
 
 class UnMix(HardExample):
@@ -36,17 +20,24 @@ class UnMix(HardExample):
     trained through the batch-norms of their source, beside the clean term. Helps where pseudo-labels compare images
     with each other (contrastive, regression): a soft distance between each pair instead of same or other.
     Costs one full pass.
+    λ ~ Beta(1, 1), whole images and boxes half of the time each, as published.
     """
 
-    def __init__(self, config: UnMixConfig | None = None) -> None:
-        self.config: UnMixConfig = config or UnMixConfig()
+    kind: Literal["unmix"] = "unmix"
+    alpha: float = pydantic.Field(default=1.0, gt=0)
+    """α of Beta(α, α), from which λ is drawn."""
+    box_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
+    """How often a box is pasted instead of whole images laid over each other."""
+
+    def refusal(self, method: MethodConfig) -> str:
+        return method.unmixable
 
     def __call__(self, source: Example, stream: Stream) -> Example:
         device, count = source.crops[0].device, len(source)
         order = draws.reversed_order(count).to(device, non_blocking=True)
         generator = stream.generator()
-        boxed = bool(torch.rand((), generator=generator) < self.config.box_probability)
-        drawn = draw_beta(self.config.alpha, self.config.alpha, 1, generator)
+        boxed = bool(torch.rand((), generator=generator) < self.box_probability)
+        drawn = draw_beta(self.alpha, self.alpha, 1, generator)
         views, shares = [], []
         for crop in (crop.detach() for crop in source.crops):
             if boxed:

@@ -9,13 +9,22 @@ import pydantic
 import torch
 from torch import Tensor
 
-from hexa.core import Branch, Example, HardExample, HardExampleConfig
+from hexa.core import Branch, Example, HardExample
 from hexa.ops import draws
 from hexa.runtime.random import Stream
 
 
-class VATConfig(HardExampleConfig):
-    """One power iteration, a perturbation of root mean square 1 grey level."""
+class VAT(HardExample):
+    """x_vat = clip(x + ε·d), d the direction in which the embedding turns fastest:
+
+        d ← unit(∇_r D(x, x + r) at r = ξ·d), from a random d,   D = 1 − cos(z(x), z(x + r)).
+
+    D is a KL divergence up to a factor, for embeddings seen as von Mises–Fisher distributions of one concentration. The
+    direction knows no pseudo-label; the view is trained to be recognised as its own. Helps where pseudo-labels are
+    noisy (clusters early in training), since it does not climb a wrong label's loss.
+    Costs one forward pass, one input-gradient pass an iteration, and one full pass; nothing is shared.
+    One power iteration, a perturbation of root mean square 1 grey level.
+    """
 
     kind: Literal["vat"] = "vat"
     epsilon: float = pydantic.Field(default=1.0, ge=0)
@@ -30,41 +39,23 @@ class VATConfig(HardExampleConfig):
     branch: Literal["aux", "main"] = "aux"
     """The batch-norms the views are trained through."""
 
-    def build(self) -> VAT:
-        return VAT(self)
-
     def branches(self) -> tuple[str, ...]:
         return (self.branch, Branch.of(self.generation).name)
 
-
-class VAT(HardExample):
-    """x_vat = clip(x + ε·d), d the direction in which the embedding turns fastest:
-
-        d ← unit(∇_r D(x, x + r) at r = ξ·d), from a random d,   D = 1 − cos(z(x), z(x + r)).
-
-    D is a KL divergence up to a factor, for embeddings seen as von Mises–Fisher distributions of one concentration. The
-    direction knows no pseudo-label; the view is trained to be recognised as its own. Helps where pseudo-labels are
-    noisy (clusters early in training), since it does not climb a wrong label's loss.
-    Costs one forward pass, one input-gradient pass an iteration, and one full pass; nothing is shared.
-    """
-
-    def __init__(self, config: VATConfig | None = None) -> None:
-        self.config: VATConfig = config or VATConfig()
-
     def __call__(self, source: Example, stream: Stream) -> Example:
-        through = replace(Branch.of(self.config.generation), update=False)
+        through = replace(Branch.of(self.generation), update=False)
         clean = tuple(crop.detach() for crop in source.crops)
         with torch.no_grad():
             still = source.score.embed(clean, through)
         pairs = enumerate(clean)
-        directions = tuple(_scaled(draws.normal_like(crop, stream.child(n)), self.config.probe) for n, crop in pairs)
-        for _ in range(self.config.iterations):
+        directions = tuple(_scaled(draws.normal_like(crop, stream.child(n)), self.probe) for n, crop in pairs)
+        for _ in range(self.iterations):
             directions = self._climb(source, clean, directions, still, through)
-        lengths = [_scaled(direction, self.config.epsilon) for direction in directions]
+        lengths = [_scaled(direction, self.epsilon) for direction in directions]
         views = tuple((crop + delta).clamp(0, 1) for crop, delta in zip(clean, lengths, strict=True))
         moved = torch.stack([(view - crop).abs().mean() for view, crop in zip(views, clean, strict=True)])
         made = source.at(views)
-        return replace(made, branch=Branch(self.config.branch), facts={"perturbation": 255 * moved.mean()})
+        return replace(made, branch=Branch(self.branch), facts={"perturbation": 255 * moved.mean()})
 
     def _climb(
         self, source: Example, clean: tuple[Tensor, ...], directions: tuple[Tensor, ...], still: Tensor, through: Branch
@@ -76,7 +67,7 @@ class VAT(HardExample):
             # a sum, so that the gradient of one image does not shrink with the batch
             turned = torch.cosine_similarity(moved.float(), still.float(), dim=-1).sum()
             found = torch.autograd.grad(-turned, steps)
-        return tuple(_scaled(torch.nan_to_num(g, 0.0, 0.0, 0.0), self.config.probe) for g in found)
+        return tuple(_scaled(torch.nan_to_num(g, 0.0, 0.0, 0.0), self.probe) for g in found)
 
 
 def _scaled(noise: Tensor, grey_levels: float) -> Tensor:

@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pydantic
 import torch
 from torch import Tensor, nn
 
-from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import check_groups, use_branch
+from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import Encoder, normalized_head, unit
 from hexa.nn.momentum import cosine_momentum, follow
 
 
-class BYOLConfig(MethodConfig):
+class BYOLConfig(EncoderConfig):
     """BYOL as published for ImageNet: projector and predictor of hidden width 4096, m from 0.996 to 1."""
 
     name: Literal["byol"] = "byol"
+    num_views: ClassVar = (2, 2, "BYOL compares two views")
     dim: int = pydantic.Field(default=256, gt=0)
     """Width of projection and prediction, D."""
     hidden: int = pydantic.Field(default=4096, gt=0)
     """Width of the hidden layer of projector and predictor."""
     momentum: float = pydantic.Field(default=0.996, ge=0, le=1)
     """m of the momentum network at the start; it rises to 1 by half a cosine over the run. 0.99 for 300 epochs."""
-    bn_groups: int = pydantic.Field(default=1, gt=0)
-    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
-
-    def check(self, setting: Setting) -> None:
-        check_groups(self.bn_groups, setting.world_size)
-        setting.check_crops(2, 2, "BYOL compares two views")
-
-    def build(self, backbone: nn.Module, setting: Setting) -> BYOL:
-        self.check(setting)
-        return BYOL(self, backbone, setting)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +46,14 @@ class OtherViews(PseudoLabels):
         return (prediction @ targets.mT).argmax(-1) == images
 
 
-class BYOL(Method):
+class BYOL(Method[OtherViews], config=BYOLConfig):
     """L = 2 − 2·cos(p_v, z_w), p_v the prediction of a view, z_w the momentum projection of the other, both ways added.
 
     Pseudo-labels are vectors to regress, made of clean views; a hard example is to predict them from its own views, a
     mixed one both images' by area. Views go through the networks one after another, as published.
     """
+
+    encoder: Encoder
 
     def __init__(self, config: BYOLConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
@@ -76,16 +69,9 @@ class BYOL(Method):
         twin_head[1] = nn.Identity()
 
     @property
-    def backbone(self) -> nn.Module:
-        return self.encoder.backbone
-
-    @property
     def chance_loss(self) -> float:
         """4: two terms of 2 each, for predictions that have nothing to do with their targets."""
         return 4.0
-
-    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        return batch.crops
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         return self.encoder.embed(crops, branch, together=False)
@@ -95,16 +81,14 @@ class BYOL(Method):
         with use_branch(self.target):
             return OtherViews(torch.stack([unit(self.target(crop)) for crop in reversed(batch.crops)]))
 
-    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, OtherViews)
+    def loss(self, embedding: Tensor, labels: OtherViews) -> Tensor:
         # the two published terms are added, not averaged
         return len(embedding) * (2 - 2 * (embedding * labels.targets[: len(embedding)]).sum(-1))
 
-    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+    def correct(self, embedding: Tensor, labels: OtherViews) -> Tensor:
         """Whether the own target is nearer than those of the other images of the batch."""
-        assert isinstance(labels, OtherViews)
         return labels.nearest_is_own(embedding)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: OtherViews) -> None:
         follow(self.target, self.encoder, cosine_momentum(self.config.momentum, batch.step, self.total_steps))

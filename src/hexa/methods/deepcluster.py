@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.config import ConfigError
-from hexa.core import MAIN, Batch, Branch, Method, MethodConfig, Passes, PseudoLabels, Setting
+from hexa.core import MAIN, Batch, EncoderConfig, Method, Passes, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn import memory_bank
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import check_groups
 from hexa.nn.encoder import Encoder, normalized_head
 from hexa.nn.memory_bank import MemoryBank
 from hexa.ops.kmeans import UNASSIGNED, memory_note, spherical_kmeans
@@ -25,7 +24,7 @@ from hexa.ops.partitions import health
 from hexa.runtime import processes
 
 
-class DeepClusterConfig(MethodConfig):
+class DeepClusterConfig(EncoderConfig):
     """DeepCluster-v2 as published: three heads of 3000 prototypes, two large crops clustered (REFERENCE §4.1, §4.3)."""
 
     name: Literal["deepcluster-v2"] = "deepcluster-v2"
@@ -43,21 +42,15 @@ class DeepClusterConfig(MethodConfig):
     """Updates of the centroids at the start of every epoch."""
     freeze_prototypes_steps: int | None = pydantic.Field(default=None, ge=0)
     """Steps for which prototypes stay what k-means made them; none is always (D40)."""
-    bn_groups: int = pydantic.Field(default=1, gt=0)
-    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
 
     def check(self, setting: Setting) -> None:
-        check_groups(self.bn_groups, setting.world_size)
+        super().check(setting)
         setting.check_crops(max(self.crops_for_assign) + 1, None, "method.crops_for_assign names a crop there is not")
         seen = setting.steps_per_epoch * setting.batch_size
         if max(self.num_prototypes) > seen:
             fewer = ",".join(str(min(count, max(1, seen // 10))) for count in self.num_prototypes)
             message = f"{max(self.num_prototypes)} are more than the {seen} images an epoch sees; use [{fewer}]"
             raise ConfigError([("method.num_prototypes", message)])
-
-    def build(self, backbone: nn.Module, setting: Setting) -> DeepCluster:
-        self.check(setting)
-        return DeepCluster(self, backbone, setting)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +69,7 @@ class ClusterLabels(PseudoLabels):
         return replace(self, clusters=self.clusters[:, index], weight=self.weight[index])
 
 
-class DeepCluster(Method):
+class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     """L = 1/H Σ_h mean over crops and images of −log softmax_k(z·c_hk / τ), at the image's cluster (REFERENCE §4.5).
 
     At the start of every epoch the embeddings that the epoch before left in a bank are clustered by spherical k-means;
@@ -97,19 +90,9 @@ class DeepCluster(Method):
         self.clusters: Tensor
 
     @property
-    def backbone(self) -> nn.Module:
-        return self.encoder.backbone
-
-    @property
     def chance_loss(self) -> float:
         """The mean of ln K over heads: all clusters equally likely."""
         return sum(math.log(count) for count in self.config.num_prototypes) / len(self.config.num_prototypes)
-
-    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        return batch.crops
-
-    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        return self.encoder.embed(crops, branch)
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ClusterLabels:
@@ -134,8 +117,7 @@ class DeepCluster(Method):
             found.append((embedding[assigned[head % len(assigned)]] @ layer.weight.T.to(embedding.dtype)).argmax(1))
         return torch.stack(found)
 
-    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, ClusterLabels)
+    def loss(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
         views, count = embedding.shape[:2]
         losses = [
             F.cross_entropy(
@@ -145,8 +127,7 @@ class DeepCluster(Method):
         ]
         return torch.stack(losses).mean(0).view(views, count) * labels.weight
 
-    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, ClusterLabels)
+    def correct(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
         views, count = embedding.shape[:2]
         hits = [scores.argmax(1) == clusters.repeat(views) for scores, clusters in self._scores(embedding, labels)]
         return torch.stack(hits).to(labels.weight.dtype).mean(0).view(views, count) * labels.weight
@@ -161,7 +142,7 @@ class DeepCluster(Method):
                 yield rows @ weight.T, clusters
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: ClusterLabels) -> None:
         assert embedding is not None
         chosen = torch.stack([embedding[crop] for crop in self.config.crops_for_assign])
         count = embedding.shape[1]

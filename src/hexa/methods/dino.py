@@ -11,17 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import MAIN, Index
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import check_groups
 from hexa.nn.encoder import Encoder
 from hexa.nn.momentum import cosine_momentum, follow, twin_of
 from hexa.ops.swapped import swapped_prediction, targets_of_others
 from hexa.runtime import processes
 
 
-class DINOConfig(MethodConfig):
+class DINOConfig(EncoderConfig):
     """DINO as published for ViT-S/16 on ImageNet."""
 
     name: Literal["dino"] = "dino"
@@ -49,16 +48,10 @@ class DINOConfig(MethodConfig):
     """How slowly the centre of the momentum network's scores moves."""
     freeze_prototypes_epochs: int = pydantic.Field(default=1, ge=0)
     """Epochs at the start in which the last layer does not learn."""
-    bn_groups: int = pydantic.Field(default=1, gt=0)
-    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
 
     def check(self, setting: Setting) -> None:
-        check_groups(self.bn_groups, setting.world_size)
+        super().check(setting)
         setting.check_crops(max(2, self.teacher_crops), None, "each crop predicts the class of another")
-
-    def build(self, backbone: nn.Module, setting: Setting) -> DINO:
-        self.check(setting)
-        return DINO(self, backbone, setting)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +69,7 @@ class SoftClasses(PseudoLabels):
         return replace(self, classes=self.classes[:, index])
 
 
-class DINO(Method):
+class DINO(Method[SoftClasses], config=DINOConfig):
     """L = mean over crops t of the momentum network, crops v ≠ t and images of −Σ_k P_tk · log softmax_k(z_v·w_k / τ).
 
     P_t = softmax((z′_t·w′ − c) / τ′), z′ and w′ of the momentum network, c the running mean of its scores; rows w are
@@ -107,9 +100,6 @@ class DINO(Method):
         """ln K: all classes equally likely."""
         return math.log(self.config.num_prototypes)
 
-    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        return batch.crops
-
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         return self.student.embed(crops, branch)
 
@@ -127,20 +117,17 @@ class DINO(Method):
         start = config.warmup_teacher_temperature if config.warmup_epochs else config.teacher_temperature
         return start + passed * (config.teacher_temperature - start)
 
-    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, SoftClasses)
+    def loss(self, embedding: Tensor, labels: SoftClasses) -> Tensor:
         weight = self.prototypes.weight
         scores = _cosines(embedding, weight.detach() if labels.frozen else weight) / self.config.temperature
         return swapped_prediction(scores, labels.classes, range(self.config.teacher_crops))
 
-    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, SoftClasses)
+    def correct(self, embedding: Tensor, labels: SoftClasses) -> Tensor:
         targets = targets_of_others(labels.classes, range(self.config.teacher_crops), len(embedding))
         return _cosines(embedding, self.prototypes.weight).argmax(-1) == targets.argmax(-1)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
-        assert isinstance(labels, SoftClasses)
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: SoftClasses) -> None:
         momentum = cosine_momentum(self.config.momentum, batch.step, self.total_steps)
         follow(self.teacher, self.student, momentum)
         follow(self.teacher_prototypes, self.prototypes, momentum)

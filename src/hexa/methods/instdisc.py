@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pydantic
 import torch
 from torch import Tensor, nn
 
-from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core import Batch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import check_groups
 from hexa.nn.encoder import Encoder, linear_head
 from hexa.nn.instance_bank import InstanceBank, partition
 from hexa.ops.contrastive import info_nce, nce
 
 
-class InstDiscConfig(MethodConfig):
+class InstDiscConfig(EncoderConfig):
     """Instance discrimination as published for ImageNet: NCE with 4096 negatives, τ 0.07."""
 
     name: Literal["instdisc"] = "instdisc"
+    num_views: ClassVar = (1, 1, "instance discrimination compares a view with the memory")
     dim: int = pydantic.Field(default=128, gt=0)
     """Width of the embedding, D."""
     objective: Literal["nce", "softmax"] = "nce"
@@ -33,16 +33,6 @@ class InstDiscConfig(MethodConfig):
     """τ; 0.1 at CIFAR size."""
     bank_momentum: float = pydantic.Field(default=0.5, ge=0, lt=1)
     """μ of the memory."""
-    bn_groups: int = pydantic.Field(default=1, gt=0)
-    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
-
-    def check(self, setting: Setting) -> None:
-        check_groups(self.bn_groups, setting.world_size)
-        setting.check_crops(1, 1, "instance discrimination compares a view with the memory")
-
-    def build(self, backbone: nn.Module, setting: Setting) -> InstDisc:
-        self.check(setting)
-        return InstDisc(self, backbone, setting)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +52,7 @@ class InstanceLabels(PseudoLabels):
         return own >= (embedding @ self.others.to(embedding.dtype).T).amax(-1) - 1e-6
 
 
-class InstDisc(Method):
+class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
     """L = −log P(i|z), P(i|z) = softmax over all images' memories m of m·z/τ, or its noise-contrastive estimate.
 
     The memory is written from clean views after the step; hard examples are told apart by what it held before.
@@ -79,22 +69,12 @@ class InstDisc(Method):
         self.partition = partition(self.bank.rows, config.temperature)
 
     @property
-    def backbone(self) -> nn.Module:
-        return self.encoder.backbone
-
-    @property
     def chance_loss(self) -> float | None:
         """ln N with the softmax: all images equally likely."""
         return math.log(len(self.bank.rows)) if self.config.objective == "softmax" else None
 
     def notes(self) -> list[str]:
         return [self.bank.note()]
-
-    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        return batch.crops
-
-    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        return self.encoder.embed(crops, branch)
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> InstanceLabels:
@@ -107,19 +87,17 @@ class InstDisc(Method):
             return InstanceLabels(keys, self.bank.rows)
         return InstanceLabels(keys, self.bank.drawn(self.config.num_negatives, batch.stream.child("negatives")))
 
-    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, InstanceLabels)
+    def loss(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
         temperature = self.config.temperature
         if self.config.objective == "softmax":
             return info_nce(embedding, labels.keys, labels.others, temperature, positive_included=True)
         return nce(embedding, labels.keys, labels.others, temperature, self.partition, len(self.bank.rows))
 
-    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+    def correct(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
         """Whether no other image's memory is nearer."""
-        assert isinstance(labels, InstanceLabels)
         return labels.nearest(embedding)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: InstanceLabels) -> None:
         assert embedding is not None
         self.bank.update(batch.index[: embedding.shape[1]], embedding[0])

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.config import Config, ConfigError
-from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import check_groups
 from hexa.nn.encoder import Encoder
 from hexa.nn.tiles import TileHead
 from hexa.ops import tiles
@@ -44,10 +43,11 @@ class PuzzleConfig(Config):
         return tiles.mosaic(view, order, offsets, self.tile(view.shape[-1]))
 
 
-class JigsawConfig(MethodConfig):
+class JigsawConfig(EncoderConfig):
     """Jigsaw puzzles as published for ResNet-50 (Goyal et al., ICCV 2019): 3 × 3 tiles, 2000 permutations."""
 
     name: Literal["jigsaw"] = "jigsaw"
+    num_views: ClassVar = (1, 1, "a puzzle is made of one view")
     unmixable: ClassVar[str] = UNMIXABLE
     puzzle: PuzzleConfig = PuzzleConfig()
     """How a view becomes a puzzle."""
@@ -55,20 +55,13 @@ class JigsawConfig(MethodConfig):
     """Orders to tell apart; a grid of 2 has 24 in all."""
     hidden: int = pydantic.Field(default=1000, gt=0)
     """Width of the layer that every tile goes through before all are joined."""
-    bn_groups: int = pydantic.Field(default=1, gt=0)
-    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
 
     def check(self, setting: Setting) -> None:
-        check_groups(self.bn_groups, setting.world_size)
-        setting.check_crops(1, 1, "a puzzle is made of one view")
+        super().check(setting)
         possible = math.factorial(self.puzzle.grid**2)
         if self.num_permutations > possible:
             message = f"{self.num_permutations} are more than the {possible} orders of the tiles; use {possible}"
             raise ConfigError([("method.num_permutations", message)])
-
-    def build(self, backbone: nn.Module, setting: Setting) -> Jigsaw:
-        self.check(setting)
-        return Jigsaw(self, backbone, setting)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,12 +74,14 @@ class Orders(PseudoLabels):
         return Orders(self.number[index])
 
 
-class Jigsaw(Method):
+class Jigsaw(Method[Orders], config=JigsawConfig):
     """L = −log softmax(W·[h_1 … h_T])_p: the tiles of an image, encoded apart, and their permutation p.
 
     The anchor is the puzzle as one picture, so an adversarial view is attacked where it is seen. The published code
     normalises the colours of each tile, against shortcuts; here tiles of a view share their colours.
     """
+
+    encoder: Encoder
 
     def __init__(self, config: JigsawConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
@@ -98,10 +93,6 @@ class Jigsaw(Method):
         generator = Stream(setting.seed).child("permutations").generator()
         self.register_buffer("permutations", tiles.permutations(count, config.num_permutations, generator))  # [P, G²]
         self.permutations: Tensor
-
-    @property
-    def backbone(self) -> nn.Module:
-        return self.encoder.backbone
 
     @property
     def chance_loss(self) -> float:
@@ -128,11 +119,9 @@ class Jigsaw(Method):
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Orders:
         return Orders(self._numbers(batch))
 
-    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, Orders)
+    def loss(self, embedding: Tensor, labels: Orders) -> Tensor:
         scores = embedding[0].to(torch.promote_types(embedding.dtype, torch.float32))
         return F.cross_entropy(scores, labels.number, reduction="none")[None]
 
-    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, Orders)
+    def correct(self, embedding: Tensor, labels: Orders) -> Tensor:
         return embedding.argmax(-1) == labels.number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pydantic
 import torch
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.config import ConfigError
-from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import check_groups, use_branch
+from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import Encoder, linear_head, mlp_head, unit
 from hexa.nn.momentum import follow
 from hexa.ops.contrastive import info_nce, is_nearest
@@ -22,10 +22,11 @@ from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
 
-class MoCoConfig(MethodConfig):
+class MoCoConfig(EncoderConfig):
     """MoCo-v2 by default; v1 is head linear, temperature 0.07 and the views of v1 (REFERENCE §2.1)."""
 
     name: Literal["moco"] = "moco"
+    num_views: ClassVar = (2, 2, "MoCo compares two views")
     dim: int = pydantic.Field(default=128, gt=0)
     """Width of the embedding, D."""
     queue_size: int = pydantic.Field(default=65536, gt=0)
@@ -50,18 +51,13 @@ class MoCoConfig(MethodConfig):
         return 2 if self.symmetric else 1
 
     def check(self, setting: Setting) -> None:
-        check_groups(self.bn_groups, setting.world_size)
-        setting.check_crops(2, 2, "MoCo compares two views")
+        super().check(setting)
         keys = setting.batch_size * self.keys_per_image
         if self.queue_size % keys:
             below, above = self.queue_size // keys * keys, (self.queue_size // keys + 1) * keys
             remedy = f"use {below} or {above}" if below else f"use {above}"
             message = f"{self.queue_size} is not divisible by the {keys} keys of a step; {remedy}"
             raise ConfigError([("method.queue_size", message)])
-
-    def build(self, backbone: nn.Module, setting: Setting) -> MoCo:
-        self.check(setting)
-        return MoCo(self, backbone, setting)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +109,7 @@ class MoCoLabels(PseudoLabels):
         return None
 
 
-class MoCo(Method):
+class MoCo(Method[MoCoLabels], config=MoCoConfig):
     """Momentum contrast: L = −log softmax over [k⁺, queue] of q·k/τ, at k⁺ (REFERENCE §1.2, §2.3).
 
     The key encoder follows the query encoder's parameters by momentum and normalises with its own batch statistics.
@@ -184,19 +180,16 @@ class MoCo(Method):
         back[permutation] = torch.arange(len(permutation), device=crops.device)
         return shuffled[back[begin : begin + size]]
 
-    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, MoCoLabels)
+    def loss(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
         beside = labels.similarities_beside(embedding)
         # two published terms are added, not averaged, when the loss is symmetric
         return len(embedding) * info_nce(embedding, labels.keys, self.queue, self.config.temperature, beside)
 
-    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, MoCoLabels)
+    def correct(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
         return is_nearest(embedding, labels.keys, self.queue, labels.similarities_beside(embedding))
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
-        assert isinstance(labels, MoCoLabels)
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: MoCoLabels) -> None:
         follow(self.key, self.query, self.config.momentum)
         keys = torch.cat([processes.all_gather(keys) for keys in labels.keys]).to(self.queue.dtype)
         # positions are computed on the device: reading the pointer would make the host wait for it

@@ -60,10 +60,6 @@ class PCLConfig(MethodConfig):
         if problems:
             raise ConfigError(problems)
 
-    def build(self, backbone: nn.Module, setting: Setting) -> PCL:
-        self.check(setting)
-        return PCL(self, backbone, setting)
-
 
 @dataclass(frozen=True, eq=False)
 class PCLLabels(PseudoLabels):
@@ -88,7 +84,7 @@ class PCLLabels(PseudoLabels):
         return replace(self, contrast=first), partner
 
 
-class PCL(Method):
+class PCL(Method[PCLLabels], config=PCLConfig):
     """L = InfoNCE + 1/H Σ_h ProtoNCE_h, ProtoNCE = −log softmax_j(q·c_j / φ_j) at the image's cluster.
 
     At the start of every epoch after the warm-up all images, as evaluation sees them, go through the momentum encoder
@@ -154,8 +150,7 @@ class PCL(Method):
         parts = torch.split(self.centroids, list(self.config.num_clusters))
         return torch.stack([(keys @ centroids.to(keys.dtype).T).argmax(1) for centroids in parts])
 
-    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, PCLLabels)
+    def loss(self, embedding: Tensor, labels: PCLLabels) -> Tensor:
         instance = self.contrast.loss(embedding, labels.contrast)
         if not labels.compared:
             return instance
@@ -171,14 +166,12 @@ class PCL(Method):
         # as in MoCo, the two terms of a symmetric loss are added
         return instance + views * torch.stack(parts).mean(0) * labels.weight
 
-    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+    def correct(self, embedding: Tensor, labels: PCLLabels) -> Tensor:
         """Whether the key is found; prototypes are left out, so that the warm-up and later epochs compare."""
-        assert isinstance(labels, PCLLabels)
         return self.contrast.correct(embedding, labels.contrast)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
-        assert isinstance(labels, PCLLabels)
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: PCLLabels) -> None:
         self.contrast.commit(batch, embedding, labels.contrast)
 
     def notes(self) -> list[str]:

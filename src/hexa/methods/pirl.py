@@ -9,11 +9,11 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
 from hexa.methods.instdisc import InstanceLabels
 from hexa.methods.jigsaw import UNMIXABLE, PuzzleConfig
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import check_groups, use_branch
+from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import Encoder, linear_head, unit
 from hexa.nn.instance_bank import InstanceBank, partition
 from hexa.nn.tiles import TileHead
@@ -21,10 +21,11 @@ from hexa.ops import tiles
 from hexa.ops.contrastive import info_nce, nce
 
 
-class PIRLConfig(MethodConfig):
+class PIRLConfig(EncoderConfig):
     """PIRL as published for ImageNet: 3 × 3 tiles, 32,000 negatives, both terms alike."""
 
     name: Literal["pirl"] = "pirl"
+    num_views: ClassVar = (2, 2, "PIRL takes a view as it is and a second one as a puzzle")
     unmixable: ClassVar[str] = UNMIXABLE
     dim: int = pydantic.Field(default=128, gt=0)
     """Width of the embedding, D."""
@@ -41,19 +42,9 @@ class PIRLConfig(MethodConfig):
     """τ."""
     bank_momentum: float = pydantic.Field(default=0.5, ge=0, lt=1)
     """μ of the memory."""
-    bn_groups: int = pydantic.Field(default=1, gt=0)
-    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
-
-    def check(self, setting: Setting) -> None:
-        check_groups(self.bn_groups, setting.world_size)
-        setting.check_crops(2, 2, "PIRL takes a view as it is and a second one as a puzzle")
-
-    def build(self, backbone: nn.Module, setting: Setting) -> PIRL:
-        self.check(setting)
-        return PIRL(self, backbone, setting)
 
 
-class PIRL(Method):
+class PIRL(Method[InstanceLabels], config=PIRLConfig):
     """L = (1 − λ)·NCE(f(v_I), m_I) + λ·NCE(g(v_It), m_I), m_I the memory of the image, f and g heads of one backbone.
 
     Anchors are a view and the puzzle of another, as pictures. The memory follows the clean views' f (momentum μ); hard
@@ -68,10 +59,6 @@ class PIRL(Method):
         self.puzzle_head = TileHead(count, nn.Linear(width, config.dim), nn.Linear(count * config.dim, config.dim))
         self.bank = InstanceBank(setting.data_size, config.dim, config.bank_momentum, setting.seed)
         self.partition = partition(self.bank.rows, config.temperature)
-
-    @property
-    def backbone(self) -> nn.Module:
-        return self.encoder.backbone
 
     @property
     def chance_loss(self) -> float | None:
@@ -106,8 +93,7 @@ class PIRL(Method):
             keys = embedding[0].to(self.bank.rows.dtype)
         return InstanceLabels(keys, self.bank.drawn(self.config.num_negatives, batch.stream.child("negatives")))
 
-    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, InstanceLabels)
+    def loss(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
         size, share = len(self.bank.rows), self.config.puzzle_weight
         if self.config.objective == "nce":
             losses = nce(embedding, labels.keys, labels.others, self.config.temperature, self.partition, size)
@@ -117,12 +103,11 @@ class PIRL(Method):
         weights = torch.tensor([2 * (1 - share), 2 * share])[: len(losses), None]
         return losses * weights.to(losses.device, losses.dtype, non_blocking=True)
 
-    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+    def correct(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
         """Whether no other image's memory is nearer."""
-        assert isinstance(labels, InstanceLabels)
         return labels.nearest(embedding)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: InstanceLabels) -> None:
         assert embedding is not None
         self.bank.update(batch.index[: embedding.shape[1]], embedding[0])

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import check_groups
 from hexa.nn.encoder import Encoder, linear_head
 
 
-class RotationConfig(MethodConfig):
+class RotationConfig(EncoderConfig):
     """Rotation prediction as published: all four rotations of every image, a linear classifier."""
 
     name: Literal["rotation"] = "rotation"
-    bn_groups: int = pydantic.Field(default=1, gt=0)
-    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
-
-    def check(self, setting: Setting) -> None:
-        check_groups(self.bn_groups, setting.world_size)
-        setting.check_crops(1, 1, "rotation prediction turns one view")
-
-    def build(self, backbone: nn.Module, setting: Setting) -> Rotation:
-        self.check(setting)
-        return Rotation(self, backbone, setting)
+    num_views: ClassVar = (1, 1, "rotation prediction turns one view")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,20 +33,18 @@ class Turns(PseudoLabels):
         return Turns(self.turns[:, index])
 
 
-class Rotation(Method):
+class Rotation(Method[Turns], config=RotationConfig):
     """L = −log softmax(W·h)_r, h the features of an image turned by r quarters; mean over all four turns.
 
     The four turned copies of an image stand in an order drawn for each image, so that two images that are mixed show
     different turns, each with its own share of the pseudo-label.
     """
 
+    encoder: Encoder
+
     def __init__(self, config: RotationConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.encoder = Encoder.branched(backbone, linear_head(num_features(backbone), 4), setting, config.bn_groups)
-
-    @property
-    def backbone(self) -> nn.Module:
-        return self.encoder.backbone
 
     @property
     def chance_loss(self) -> float:
@@ -86,11 +73,9 @@ class Rotation(Method):
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Turns:
         return Turns(self._turns(batch))
 
-    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, Turns)
+    def loss(self, embedding: Tensor, labels: Turns) -> Tensor:
         scores = embedding.to(torch.promote_types(embedding.dtype, torch.float32))
         return F.cross_entropy(scores.flatten(0, 1), labels.turns.flatten(), reduction="none").view_as(labels.turns)
 
-    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, Turns)
+    def correct(self, embedding: Tensor, labels: Turns) -> Tensor:
         return embedding.argmax(-1) == labels.turns

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pydantic
 import torch
 from torch import Tensor, nn
 
-from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import check_groups
 from hexa.nn.encoder import Encoder, normalized_layers
 from hexa.ops.contrastive import finds_other_view, nt_xent
 from hexa.runtime import processes
@@ -21,10 +20,11 @@ from hexa.runtime import processes
 _STILL = Branch("main", update=False)
 
 
-class SimCLRConfig(MethodConfig):
+class SimCLRConfig(EncoderConfig):
     """SimCLR v1 as published for ImageNet: a head of two layers, τ 0.1 (REFERENCE §3.2)."""
 
     name: Literal["simclr"] = "simclr"
+    num_views: ClassVar = (2, 2, "SimCLR compares two views")
     dim: int = pydantic.Field(default=128, gt=0)
     """Width of the embedding, D."""
     head_layers: int = pydantic.Field(default=2, ge=1, le=16)
@@ -34,16 +34,6 @@ class SimCLRConfig(MethodConfig):
     adversarial_terms: Literal["query", "joint", "clae"] = "query"
     """What adversarial views are compared with (D20): the clean views of the batch, as labels (query); each other
     (joint); the clean view they were made of, gradient through both (clae: one more pass)."""
-    bn_groups: int = pydantic.Field(default=1, gt=0)
-    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN, as published."""
-
-    def check(self, setting: Setting) -> None:
-        check_groups(self.bn_groups, setting.world_size)
-        setting.check_crops(2, 2, "SimCLR compares two views")
-
-    def build(self, backbone: nn.Module, setting: Setting) -> SimCLR:
-        self.check(setting)
-        return SimCLR(self, backbone, setting)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +64,7 @@ class SimCLRLabels(PseudoLabels):
         )
 
 
-class SimCLR(Method):
+class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
     """NT-Xent: L = mean over views v and images i of −log softmax of z_vi·z_wi/τ over all other views of the batch.
 
     The clean term goes back through both views, gathered over processes with their gradient. A hard example is a query
@@ -95,19 +85,9 @@ class SimCLR(Method):
         self.num_compared = 2 * setting.batch_size - 1
 
     @property
-    def backbone(self) -> nn.Module:
-        return self.encoder.backbone
-
-    @property
     def chance_loss(self) -> float:
         """ln(2N − 1): all other views equally likely."""
         return math.log(self.num_compared)
-
-    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        return batch.crops
-
-    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        return self.encoder.embed(crops, branch)
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SimCLRLabels:
@@ -120,14 +100,13 @@ class SimCLR(Method):
         precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
         return replace(labels, crops=batch.crops, precision=precision)
 
-    def clean_loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+    def clean_loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
         """NT-Xent of the views among themselves, [2, B], with gradient through all of them."""
         count = embedding.shape[1]
         own = processes.rank() * count + torch.arange(count, device=embedding.device)
         return nt_xent(embedding, _gathered(embedding), own, own[:, None], self.config.temperature)
 
-    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, SimCLRLabels)
+    def loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
         form = "query" if labels.shown.shape[1] else self.config.adversarial_terms
         if form == "joint":
             return self.clean_loss(embedding, labels)
@@ -139,8 +118,7 @@ class SimCLR(Method):
             return torch.stack([losses.mean(0) for losses in pairs])
         return nt_xent(embedding, labels.dictionary, labels.own, labels.shown, self.config.temperature)
 
-    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, SimCLRLabels)
+    def correct(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
         return finds_other_view(embedding, labels.dictionary, labels.own, labels.shown)
 
 

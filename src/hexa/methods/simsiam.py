@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pydantic
 import torch
 from torch import Tensor, nn
 
-from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
 from hexa.methods.byol import OtherViews
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import check_groups
 from hexa.nn.encoder import Encoder, normalized_head, normalized_layers, unit
 
 
-class SimSiamConfig(MethodConfig):
+class SimSiamConfig(EncoderConfig):
     """SimSiam as published for ImageNet: projector of three layers of 2048, predictor 2048 -> 512 -> 2048."""
 
     name: Literal["simsiam"] = "simsiam"
+    num_views: ClassVar = (2, 2, "SimSiam compares two views")
     dim: int = pydantic.Field(default=2048, gt=0)
     """Width of projection and prediction, D."""
     projector_layers: int = pydantic.Field(default=3, ge=1, le=16)
@@ -28,16 +28,6 @@ class SimSiamConfig(MethodConfig):
     """Width of the predictor's hidden layer, a quarter of D."""
     constant_predictor_rate: bool = True
     """Train the predictor at the largest learning rate throughout."""
-    bn_groups: int = pydantic.Field(default=1, gt=0)
-    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN, as published."""
-
-    def check(self, setting: Setting) -> None:
-        check_groups(self.bn_groups, setting.world_size)
-        setting.check_crops(2, 2, "SimSiam compares two views")
-
-    def build(self, backbone: nn.Module, setting: Setting) -> SimSiam:
-        self.check(setting)
-        return SimSiam(self, backbone, setting)
 
 
 class PredictorHead(nn.Module):
@@ -53,7 +43,7 @@ class PredictorHead(nn.Module):
         return torch.cat([unit(self.predictor(projection)), unit(projection)], -1)
 
 
-class SimSiam(Method):
+class SimSiam(Method[OtherViews], config=SimSiamConfig):
     """L = mean over views v of −cos(p_v, z_w), z_w the detached projection of the other view.
 
     The embedding is p and z side by side, so that pseudo-labels cost no pass: they are the clean z. A hard example is
@@ -61,6 +51,7 @@ class SimSiam(Method):
     """
 
     labels_from_embedding = True
+    encoder: Encoder
 
     def __init__(self, config: SimSiamConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
@@ -71,17 +62,10 @@ class SimSiam(Method):
         head = PredictorHead(projector, normalized_head(config.dim, config.predictor_hidden, config.dim))
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
 
-    @property
-    def backbone(self) -> nn.Module:
-        return self.encoder.backbone
-
     def unscheduled(self) -> Iterable[nn.Parameter]:
         head = self.encoder.head
         assert isinstance(head, PredictorHead)
         return head.predictor.parameters() if self.config.constant_predictor_rate else ()
-
-    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        return batch.crops
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         return self.encoder.project(crops, branch, together=False)
@@ -93,11 +77,9 @@ class SimSiam(Method):
         assert embedding is not None, "targets are made of the clean embedding"
         return OtherViews(embedding.detach()[..., self.config.dim :].flip(0))
 
-    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, OtherViews)
+    def loss(self, embedding: Tensor, labels: OtherViews) -> Tensor:
         return -(embedding[..., : self.config.dim] * labels.targets[: len(embedding)]).sum(-1)
 
-    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
+    def correct(self, embedding: Tensor, labels: OtherViews) -> Tensor:
         """Whether the own target is nearer than those of the other images of the batch."""
-        assert isinstance(labels, OtherViews)
         return labels.nearest_is_own(embedding[..., : self.config.dim])

@@ -12,17 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.config import ConfigError
-from hexa.core import Batch, Branch, Method, MethodConfig, PseudoLabels, Setting
+from hexa.core import Batch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import check_groups
 from hexa.nn.encoder import Encoder, normalized_head
 from hexa.ops.sinkhorn import sinkhorn
 from hexa.ops.swapped import swapped_prediction, targets_of_others
 from hexa.runtime import processes
 
 
-class SwAVConfig(MethodConfig):
+class SwAVConfig(EncoderConfig):
     """SwAV as published, without queue as in its large batches (REFERENCE §4.9)."""
 
     name: Literal["swav"] = "swav"
@@ -47,21 +46,15 @@ class SwAVConfig(MethodConfig):
     whole batches. 0 is none."""
     queue_start_epoch: int = pydantic.Field(default=15, ge=0)
     """The epoch from which the queue is filled; it is used once it is full."""
-    bn_groups: int = pydantic.Field(default=1, gt=0)
-    """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
 
     def check(self, setting: Setting) -> None:
-        check_groups(self.bn_groups, setting.world_size)
+        super().check(setting)
         setting.check_crops(
             max(2, *(crop + 1 for crop in self.crops_for_assign)), None, "a crop predicts the code of another"
         )
         if 0 < self.queue_size < setting.batch_size:
             message = f"{self.queue_size} is less than a batch; use {15 * setting.batch_size}, or 0 for none"
             raise ConfigError([("method.queue_size", message)])
-
-    def build(self, backbone: nn.Module, setting: Setting) -> SwAV:
-        self.check(setting)
-        return SwAV(self, backbone, setting)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +68,7 @@ class Codes(PseudoLabels):
         return replace(self, codes=self.codes[:, index])
 
 
-class SwAV(Method):
+class SwAV(Method[Codes], config=SwAVConfig):
     """L = mean over codes c, crops v ≠ c and images of −Σ_k q_ck · log softmax_k(z_v·c_k / τ) (REFERENCE §4.9).
 
     Codes are Sinkhorn–Knopp's of the clean cosines over all processes, and of a queue's if there is one. A hard example
@@ -99,19 +92,9 @@ class SwAV(Method):
         self.queue_full = self.queue_start + length // setting.batch_size
 
     @property
-    def backbone(self) -> nn.Module:
-        return self.encoder.backbone
-
-    @property
     def chance_loss(self) -> float:
         """ln K: all prototypes equally likely."""
         return math.log(self.config.num_prototypes)
-
-    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        return batch.crops
-
-    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        return self.encoder.embed(crops, branch)
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Codes:
@@ -132,13 +115,11 @@ class SwAV(Method):
     def _queue_helps(self, step: int) -> bool:
         return self.queue.shape[1] > 0 and step >= self.queue_full
 
-    def loss(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, Codes)
+    def loss(self, embedding: Tensor, labels: Codes) -> Tensor:
         scores = self._cosines(embedding, labels) / self.config.temperature
         return swapped_prediction(scores, labels.codes, self.config.crops_for_assign)
 
-    def correct(self, embedding: Tensor, labels: PseudoLabels) -> Tensor:
-        assert isinstance(labels, Codes)
+    def correct(self, embedding: Tensor, labels: Codes) -> Tensor:
         targets = targets_of_others(labels.codes, self.config.crops_for_assign, len(embedding))
         return self._cosines(embedding, labels).argmax(-1) == targets.argmax(-1)
 
@@ -149,7 +130,7 @@ class SwAV(Method):
             return embedding @ weight.T
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: PseudoLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: Codes) -> None:
         assert embedding is not None
         self._normalize_prototypes()
         length = self.queue.shape[1]

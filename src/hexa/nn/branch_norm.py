@@ -11,19 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hexa.config import ConfigError
 from hexa.nn.synchronized_norm import synchronized_norm
 from hexa.runtime import processes
-
-
-def check_groups(groups: int, world_size: int) -> None:
-    """Raise ConfigError unless `groups` of images can be laid out over the processes, naming numbers that can."""
-    if groups % world_size and world_size % groups:
-        fits = [n for n in range(1, world_size + 1) if world_size % n == 0]
-        fits.append((groups // world_size + 1) * world_size)
-        listed = f"{', '.join(map(str, sorted(set(fits))[:-1]))} or {max(fits)}"
-        message = f"{groups} groups can't be laid out over {world_size} processes; use {listed}"
-        raise ConfigError([("method.bn_groups", message)])
 
 
 def groups_here(groups: int) -> int:
@@ -202,11 +191,11 @@ def convert(network: nn.Module, branches: Iterable[str] = ("main", "aux"), group
     branches: names of the sets, "main" among them.
     groups: groups of images with statistics of their own, over all processes, so that W processes compute what one
     does. Of G groups each process has G / W as runs of its consecutive images (split BN), or if G is less than W, W / G
-    consecutive processes share one (SyncBN; 1: all of them). Raises ConfigError if neither comes out even.
+    consecutive processes share one (SyncBN; 1: all of them).
+    `Setting.check_groups` says which numbers come out even.
     Every process calls it alike; training passes go through `use_branch`, which keeps running statistics alike.
     """
     world = processes.world_size()
-    check_groups(groups, world)
     processes.make_parts(max(1, world // groups))
     switch = _Switch(apart=groups > 1 and world > 1)
     branches = tuple(branches)

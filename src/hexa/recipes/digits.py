@@ -5,7 +5,7 @@ from __future__ import annotations
 from hexa.core import ObjectiveConfig
 from hexa.data.views import ViewsConfig
 from hexa.experiment import Experiment
-from hexa.hard_examples.adversarial import AdversarialConfig
+from hexa.hard_examples.adversarial import Adversarial
 from hexa.methods.deepcluster import DeepClusterConfig
 from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig
@@ -72,7 +72,7 @@ def digits_hexa_moco() -> Experiment:
     experiment = _digits("digits-hexa-moco")
     # the mean of the terms keeps the learning rate of the other arm comparable (DESIGN §3.2)
     objective = ObjectiveConfig(reduction="mean")
-    return experiment.model_copy(update={"hard_examples": {"adversarial": AdversarialConfig()}, "objective": objective})
+    return experiment.model_copy(update={"hard_examples": {"adversarial": Adversarial()}, "objective": objective})
 
 
 def _clusters(name: str) -> Experiment:
@@ -116,4 +116,4 @@ def digits_hexa_dcluster() -> Experiment:
 
     Cost: two minutes on two cores.
     """
-    return _clusters("digits-hexa-dcluster").model_copy(update={"hard_examples": {"adversarial": AdversarialConfig()}})
+    return _clusters("digits-hexa-dcluster").model_copy(update={"hard_examples": {"adversarial": Adversarial()}})

@@ -9,8 +9,8 @@ from hexa import published
 from hexa.core.schemes import SCHEMES
 from hexa.data.views import ViewsConfig
 from hexa.experiment import Experiment
-from hexa.hard_examples.adversarial import AdversarialConfig
-from hexa.hard_examples.cutmix import CutMixConfig
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.deepcluster import DeepClusterConfig
 from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig
@@ -106,12 +106,12 @@ ROWS: dict[str, tuple[str, Callable[[], Experiment], str]] = {
     "ablate-dcluster": (_SHORTER, lambda: dcluster(5, {}, "swav-6crop"), _ABLATION),
     "grid-attack": (
         "HEXA-DCluster, 2×224, attacked with ε = η = 1",
-        lambda: dcluster(40, {"adversarial": AdversarialConfig(epsilon=1, step_size=1)}, "swav"),
+        lambda: dcluster(40, {"adversarial": Adversarial(epsilon=1, step_size=1)}, "swav"),
         _ATTACKS,
     ),
     "grid-beta": (
         "DeepCluster-v2 with cut-mixed crops, 2×160 + 4×96, λ0 ~ Beta(5, 3)",
-        lambda: dcluster(5, {"cutmix": CutMixConfig(alpha=5, beta=3)}, "swav-6crop"),
+        lambda: dcluster(5, {"cutmix": CutMix(alpha=5, beta=3)}, "swav-6crop"),
         _MIXING,
     ),
 }

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from hexa.config import UserError, nearest
-from hexa.core import HardExampleConfig, ObjectiveConfig
+from hexa.core import HardExample, ObjectiveConfig
 from hexa.experiment import Experiment
-from hexa.hard_examples.adversarial import AdversarialConfig
-from hexa.hard_examples.cutmix import CutMixConfig
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.hard_examples.cutmix import CutMix
 from hexa.nn.backbones import NetworkConfig
 
 #: Every modifier, in the order they are written in the name that a run records.
@@ -20,11 +20,11 @@ MODIFIERS = {
     "cutmix-adversarial": "cut-mixed views of the adversarial ones, which must be there",
     "split": "half of each batch clean, half cut-mixed, in one pass: the price of the plain recipe",
 }
-_HARD: dict[str, tuple[str, HardExampleConfig]] = {
-    "adversarial": ("adversarial", AdversarialConfig()),
-    "cutmix": ("cutmix", CutMixConfig()),
-    "cutmix-adversarial": ("cutmix_adversarial", CutMixConfig(source="adversarial")),
-    "split": ("cutmix", CutMixConfig(fraction=0.5)),
+_HARD: dict[str, tuple[str, HardExample]] = {
+    "adversarial": ("adversarial", Adversarial()),
+    "cutmix": ("cutmix", CutMix()),
+    "cutmix-adversarial": ("cutmix_adversarial", CutMix(source="adversarial")),
+    "split": ("cutmix", CutMix(fraction=0.5)),
 }
 
 

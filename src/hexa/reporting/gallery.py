@@ -103,7 +103,7 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
         others = (functional.interpolate(crop[:num_images], size) for crop in batch.crops[1:])
         columns += [_plain(f"view {number}", crop) for number, crop in enumerate(others, start=2)]
     for name, hard_example in objective.hard_examples.items():
-        example, source = shown[name], hard_example.config.source
+        example, source = shown[name], hard_example.source
         # where images were mixed on the way, the difference is not what was added to a view
         if "perturbation" in example.facts and len(example.mixture) == len(shown[source].mixture):
             columns.append(_perturbation(example.crops[0] - shown[source].crops[0], gain))

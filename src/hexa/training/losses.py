@@ -104,7 +104,9 @@ class StepFacts:
         """Record the metrics of a part of a term, if this is a log step."""
         if not self.wanted:
             return
-        self.facts[f"accuracy/{name}"] = part.accuracy()
+        accuracy = part.accuracy()
+        if accuracy is not None:
+            self.facts[f"accuracy/{name}"] = accuracy
         self.facts |= {f"{fact}/{name}": value.detach() for fact, value in part.facts.items()}
         if name == STD:
             self.embedding = part.method.directions(part.embedding)

@@ -64,11 +64,7 @@ def confusion(
     batch = look.batch(num_images, Stream(seed).child("confusion"))
     with unchanged(objective.method):
         examples = objective.examples(batch)
-        try:
-            clean, clean_loss = _recognised(examples[STD])
-        except NotImplementedError:
-            name = look.experiment.method.name
-            raise UserError(f"{name} does not say when a pseudo-label is recognised (Method.correct)") from None
+        clean, clean_loss = _recognised(examples[STD])
         moved = {name: _recognised(examples[name]) for name in configs}
     if float(clean.sum()) == 0:
         raise UserError("the method recognises no clean pseudo-label yet; give a run that was trained for longer")
@@ -92,8 +88,11 @@ def _recognised(example: Example) -> tuple[Tensor, float]:
     """Whether each anchor's pseudo-label is the most likely, [V, B] in 0 … 1, and the mean loss."""
     embedding = example.score.embed(example.crops, replace(MAIN, update=False))
     ((labels, _),) = example.mixture
-    correct = example.score.method.correct(embedding, labels).float()
-    return correct, float(example.score.of(embedding, example.mixture).mean())
+    correct = example.score.method.correct(embedding, labels)
+    if correct is None:
+        name = type(example.score.method).__name__
+        raise UserError(f"{name} does not say when a pseudo-label is recognised (Method.correct)")
+    return correct.float(), float(example.score.of(embedding, example.mixture).mean())
 
 
 def confusion_curves(measured: Confusion, *, title: str = "", remark: str = "") -> Figure:
