@@ -35,7 +35,7 @@ def test_what_can_be_written_is_told_so(here: Path, name: str) -> None:
         ("a.txt", "must end in .json"),
         ("", "must end in .json"),
         ("folder.json", "is a folder"),
-        ("pipe.json", "neither a file"),
+        ("pipe.json", "not a regular file"),
         ("file/a.json", "Not a directory"),
         ("loop/a.json", "symbolic links"),
         ("nowhere/a.json", "No such file"),
