@@ -5,32 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Literal
 
-import pydantic
 import torch
 from torch import Tensor
 
-from hexa.config import Config, ConfigError
+from hexa.config import ConfigError
 from hexa.core.batch import MAIN, Batch, Branch, PseudoLabels
 from hexa.core.example import Example, Score
 from hexa.core.hard_example import HardExample, check_made
 from hexa.core.method import Method
 from hexa.core.origin import Origin
+from hexa.core.shares import STD, ObjectiveConfig, Shares
 from hexa.core.term import Part, Term
 
-STD, DISTILLATION = "std", "distillation"
-
-
-class ObjectiveConfig(Config):
-    """How the terms are weighed and which images they see."""
-
-    reduction: Literal["sum", "mean"] = "sum"
-    """sum as published; mean divides by the sum of the weights, so that a scheme does not change the learning rate."""
-    clean_fraction: float = pydantic.Field(default=1.0, gt=0, le=1)
-    """The share of the batch on which the clean term is computed."""
-    split: bool = False
-    """The terms take disjoint parts of the batch; those of one batch-norm branch go through the network together."""
+DISTILLATION = "distillation"
 
 
 class Objective:
@@ -67,7 +55,9 @@ class Objective:
         self.share_gradients = share_gradients
         self._clean: tuple[Tensor | None, PseudoLabels] | None = None
         self.order = [name for name in _by_source(self.hard_examples) if self.hard_examples[name].weight > 0]
-        self._check_shares()
+        self._shares = Shares(
+            self.config, {name: self.hard_examples[name].fraction for name in self.order}, self._distills, method
+        )
 
     @property
     def weights(self) -> dict[str, float]:
@@ -78,7 +68,7 @@ class Objective:
 
     def losses(self, batch: Batch) -> Iterator[Term]:
         """Yield the terms of a step; each must be back-propagated before the next is asked for."""
-        rows = self._rows(len(batch))
+        rows = self._shares.rows(len(batch))
         return self._split(batch, rows) if self.config.split else self._one_after_another(batch, rows)
 
     def commit(self, batch: Batch) -> None:
@@ -199,37 +189,6 @@ class Objective:
                 needed.add(name)
                 name = self.hard_examples[name].source
         return needed
-
-    # -- shares of the batch ----------------------------------------------------------------------------------------
-
-    def _shares(self) -> dict[str, float]:
-        return {STD: self.config.clean_fraction} | {name: self.hard_examples[name].fraction for name in self.order}
-
-    def _check_shares(self) -> None:
-        shares = self._shares()
-        if self.config.split and sum(shares.values()) > 1 + 1e-6:
-            listed = " + ".join(f"{name} {share:g}" for name, share in shares.items())
-            message = f"split terms take disjoint parts of the batch, but their fractions ({listed}) exceed 1"
-            raise ConfigError([("objective.split", message)])
-        if self.config.split and self._distills:
-            message = "start.distillation compares the features of a pass of clean images alone; leave one of them out"
-            raise ConfigError([("objective.split", message)])
-        if self.method.labels_from_embedding and (self.config.split or self.config.clean_fraction < 1):
-            message = "this method makes its pseudo-labels of the clean embedding of all images; use 1, without split"
-            raise ConfigError([("objective.split" if self.config.split else "objective.clean_fraction", message)])
-
-    def _rows(self, batch_size: int) -> dict[str, slice]:
-        """The images of each term: the first ones, or with `split` one part after another."""
-        rows, start, taken = {}, 0, 0.0
-        for name, share in self._shares().items():
-            begin, end = (taken, taken + share) if self.config.split else (0.0, share)
-            start, stop = round(begin * batch_size), max(round(end * batch_size), round(begin * batch_size) + 1)
-            rows[name] = slice(start, min(stop, batch_size))
-            taken += share
-        if any(part.start >= part.stop for part in rows.values()):
-            message = f"{batch_size} images a process are too few for parts of {', '.join(map(str, rows))}"
-            raise ConfigError([("batch_size", message)])
-        return rows
 
     def _term(self, name: str, weighted: Tensor, loss: Tensor, embedding: Tensor, example: Example) -> Term:
         return Term(weighted, {name: self._part(loss, embedding, example)})
