@@ -230,7 +230,7 @@ def test_a_disk_that_fills_up_at_the_end_loses_no_result(tmp_path: Path, tally: 
     tally.fault("a target that cannot be written", done.complaint is None and "metrics" in result)
     assert done.complaint is None
     assert result["metrics"]["top1"] > 90
-    assert "note: features are not kept" in done.out
+    assert "note: features were not cached" in done.out
     assert f"{out}: the limit on the size of files is reached" in done.err
     assert not list(tmp_path.iterdir())
 
@@ -295,7 +295,7 @@ def test_a_cache_that_fails_is_a_note(
     Path("loop").symlink_to("loop")
     Path("nowhere").symlink_to("gone/deep")
     monkeypatch.setenv("HEXA_CACHE", cache)
-    check_evaluation(capsys, tally, "features are not kept" if cache != "\udcff" else "")
+    check_evaluation(capsys, tally, "features were not cached" if cache != "\udcff" else "")
 
 
 def check_evaluation(capsys: pytest.CaptureFixture[str], tally: Tally, note: str) -> None:
