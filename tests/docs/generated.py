@@ -10,6 +10,7 @@ import json
 import re
 import statistics
 from collections.abc import Callable, Iterable
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from hexa.recipes.modifiers import MODIFIERS
 from hexa.reporting.tables import mean_std
 from hexa.reproduce.collecting import EPOCHS, TIME, TOLERANCE
 from hexa.reproduce.studies import KNN, PROBE
+from tests.test_imports import ALLOWED
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -363,6 +365,20 @@ def survived() -> str:
     return "\n".join(parts)
 
 
+def floors() -> str:
+    """The packages as floors: each stands one above the highest of those it imports from."""
+    level: dict[str, int] = {}
+    for name in TopologicalSorter(ALLOWED).static_order():
+        level[name] = max((level[below] + 1 for below in ALLOWED[name]), default=0)
+    heights = sorted(set(level.values()), reverse=True)
+    lines = ["   ".join(name for name in ALLOWED if level[name] == height) for height in heights]
+    width = max(map(len, lines))
+    edge = f"+{'-' * (width + 4)}+"
+    return "\n".join(
+        ["```text", edge, *(part for line in lines for part in (f"|  {line:^{width}}  |", edge)), "```", ""]
+    )
+
+
 def published_gains() -> str:
     """What the paper reports: linear classification on ImageNet, with hard examples beside without."""
     top1 = {(row.method, row.epochs): row.values[0] for row in published.LINEAR.rows}
@@ -402,6 +418,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "costs": costs,
     "survived": survived,
     "published-gains": published_gains,
+    "floors": floors,
 }
 
 

@@ -155,3 +155,11 @@ def test_fields_in_tables_exist(page: Path) -> None:
     with contextlib.suppress(IndexError):
         for named in re.findall(r"^\| `((?:hard_examples|method|training|objective)\.[\w.]+)`", page.read_text(), re.M):
             assert named in known, f"{page.name}: {named}"
+
+
+def test_files_of_the_architecture_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`([a-z_]+/[\w/]*(?:\.\w+)?|\w+\.(?:py|yaml))`", text)
+    assert len(named) > 30
+    places = (ROOT / "src" / "hexa", ROOT)
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
