@@ -37,7 +37,7 @@ class Row:
 def demo(out: Path, *, epochs: int | None = None, console: Console | None = None) -> list[Row]:
     """Pre-train both, evaluate all four, print the table, write `out`/report.html. Returns the rows of the table.
 
-    A run of the same experiment that is there already is gone on with, so that a second demo ends at once; one of
+    An existing run of the same experiment is resumed, so that a second demo ends at once; one of
     another experiment is replaced. Raises UserError for a folder in the way that holds something else, and if another
     demo is under way there.
     """

@@ -74,21 +74,19 @@ def in_halves(draw: Callable[..., torch.Tensor], count: int) -> list[torch.Tenso
     return found
 
 
-class OfTwoProcesses(CutMix):
-    """Boxes as two processes draw them, by one."""
-
-    def boxes(self, count: int, size: int, stream: Stream) -> torch.Tensor:
-        if not self.config.per_sample:
-            return super().boxes(count, size, stream)
-        maker = CutMix(self.config)
-        return torch.cat(in_halves(lambda half: maker.boxes(half, size, stream), count // 2))
-
-
 @contextmanager
 def drawing_as_two() -> Iterator[None]:
     """A single process draws what two would: each half is mixed within itself, and has noise of its own."""
     with pytest.MonkeyPatch.context() as patch:
         partners, backwards, normal = draws.partners, draws.reversed_order, draws.normal_like
+        boxes = CutMix.boxes
+
+        def boxes_of_halves(maker: CutMix, count: int, size: int, stream: Stream) -> torch.Tensor:
+            if not maker.per_sample:
+                return boxes(maker, count, size, stream)
+            return torch.cat(in_halves(lambda half: boxes(maker, half, size, stream), count // 2))
+
+        patch.setattr(CutMix, "boxes", boxes_of_halves)
 
         def halves(draw: Callable[[int], torch.Tensor], count: int) -> torch.Tensor:
             first, second = in_halves(draw, count // 2)
@@ -113,10 +111,6 @@ def train(case: Case) -> State:
 def trained(case: Case) -> State:
     method = case.build()
     objective = case.objective(method)
-    if processes.world_size() == 1:
-        for name, maker in objective.hard_examples.items():
-            if isinstance(maker, CutMix):
-                objective.hard_examples[name] = OfTwoProcesses(maker.config)
     parameters = [p for p in method.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
     result: State = {}

@@ -48,7 +48,7 @@ class Plan:
 
     experiment: Experiment
     seconds: float
-    """Of training, expected."""
+    """Expected length of the training."""
     lines: tuple[str, ...]
 
 

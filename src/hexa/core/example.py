@@ -36,10 +36,10 @@ class Score:
             return self.method.embed(crops, branch)
 
     def of(self, embedding: Tensor, mixture: Mixture) -> Tensor:
-        """The score [V, B] of an embedding that is there already. Raises UserError if the method's loss is another."""
+        """The score [V, B] of a given embedding. Raises UserError if the method's loss has another shape."""
         terms = [(self.loss(embedding, labels), weight) for labels, weight in mixture]
         for value, weight in terms:
-            if value.shape != weight.shape:  # it would be broadcast without a word
+            if value.shape != weight.shape:  # it would be broadcast silently
                 needed = f"a loss for each crop and image is needed, [V, B] = {list(weight.shape)}"
                 raise UserError(f"{type(self.method).__name__}.loss gave {list(value.shape)}; {needed}")
         return sum_weighted(terms)

@@ -106,7 +106,7 @@ def _of_pil(data: bytes, max_pixels: int, channels: int) -> Pixels:
 
 
 def _of_tiff(data: bytes, max_pixels: int, channels: int) -> Pixels:
-    """The bands of the first page, or the first bands of so many pages, [H, W, C]."""
+    """The bands of the first page, or the first bands of as many pages as needed, [H, W, C]."""
     tifffile: Any = import_extra("tifffile", "tiff", "a TIFF of several bands")
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what is wrong with a file is said in our words
     with tifffile.TiffFile(io.BytesIO(data)) as file:

@@ -75,5 +75,5 @@ def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[_Cut]:
 
 
 def _shrink(pixels: float) -> int:
-    """The largest of 8, 4, 2, 1 that leaves REDUCING_GAP pixels where the least of all views has so many for each."""
+    """The largest of 8, 4, 2 and 1 that leaves at least REDUCING_GAP source pixels for each pixel of a view."""
     return next((shrink for shrink in (8, 4, 2) if pixels >= REDUCING_GAP * shrink), 1)

@@ -68,7 +68,7 @@ def _folders(root: Path) -> list[str]:
 def _image_files(root: Path) -> Iterable[str]:
     """The paths below `root` of all files that are called like images; links are followed, once.
 
-    A link to nothing is an image that cannot be read, which is counted and listed; pipes and devices are no images.
+    A link to nothing is an image that cannot be read, which is counted and listed; pipes and devices are skipped.
     """
     pending, seen = [""], {os.path.realpath(root)}
     while pending:

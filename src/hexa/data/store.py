@@ -124,7 +124,7 @@ def check_problems(source: Source, problems: Mapping[int, str], tolerance: float
 
 
 def describe_problems(source: Source, problems: Mapping[int, str], most: int = 1000) -> list[str]:
-    """A line for each unreadable image, at most so many."""
+    """A line for each unreadable image, up to a limit."""
     lines = [f"{source.paths[index]}: {reason}" for index, reason in sorted(problems.items())[:most]]
     return [*lines, "…"] if len(problems) > most else lines
 

@@ -97,7 +97,7 @@ class Group:
 
 
 class Crops(Config):
-    """A further group of views. What is none is as in the first views."""
+    """A further group of views. A field that is none has the value of the first views."""
 
     count: int = pydantic.Field(gt=0, le=MOST_VIEWS)
     """Independent draws for every image."""

@@ -69,7 +69,7 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
 
     The clean term goes back through both views, gathered over processes with their gradient. A hard example is a query
     against the detached clean batch: its other view is the positive, and the clean views of whatever it shows itself
-    are no negatives. Mixed views are always such queries; for adversarial ones `adversarial_terms` has two more forms.
+    are not negatives. Mixed views are always such queries; for adversarial ones `adversarial_terms` has two more forms.
     The published code adds the means of both views, which is twice this loss; under LARS that matters to weight decay,
     batch-norms and biases alone.
     """

@@ -43,7 +43,7 @@ class SwAVConfig(EncoderConfig):
     """Steps at the start in which prototypes do not learn; about an epoch (5005 at batch 256)."""
     queue_size: int = pydantic.Field(default=0, ge=0)
     """Embeddings of earlier batches for each crop that help to balance codes, 3840 for batches of 256; rounded down to
-    whole batches. 0 is none."""
+    whole batches. 0 means no queue."""
     queue_start_epoch: int = pydantic.Field(default=15, ge=0)
     """The epoch from which the queue is filled; it is used once it is full."""
 
@@ -136,7 +136,7 @@ class SwAV(Method[Codes], config=SwAVConfig):
         length = self.queue.shape[1]
         if length and batch.step >= self.queue_start:
             rows = torch.stack([processes.all_gather(embedding[crop]) for crop in self.config.crops_for_assign])
-            begin = (batch.step - self.queue_start) * rows.shape[1] % length  # the oldest go; their order is nothing
+            begin = (batch.step - self.queue_start) * rows.shape[1] % length  # the oldest go; order does not matter
             self.queue[:, begin : begin + rows.shape[1]] = rows.to(self.queue.dtype)
 
     @torch.no_grad()

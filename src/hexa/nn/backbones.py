@@ -36,7 +36,7 @@ class NetworkConfig(Config):
     """What timm is to build otherwise, such as img_size: 32 and patch_size: 4 of a ViT for small images: parameters of
     the network's own class."""
     channels: int = pydantic.Field(default=3, ge=1, le=_WIDEST)
-    """Of the images: 1 for grey, 4 and more for bands of TIFF and .npy files, which mean and std must match."""
+    """Channels of the images: 1 for grey, 4 or more for bands of TIFF and .npy files; mean and std must match."""
     mean: Channels = IMAGENET_MEAN
     """Mean of each channel over the data, or one number for all, pixels in [0, 1]; auto measures it when the run
     begins, and is [] until then."""

@@ -65,12 +65,12 @@ class Backbone(nn.Module):
 
     @property
     def mean(self) -> Channels:
-        """Of each channel, pixels in [0, 1]."""
+        """The mean of each channel, for pixels in [0, 1]."""
         return self.preparation.mean
 
     @property
     def std(self) -> Channels:
-        """Of each channel."""
+        """The standard deviation of each channel."""
         return self.preparation.std
 
     @property

@@ -93,7 +93,7 @@ def read(path: Path) -> Weights:
 def _safetensors(path: Path) -> Weights:
     try:
         with by_plain_name(path) as name, safetensors.safe_open(name, framework="pt") as file:
-            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (it is no mapping)
+            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (it is not a mapping)
             return Weights(str(path), state, file.metadata() or {})
     except Exception as error:  # types that torch lacks, besides its own
         raise Unreadable(f"{path}: not a whole safetensors file ({reason(error)}); copy it again") from None
