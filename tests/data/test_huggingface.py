@@ -155,7 +155,7 @@ def test_it_can_be_evaluated_and_decoded_by_workers(tmp_path: Path) -> None:
     ("spec", "said"),
     [
         ("hf:", "name a data set of the hub or a folder"),
-        ("hf:{}/set,labels=x", r",labels= does not name a kind of column; did you mean 'label'"),
+        ("hf:{}/set,labels=x", r",labels= is not a kind of column; did you mean 'label'"),
         ("hf:{}/set,label=lable", r"has no column 'lable'; did you mean 'label'"),
         ("hf:{}/set,image=label", r"the column 'label' holds no images; those that do: picture"),
         ("hf:{}/set,label=picture", r"the column 'picture' holds no class for each image"),

@@ -94,7 +94,7 @@ def _parse(argument: str, spec: str) -> tuple[str, str | None, dict[str, str]]:
     asked = dict(zip(choices[::2], choices[1::2], strict=True))
     for key in asked:
         if key not in ("image", "label"):
-            raise UserError(f"data '{spec}': ,{key}= does not name a kind of column; {nearest(key, ('image', 'label'))}")
+            raise UserError(f"data '{spec}': ,{key}= is not a kind of column; {nearest(key, ('image', 'label'))}")
     name, _, config = (place, "", "") if location(place).exists() else place.partition(":")
     if not name:
         raise UserError(f"data '{spec}': name a data set of the hub or a folder, hf:NAME, hf:NAME:CONFIG or hf:PATH")

@@ -45,7 +45,7 @@ class DeepClusterConfig(EncoderConfig):
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
-        setting.check_crops(max(self.crops_for_assign) + 1, None, "method.crops_for_assign names a crop that does not exist")
+        setting.check_crops(max(self.crops_for_assign) + 1, None, "method.crops_for_assign names another crop")
         seen = setting.steps_per_epoch * setting.batch_size
         if max(self.num_prototypes) > seen:
             fewer = ",".join(str(min(count, max(1, seen // 10))) for count in self.num_prototypes)

@@ -38,7 +38,7 @@ def permutations(length: int, count: int, generator: torch.Generator, candidates
     """`count` different permutations of `length` places, far from each other: int64 [count, length].
 
     Each further one is of some random candidates the one whose nearest neighbour among those chosen is farthest by
-    Hamming distance; if there are few places, all permutations are taken. Raises ValueError if fewer exist than asked for.
+    Hamming distance; if there are few places, all permutations are taken. Raises ValueError if too few exist.
     """
     possible = math.factorial(length)
     if count > possible:
