@@ -1,0 +1,144 @@
+"""Do the laws find as many faults as they did? Each mutant is one fault in a copy of the sources.
+
+    python -m tests.golden.mutants RESULT.json
+
+Runs tests/laws against each with the cases of today, and if they pass, with every variant of every hard example for
+every method as well. Says which law failed first. A row is written as soon as it exists; rows that are there are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+
+#: (file, what stands there, what the mutant has instead)
+MUTANTS = [
+    ("core/example.py", "weight[:, permutation] * (1 - kept)", "weight * (1 - kept)"),
+    ("core/example.py", "(own, weight * kept)", "(own, weight)"),
+    ("core/example.py", "shared_gradient is not None and same_pass", "shared_gradient is not None"),
+    ("core/example.py", "branch=replace(branch, update=False), shared", "branch=branch, shared"),
+    ("core/example.py", "mixture=tuple((labels[index], weight[:, index])", "mixture=tuple((labels, weight[:, index])"),
+    ("core/example.py", "branch=Branch(name, update=update_statistics)", "branch=Branch(name)"),
+    (
+        "core/example.py",
+        "return replace(self, crops=crops, shared_gradient=None, facts={})",
+        "return replace(self, crops=crops)",
+    ),
+    (
+        "core/objective.py",
+        "loss = example.score.of(embedding, example.mixture).mean()",
+        "loss = example.score.of(embedding, example.mixture).sum()",
+    ),
+    ("core/objective.py", "return replace(made, score=made.score.hard)", "return made"),
+    ("core/objective.py", "if self.hard_examples[name].weight > 0]", "]"),
+    ("core/objective.py", "not (name == STD and self._distills)", "True"),
+    ("core/objective.py", 'batch.stream.child("hard example", name)', 'batch.stream.child("hard example")'),
+    ("core/objective.py", "(b.name, b.training) == (branch.name, branch.training)", "True"),
+    ("core/shares.py", "min(max(round(end * batch_size), start + 1), batch_size)", "round(end * batch_size) - 1"),
+    ("hard_examples/adversarial.py", "gradient.sign()", "-gradient.sign()"),
+    ("hard_examples/adversarial.py", "delta.clamp(-radius, radius)", "delta"),
+    ("hard_examples/adversarial.py", "view.clamp(0, 1) if self.clip else view", "view"),
+    (
+        "hard_examples/adversarial.py",
+        "* (radius / norms.clamp_min(torch.finfo(delta.dtype).tiny)).clamp(max=1.0)",
+        "* (2 * radius / norms.clamp_min(torch.finfo(delta.dtype).tiny)).clamp(max=1.0)",
+    ),
+    (
+        "hard_examples/adversarial.py",
+        "None if self.random_start else Branch.of(self.generation)",
+        "Branch.of(self.generation)",
+    ),
+    ("hard_examples/adversarial.py", "first = step == 0 and not self.random_start", "first = step == 0"),
+    ("hard_examples/adversarial.py", "branch=Branch(self.branch), facts=facts", "facts=facts"),
+    ("hard_examples/chain.py", "example = replace(example, score=example.score.hard)", "pass"),
+    ("hard_examples/cutmix.py", "count if self.per_sample else 1", "1"),
+    ("ops/boxes.py", "1 - ((bottom - top) * (right - left))", "1 - ((bottom - top) * (bottom - top))"),
+    ("ops/boxes.py", "images[:, :, top:bottom, left:right][permutation]", "images[:, :, top:bottom, left:right]"),
+    ("ops/boxes.py", "images[permutation], images)", "images, images[permutation])"),
+    (
+        "ops/contrastive.py",
+        "torch.mm(weights, negatives) * (gradients[0]",
+        "torch.mm(weights, negatives) * 2 * (gradients[0]",
+    ),
+    ("ops/contrastive.py", "views[..., None] * size  # [V", "0 * size  # [V"),
+    ("ops/sinkhorn.py", "codes /= codes.sum(1, keepdim=True)", "codes /= codes.sum(0, keepdim=True)"),
+    ("methods/moco.py", "partner=None if self.partner is None else self.partner[:, index]", "partner=self.partner"),
+    ("methods/moco.py", "own=None if self.own is None else self.own[index]", "own=self.own"),
+    ("methods/moco.py", "return mixed, mixed[permutation]", "return mixed, mixed"),
+    (
+        "methods/simclr.py",
+        "return replace(self, own=self.own[index], shown=self.shown[index], crops=crops)",
+        "return replace(self, own=self.own[index], crops=crops)",
+    ),
+    ("methods/simclr.py", "embed(labels.crops, _STILL)", "embed(labels.crops, Branch())"),
+    (
+        "methods/deepcluster.py",
+        "return replace(self, clusters=self.clusters[:, index], weight=self.weight[index])",
+        "return replace(self, clusters=self.clusters[:, index])",
+    ),
+    ("methods/swav.py", "return replace(self, codes=self.codes[:, index])", "return self"),
+    (
+        "methods/pcl.py",
+        "contrast=second, targets=self.targets[:, permutation], weight=self.weight[permutation]",
+        "contrast=second, targets=self.targets[:, permutation]",
+    ),
+    ("methods/rotation.py", "return Turns(self.turns[:, index])", "return self"),
+    ("methods/byol.py", "reversed(batch.crops)", "batch.crops"),
+    ("nn/branch_norm.py", 'self if switch.name == "main" else getattr(self, switch.name)', "self"),
+    ("nn/branch_norm.py", "elif switch.update:", "elif True:"),
+    ("nn/branch_norm.py", "y = self._grouped(x, chosen, switch.update)", "y = self._grouped(x, chosen, True)"),
+    ("nn/branch_norm.py", "if self.kept or not", "if not"),
+    (
+        "nn/encoder.py",
+        "return unit(self.project(crops, through, together))",
+        "return self.project(crops, through, together)",
+    ),
+]
+
+
+def first_failure(mutant: tuple[str, str, str], every: bool) -> str:
+    """The test that fails first, "" if none does. every: with every variant for every method, as there once were."""
+    name, there, instead = mutant
+    with tempfile.TemporaryDirectory() as place:
+        for folder in ("src", "tests"):
+            shutil.copytree(ROOT / folder, Path(place) / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", place)
+        file = Path(place) / "src" / "hexa" / name
+        text = file.read_text()
+        assert there in text, mutant
+        file.write_text(text.replace(there, instead))
+        if every:
+            cases = Path(place) / "tests" / "laws" / "cases.py"
+            cases.write_text(cases.read_text().replace("if method in STRAINING else variants[:1]", "if True else []"))
+        environment = {**os.environ, "PYTHONPATH": f"{place}/src", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "tests/laws"]
+        done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    assert bool(failed) == (done.returncode != 0), done.stdout[-2000:] + done.stderr[-2000:]
+    return failed[1] if failed else ""
+
+
+def main() -> None:
+    """A row for each mutant."""
+    path = Path(sys.argv[1])
+    rows = json.loads(path.read_text()) if path.exists() else []
+    for mutant in MUTANTS[len(rows) :]:
+        now = first_failure(mutant, every=False)
+        row = {"file": mutant[0], "there": mutant[1], "instead": mutant[2], "now": now}
+        if not now:
+            row["every variant"] = first_failure(mutant, every=True)
+        rows.append(row)
+        path.write_text(json.dumps(rows, indent=1) + "\n")
+        print(mutant[0], "|", now or f"passed; every variant: {row['every variant'] or 'passed'}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
