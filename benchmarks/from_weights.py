@@ -46,10 +46,13 @@ ARMS: dict[str, dict[str, Any]] = {
         "hard_examples.cutmix.weight": 1.0,
     },
     "random weights": {},
+    "lightly-train": {},
 }
 #: Epochs of an arm with no hard examples; each of those divides them.
 EPOCHS = {"omniglot": 12, "cifar10": 6, "voc": 6}
 PASSES = {"adversarial": 2, "cutmix": 2, "both": 3}
+#: What lightly-train does in the same time, rounded up.
+LIGHTLY_TRAIN = {"omniglot": 6, "cifar10": 3}
 #: Neighbours, and the weight decay of the probe: with 242 classes a search for the best one would take longer than the
 #: training; 1e-3 is what it chose for the start.
 NEIGHBOURS, DECAY = 15, 1e-3
@@ -94,7 +97,28 @@ def measured(name: str, backbone: Any, data: str) -> dict[str, float]:
     return {"knn": 100 * float((votes == wanted).double().mean()), "probe": probe["top1"], "probe top5": probe["top5"]}
 
 
-def unit(name: str, data: str, arm: str, seed: int, run: Path) -> dict[str, Any]:
+def with_lightly_train(python: str, name: str, data: str, seed: int, run: Path) -> dict[str, Any]:
+    """The row of an arm that another library trains, in an environment of its own."""
+    from hexa.data import open_source
+
+    images = run.parent / f"{name}-images"
+    if not images.exists():
+        source = open_source(data, "train")
+        images.mkdir(parents=True)
+        for number in range(len(source)):
+            (images / f"{number:06d}.png").write_bytes(source.encoded(number))
+    views = SETS[name]
+    fields = (views["views.size"], views.get("views.scale", [0.2])[0], views.get("views.flip_probability", 0.5))
+    weights, epochs = run.with_suffix(".pth"), LIGHTLY_TRAIN[name]
+    command = [python, str(Path(__file__).with_name("with_lightly_train.py")), str(images), str(weights)]
+    done = subprocess.run(
+        [*command, *map(str, fields), str(epochs), str(seed)], check=True, capture_output=True, text=True
+    )
+    seconds = float(done.stdout.rpartition("cpu_seconds ")[2])
+    return {"epochs": epochs, "cpu_seconds": seconds, "metrics": measured(name, str(weights), data)}
+
+
+def unit(name: str, data: str, arm: str, seed: int, run: Path, python: str) -> dict[str, Any]:
     """One training and what it is worth."""
     from hexa.assembly.re_estimation import re_estimate
     from hexa.data import open_source
@@ -102,6 +126,9 @@ def unit(name: str, data: str, arm: str, seed: int, run: Path) -> dict[str, Any]
     from hexa.runtime.packages import commit
     from hexa.session.run import pretrain, resume
 
+    if arm == "lightly-train":
+        row = {"data": name, "arm": arm, "seed": seed, "commit": commit()}
+        return row | with_lightly_train(python, name, data, seed, run)
     untrained = arm in ("start", "re-estimated")
     epochs = 0 if untrained else EPOCHS[name] // PASSES.get(arm, 1)
     row: dict[str, Any] = {"data": name, "arm": arm, "seed": seed, "epochs": epochs, "commit": commit()}
@@ -142,13 +169,14 @@ def main() -> None:
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--lightly-train", metavar="PYTHON", default="", help="an interpreter that has lightly-train")
     parser.add_argument("--unit", help=argparse.SUPPRESS)
     given = parser.parse_args()
     data = {name: getattr(given, name) for name in SETS}
     data["cifar10"] = subset(data["cifar10"], given.work / "cifar10")
     if given.unit:
         asked = json.loads(given.unit)
-        print(json.dumps(unit(**asked | {"run": Path(asked["run"])})))
+        print(json.dumps(unit(**asked | {"run": Path(asked["run"]), "python": given.lightly_train})))
         return
 
     def child(asked: dict[str, Any]) -> Any:
