@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from hexa import recipes
-from hexa.adapt import verdict
-from hexa.adapt.command import Request, adapt
+from hexa.adaptation import verdict
+from hexa.adaptation.command import Request, adapt
 from hexa.data import open_source
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocols.knn import knn_classify

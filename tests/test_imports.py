@@ -44,7 +44,7 @@ ALLOWED = {
         *("config", "published", "runtime", "core", "data", "evaluation", "training", "experiment", "recipes"),
         *("assembly", "reporting", "session"),
     },
-    "adapt": {
+    "adaptation": {
         *("config", "runtime", "core", "data", "nn", "ops", "evaluation", "training", "experiment", "recipes"),
         *("assembly", "reporting", "session"),
     },

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hexa.nn.pretrained import Backbone
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "embed", "evaluate", "load_backbone", "pretrain"]
+__all__ = ["__version__", "adapt", "embed", "evaluate", "load_backbone", "pretrain"]
 
 
 def pretrain(
@@ -47,6 +47,35 @@ def pretrain(
     changes = {"data": data, "epochs": epochs, "start.weights": None if start is None else str(start)}
     changes = {name: value for name, value in changes.items() if value is not None} | fields
     return train(begin_from_weights(override(experiment, changes), changes), run_folder(experiment, out))
+
+
+def adapt(
+    backbone: str | Path,
+    data: str,
+    *,
+    labelled: str | None = None,
+    time: str = "30m",
+    out: str | Path = "runs/adapt",
+    domain: str | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
+    """Train a backbone further on your own images within a time, and say whether it helped.
+
+    `backbone` is whatever `pretrain` may start from, `data` the images to learn from, `labelled` images to judge by,
+    whose labels are never trained on; `time` as "90s", "30m" or "2h". `out` becomes a run folder that also holds the
+    better of start and result for timm, and the same call continues it if it was interrupted. domain and fields as in
+    `pretrain`.
+
+    Returns what the run keeps of it: `request`, `table` (both sides' scores), `verdict`, and `kept`, the side that won.
+    Raises ValueError.
+    """
+    from pathlib import Path
+
+    from hexa.adaptation.command import Request
+    from hexa.adaptation.command import adapt as run
+    from hexa.adaptation.plan import seconds_of
+
+    return run(Request(str(backbone), data, labelled, seconds_of(time), domain, fields), Path(out))
 
 
 def load_backbone(spec: str | Path, **given: Unpack[Given]) -> Backbone:

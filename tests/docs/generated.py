@@ -17,7 +17,7 @@ from typing import Any
 from scipy.stats import spearmanr
 
 from hexa import published, recipes
-from hexa.adapt.verdict import without_labels
+from hexa.adaptation.verdict import without_labels
 from hexa.config import choices
 from hexa.core import HardExample, MethodConfig
 from hexa.evaluation import protocols

@@ -142,9 +142,9 @@ def adapt(given: Given, extra: Fields) -> int:
 
     out = targets.check_folder(given.out)
     from hexa import fields, recipes
-    from hexa.adapt.command import Request
-    from hexa.adapt.command import adapt as run
-    from hexa.adapt.plan import seconds_of
+    from hexa.adaptation.command import Request
+    from hexa.adaptation.command import adapt as run
+    from hexa.adaptation.plan import seconds_of
     from hexa.runtime.console import Console
 
     changes = dict(extra) | {_SHORT[name]: value for name in ("device", "precision") if (value := getattr(given, name))}

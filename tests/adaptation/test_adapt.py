@@ -16,9 +16,10 @@ import torch
 from PIL import Image
 from scipy import stats
 
-from hexa.adapt import plan, verdict
-from hexa.adapt.command import Request, adapt
-from hexa.adapt.looking import look
+import hexa
+from hexa.adaptation import plan, verdict
+from hexa.adaptation.command import Request, adapt
+from hexa.adaptation.looking import look
 from hexa.cli import main
 from hexa.config import UserError
 from hexa.data import open_source
@@ -104,6 +105,14 @@ def test_killed_and_gone_on_with_it_is_the_same(weights: Path, photos: Path, tmp
     assert all(torch.equal(a[name], b[name]) for name in a)
     tables = [json.loads((folder / "adapt.json").read_text())["table"] for folder in (whole, cut)]
     assert tables[0] == tables[1]
+
+
+def test_as_a_library(weights: Path, photos: Path, tmp_path: Path) -> None:
+    fields = {"epochs": 1, "batch_size": 64, "views.size": 8, "training.device": "cpu", "training.report": False}
+    options = {"labelled": f"folder:{photos}/test", "out": tmp_path / "run", **fields}
+    outcome = hexa.adapt(weights, f"folder:{photos}/train", time="20m", **options)
+    assert outcome["verdict"] == json.loads((tmp_path / "run" / "adapt.json").read_text())["verdict"]
+    assert hexa.adapt(weights, f"folder:{photos}/train", time="20m", **options) == outcome
 
 
 def test_a_transformer_of_one_size_is_adapted_at_another(photos: Path, tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from hexa import experiment as experiments
-from hexa.adapt import verdict
-from hexa.adapt.looking import Seen, look
-from hexa.adapt.plan import Plan, first_draft, plan
+from hexa.adaptation import verdict
+from hexa.adaptation.looking import Seen, look
+from hexa.adaptation.plan import Plan, first_draft, plan
 from hexa.assembly.build import Machine
 from hexa.config import UserError
 from hexa.core import Method

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from hexa import recipes
-from hexa.adapt.looking import Seen
+from hexa.adaptation.looking import Seen
 from hexa.assembly.build import Machine, build_method, build_objective, kernels, paces, setting_of
 from hexa.assembly.start import begin_from_weights
 from hexa.config import UserError
