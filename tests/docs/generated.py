@@ -42,6 +42,7 @@ DETECTION = "2026-11-21-detect-voc07-subset.json"
 TORTURE = "2026-11-22-torture.json"
 VERDICTS = "2026-11-22-adapt-verdicts.json"
 FROM_WEIGHTS = "2026-11-22-from-weights.json"
+EQUAL_TIME = "2026-11-22-equal-time.json"
 COSTS = {
     "MoCo-v2, ResNet-18": "2026-11-21-schemes-cifar10-resnet18.json",
     "MoCo-v2, narrow": "2026-11-21-schemes-cifar10-small.json",
@@ -300,6 +301,7 @@ FURTHER = {
     "adversarial": "+ adversarial",
     "cutmix": "+ cut-mixed",
     "both": "+ adversarial + cut-mixed",
+    "lightly-train": "SimCLR by lightly-train",
     "random weights": "SimCLR from random weights",
 }
 SETS = {
@@ -318,8 +320,26 @@ def from_weights() -> str:
         shown = " / ".join(mean_std([metrics[key] for metrics in found]) for key in SETS[name][1]) if found else "–"
         return f"{shown} ({len(found)})" if found else shown
 
-    body = [[label, *(cell(name, arm) for name in SETS)] for arm, label in FURTHER.items()]
+    known = {row["arm"] for row in rows}
+    body = [[label, *(cell(name, arm) for name in SETS)] for arm, label in FURTHER.items() if arm in known]
     return table(body, "arm (runs)", *(title for title, _ in SETS.values()))
+
+
+def equal_time() -> str:
+    """With and without hard examples, and by another library, in the same time; mean and deviation over seeds."""
+    rows = result(EQUAL_TIME)["rows"]
+    arms = ("start", "head first", "adversarial", "cutmix", "both", "lightly-train", "random weights")
+    body = []
+    for arm in arms:
+        line = [FURTHER[arm]]
+        for name in ("omniglot", "cifar10"):
+            runs = [row for row in rows if (row["data"], row["arm"]) == (name, arm)]
+            scores = " / ".join(mean_std([run["metrics"][key] for run in runs]) for key in SETS[name][1])
+            spent = [run["cpu_seconds"] for run in runs if "cpu_seconds" in run]
+            seconds = f"{statistics.mean(spent):.0f} s" if spent else ""
+            line += [f"{scores} ({len(runs)})" if runs else "–", seconds]
+        body.append(line)
+    return table(body, "arm (runs)", SETS["omniglot"][0], "one core", SETS["cifar10"][0], "one core")
 
 
 def label_free() -> str:
@@ -404,6 +424,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "matrix": matrix,
     "moco": lambda: arms(MOCO, "MoCo-v2"),
     "from-weights": from_weights,
+    "equal-time": equal_time,
     "label-free": label_free,
     "verdicts": verdicts,
     "moco-in-short": lambda: arms_in_short(MOCO, "MoCo-v2"),
