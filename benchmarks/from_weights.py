@@ -47,6 +47,7 @@ ARMS: dict[str, dict[str, Any]] = {
     },
     "random weights": {},
     "lightly-train": {},
+    "lightly-train, our rate": {},
 }
 #: Epochs of an arm with no hard examples; each of those divides them.
 EPOCHS = {"omniglot": 12, "cifar10": 6, "voc": 6}
@@ -110,9 +111,10 @@ def with_lightly_train(python: str, name: str, data: str, seed: int, run: Path) 
     views = SETS[name]
     fields = (views["views.size"], views.get("views.scale", [0.2])[0], views.get("views.flip_probability", 0.5))
     weights, epochs = run.with_suffix(".pth"), LIGHTLY_TRAIN[name]
+    rate = "0.01" if "our rate" in run.name.replace("-", " ") else "default"  # 0.005 for our batch of 128
     command = [python, str(Path(__file__).with_name("with_lightly_train.py")), str(images), str(weights)]
     done = subprocess.run(
-        [*command, *map(str, fields), str(epochs), str(seed)], check=True, capture_output=True, text=True
+        [*command, *map(str, fields), str(epochs), str(seed), rate], check=True, capture_output=True, text=True
     )
     seconds = float(done.stdout.rpartition("cpu_seconds ")[2])
     return {"epochs": epochs, "cpu_seconds": seconds, "metrics": measured(name, str(weights), data)}
@@ -126,7 +128,7 @@ def unit(name: str, data: str, arm: str, seed: int, run: Path, python: str) -> d
     from hexa.runtime.packages import commit
     from hexa.session.run import pretrain, resume
 
-    if arm == "lightly-train":
+    if arm.startswith("lightly-train"):
         row = {"data": name, "arm": arm, "seed": seed, "commit": commit()}
         return row | with_lightly_train(python, name, data, seed, run)
     untrained = arm in ("start", "re-estimated")

@@ -1,8 +1,8 @@
 """What `lightly-train` makes of the same weights and images, for benchmarks/from_weights.py.
 
-    python benchmarks/with_lightly_train.py IMAGES OUT.pth SIZE SCALE FLIP EPOCHS SEED
+    python benchmarks/with_lightly_train.py IMAGES OUT.pth SIZE SCALE FLIP EPOCHS SEED RATE
 
-Runs in an environment of its own, with lightly-train and the two packages of benchmarks/networks.py; its settings are
+RATE is that of SGD for a batch of 256, or "default". Runs in an environment of its own, with lightly-train and the two packages of benchmarks/networks.py; its settings are
 its defaults but for what every arm shares: the normalisation of the start, the size, the crops, mirroring, one core
 without workers, fp32. Prints the seconds of one core that training took.
 """
@@ -27,6 +27,9 @@ class Wrapped(nn.Module):
         from efficientnet_lite_pytorch import EfficientNet
 
         self.network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=networks.weights())
+        for module in self.network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = 0.1  # its own 1 % a step would not have arrived at the new images by the end
 
     def feature_dim(self) -> int:
         """Channels of the maps."""
@@ -54,7 +57,7 @@ class Wrapped(nn.Module):
 
 def main() -> None:
     """Train, and write the weights in the layout they came in."""
-    images, out, size, scale, flip, epochs, seed = sys.argv[1:]
+    images, out, size, scale, flip, epochs, seed, rate = sys.argv[1:]
     model = Wrapped()
     begun = time.process_time()
     lightly_train.pretrain(
@@ -70,6 +73,7 @@ def main() -> None:
         precision="32-true",
         seed=int(seed),
         overwrite=True,
+        **({} if rate == "default" else {"optim": "sgd", "optim_args": {"lr": float(rate)}}),
         transform_args={
             "image_size": (int(size), int(size)),
             "random_resize": {"min_scale": float(scale), "max_scale": 1.0},
