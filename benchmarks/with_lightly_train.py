@@ -2,9 +2,10 @@
 
     python benchmarks/with_lightly_train.py IMAGES OUT.pth SIZE SCALE FLIP EPOCHS SEED RATE
 
-RATE is that of SGD for a batch of 256, or "default". Runs in an environment of its own, with lightly-train and the two packages of benchmarks/networks.py; its settings are
-its defaults but for what every arm shares: the normalisation of the start, the size, the crops, mirroring, one core
-without workers, fp32. Prints the seconds of one core that training took.
+RATE is that of SGD for a batch of 256, or "default". Runs in an environment of its own, with lightly-train and the two
+packages of benchmarks/networks.py. Its settings are its defaults but for what every arm shares: the normalisation of
+the start, the size, the crops, mirroring, one core without workers, fp32. Prints the seconds of one core that training
+took.
 """
 
 from __future__ import annotations
