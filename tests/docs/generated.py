@@ -301,7 +301,8 @@ FURTHER = {
     "adversarial": "+ adversarial",
     "cutmix": "+ cut-mixed",
     "both": "+ adversarial + cut-mixed",
-    "lightly-train": "SimCLR by lightly-train",
+    "lightly-train": "SimCLR by lightly-train, its own rate",
+    "lightly-train, our rate": "SimCLR by lightly-train, our rate",
     "random weights": "SimCLR from random weights",
 }
 SETS = {
@@ -328,7 +329,8 @@ def from_weights() -> str:
 def equal_time() -> str:
     """With and without hard examples, and by another library, in the same time; mean and deviation over seeds."""
     rows = result(EQUAL_TIME)["rows"]
-    arms = ("start", "head first", "adversarial", "cutmix", "both", "lightly-train", "random weights")
+    arms = ("start", "head first", "adversarial", "cutmix", "both", "random weights")
+    arms += ("lightly-train", "lightly-train, our rate")
     body = []
     for arm in arms:
         line = [FURTHER[arm]]
