@@ -63,6 +63,8 @@ EPOCHS = {"omniglot": 12, "cifar10": 6, "voc": 6}
 PASSES = {"adversarial": 2, "cutmix": 2, "both": 3}
 #: What lightly-train does in the same time, rounded up.
 LIGHTLY_TRAIN = {"omniglot": 6, "cifar10": 3}
+#: Its rates for a batch of 256; 0.01 is 0.005 for our 128.
+LIGHTLY_RATES = {"lightly-train": "default", "lightly-train, our rate": "0.01"}
 #: Neighbours, and the weight decay of the probe: with 242 classes a search for the best one would take longer than the
 #: training; 1e-3 is what it chose for the start.
 NEIGHBOURS, DECAY = 15, 1e-3
@@ -112,7 +114,7 @@ def measured(name: str, backbone: Any, data: str, held_out: bool = False) -> dic
     return {"knn": 100 * float((votes == wanted).double().mean()), "probe": probe["top1"], "probe top5": probe["top5"]}
 
 
-def with_lightly_train(python: str, name: str, data: str, seed: int, run: Path) -> dict[str, Any]:
+def with_lightly_train(python: str, name: str, data: str, arm: str, seed: int, run: Path) -> dict[str, Any]:
     """The row of an arm that another library trains, in an environment of its own."""
     from hexa.data import open_source
 
@@ -125,11 +127,9 @@ def with_lightly_train(python: str, name: str, data: str, seed: int, run: Path) 
     views = SETS[name]
     fields = (views["views.size"], views.get("views.scale", [0.2])[0], views.get("views.flip_probability", 0.5))
     weights, epochs = run.with_suffix(".pth"), LIGHTLY_TRAIN[name]
-    rate = "0.01" if "our rate" in run.name.replace("-", " ") else "default"  # 0.005 for our batch of 128
-    command = [python, str(Path(__file__).with_name("with_lightly_train.py")), str(images), str(weights)]
-    done = subprocess.run(
-        [*command, *map(str, fields), str(epochs), str(seed), rate], check=True, capture_output=True, text=True
-    )
+    script = Path(__file__).with_name("with_lightly_train.py")
+    command = [python, *map(str, (script, images, weights, *fields, epochs, seed)), LIGHTLY_RATES[arm]]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     seconds = float(done.stdout.rpartition("cpu_seconds ")[2])
     return {"epochs": epochs, "cpu_seconds": seconds, "metrics": measured(name, str(weights), data)}
 
@@ -144,9 +144,9 @@ def unit(
     from hexa.runtime.packages import commit
     from hexa.session.run import pretrain, resume
 
-    if arm.startswith("lightly-train"):
+    if arm in LIGHTLY_RATES:
         row = {"data": name, "arm": arm, "seed": seed, "commit": commit()}
-        return row | with_lightly_train(python, name, data, seed, run)
+        return row | with_lightly_train(python, name, data, arm, seed, run)
     untrained = arm in ("start", "re-estimated")
     epochs = 0 if untrained else EPOCHS[name] // PASSES.get(arm, 1)
     row: dict[str, Any] = {"data": name, "arm": arm, "seed": seed, "epochs": epochs, "commit": commit()}

@@ -45,12 +45,14 @@ def experiment_of(spec: str) -> Experiment:
     """
     if not is_plugin(spec):
         from hexa import recipes
+        from hexa.recipes import former
 
         if spec.endswith(".py"):
             raise UserError(f"{spec}: name the function too, such as {spec}:recipe")
-        made = recipes.get(spec)
-        if "+" not in spec and made.recipe != spec:
-            print(f"recipe {spec} is now called {made.recipe}", file=sys.stderr)
+        made, (now, beside) = recipes.get(spec), former.current(spec)
+        if now != spec:
+            options = "".join(f" --{path} {value}" for path, value in beside.items())
+            print(f"recipe {spec} is now {now}{options}", file=sys.stderr)
         return made
 
     from hexa.experiment import Experiment

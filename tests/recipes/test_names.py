@@ -23,7 +23,12 @@ def test_modifiers_commute_and_the_name_is_in_their_order() -> None:
 
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_takes_every_modifier(name: str) -> None:
+    hard = recipes.get(name).hard_examples
     for modifier in MODIFIERS:
+        if modifier == "split" and hard:
+            with pytest.raises(UserError, match="leave out other hard examples"):
+                recipes.get(f"{name}+split")
+            continue
         more = "+adversarial" if modifier == "cutmix-adversarial" else ""
         made = recipes.get(f"{name}+{modifier}{more}")
         assert recipes.get(made.recipe) == made
@@ -34,6 +39,9 @@ def test_an_unknown_modifier_names_the_nearest() -> None:
         recipes.get("cifar10-simclr+adversaril")
     with pytest.raises(UserError, match=r"unknown recipe 'cifar10-simcrl\+small'; did you mean 'cifar10-simclr'"):
         recipes.get("cifar10-simcrl+small")
+    for other in ("cutmix", "adversarial"):
+        with pytest.raises(UserError, match="leave out other hard examples"):
+            recipes.get(f"cifar10-moco-v2+{other}+split")
     with pytest.raises(UserError, match=r"add \+adversarial"):
         recipes.get("cifar10-simclr+cutmix-adversarial")
 

@@ -16,7 +16,7 @@ import torch
 
 from hexa import recipes
 from hexa.adaptation.looking import Seen
-from hexa.assembly.build import Machine, build_method, build_objective, kernels, paces, setting_of
+from hexa.assembly.build import Machine, build_method, build_objective, build_optimizer, kernels, setting_of
 from hexa.assembly.start import begin_from_weights
 from hexa.config import UserError
 from hexa.core import Batch
@@ -27,7 +27,6 @@ from hexa.experiment import Experiment, override
 from hexa.reporting.tables import format_duration
 from hexa.runtime.random import Stream
 from hexa.session.memory import peak_bytes
-from hexa.training import optimizers
 
 #: Sides that views may have, and the passes over the images wanted before larger ones are taken.
 _SIZES, _PASSES = (64, 96, 128, 160, 192, 224), 6
@@ -167,13 +166,7 @@ def cost_of_a_step(experiment: Experiment, source: Source, seconds: float) -> tu
     with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
         method = build_method(experiment, setting_of(experiment, len(source)), machine, filled=True)
         objective = build_objective(experiment, method, machine)
-        optimizer = optimizers.build(
-            method.parameters(),
-            experiment.optimizer,
-            experiment.batch_size,
-            method.unscheduled(),
-            paces(method, experiment.start),
-        )
+        optimizer = build_optimizer(experiment, method)
         loader = PretrainLoader(
             source,
             Views(experiment.views),

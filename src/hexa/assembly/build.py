@@ -31,6 +31,7 @@ from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
+from hexa.training import optimizers
 from hexa.training.optimizers import Pace
 
 
@@ -172,6 +173,17 @@ def build_method(
         for network in encoders or method.children():
             network.compile()
     return method
+
+
+def build_optimizer(experiment: Experiment, method: Method) -> torch.optim.Optimizer:
+    """The optimizer of what the method trains, with the paces that the start gives to parts of the backbone."""
+    return optimizers.build(
+        method.parameters(),
+        experiment.optimizer,
+        experiment.batch_size,
+        method.unscheduled(),
+        paces(method, experiment.start),
+    )
 
 
 def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]:

@@ -35,6 +35,8 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
         raise UserError(f"{experiment.recipe}: unknown modifier '+{name}'; {nearest(name, MODIFIERS)}")
     if "cutmix-adversarial" in asked and "adversarial" not in asked | set(experiment.hard_examples):
         raise UserError(f"{experiment.recipe}+cutmix-adversarial mixes adversarial views; add +adversarial")
+    if "split" in asked and (asked & set(_HARD) != {"split"} or experiment.hard_examples):
+        raise UserError(f"{experiment.recipe}: +split mixes half of the batch; leave out other hard examples")
     if "small" in asked:
         experiment = experiment.model_copy(update=_narrow(experiment) | small)
     if "split" in asked:

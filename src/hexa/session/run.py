@@ -16,9 +16,9 @@ from hexa.assembly.build import (
     branch_notes,
     build_method,
     build_objective,
+    build_optimizer,
     fingerprint,
     kernels,
-    paces,
     setting_of,
     settled,
 )
@@ -40,7 +40,7 @@ from hexa.runtime.progress import Reporter
 from hexa.runtime.random import Stream
 from hexa.session.folder import BACKBONE, BEST, CHECKPOINTS, CONFIG, REPORT, is_ours, mine, stopping_well, way_on
 from hexa.session.knn_monitor import KnnMonitor, without_holdout
-from hexa.training import optimizers, trackers
+from hexa.training import trackers
 from hexa.training.journal import TENSORBOARD, Journal, discard, write_environment
 from hexa.training.monitor import Best, Watch
 from hexa.training.optimizers import ScheduledOptimizer
@@ -161,13 +161,7 @@ class _Session:
 
     def _trainer(self, source: Source, held: Source | None, method: Method, loader: PretrainLoader) -> Trainer:
         experiment = self.experiment
-        optimizer = optimizers.build(
-            method.parameters(),
-            experiment.optimizer,
-            experiment.batch_size,
-            method.unscheduled(),
-            paces(method, experiment.start),
-        )
+        optimizer = build_optimizer(experiment, method)
         epochs, steps = experiment.epochs, loader.steps_per_epoch
         knn = KnnMonitor.of(experiment, source, method, self.machine, held)
         trainer = Trainer(
