@@ -200,6 +200,12 @@ def test_split_leaves_positions_negative_numbers_and_flags_alone() -> None:
     assert given == {"optimizer.momentum": "-1", "training.compile": "true"}
 
 
+def test_several_numbers_are_a_list_and_names_stay_positions() -> None:
+    ours, given = fields.split(["--shots", "1", "2", "16", "knn", "--k", "20", "--draws=5"], [])
+    assert ours == ["knn"]
+    assert given == {"shots": "1,2,16", "k": "20", "draws": "5"}
+
+
 def test_of_a_field_given_twice_the_last_counts() -> None:
     _, given = fields.split(["--batch-size", "64", "--batch_size", "128"], [])
     assert given == {"batch_size": "128"}

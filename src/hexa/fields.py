@@ -29,7 +29,8 @@ class Field:
 def split(arguments: Iterable[str], options: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     """Separate arguments with a declared option from `--any.field VALUE` pairs.
 
-    `--any.field=VALUE` is the same; a field without a value is "true"; dashes in a field become underscores.
+    `--any.field=VALUE` is the same; a field without a value is "true"; dashes in a field become underscores. Of several
+    numbers, `--shots 1 2 4`, it makes a list, 1,2,4.
     If a field is given twice, the last value counts, as for options.
     """
     options = set(options)
@@ -44,8 +45,18 @@ def split(arguments: Iterable[str], options: Iterable[str]) -> tuple[list[str], 
             continue
         if not equals:
             value = waiting.pop(0) if waiting and not waiting[0].startswith("--") else "true"
+            while _is_number(value.rpartition(",")[2]) and waiting and _is_number(waiting[0]):
+                value += f",{waiting.pop(0)}"
         fields[name[2:].replace("-", "_")] = value
     return ours, fields
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def check_names(given: Iterable[str], known: Iterable[str], options: Iterable[str]) -> None:

@@ -121,3 +121,26 @@ def test_methods_meet_in_one_row_though_their_encoders_and_sources_have_other_na
     ]
     rows = scores.evaluations(runs, ["a", "b", "c"]).rows
     assert rows == (("knn", "CIFAR-10", "top1", "1.0", "2.0", "–"), ("knn", "CIFAR-10", "top1", "–", "–", "3.0"))
+
+
+def test_few_labels_are_compared_draw_by_draw(make_run: MakeRun) -> None:
+    def few(draws: dict[str, list[float]], seed: int = 0) -> dict[str, object]:
+        details = {labels: {"draws": scores} for labels, scores in draws.items()}
+        return {"protocol": "knn/few", "data": "d", "seed": seed, "metrics": {"top1@1": 1.0}, "details": details}
+
+    first, second = {"1": [10.0, 20.0, 30.0], "8": [60.0, 61.0, 62.0]}, {"1": [11.0, 22.0, 33.0], "4": [1.0, 2.0]}
+    folders = [with_results(make_run(name), few(draws)) for name, draws in (("a", first), ("b", second))]
+    folders.append(with_results(make_run("c"), few({"1": [10.0, 20.0, 30.0]}, seed=1)))
+    grid = scores.few_labels([read_run(folder) for folder in folders], list("abc"))
+    assert grid.header == ("protocol", "data", "labels a class", "a", "b", "c", "b − a", "c − a")
+    rows = {row[2]: row[3:] for row in grid.rows}
+    # t(2 degrees of freedom, 97.5 %) = 4.3027, of a table: 4.3027 · 10 / √3, · 11 / √3 and · 1 / √3
+    assert rows["1"] == ("20.0 ± 24.8", "22.0 ± 27.3", "20.0 ± 24.8", "+2.0 ± 2.5", "–")
+    assert rows["8"][1:] == rows["4"][:1] + ("–",) * 3 == ("–",) * 4
+    assert scores.few_labels([read_run(make_run("plain"))], ["plain"]).rows == ()
+
+
+def test_an_interval_is_no_column_of_its_own(make_run: MakeRun) -> None:
+    metrics = {"top1@1": 20.0, "top1@1_std": 2.0, "top1@1_interval": 2.5}
+    run = read_run(with_results(make_run(), {"protocol": "knn/few", "data": "d", "metrics": metrics}))
+    assert scores.evaluations([run], ["run"]).header[2:] == ("top1@1",)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import t as student
 from torch import Tensor
 from torch.nn import functional
 
@@ -16,6 +15,7 @@ from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.source import Subset
 from hexa.evaluation.features import extract
+from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.split import draw_per_class, folds
 from hexa.nn.pretrained import Backbone
@@ -23,7 +23,6 @@ from hexa.runtime.random import Stream
 
 #: Labelled images a class in the few-shot probes, draws of each, neighbours that vote, and parts they vote across.
 SHOTS, DRAWS, NEIGHBOURS, FOLDS = (1, 2, 4, 8, 16), 5, 15, 5
-_CONFIDENCE = 0.95
 #: Without labels: the agreement on neighbours must rise by this factor, and uniformity not fall by more than this.
 _RISE, _LOSS = 1.25, 0.2
 #: What intervals are called where they are shown.
@@ -123,8 +122,8 @@ def of_images(start: NDArray[np.bool_], result: NDArray[np.bool_]) -> Difference
 
 def of_draws(start: NDArray[np.float64], result: NDArray[np.float64]) -> Difference:
     """result − start, paired by draw: mean d ± t(n − 1) s / √n."""
-    d, n = result - start, len(start)
-    return Difference(float(d.mean()), float(student.ppf((1 + _CONFIDENCE) / 2, n - 1) * d.std(ddof=1) / n**0.5))
+    d = result - start
+    return Difference(float(d.mean()), half_width(d))
 
 
 def by_labels(start: Labelled, result: Labelled) -> tuple[bool, str]:

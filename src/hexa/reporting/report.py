@@ -81,6 +81,7 @@ def render(runs: Sequence[Run], data: str | None = None) -> str:
         charts=curves.charts(runs),
         evaluation=scores.evaluations(runs, names),
         seeds=scores.over_seeds(runs, names),
+        few=scores.few_labels(runs, names),
         differences=comparison.differences(runs),
         environments=comparison.other_environments(runs),
         published=counterparts.blocks(runs, names),

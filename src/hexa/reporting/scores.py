@@ -8,9 +8,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from hexa.evaluation.few_labels import half_width
 from hexa.reporting.comparison import Grid, text
 from hexa.reporting.runs import Record, Run, is_number
-from hexa.reporting.tables import format_duration, mean_std
+from hexa.reporting.tables import NOTHING, format_duration, mean_std
 
 _INCIDENTAL = ("seed",)
 """Fields in which two repetitions of one experiment may differ."""
@@ -37,6 +38,50 @@ def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Grid:
         return Grid((), ())
     header = tuple(names[m[0]] + (f" and {len(m) - 1} more" if len(m) > 1 else "") for m in arms.values())
     return _side_by_side([[runs[number] for number in members] for members in arms.values()], header)
+
+
+def few_labels(runs: Sequence[Run], names: Sequence[str]) -> Grid:
+    """A row for each number of labels a class: the mean over draws with its 95 % interval, a column a run.
+
+    Further columns hold each run's difference to the first one, paired by draw, where both drew the same images.
+    """
+    found: dict[tuple[str, str, str], list[tuple[Any, list[float]] | None]] = {}
+    datasets: dict[str, str] = {}
+    for number, run in enumerate(runs):
+        for result in newest(run):
+            images = _images(result)
+            datasets.setdefault(images, data(result))
+            for labels, draws in _draws(result).items():
+                cells = found.setdefault((protocol(result), images, labels), [None] * len(runs))
+                cells[number] = result.get("seed"), draws
+    rows = []
+    for (named, images, labels), cells in found.items():
+        means = [NOTHING if cell is None else _with_interval(cell[1]) for cell in cells]
+        rows.append((named, datasets[images], labels, *means, *(_paired(cells[0], cell) for cell in cells[1:])))
+    header = ("protocol", "data", "labels a class", *names, *(f"{name} − {names[0]}" for name in names[1:]))
+    return Grid(header if rows else (), tuple(rows), 3)
+
+
+def _draws(result: Record) -> dict[str, list[float]]:
+    """The scores of two or more draws by the number of labels, of an evaluation with few of them."""
+    details = result.get("details")
+    each = details.items() if isinstance(details, dict) else ()
+    drawn = {str(labels): one.get("draws") for labels, one in each if isinstance(one, dict)}
+    return {
+        labels: draws
+        for labels, draws in drawn.items()
+        if isinstance(draws, list) and len(draws) > 1 and all(map(is_number, draws))
+    }
+
+
+def _with_interval(scores: Sequence[float], sign: str = "") -> str:
+    return f"{statistics.fmean(scores):{sign}.1f} ± {half_width(scores):.1f}"
+
+
+def _paired(first: tuple[Any, list[float]] | None, other: tuple[Any, list[float]] | None) -> str:
+    if first is None or other is None or first[0] != other[0] or len(first[1]) != len(other[1]):
+        return NOTHING
+    return _with_interval([b - a for a, b in zip(first[1], other[1], strict=True)], "+")
 
 
 def newest(run: Run) -> list[Record]:
@@ -146,8 +191,9 @@ def _spread(metrics: Record, name: str) -> float | None:
 
 
 def _is_spread(name: str, metrics: Record) -> bool:
-    """Whether this is the standard deviation of another metric, beside which it is shown."""
-    return name.endswith("_std") and is_number(metrics.get(name.removesuffix("_std")))
+    """Whether this is the standard deviation of another metric, beside which it is shown, or half its interval."""
+    own, _, kind = name.rpartition("_")
+    return kind in ("std", "interval") and is_number(metrics.get(own))
 
 
 def _shown(scores: Sequence[Score]) -> str:

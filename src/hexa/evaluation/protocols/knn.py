@@ -1,4 +1,5 @@
-"""The k = 200 nearest training images vote, weighted by exp(similarity / 0.07); features of the frozen backbone.
+"""The k = 200 nearest training images vote, weighted by exp(similarity / 0.07); features of the frozen backbone. With
+`--shots 1 2 4 8 16` only so many labelled images of each class vote: the mean over five draws, with its interval.
 
 REFERENCE §7.3.
 """
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hexa.config import Config
+from hexa.evaluation import few_labels
 from hexa.evaluation.features import extract_pair
 from hexa.evaluation.protocol import Outcome, Protocol, Task, topk_accuracy
 
@@ -61,10 +63,23 @@ class KnnOptions(Config):
     """Neighbours that vote."""
     temperature: float = pydantic.Field(default=0.07, gt=0)
     """T of the vote's weight exp(similarity / T)."""
+    shots: few_labels.Shots = ()
+    """Labelled images per class that may vote, drawn anew for every draw; none lets all of them vote."""
+    draws: int = pydantic.Field(default=5, gt=0)
+    """Draws of labelled images for each number of them."""
 
 
 def run(task: Task, options: KnnOptions) -> Outcome:
-    """Top-1 and top-5 of the vote; no augmentation, backbone features."""
+    """Top-1 and top-5 of the vote, or top-1 for each number of labels; no augmentation, backbone features."""
+    if options.shots:
+
+        def score(drawn: Tensor, labels: Tensor, test: Tensor, test_labels: Tensor) -> float:
+            votes = knn_classify(
+                drawn.to(task.device), labels, test, options.k, options.temperature, task.num_classes
+            ).cpu()
+            return topk_accuracy(votes, test_labels)["top1"]
+
+        return few_labels.over_draws(task, options.shots, options.draws, score)
     fit, fit_labels, test, test_labels = extract_pair(task)
     k = min(options.k, len(fit))
     notes = [] if k == options.k else [f"k = {options.k} exceeds the {len(fit)} labelled images; k = {k} was used"]
@@ -75,9 +90,14 @@ def run(task: Task, options: KnnOptions) -> Outcome:
     return Outcome(topk_accuracy(scores, test_labels), notes=notes, effective=effective)
 
 
+def _identity(preset: str, options: KnnOptions) -> str:
+    few = f"-{few_labels.identity(options.shots, options.draws)}" if options.shots else ""
+    return f"k{options.k}-t{options.temperature:g}{few}"
+
+
 PROTOCOL = Protocol(
     run=run,
     # InstDisc's temperature, and the one of the MoCo CIFAR demo, which also votes with the projected embedding
     presets={"default": KnnOptions(), "moco-demo": KnnOptions(temperature=0.1)},
-    identity=lambda preset, options: f"k{options.k}-t{options.temperature:g}",
+    identity=_identity,
 )

@@ -13,7 +13,8 @@ import pydantic
 
 from hexa.config import UserError
 from hexa.evaluation import linear_svm
-from hexa.evaluation.protocol import Outcome, Protocol, Task, listed
+from hexa.evaluation.few_labels import Shots
+from hexa.evaluation.protocol import Outcome, Protocol, Task
 from hexa.evaluation.protocols.svm import (
     GOYAL_COSTS,
     Images,
@@ -32,22 +33,13 @@ Rows = Labels
 class LowShotOptions(SVMSettings):
     """Options of the protocol `low-shot`."""
 
-    shots: tuple[int, ...] = pydantic.Field(default=(1, 2, 4, 8, 16, 32, 64, 96), min_length=1)
+    shots: Shots = pydantic.Field(default=(1, 2, 4, 8, 16, 32, 64, 96), min_length=1)
     """k, positive images drawn for each class."""
     draws: int = pydantic.Field(default=5, gt=0)
     """Independent samples for each k."""
     sampling: Literal["pcl", "goyal"] = "pcl"
     """pcl: k images showing each class, the union with all its labels trains every class. goyal: k positives and
     k · (C − 1) negatives for each class apart."""
-
-    _listed_shots = pydantic.field_validator("shots", mode="before")(listed)
-
-    @pydantic.field_validator("shots")
-    @classmethod
-    def _counts(cls, shots: tuple[int, ...]) -> tuple[int, ...]:
-        if any(k < 1 for k in shots) or len(set(shots)) < len(shots):
-            raise ValueError("must be distinct numbers above 0")
-        return shots
 
 
 def draw_union(labels: Labels, k: int, stream: Stream) -> Rows:

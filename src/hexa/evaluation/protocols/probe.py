@@ -1,9 +1,11 @@
 """Softmax regression on cached features, in seconds; the weight decay is chosen on held-out training images. Presets
-`full`: all labels; `few`: five labels per class, the mean over ten draws.
+`full`: all labels; `few`: five labels per class, the mean over ten draws. With `--shots 1 2 4 8 16` so many labels per
+class: the mean over five draws, with its interval.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -16,9 +18,10 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from hexa.config import Config
+from hexa.evaluation import few_labels
 from hexa.evaluation.features import extract_pair
 from hexa.evaluation.protocol import Outcome, Protocol, Task, topk_accuracy
-from hexa.evaluation.split import draw_per_class, folds
+from hexa.evaluation.split import folds
 from hexa.runtime.random import Stream
 
 Array = NDArray[np.floating[Any]]
@@ -27,6 +30,8 @@ Array = NDArray[np.floating[Any]]
 WEIGHT_DECAYS = (10.0, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 #: Features of more numbers stay in fp32: twice as fast, and the noise of that many images is far larger.
 _LARGE = 4_000_000
+#: Held-out images that are enough to choose by, where a probe is fitted again and again: 242 classes take a minute.
+_ENOUGH = 250
 #: p · (1 − p) of a likely probability: how the loss curves, up to the features' scale.
 _CURVATURE = 0.1
 
@@ -121,14 +126,15 @@ def fast_probe(
     num_classes: int | None = None,
     weight_decays: Sequence[float] = WEIGHT_DECAYS,
     num_folds: int = 5,
+    enough: float = math.inf,
     seed: int = 0,
 ) -> dict[str, float]:
     """Softmax regression on standardised features: {"top1", "top5" in percent, "weight_decay"}.
 
     Every feature is shifted and scaled to mean 0 and standard deviation 1 over the training images. The weight decay is
     the best of `weight_decays` on a held-out fifth (1/num_folds) of the training images, drawn class by class, and the
-    probe is then fitted to all of them; with fewer than 50 labels a class every fold takes its turn. The test images
-    decide nothing. train_x: [N, D], train_y: int64 [N].
+    probe is then fitted to all of them; with fewer than 50 labels a class the folds take turns, until `enough` images
+    were held out. The test images decide nothing. train_x: [N, D], train_y: int64 [N].
     """
     classes = num_classes if num_classes is not None else int(max(train_y.max(), test_y.max())) + 1
     kind = np.float32 if train_x.numel() > _LARGE else np.float64
@@ -147,7 +153,9 @@ def fast_probe(
         if len(weight_decays) > 1:
             few = np.bincount(y)[np.unique(y)].min() < 50
             parts = folds(y, num_folds, Stream(seed).child("probe", "weight-decay"))
-            decay = choose_weight_decay(x, y, classes, weight_decays, parts if few else parts[:1])
+            before = np.cumsum([0, *map(len, parts)])[:-1]  # images held out before each part's turn
+            turns = max(1, int((before < enough).sum())) if few else 1
+            decay = choose_weight_decay(x, y, classes, weight_decays, parts[:turns])
         weights = softmax_regression(x, y, classes, decay)
         scores = torch.from_numpy(np.asarray(_scores(test, weights), dtype=np.float64))
     return {**topk_accuracy(scores, test_y.cpu()), "weight_decay": decay}
@@ -156,38 +164,28 @@ def fast_probe(
 class ProbeOptions(Config):
     """Options of the protocol `probe`."""
 
-    labels_per_class: int | None = pydantic.Field(default=None, gt=0)
+    shots: few_labels.Shots = ()
     """Labelled images per class to fit on, drawn anew for every draw; none takes all of them once."""
-    draws: int = pydantic.Field(default=10, gt=0)
-    """Draws of labelled images; the mean is reported, and the standard deviation."""
+    draws: int = pydantic.Field(default=5, gt=0)
+    """Draws of labelled images for each number of them; the mean is reported, with its deviation and interval."""
 
 
 def run(task: Task, options: ProbeOptions) -> Outcome:
     """Softmax regression on features without augmentation; with few labels, mean and deviation over draws."""
-    fit, fit_labels, test, test_labels = extract_pair(task)
-    if options.labels_per_class is None:
-        metrics = fast_probe(fit, fit_labels, test, test_labels, num_classes=task.num_classes, seed=task.seed)
-        return Outcome(metrics, {"weight_decay": metrics.pop("weight_decay")})
-    draws = []
-    for number in range(options.draws):
-        task.report("fitting probes", number, options.draws)
-        stream = Stream(task.seed).child("labels", number)
-        rows = torch.from_numpy(draw_per_class(fit_labels.numpy(), options.labels_per_class, stream))
-        drawn, drawn_labels = fit[rows], fit_labels[rows]
-        draws.append(fast_probe(drawn, drawn_labels, test, test_labels, num_classes=task.num_classes, seed=task.seed))
-    task.report("fitting probes", options.draws, options.draws)
-    scores = np.array([draw["top1"] for draw in draws])
-    metrics = {"top1": float(scores.mean())}
-    if len(scores) > 1:
-        metrics["top1_std"] = float(scores.std(ddof=1))
-    return Outcome(metrics, {"draws": scores.tolist()})
+    if options.shots:
+
+        def score(*parts: Tensor) -> float:
+            return fast_probe(*parts, num_classes=task.num_classes, enough=_ENOUGH, seed=task.seed)["top1"]
+
+        return few_labels.over_draws(task, options.shots, options.draws, score)
+    metrics = fast_probe(*extract_pair(task), num_classes=task.num_classes, seed=task.seed)
+    return Outcome(metrics, {"weight_decay": metrics.pop("weight_decay")})
 
 
 def _identity(preset: str, options: ProbeOptions) -> str:
-    few = options.labels_per_class
-    return "full" if few is None else f"{few}-labels-{options.draws}-draws"
+    return few_labels.identity(options.shots, options.draws) if options.shots else "full"
 
 
 PROTOCOL = Protocol(
-    run=run, presets={"full": ProbeOptions(), "few": ProbeOptions(labels_per_class=5)}, identity=_identity
+    run=run, presets={"full": ProbeOptions(), "few": ProbeOptions(shots=(5,), draws=10)}, identity=_identity
 )

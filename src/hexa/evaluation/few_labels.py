@@ -1,0 +1,80 @@
+"""Few labels a class: scores from images drawn class by class, their mean over draws, and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import pydantic
+import torch
+from numpy.typing import NDArray
+from scipy.stats import t as student
+from torch import Tensor
+
+from hexa.config import UserError
+from hexa.evaluation.features import extract_pair
+from hexa.evaluation.protocol import Outcome, Task, listed
+from hexa.evaluation.split import draw_per_class
+from hexa.runtime.random import Stream
+
+#: Of the intervals, everywhere.
+CONFIDENCE = 0.95
+
+
+def _distinct(shots: tuple[int, ...]) -> tuple[int, ...]:
+    if any(k < 1 for k in shots) or len(set(shots)) < len(shots):
+        raise ValueError("must be distinct numbers above 0")
+    return shots
+
+
+#: The type of an option that lists numbers of labels a class.
+Shots = Annotated[tuple[int, ...], pydantic.BeforeValidator(listed), pydantic.AfterValidator(_distinct)]
+
+
+def half_width(scores: Sequence[float] | NDArray[np.float64]) -> float:
+    """Half the width of the 95 % interval of a mean over n ≥ 2 draws: t(n − 1) · s / √n, s with n − 1."""
+    return float(student.ppf((1 + CONFIDENCE) / 2, len(scores) - 1) * np.std(scores, ddof=1) / len(scores) ** 0.5)
+
+
+def over_draws(
+    task: Task, shots: Sequence[int], draws: int, score: Callable[[Tensor, Tensor, Tensor, Tensor], float]
+) -> Outcome:
+    """Mean score in percent over draws of k labelled images of every class, for each k, on all test images.
+
+    score: features and labels that were drawn, features and labels of the test images. The draws depend on the labels
+    and the task's seed alone, so that backbones can be compared draw by draw; the images of a smaller k are among those
+    of a larger one. metrics: `top1@k`, `top1@k_std` and `top1@k_interval` (half of the 95 % interval of the mean), or
+    `top1` … for a single k. A k that a class has too few images for is left out, which a note says.
+    Raises UserError if that leaves none.
+    """
+    fit, fit_labels, test, test_labels = extract_pair(task)
+    labels = fit_labels.numpy()
+    names, counts = np.unique(labels, return_counts=True)
+    most, scarcest = int(counts.min()), task.class_names[names[counts.argmin()]]
+    kept = tuple(k for k in shots if k <= most)
+    left_out = ", ".join(str(k) for k in shots if k > most)
+    said = f"class '{scarcest}' has only {most} labelled images"
+    if not kept:
+        raise UserError(f"{said}, too few for {left_out} a class; ask for up to {most}, such as --shots {most}")
+    metrics: dict[str, float] = {}
+    details: dict[str, Any] = {}
+    for i, k in enumerate(kept):
+        scores = []
+        for number in range(draws):
+            task.report(f"{k} labels a class", i * draws + number, len(kept) * draws)
+            rows = torch.from_numpy(draw_per_class(labels, k, Stream(task.seed).child("labels", number)))
+            scores.append(score(fit[rows], fit_labels[rows], test, test_labels))
+        name = "top1" if len(kept) == 1 else f"top1@{k}"
+        metrics[name] = float(np.mean(scores))
+        if draws > 1:
+            metrics |= {f"{name}_std": float(np.std(scores, ddof=1)), f"{name}_interval": half_width(scores)}
+        details[str(k)] = {"draws": scores}
+    task.report("few labels", len(kept) * draws, len(kept) * draws)
+    notes = [f"{said}: {left_out} a class are left out"] if left_out else []
+    return Outcome(metrics, details, notes, {"shots": kept} if left_out else {})
+
+
+def identity(shots: Sequence[int], draws: int) -> str:
+    """The part of a protocol id that names the labels: `1,5-labels-5-draws`."""
+    return f"{','.join(map(str, shots))}-labels-{draws}-draws"

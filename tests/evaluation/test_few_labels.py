@@ -1,0 +1,95 @@
+"""Few labels a class: k-NN and probe over draws, against scikit-learn on the same drawn images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import StandardScaler
+
+from hexa import cli
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.evaluation import evaluate
+from hexa.evaluation.few_labels import half_width
+from hexa.evaluation.split import draw_per_class
+from hexa.runtime.random import Stream
+from tests.evaluation.test_evaluate import QUIET, pictures
+
+
+def digits(split: str) -> tuple[np.ndarray, np.ndarray]:
+    source = open_source("digits", split)
+    assert source.labels is not None
+    return np.stack([source.decode(i).numpy().reshape(-1) / 255 for i in range(len(source))]), source.labels
+
+
+def drawn(labels: np.ndarray, k: int, number: int) -> np.ndarray:
+    return draw_per_class(labels, k, Stream(0).child("labels", number))
+
+
+def test_knn_of_few_labels_is_that_of_scikit_learn() -> None:
+    (x, y), (test_x, test_y) = digits("train"), digits("test")
+    result = evaluate("knn", "pixels:8", "digits", k=1, shots=(1, 4), draws=3, **QUIET)
+    assert result["protocol"] == "knn/k1-t0.07-1,4-labels-3-draws"
+    for k in (1, 4):
+        chosen = [drawn(y, k, number) for number in range(3)]
+        assert all(np.bincount(y[rows]).tolist() == [k] * 10 for rows in chosen)
+        machines = [KNeighborsClassifier(1, metric="cosine").fit(x[rows], y[rows]) for rows in chosen]
+        expected = [100 * machine.score(test_x, test_y) for machine in machines]
+        assert result["details"][str(k)]["draws"] == pytest.approx(expected, abs=0.23)
+        assert result["metrics"][f"top1@{k}"] == pytest.approx(np.mean(expected), abs=0.23)
+        low, high = stats.t.interval(0.95, 2, np.mean(expected), stats.sem(expected))
+        assert result["metrics"][f"top1@{k}_interval"] == pytest.approx((high - low) / 2, abs=0.6)
+        assert result["metrics"][f"top1@{k}_std"] == pytest.approx(np.std(expected, ddof=1), abs=0.3)
+
+
+def test_probe_of_few_labels_is_that_of_scikit_learn() -> None:
+    """One label a class has nothing to hold out, so the weight decay is 0.01; test images decide nothing."""
+    (x, y), (test_x, test_y) = digits("train"), digits("test")
+    result = evaluate("probe", "pixels:8", "digits", shots=(1,), draws=2, **QUIET)
+    expected = []
+    for number in range(2):
+        rows = drawn(y, 1, number)
+        scaler = StandardScaler().fit(x[rows])
+        machine = LogisticRegression(C=1 / (10 * 0.01), tol=1e-8, max_iter=10_000).fit(
+            scaler.transform(x[rows]), y[rows]
+        )
+        expected.append(100 * machine.score(scaler.transform(test_x), test_y))
+    assert result["details"]["1"]["draws"] == pytest.approx(expected, abs=0.7)
+    assert set(result["metrics"]) == {"top1", "top1_std", "top1_interval"}, "a single number of labels needs no name"
+
+
+def test_interval_is_that_of_scipy() -> None:
+    scores = [31.0, 35.5, 29.0, 33.3, 36.1]
+    low, high = stats.t.interval(0.95, 4, np.mean(scores), stats.sem(scores))
+    assert half_width(scores) == pytest.approx((high - low) / 2)
+
+
+def test_draws_are_the_same_for_every_backbone_and_nested() -> None:
+    labels = digits("train")[1]
+    few, more = (set(drawn(labels, k, 1).tolist()) for k in (2, 8))
+    assert few < more
+    assert few != set(drawn(labels, 2, 2).tolist())
+
+
+def test_numbers_that_a_class_is_too_small_for_are_left_out(tmp_path: Path) -> None:
+    data = pictures(tmp_path / "fit", {"a": 3, "b": 9})
+    test = pictures(tmp_path / "other", {"a": 2, "b": 2}, shade=9)
+    result = evaluate("knn", "pixels:10", data, test_data=test, shots=(1, 2, 4, 8), **QUIET)
+    assert set(result["details"]) == {"1", "2"}
+    assert result["options"]["shots"] == [1, 2]
+    assert any("class 'a' has only 3 labelled images: 4, 8 a class are left out" in note for note in result["notes"])
+    with pytest.raises(UserError, match="such as --shots 3"):
+        evaluate("probe", "pixels:10", data, test_data=test, shots=(4,), **QUIET)
+
+
+def test_a_command_takes_a_list_of_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = "evaluate knn pixels:8 --data digits --shots 1 2 --draws 2 --holdout 0.2 --device cpu"
+    assert cli.main(arguments.split()) == 0
+    said = capsys.readouterr().out
+    assert "1,2-labels-2-draws-holdout0.2" in said
+    assert "top1@2_interval" in said
