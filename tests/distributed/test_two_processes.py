@@ -20,7 +20,7 @@ from hexa.ops import draws
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from tests.distributed.together import run_together
-from tests.laws.cases import METHODS, SMALL, Case, CasePasses
+from tests.laws.cases import METHODS, SMALL, STRAINING, Case, CasePasses
 
 SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
     "std": {},
@@ -59,6 +59,8 @@ def cases() -> dict[str, Case]:
         every = SCHEMES["all"] if Case(name, {}, SCHEMES["all"]).fits else UNMIXED
         found += [Case(name, fields, every) for fields in METHODS.get(name, [])]
         found.append(Case(name, groups[0], SCHEMES["adversarial"], distilled=True))
+    late = {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.5}}
+    found += [Case(name, {"bn_groups": 2}, late) for name in STRAINING]
     return {str(case): case for case in found if case.fits}
 
 
@@ -110,7 +112,7 @@ def train(case: Case) -> State:
 
 def trained(case: Case) -> State:
     method = case.build()
-    objective = case.objective(method)
+    objective = case.objective(method, steps=STEPS)
     parameters = [p for p in method.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
     result: State = {}

@@ -365,6 +365,6 @@ def test_a_fraction_is_the_term_of_the_first_images(fraction: float) -> None:
 
 def test_mean_reduction_divides_by_the_sum_of_weights() -> None:
     case = Case("moco", {}, {"adversarial": {"weight": 0.5}, "cutmix": {}})
-    weights = case.objective(case.build(), ObjectiveConfig(reduction="mean")).weights
+    weights = case.objective(case.build(), ObjectiveConfig(reduction="mean")).weights()
     assert weights == {"std": 0.4, "adversarial": 0.2, "cutmix": 0.4}
-    assert case.objective(case.build()).weights == {"std": 1.0, "adversarial": 0.5, "cutmix": 1.0}
+    assert case.objective(case.build()).weights() == {"std": 1.0, "adversarial": 0.5, "cutmix": 1.0}

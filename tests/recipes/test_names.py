@@ -29,9 +29,16 @@ def test_every_recipe_takes_every_modifier(name: str) -> None:
             with pytest.raises(UserError, match="leave out other hard examples"):
                 recipes.get(f"{name}+split")
             continue
-        more = "+adversarial" if modifier == "cutmix-adversarial" else ""
+        more = "+adversarial" if modifier in ("cutmix-adversarial", "late") else ""
         made = recipes.get(f"{name}+{modifier}{more}")
         assert recipes.get(made.recipe) == made
+
+
+def test_late_has_every_hard_example_set_in_half_way() -> None:
+    made = recipes.get("digits-hexa-moco+late+cutmix").hard_examples
+    assert {name: hard.start for name, hard in made.items()} == {"adversarial": 0.5, "cutmix": 0.5}
+    with pytest.raises(UserError, match=r"add one, such as \+adversarial"):
+        recipes.get("cifar10-moco-v2+late")
 
 
 def test_an_unknown_modifier_names_the_nearest() -> None:

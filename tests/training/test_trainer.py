@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from hexa.config import UserError
+from hexa.core import HardExample
 from hexa.runtime import checkpoints
 from hexa.runtime.signals import Interrupted
 from hexa.training.journal import METRICS
@@ -24,7 +25,7 @@ from hexa.training.state import restore, state_of
 from hexa.training.trainer import Trainer
 
 from ..runtime.test_checkpoints import assert_identical
-from .toy import BATCH, STEPS, ToyLoader, method, trainer
+from .toy import BATCH, LATE, NOW, STEPS, ToyLoader, method, trainer
 
 TIMES = {"seconds", "images_per_second", "data_wait", "time"}
 
@@ -82,9 +83,14 @@ def test_the_loop_is_the_one_of_the_design() -> None:
         torch.testing.assert_close(made.objective.method.state_dict()[name], value, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("stop", [1, 3, STEPS, STEPS + 2, 2 * STEPS])
-def test_resuming_equals_never_having_stopped_bit_for_bit(tmp_path: Path, stop: int) -> None:
-    whole = trainer(tmp_path / "whole", checkpoint_every_steps=1)
+@pytest.mark.parametrize(
+    ("hard", "stop"),
+    [(NOW, stop) for stop in (1, 3, STEPS, STEPS + 2, 2 * STEPS)] + [(LATE, stop) for stop in (3, 4, 5, 7, 8)],
+)
+def test_resuming_equals_never_having_stopped_bit_for_bit(
+    tmp_path: Path, hard: dict[str, HardExample], stop: int
+) -> None:
+    whole = trainer(tmp_path / "whole", hard=hard, checkpoint_every_steps=1)
     whole.run()
 
     class Kill(BaseException):
@@ -94,13 +100,13 @@ def test_resuming_equals_never_having_stopped_bit_for_bit(tmp_path: Path, stop: 
         if step == stop:
             raise Kill
 
-    first = trainer(tmp_path / "stopped", ToyLoader(kill), checkpoint_every_steps=1)
+    first = trainer(tmp_path / "stopped", ToyLoader(kill), hard=hard, checkpoint_every_steps=1)
     with pytest.raises(Kill):
         first.run()
     found = checkpoints.newest_good(tmp_path / "stopped" / "checkpoints", pytest.fail)
     assert found is not None
     assert found[1]["step"] == stop
-    second = trainer(tmp_path / "stopped", state=found[1], checkpoint_every_steps=1)
+    second = trainer(tmp_path / "stopped", state=found[1], hard=hard, checkpoint_every_steps=1)
     second.run()
     assert_identical(final(whole), final(second))
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "stopped")
@@ -143,6 +149,19 @@ def test_every_promised_metric_is_there(tmp_path: Path) -> None:
     assert raw["loss"] == pytest.approx(sum(raw[f"loss/{t}"] for t in terms), rel=1e-5)
     assert lines[0]["epoch"] == pytest.approx(2 / STEPS)
     assert lines[3]["learning_rate"] == pytest.approx(0.05 * 0.75)
+
+
+def test_a_term_is_logged_from_where_it_sets_in_and_is_a_mean_over_its_own_steps(tmp_path: Path) -> None:
+    trainer(tmp_path / "each", hard=LATE, log_every=1).run()
+    trainer(tmp_path / "five", hard=LATE, log_every=5).run()
+    each = {line["step"]: line for line in metrics(tmp_path / "each")}
+    assert [min(s for s, line in each.items() if f"loss/{name}" in line) for name in LATE] == [5, 8]
+    for line in metrics(tmp_path / "five"):
+        its = [each[step] for step in range(line["step"] - 4, line["step"] + 1)]
+        for name in ("loss", "loss/std", "loss/adversarial", "loss/cutmix"):
+            known = [one[name] for one in its if name in one]
+            assert (name in line) == bool(known)
+            assert not known or line[name] == pytest.approx(sum(known) / len(known), rel=1e-5)
 
 
 def test_a_line_holds_the_mean_over_its_steps(tmp_path: Path) -> None:

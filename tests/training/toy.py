@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hexa.core import Batch, Method, Objective, Passes, Setting
+from hexa.core import Batch, HardExample, Method, Objective, Passes, Setting
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.moco import MoCoConfig
@@ -24,6 +24,12 @@ from hexa.training.state import restore
 from hexa.training.trainer import Trainer
 
 BATCH, SIZE, STEPS = 8, 12, 5
+#: Hard examples from the first step on; and some that set in at the steps 4 and 7 of 15, the attack growing until 10.
+NOW: dict[str, HardExample] = {"adversarial": Adversarial(), "cutmix": CutMix()}
+LATE: dict[str, HardExample] = {
+    "adversarial": Adversarial(start=0.25, ramp=0.4, ramps="strength"),
+    "cutmix": CutMix(start=0.45),
+}
 
 
 class ToyLoader:
@@ -45,7 +51,7 @@ class ToyLoader:
             stream = Stream(0).child("step", number)
             generator = stream.child("pixels").generator()
             crops = tuple(torch.rand(BATCH, 3, SIZE, SIZE, generator=generator) for _ in range(2))
-            yield Batch(crops, torch.arange(BATCH), stream)
+            yield Batch(crops, torch.arange(BATCH), stream, number)
 
     def passes(self, epoch: int) -> Passes:
         return ToyPasses(epoch)
@@ -89,11 +95,15 @@ def scheduled(model: Method, epochs: int, steps: int) -> ScheduledOptimizer:
 
 
 def trainer(
-    folder: Path | None = None, loader: ToyLoader | None = None, epochs: int = 3, state: Any = None, **training: Any
+    folder: Path | None = None,
+    loader: ToyLoader | None = None,
+    epochs: int = 3,
+    state: Any = None,
+    hard: Mapping[str, HardExample] = NOW,
+    **training: Any,
 ) -> Trainer:
     """A trainer, gone on from `state` if given; `training` overrides fields of its TrainingConfig."""
     model = method()
-    hard = {"adversarial": Adversarial(), "cutmix": CutMix()}
     fields = {"log_every": 2, "channels_last": False, **training}
     loader = loader or ToyLoader()
     journal = Journal(folder)
@@ -101,7 +111,7 @@ def trainer(
         folder.mkdir(parents=True, exist_ok=True)
         journal.open(0 if state is None else state["step"])
     made = Trainer(
-        Objective(model, hard),
+        Objective(model, hard, steps=epochs * loader.steps_per_epoch),
         scheduled(model, epochs, loader.steps_per_epoch),
         loader,
         TrainingConfig(**fields),

@@ -206,9 +206,12 @@ def branch_notes(method: Method, setting: Setting) -> list[str]:
 
 
 def build_objective(
-    experiment: Experiment, method: Method, machine: Machine, share_gradients: bool = True
+    experiment: Experiment, method: Method, machine: Machine, share_gradients: bool = True, steps: int | None = None
 ) -> Objective:
-    """The objective of the experiment around a method."""
+    """The objective of the experiment around a method.
+
+    steps: of all epochs; None, for looking and measuring: with every hard example from the first step on.
+    """
     held = experiment.start
     origin = Origin(start.learning(method), held.l2_sp, held.distillation) if held.l2_sp or held.distillation else None
     return Objective(
@@ -218,6 +221,7 @@ def build_objective(
         autocast=machine.autocast,
         share_gradients=share_gradients,
         origin=origin,
+        steps=steps,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol
+from typing import Any, ClassVar, Generic, Protocol, runtime_checkable
 
 import pydantic
 import torch
@@ -73,6 +73,14 @@ class Passes(Protocol):
 
     def images(self) -> Iterator[Batch]:
         """This process's share of all images once, as evaluation sees them: a single crop each."""
+
+
+@runtime_checkable
+class Branching(Protocol):
+    """A layer with a set of values for each branch."""
+
+    def copy_main(self, branch: str) -> None:
+        """Give this branch, if there is one, the values of the main one."""
 
 
 class MethodConfig(Config):
@@ -169,6 +177,15 @@ class Method(nn.Module, ABC, Generic[Labels]):
 
         `embedding` is the detached clean embedding of the first images of the batch (all, unless a `fraction` is set).
         """
+
+    def open_branch(self, branch: str) -> None:
+        """Called before the first step that uses a further set of batch-norms, if that is not the first of the run.
+
+        The set becomes a copy of the main one, as it is at the start of a run.
+        """
+        for module in self.modules():
+            if isinstance(module, Branching):
+                module.copy_main(branch)
 
     @torch.no_grad()
     def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:

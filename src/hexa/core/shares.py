@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import pydantic
@@ -45,10 +45,20 @@ class Shares:
             message = "this method makes its pseudo-labels of the clean embedding of all images; use 1, without split"
             raise ConfigError([("objective.split" if self.split else "objective.clean_fraction", message)])
 
-    def rows(self, batch_size: int) -> dict[str, slice]:
-        """The images of each term in a batch of this size. Raises ConfigError if it is too small."""
+    def rows(self, batch_size: int, present: Collection[str]) -> dict[str, slice]:
+        """The images of each term in a batch of this size. Raises ConfigError if it is too small.
+
+        present: hard examples that have set in. While none has, though some are to come, the whole batch is clean; with
+        `split` the part of one that is yet to come is clean.
+        """
+        missing = self.shares.keys() - {STD, *present}
+        shares = {name: share for name, share in self.shares.items() if name not in missing}
+        if missing and not present:
+            shares[STD] = 1.0
+        elif self.split:
+            shares[STD] += sum(self.shares[name] for name in self.shares if name in missing)
         rows, taken = {}, 0.0
-        for name, share in self.shares.items():
+        for name, share in shares.items():
             begin, end = (taken, taken + share) if self.split else (0.0, share)
             start = round(begin * batch_size)
             rows[name] = slice(start, min(max(round(end * batch_size), start + 1), batch_size))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Self
 
 import pydantic
 import torch
@@ -46,6 +46,9 @@ class Adversarial(HardExample):
     cost the most (D21)."""
     branch: Literal["aux", "main"] = "aux"
     """The batch-norms the adversarial views are trained through (REFERENCE §5.4)."""
+
+    def weakened(self, share: float) -> Self:
+        return self.but(epsilon=share * self.epsilon, step_size=share * self.step_size)
 
     def branches(self) -> tuple[str, ...]:
         return (self.branch, Branch.of(self.generation).name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pydantic
 from torch import Tensor
@@ -27,7 +27,8 @@ class Chain(HardExample):
 
     kind: Literal["chain"] = "chain"
     steps: tuple[pydantic.SerializeAsAny[HardExample], ...] = (CutMix(), Adversarial())
-    """Hard examples in the order in which they are made; their own weight, source and fraction mean nothing here."""
+    """Hard examples in the order in which they are made; their own weight, source, fraction and start mean
+    nothing here."""
 
     @pydantic.field_validator("steps", mode="before")
     @classmethod
@@ -38,6 +39,9 @@ class Chain(HardExample):
 
     def refusal(self, method: MethodConfig) -> str:
         return next((why for step in self.steps if (why := step.refusal(method))), "")
+
+    def weakened(self, share: float) -> Self:
+        return self.but(steps=tuple(step.weakened(share) for step in self.steps))
 
     def branches(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(branch for step in self.steps for branch in step.branches()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Self
 
 import pydantic
 import torch
@@ -38,6 +38,9 @@ class VAT(HardExample):
     """The batch-norms the direction is sought through."""
     branch: Literal["aux", "main"] = "aux"
     """The batch-norms the views are trained through."""
+
+    def weakened(self, share: float) -> Self:
+        return self.but(epsilon=share * self.epsilon)
 
     def branches(self) -> tuple[str, ...]:
         return (self.branch, Branch.of(self.generation).name)

@@ -120,6 +120,13 @@ class BranchBatchNorm(nn.Module):
         chosen.running_mean.lerp_(mean.to(chosen.running_mean.dtype), self.momentum)
         chosen.running_var.lerp_(var.to(chosen.running_var.dtype), self.momentum)
 
+    @torch.no_grad()
+    def copy_main(self, branch: str) -> None:
+        """Give this branch, if there is one, the values of the main one, running statistics and counter included."""
+        further = dict(self.named_children()).get(branch)
+        for name, value in further.state_dict().items() if further is not None else ():
+            value.copy_(getattr(self, name))
+
     def extra_repr(self) -> str:
         branches = ["main", *dict(self.named_children())]
         return f"{len(self.weight)}, groups={self.groups}, processes={self.part}, kept={self.kept}, branches={branches}"

@@ -63,6 +63,11 @@ def draw_beta(alpha: float, beta: float, count: int, generator: torch.Generator)
     return torch.where(total > 0, gamma[:, 0] / total, torch.full_like(total, alpha / (alpha + beta)))
 
 
+def towards_own(shares: Tensor, strength: float) -> Tensor:
+    """1 − strength · (1 − λ): the share λ that an image keeps when the other gets only a part of what was drawn."""
+    return shares if strength == 1 else 1 - strength * (1 - shares)
+
+
 def beta_moments(alpha: float, beta: float) -> tuple[float, float]:
     """Mean and standard deviation of Beta(α, β)."""
     total = alpha + beta

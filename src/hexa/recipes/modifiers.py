@@ -19,6 +19,7 @@ MODIFIERS = {
     "cutmix": "cut-mixed views beside the clean ones",
     "cutmix-adversarial": "cut-mixed views of the adversarial ones, which must be there",
     "split": "half of each batch clean, half cut-mixed, in one pass: the price of the plain recipe",
+    "late": "hard examples set in half-way: until then the plain recipe, at its price",
 }
 _HARD: dict[str, tuple[str, HardExample]] = {
     "adversarial": ("adversarial", Adversarial()),
@@ -43,8 +44,15 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
         half = {"split": True, "clean_fraction": 0.5}
         experiment = experiment.model_copy(update={"objective": experiment.objective.model_copy(update=half)})
     hard = dict(_HARD[name] for name in MODIFIERS if name in asked and name in _HARD)
+    every = {**experiment.hard_examples, **hard}
+    if "late" in asked:
+        if not every:
+            raise UserError(
+                f"{experiment.recipe}+late: no hard example that could set in; add one, such as +adversarial"
+            )
+        every = {kind: example.but(start=0.5) for kind, example in every.items()}
     name = "+".join([experiment.recipe, *(name for name in MODIFIERS if name in asked)])
-    return experiment.model_copy(update={"recipe": name, "hard_examples": {**experiment.hard_examples, **hard}})
+    return experiment.model_copy(update={"recipe": name, "hard_examples": every})
 
 
 def _narrow(experiment: Experiment) -> dict[str, Any]:

@@ -166,5 +166,7 @@ def _hard_examples(fields: Record) -> str:
         source, weight = example.get("source", "std"), example.get("weight", 1)
         remarks = [f"of {text(source)}"] if source != "std" else []
         remarks += [f"weight {format_number(weight)}"] if is_number(weight) and weight != 1 else []
+        start = example.get("start", 0)
+        remarks += [f"from {start:.0%} on"] if is_number(start) and start else []
         names.append(str(name) + (f" ({', '.join(remarks)})" if remarks else ""))
     return ", ".join(names) or "none"

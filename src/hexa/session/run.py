@@ -165,7 +165,7 @@ class _Session:
         epochs, steps = experiment.epochs, loader.steps_per_epoch
         knn = KnnMonitor.of(experiment, source, method, self.machine, held)
         trainer = Trainer(
-            build_objective(experiment, method, self.machine),
+            build_objective(experiment, method, self.machine, steps=epochs * steps),
             ScheduledOptimizer(
                 optimizer, experiment.optimizer, experiment.schedule, epochs, steps, experiment.max_steps
             ),
@@ -264,7 +264,11 @@ class _Session:
 
 
 def _headline(experiment: Experiment, source: Source, machine: Machine, folder: Path, resumed: bool) -> str:
-    hard = "".join(f" + {name}" for name, config in experiment.hard_examples.items() if config.weight > 0)
+    hard = "".join(
+        f" + {name}" + (f" from {config.start:.0%} on" if config.start else "")
+        for name, config in experiment.hard_examples.items()
+        if config.weight > 0
+    )
     where = f"{machine.device.type} {machine.precision}"
     out = f"resumed in {folder}" if resumed else f"into {folder}"
     length = f"{experiment.epochs} epoch{'s' if experiment.epochs != 1 else ''}"

@@ -44,23 +44,36 @@ class LossWindow:
         self._names: list[str] = []
         self._sums = torch.zeros(0, device=device)
         self._first_bad = torch.zeros(0, dtype=torch.long, device=device)
-        self.count = 0
+        self._counts: list[int] = []
 
     def add(self, parts: Mapping[str, Tensor], total: Tensor, step: int) -> None:
         """The losses of a step, 0-d each; `step` counts from 1."""
         values = torch.stack([*parts.values(), total]).float()
-        if not self._names:
-            self._names = [*parts, "total"]
-            self._sums = torch.zeros_like(values)
-            self._first_bad = torch.full_like(values, _NEVER, dtype=torch.long)
-        assert self._names == [*parts, "total"], "the terms of an objective don't change"
+        if self._names != [*parts, "total"]:
+            self._follow([*parts, "total"])
         self._sums += values
-        self.count += 1
+        self._counts = [count + 1 for count in self._counts]
         self._first_bad.clamp_(max=torch.where(values.isfinite(), _NEVER, step))
 
+    def _follow(self, names: list[str]) -> None:
+        """From now on there are further terms, which were 0 until now and do not count."""
+        assert set(self._names) <= set(names), "no term of an objective goes away"
+        places = [names.index(name) for name in self._names]
+        sums, bad = torch.zeros(len(names)), torch.full((len(names),), _NEVER)
+        sums[places], bad[places] = self._sums.cpu(), self._first_bad.cpu()
+        counts = dict(zip(self._names, self._counts, strict=True))
+        self._names, self._counts = names, [counts.get(name, 0) for name in names]
+        self._sums, self._first_bad = sums.to(self._device), bad.to(self._device)
+
+    @property
+    def count(self) -> int:
+        """Steps since the last log line."""
+        return max(self._counts, default=0)
+
     def means(self) -> tuple[list[str], Tensor]:
-        """Names as the journal has them, and the means on the device."""
-        return [*(f"loss/{name}" for name in self._names[:-1]), "loss"], self._sums / max(1, self.count)
+        """Names as the journal has them, and the means on the device over the steps that had each."""
+        counts = torch.tensor([max(1, count) for count in self._counts], device=self._device)
+        return [*(f"loss/{name}" for name in self._names[:-1]), "loss"], self._sums / counts
 
     def first_non_finite(self) -> tuple[int, str] | None:
         """The first step with a loss that was not finite, on any process, and the term; reads the device."""
@@ -73,7 +86,7 @@ class LossWindow:
     def clear(self) -> None:
         """Start the next window."""
         self._sums.zero_()
-        self.count = 0
+        self._counts = [0] * len(self._names)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -81,11 +94,16 @@ class LossWindow:
 
         Every process asks for it.
         """
-        return {"names": list(self._names), "sums": processes.all_gather(self._sums[None]).clone(), "count": self.count}
+        return {
+            "names": list(self._names),
+            "sums": processes.all_gather(self._sums[None]).clone(),
+            "count": self._counts,
+        }
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
-        self._names, self.count = list(state["names"]), state["count"]
+        self._names, counts = list(state["names"]), state["count"]
+        self._counts = [counts] * len(self._names) if isinstance(counts, int) else list(counts)
         sums = state["sums"] if state["sums"].ndim == 2 else state["sums"][None]
         same = len(sums) == processes.world_size()
         self._sums = (sums[processes.rank()] if same else sums.mean(0)).to(self._device, copy=True)

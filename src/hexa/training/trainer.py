@@ -139,6 +139,8 @@ class Trainer:
 
     def _train_step(self, batch: Batch) -> None:
         seen = StepFacts(wanted=(self.step + 1) % self.config.log_every == 0 or self.step + 1 == self.total_steps)
+        for name in self.objective.setting_in(self.step):
+            self.journal.reporter.say(f"epoch {self.epoch:g}: {name} sets in")
         losses: dict[str, Tensor] = {}
         total = torch.zeros((), device=self.device)
         for term in self.objective.losses(batch):
