@@ -20,7 +20,7 @@ from torch import nn
 from hexa.config import UserError
 from hexa.nn import timm_weights
 from hexa.nn.backbones import NetworkConfig, SmallResNet, build, use_small_stem
-from hexa.nn.branch_norm import convert
+from hexa.nn.branch_norm import convert, use_branch
 from hexa.nn.metadata import metadata_of
 from hexa.nn.preparation import Preparation
 from hexa.nn.pretrained import Backbone, load_backbone, random_backbone, save_backbone
@@ -283,6 +283,25 @@ def test_an_unfinished_run_gives_its_newest_good_checkpoint(tmp_path: Path, name
     finished = random_backbone(SMALL, 16, seed=3)
     save_backbone(finished, run / "backbone.safetensors")
     assert torch.equal(load_backbone(run)(images), finished(images))
+
+
+def test_a_run_is_loaded_with_its_further_batch_norms(tmp_path: Path) -> None:
+    run, network = run_folder(tmp_path / "run"), stirred(convert(build(SMALL), ("main", "aux")), 2)
+    state = {"format": "hexa-checkpoint-1", "step": 10, "method": method_state(network, "query", "key")}
+    torch.save(state, run / "checkpoints" / "step-00000010.pt")
+    save_backbone(random_backbone(SMALL, 16), run / "backbone.safetensors")
+    images = torch.rand(2, 3, 16, 16)
+    for spec in (run, run / "checkpoints" / "step-00000010.pt"):
+        found = load_backbone(spec, branch="aux")
+        with use_branch(network, "aux", training=False):
+            assert_same(found(images), network(found.normalize(images)))
+        assert found.info["branch"] == "aux"
+        assert load_backbone(found, branch="aux") is found
+    for spec, match in ((run / "backbone.safetensors", "folder"), ("random:resnet18", "folder"), (found, "'other'")):
+        with pytest.raises(UserError, match=match):
+            load_backbone(spec, branch="other")
+    with pytest.raises(UserError, match="no batch-norms 'other'"):
+        load_backbone(run, branch="other")
 
 
 def test_a_run_without_checkpoint_or_with_a_foreign_one_says_so(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def embed(backbone: str | Path | Backbone, data: str, out: Path | str, **options
     out = targets.check(out, (".npy", ".parquet") if request.maps else (".npz", ".parquet"))
     if request.maps_precision != "float32" and not request.maps:
         raise UserError("maps_precision has no effect without maps; features are float32")
-    loaded = load_backbone(backbone, **request.given)
+    loaded = load_backbone(backbone, branch=request.branch, **request.given)
     source = open_source(data, max_image_pixels=request.max_image_pixels, channels=len(loaded.mean))
     problems: dict[int, str] = {}
     names = np.array([whole_characters(path) for path in source.paths], dtype=object)

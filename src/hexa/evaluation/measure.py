@@ -83,7 +83,7 @@ def _load(asked: _Asked, backbone: str | Path | Backbone, data: str, progress: P
     """The backbone and the images. Raises UserError for what does not fit together."""
     request, chosen = asked.request, asked.chosen
     trained = not chosen.extracts(asked.settings)
-    loaded = load_backbone(backbone, request.seed, **request.given)
+    loaded = load_backbone(backbone, request.seed, request.branch, **request.given)
     device = precisions.pick_device(request.device)
     channels = len(loaded.mean)
     fit, test, class_names = fit_and_test(data, request, channels)
@@ -129,7 +129,8 @@ def _result(asked: _Asked, task: Task, outcome: Outcome, backbone: str, data: st
         if published[option] not in (None, value)  # none means: as published for the data at hand
     }
     aspect = {"aspect": ["crop", request.aspect]} if request.aspect != "crop" else {}
-    images = task.backbone.deviations | aspect
+    branch = {"branch": ["main", request.branch]} if request.branch != "main" else {}
+    images = task.backbone.deviations | aspect | branch
     identity = chosen.identity(asked.preset, used) + (f"-holdout{request.holdout:g}" if request.holdout else "")
     identity += "".join(f"-{name}{shown(value)}" for name, (_, value) in images.items())
     facts, preparation = describe(task.backbone), task.backbone.preparation.said()

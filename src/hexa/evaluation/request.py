@@ -41,6 +41,8 @@ class ImageOptions(Config):
 class ExtractionOptions(ImageOptions):
     """How features are extracted."""
 
+    branch: str = "main"
+    """NAME: the batch-norms of a run; aux are those of its adversarial views, kept in its checkpoints"""
     aspect: Aspect = "crop"
     """NAME: crop for the centre square; keep for the whole image, batched by shape, where the network allows it"""
     device: str = "auto"

@@ -39,6 +39,15 @@ def find_backbone(state: State, network: nn.Module, where: str) -> tuple[dict[st
     return {key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)}, owner(chosen)
 
 
+def with_branch(state: State, branch: str, where: str) -> dict[str, Tensor]:
+    """The state with a further set of batch-norms (`bn1.aux.weight`) in the place of the main one (`bn1.weight`)."""
+    plain = {key: key.replace(f".{branch}.", ".") for key in state if f".{branch}." in key}
+    chosen = {name: state[key] for key, name in plain.items() if name in state}
+    if not chosen:
+        raise UserError(f"{where}: its backbone has no batch-norms '{branch}'; leave out --branch for the main ones")
+    return {**state, **chosen}
+
+
 def owner(path: str) -> str:
     """The encoder that a path such as `contrast.query.backbone` goes through last: query."""
     parts = path.rstrip(".").split(".")

@@ -17,7 +17,7 @@ from hexa.config import UserError, nearest
 from hexa.nn import backbones, timm_weights, weight_files
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.external import external
-from hexa.nn.fitting import filled, find_backbone, outlined
+from hexa.nn.fitting import filled, find_backbone, outlined, with_branch
 from hexa.nn.layouts import foreign_state
 from hexa.nn.metadata import metadata_of, of_metadata, ordered, said
 from hexa.nn.normalize import Channels, Normalize, mean_of
@@ -126,7 +126,7 @@ def serialized(backbone: Backbone) -> bytes:
     return ordered(safetensors.torch.save(state, metadata_of(backbone)))
 
 
-def load_backbone(spec: str | Path | Backbone, seed: int = 0, **given: Unpack[Given]) -> Backbone:
+def load_backbone(spec: str | Path | Backbone, seed: int = 0, branch: str = "main", **given: Unpack[Given]) -> Backbone:
     """The backbone that `spec` names, in eval mode.
 
     A run folder (its backbone.safetensors, or its newest good checkpoint while it trains) · a .safetensors file · a
@@ -135,9 +135,15 @@ def load_backbone(spec: str | Path | Backbone, seed: int = 0, **given: Unpack[Gi
     drawn from `seed` · pixels:SIZE · python:MODULE:CALLABLE, a function that returns a network (`external.External`).
     Only tensors are read from files, never code: but `python:` runs the code it names. Raises UserError in one line.
 
+    branch: which of its batch-norms; those other than main (aux, of an adversarial run) are in checkpoints alone.
     given: mean, std, size, crop or interpolation of the images instead of the backbone's own (`Preparation`).
     """
-    backbone = spec if isinstance(spec, Backbone) else _loaded(str(spec), seed).eval()
+    if isinstance(spec, Backbone):
+        backbone = spec
+        if branch not in ("main", spec.info.get("branch")):
+            raise UserError(f"a loaded backbone has no batch-norms '{branch}'; give the folder of its run instead")
+    else:
+        backbone = (_loaded(str(spec), seed) if branch == "main" else _of_branch(Path(spec), branch)).eval()
     return backbone if all(value is None for value in given.values()) else backbone.prepared(**given)
 
 
@@ -223,26 +229,37 @@ def _external(spec: str) -> Backbone:
 # -- of files ---------------------------------------------------------------------------------------------------------
 
 
-def _of_run(folder: Path) -> Backbone:
-    if (folder / WEIGHTS).is_file():
+def _of_branch(path: Path, branch: str) -> Backbone:
+    """With other batch-norms than the main ones, of a run's newest checkpoint or of the one at `path`."""
+    if path.is_dir():
+        return _of_run(path, branch)
+    if path.suffix == ".safetensors" or not path.is_file():
+        raise UserError(f"{path}: batch-norms '{branch}' are kept in the checkpoints of a run alone; give its folder")
+    return _of_checkpoint(weight_files.read(path), path, path.absolute().parent.parent, branch)
+
+
+def _of_run(folder: Path, branch: str = "main") -> Backbone:
+    if branch == "main" and (folder / WEIGHTS).is_file():
         return _of_safetensors(folder / WEIGHTS)
     if not (folder / "config.yaml").is_file():
         raise UserError(f"{folder}: neither {WEIGHTS} nor config.yaml is in it; give the folder of a run")
     for path in sorted((folder / "checkpoints").glob("step-*.pt"), reverse=True):
         try:
-            return _of_checkpoint(weight_files.read(path), path, folder)
+            return _of_checkpoint(weight_files.read(path), path, folder, branch)
         except Unreadable:
             continue  # cut short or damaged: the one before it is kept for this
     raise UserError(f"{folder}: the run has no good checkpoint yet; continue it with `hexa resume {folder}`")
 
 
-def _of_checkpoint(weights: Weights, path: Path, folder: Path) -> Backbone:
+def _of_checkpoint(weights: Weights, path: Path, folder: Path, branch: str = "main") -> Backbone:
     """The backbone inside the state of a method; the run's config.yaml knows the network."""
     config, preparation, recipe = _config_of(folder)
     state, encoder = find_backbone(weights.state, outlined(config, str(folder / "config.yaml")), str(path))
+    if branch != "main":
+        state = with_branch(state, branch, str(path))
     network = filled(config, state, str(path), weights.check)
     step = path.stem.removeprefix("step-")
-    info: dict[str, Any] = {"recipe": recipe, "encoder": encoder, "branch": "main", "checkpoint": path.name}
+    info: dict[str, Any] = {"recipe": recipe, "encoder": encoder, "branch": branch, "checkpoint": path.name}
     info |= {"step": int(step)} if step.isdecimal() else {}
     return Backbone(network, preparation, config, info)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
-from torch import Tensor
+from torch import Tensor, nn
 
 from hexa.config import Config
 from hexa.evaluation import few_labels
@@ -117,6 +118,85 @@ def choose_weight_decay(
     return float(candidates[int(np.lexsort((loss, -right))[0])])
 
 
+@dataclass(frozen=True)
+class FittedProbe:
+    """A softmax regression on features that are shifted and scaled: scores = ((x − mean) · scale) @ basis @ weights.
+
+    mean, scale: [D]; basis: [D, r], or None for r = D; weights: [r + 1, C], the bias last. All float64, but for weights
+    fitted in fp32.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    basis: Array | None
+    weights: Array
+    weight_decay: float
+    kind: type[np.float32 | np.float64]
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Class scores [M, C], float64, of features [M, D]."""
+        x = _standardised(features, self.mean, self.scale, self.kind)
+        with _threads(self.kind):
+            reduced = x if self.basis is None else x @ self.basis
+            return torch.from_numpy(np.asarray(_scores(reduced, self.weights), dtype=np.float64))
+
+    def linear(self) -> nn.Linear:
+        """The same as one layer on features, in fp32."""
+        trunk = torch.from_numpy(self.weights[:-1] if self.basis is None else self.basis @ self.weights[:-1]).double()
+        weight = self.scale[:, None] * trunk  # [D, C]
+        layer = nn.Linear(*weight.shape)
+        with torch.no_grad():
+            layer.weight.copy_(weight.T)
+            layer.bias.copy_(torch.from_numpy(self.weights[-1]).double() - self.mean @ weight)
+        return layer
+
+
+def _standardised(features: Tensor, mean: Tensor, scale: Tensor, kind: type[np.float32 | np.float64]) -> Array:
+    return cast(Array, ((features.cpu().double() - mean) * scale).numpy().astype(kind))
+
+
+def _threads(kind: type[np.float32 | np.float64]) -> threadpool_limits:
+    # small products don't gain by threads, and threads that wait for each other on a busy machine cost minutes
+    return threadpool_limits(1 if kind is np.float64 else None, user_api="blas")
+
+
+def fit_probe(
+    train_x: Tensor,
+    train_y: Tensor,
+    num_classes: int,
+    *,
+    weight_decays: Sequence[float] = WEIGHT_DECAYS,
+    num_folds: int = 5,
+    enough: float = math.inf,
+    seed: int = 0,
+) -> FittedProbe:
+    """Softmax regression on standardised features.
+
+    Every feature is shifted and scaled to mean 0 and standard deviation 1 over the training images. The weight decay is
+    the best of `weight_decays` on a held-out fifth (1/num_folds) of the training images, drawn class by class, and the
+    probe is then fitted to all of them; with fewer than 50 labels a class the folds take turns, until `enough` images
+    were held out. train_x: [N, D], train_y: int64 [N].
+    """
+    kind: type[np.float32 | np.float64] = np.float32 if train_x.numel() > _LARGE else np.float64
+    exact = train_x.cpu().double()
+    mean, deviation = exact.mean(0), exact.std(0, correction=0)
+    # a feature that is constant in training tells nothing, and whatever it does in testing is noise
+    scale = torch.where(deviation > 1e-6 * (1 + mean.abs()), 1 / deviation, torch.zeros_like(deviation))
+    x, basis = _standardised(train_x, mean, scale, kind), None
+    y = train_y.cpu().numpy().astype(np.int64)
+    with _threads(kind):
+        if len(x) < x.shape[1]:
+            x, basis = _span(x)
+        decay = float(weight_decays[0])
+        if len(weight_decays) > 1:
+            few = np.bincount(y)[np.unique(y)].min() < 50
+            parts = folds(y, num_folds, Stream(seed).child("probe", "weight-decay"))
+            before = np.cumsum([0, *map(len, parts)])[:-1]  # images held out before each part's turn
+            turns = max(1, int((before < enough).sum())) if few else 1
+            decay = choose_weight_decay(x, y, num_classes, weight_decays, parts[:turns])
+        return FittedProbe(mean, scale, basis, softmax_regression(x, y, num_classes, decay), decay, kind)
+
+
 def fast_probe(
     train_x: Tensor,
     train_y: Tensor,
@@ -129,36 +209,11 @@ def fast_probe(
     enough: float = math.inf,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Softmax regression on standardised features: {"top1", "top5" in percent, "weight_decay"}.
-
-    Every feature is shifted and scaled to mean 0 and standard deviation 1 over the training images. The weight decay is
-    the best of `weight_decays` on a held-out fifth (1/num_folds) of the training images, drawn class by class, and the
-    probe is then fitted to all of them; with fewer than 50 labels a class the folds take turns, until `enough` images
-    were held out. The test images decide nothing. train_x: [N, D], train_y: int64 [N].
-    """
+    """{"top1", "top5" in percent, "weight_decay"} of `fit_probe` on other images, which decide nothing."""
     classes = num_classes if num_classes is not None else int(max(train_y.max(), test_y.max())) + 1
-    kind = np.float32 if train_x.numel() > _LARGE else np.float64
-    exact = train_x.cpu().double()
-    mean, deviation = exact.mean(0), exact.std(0, correction=0)
-    # a feature that is constant in training tells nothing, and whatever it does in testing is noise
-    scale = torch.where(deviation > 1e-6 * (1 + mean.abs()), 1 / deviation, torch.zeros_like(deviation))
-    x, test = (cast(Array, ((part.cpu().double() - mean) * scale).numpy().astype(kind)) for part in (train_x, test_x))
-    y = train_y.cpu().numpy().astype(np.int64)
-    # small products don't gain by threads, and threads that wait for each other on a busy machine cost minutes
-    with threadpool_limits(1 if train_x.numel() <= _LARGE else None, user_api="blas"):
-        if len(x) < x.shape[1]:
-            x, basis = _span(x)
-            test = test @ basis
-        decay = float(weight_decays[0])
-        if len(weight_decays) > 1:
-            few = np.bincount(y)[np.unique(y)].min() < 50
-            parts = folds(y, num_folds, Stream(seed).child("probe", "weight-decay"))
-            before = np.cumsum([0, *map(len, parts)])[:-1]  # images held out before each part's turn
-            turns = max(1, int((before < enough).sum())) if few else 1
-            decay = choose_weight_decay(x, y, classes, weight_decays, parts[:turns])
-        weights = softmax_regression(x, y, classes, decay)
-        scores = torch.from_numpy(np.asarray(_scores(test, weights), dtype=np.float64))
-    return {**topk_accuracy(scores, test_y.cpu()), "weight_decay": decay}
+    how: dict[str, Any] = {"weight_decays": weight_decays, "num_folds": num_folds, "enough": enough, "seed": seed}
+    probe = fit_probe(train_x, train_y, classes, **how)
+    return {**topk_accuracy(probe.scores(test_x), test_y.cpu()), "weight_decay": probe.weight_decay}
 
 
 class ProbeOptions(Config):

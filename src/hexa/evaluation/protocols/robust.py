@@ -1,0 +1,123 @@
+"""Accuracy under attack: a softmax regression on the frozen backbone (that of `probe`), then projected gradients on the
+pixels through both, 20 steps from random points, ε in grey levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pydantic
+import torch
+from numpy.typing import NDArray
+from scipy.stats import binomtest
+from torch import Tensor
+
+from hexa.config import Config
+from hexa.data.loaders import evaluation_batches
+from hexa.data.source import Subset
+from hexa.evaluation.attack import Scores, smallest_radius
+from hexa.evaluation.features import extract_part
+from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed, named_changes
+from hexa.evaluation.protocols.probe import fit_probe
+from hexa.runtime.random import Stream
+
+
+class AttackOptions(Config):
+    """Options of the protocol `robust`."""
+
+    epsilons: tuple[float, ...] = pydantic.Field(default=(0.5, 1.0, 2.0, 4.0, 8.0), min_length=1)
+    """How far a pixel may be moved, ε, in grey levels of 255 (the L∞ ball); `top1` is the accuracy at 0."""
+    steps: int = pydantic.Field(default=20, gt=0)
+    """Steps of an attack."""
+    relative_step: float = pydantic.Field(default=2.5, gt=0)
+    """The length of a step, as a multiple of ε / steps."""
+    restarts: int = pydantic.Field(default=2, gt=0)
+    """Attacks, each from another random point of the ball, of which one has to succeed."""
+    images: int | None = pydantic.Field(default=None, gt=0)
+    """Test images that are drawn, the same ones for every backbone and seed; all of them if not given."""
+
+    _listed = pydantic.field_validator("epsilons", mode="before")(listed)
+
+    _positive = pydantic.field_validator("epsilons")(all_positive)
+
+
+def run(task: Task, options: AttackOptions) -> Outcome:
+    """`top1` of the images as they are, and `robust@ε`: the share that no attack within ε makes misclassified.
+
+    Per image, `smallest_epsilon` is the first ε at which an attack succeeds: 0 if none is needed, None if none does.
+    """
+    epsilons = sorted(set(options.epsilons))
+    radii = [epsilon / 255 for epsilon in epsilons]
+    stream, rows = Stream(task.seed).child("robust"), drawn(task, options.images)
+    scores = classifier(task)
+    smallest = np.full(len(task.test), np.nan)
+    for images, labels, places in test_batches(task, rows, "attacking"):
+        streams = [stream.child(int(place)) for place in places]
+        smallest[places] = smallest_radius(
+            scores, images, labels, radii, options.steps, options.relative_step, options.restarts, streams
+        )
+    places = np.flatnonzero(~np.isnan(smallest))
+    found = smallest[places]
+    shares = {"top1": found > 0} | {
+        f"robust@{epsilon:g}": found > radius for epsilon, radius in zip(epsilons, radii, strict=True)
+    }
+    back = dict(zip([0.0, *radii], [0.0, *epsilons], strict=True))
+    details = {
+        "intervals": {name: interval(right) for name, right in shares.items()},
+        "positions": places.tolist(),
+        "smallest_epsilon": [back.get(radius) for radius in found.tolist()],
+    }
+    return Outcome({name: 100 * float(right.mean()) for name, right in shares.items()}, details)
+
+
+def classifier(task: Task) -> Scores:
+    """Pixels [B, C, H, W] in [0, 1] -> class scores [B, K]: the backbone and a probe of its features, in fp32.
+
+    Whatever the precision of the features, images are scored in fp32: rounding hides gradients, and images that an
+    attack would move are counted as robust.
+    """
+    fit, labels = extract_part(task, "fit")
+    head = fit_probe(fit, labels, task.num_classes, seed=task.seed).linear().to(task.device)
+    backbone: Callable[[Tensor], Tensor] = task.backbone.eval().to(task.device).to(memory_format=torch.channels_last)
+    return lambda images: head(backbone(images).float())  # type: ignore[no-any-return]
+
+
+def drawn(task: Task, count: int | None) -> NDArray[np.int64]:
+    """Positions of `count` test images, in order, or of all."""
+    total = len(task.test)
+    if count is None or count >= total:
+        return np.arange(total)
+    # not by the seed: repetitions differ by their training, not by the images
+    order = torch.randperm(total, generator=Stream(0).child("robust", "images").generator())
+    return np.sort(order[:count].numpy())
+
+
+def test_batches(task: Task, rows: NDArray[np.int64], label: str) -> Iterator[tuple[Tensor, Tensor, NDArray[np.int64]]]:
+    """The test images at these positions as evaluation sees them, their labels, and their positions."""
+    problems: dict[int, str] = {}
+    source, done = Subset(task.test, rows), 0
+    how = (task.extraction_batch, task.device, task.num_workers, problems)
+    for images, labels, index in evaluation_batches(source, task.transform, *how):
+        assert labels is not None, "a task has labelled sources"
+        yield images, labels, rows[index.numpy()]
+        done += len(images)
+        task.report(label, done, len(rows))
+    if problems:
+        task.notes.append(f"{len(problems)} of {len(rows):,} test images could not be read")
+
+
+def interval(right: NDArray[np.bool_]) -> list[float]:
+    """Wilson's 95 % interval of a share, in percent."""
+    ends = binomtest(int(right.sum()), len(right)).proportion_ci(0.95, "wilson")
+    return [100 * float(ends.low), 100 * float(ends.high)]
+
+
+def _identity(preset: str, options: Any) -> str:
+    epsilons = ",".join(f"{epsilon:g}" for epsilon in sorted(set(options.epsilons)))
+    changed = named_changes(PROTOCOL.presets[preset], options, ("epsilons", "steps", "restarts"))
+    return f"pgd{options.steps}x{options.restarts}-eps{epsilons}{changed}"
+
+
+PROTOCOL = Protocol(run=run, presets={"pgd": AttackOptions()}, identity=_identity, extracts=lambda options: ("fit",))

@@ -1,0 +1,142 @@
+"""Attacks against a loop over images and against linear classifiers, whose smallest attack is known."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hexa.evaluation import evaluate
+from hexa.evaluation.attack import projected_gradient, smallest_radius
+from hexa.evaluation.protocols.probe import fit_probe
+from hexa.evaluation.protocols.robust import interval
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.pretrained import random_backbone
+from hexa.runtime.random import Stream
+
+QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32", "cached": False}
+
+
+def draw(count: int) -> tuple[nn.Module, Tensor, Tensor]:
+    """A network, images, and the classes that it takes them for, by small margins."""
+    generator = torch.Generator().manual_seed(1)
+    images = torch.rand(count, 3, 6, 6, generator=generator).double()
+    layer, last = nn.Conv2d(3, 5, 3), nn.Linear(5 * 16, 4)
+    with torch.no_grad():
+        for parameter in (*layer.parameters(), *last.parameters()):
+            parameter.normal_(0, 0.2, generator=generator)
+        network = nn.Sequential(layer, nn.ReLU(), nn.Flatten(), last).double()
+        last.bias -= network(images).mean(0)
+        return network, images, network(images).argmax(1)
+
+
+def one_by_one(
+    scores: nn.Module, image: Tensor, label: int, start: Tensor, radius: float, step: float, steps: int
+) -> tuple[Tensor, bool]:
+    """The first iterate that is misclassified, or the last, and whether there is one: as the paper writes it."""
+    x = (image + (start - image).clamp(-radius, radius)).clamp(0, 1)
+    for number in range(steps + 1):
+        x = x.detach().requires_grad_()
+        logits = scores(x[None])
+        if int(logits.argmax()) != label:
+            return x.detach(), True
+        if number < steps:
+            F.cross_entropy(logits, torch.tensor([label])).backward()  # type: ignore[no-untyped-call]
+            assert x.grad is not None
+            moved = x.detach() + step * x.grad.sign()
+            x = (image + (moved - image).clamp(-radius, radius)).clamp(0, 1)
+    return x.detach(), False
+
+
+@pytest.mark.parametrize("radius", [0.01, 0.02])
+def test_an_attack_equals_the_loop_over_images(radius: float) -> None:
+    scores, images, labels = draw(24)
+    labels[:3] = (labels[:3] + 1) % 4  # some are misclassified from the beginning
+    noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(2)).double() * 2 - 1
+    moved, wrong = projected_gradient(scores, images, labels, images + radius * noise, radius, radius / 3, 7)
+    expected = [
+        one_by_one(scores, image, int(label), image + radius * own, radius, radius / 3, 7)
+        for image, label, own in zip(images, labels, noise, strict=True)
+    ]
+    assert wrong.tolist() == [found for _, found in expected]
+    assert 6 < int(wrong.sum()) < 23
+    torch.testing.assert_close(moved, torch.stack([image for image, _ in expected]), atol=1e-12, rtol=0)
+
+
+def test_a_linear_classifier_falls_at_its_margin() -> None:
+    """|w·x + b| / ‖w‖₁ is how far all pixels have to be moved, where none is near the end of its range."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(12, generator=generator).double()
+    images = 0.4 + 0.2 * torch.rand(40, 3, 2, 2, generator=generator).double()
+    margin = (images.flatten(1) - 0.5) @ weight
+    labels = (margin > 0).long()
+
+    def scores(x: Tensor) -> Tensor:
+        own = (x.flatten(1) - 0.5) @ weight
+        return torch.stack([-own, own], 1)
+
+    radii = [0.005, 0.01, 0.02, 0.04]
+    streams = [Stream(0).child(number) for number in range(40)]
+    found = smallest_radius(scores, images, labels, radii, 20, 2.5, 1, streams)
+    needed = margin.abs() / weight.abs().sum()
+    expected = [min((radius for radius in radii if radius > need), default=math.inf) for need in needed.tolist()]
+    assert found.tolist() == expected
+    assert {0.005, math.inf} < set(expected)
+    labels[5] = 1 - labels[5]
+    assert smallest_radius(scores, images, labels, radii, 20, 2.5, 1, streams)[5] == 0
+
+
+def test_what_is_drawn_for_an_image_does_not_depend_on_its_batch() -> None:
+    scores, images, labels = draw(16)
+    streams = [Stream(3).child(number) for number in range(16)]
+    how = ([0.01, 0.03], 3, 2.5, 2)
+    together = smallest_radius(scores, images, labels, *how, streams)
+    parts = [smallest_radius(scores, images[p], labels[p], *how, streams[p]) for p in (slice(0, 5), slice(5, 16))]
+    assert together.tolist() == torch.cat(parts).tolist()
+    assert {0.03, math.inf} <= set(together.tolist())
+
+
+@pytest.mark.parametrize(("count", "width"), [(60, 8), (20, 40)])
+def test_the_head_is_the_probe_as_one_layer(count: int, width: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = 5 + 3 * torch.randn(count, width, generator=generator)
+    probe = fit_probe(x, torch.arange(count) % 4, 4, weight_decays=[0.1])
+    torch.testing.assert_close(probe.linear()(x).double(), probe.scores(x), atol=1e-4, rtol=1e-4)
+
+
+def test_an_evaluation_tells_each_image_and_its_mean() -> None:
+    backbone = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8)
+    result = evaluate("robust", backbone, "digits", images=60, epsilons="4,1", steps=2, restarts=1, **QUIET)
+    metrics, details = result["metrics"], result["details"]
+    assert result["protocol"] == "robust/pgd2x1-eps1,4-images=60"
+    smallest = details["smallest_epsilon"]
+    assert len(smallest) == len(details["positions"]) == 60
+    assert set(smallest) <= {0.0, 1.0, 4.0, None}
+    for name, least in (("top1", 0), ("robust@1", 1), ("robust@4", 4)):
+        right = sum(epsilon is None or epsilon > least for epsilon in smallest)
+        assert metrics[name] == pytest.approx(100 * right / 60)
+        low, high = details["intervals"][name]
+        assert low < metrics[name] < high
+    assert metrics["top1"] > metrics["robust@1"] > metrics["robust@4"]
+    # the same images for every seed, whatever the size of a batch
+    again = evaluate(
+        "robust", backbone, "digits", images=60, epsilons=[1], steps=1, extraction_batch=17, seed=1, **QUIET
+    )
+    assert again["details"]["positions"] == details["positions"]
+
+
+def test_unattacked_images_score_as_in_the_probe() -> None:
+    backbone = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8)
+    robust = evaluate("robust", backbone, "digits", epsilons=[0.5], steps=1, restarts=1, **QUIET)
+    assert robust["metrics"]["top1"] == pytest.approx(evaluate("probe", backbone, "digits", **QUIET)["metrics"]["top1"])
+
+
+def test_interval_is_wilsons() -> None:
+    z, n, share = 1.959963984540054, 50, 0.9
+    centre, half = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    expected = [100 * (centre + sign * half) / (1 + z * z / n) for sign in (-1, 1)]
+    assert interval(torch.arange(n).numpy() < 45) == pytest.approx(expected)
