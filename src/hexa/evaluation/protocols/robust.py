@@ -81,7 +81,7 @@ def classifier(task: Task) -> Scores:
     fit, labels = extract_part(task, "fit")
     head = fit_probe(fit, labels, task.num_classes, seed=task.seed).linear().to(task.device)
     backbone: Callable[[Tensor], Tensor] = task.backbone.eval().to(task.device).to(memory_format=torch.channels_last)
-    return lambda images: head(backbone(images).float())  # type: ignore[no-any-return]
+    return lambda images: head(backbone(images).float())
 
 
 def drawn(task: Task, count: int | None) -> NDArray[np.int64]:
