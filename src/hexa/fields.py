@@ -145,6 +145,8 @@ def _kind(annotation: Any) -> str:
         return "|".join(map(str, choices)) if len(choices) > 1 else ""
     if origin in (Union, types.UnionType):
         return " or ".join(_kind(part) for part in get_args(annotation))
+    if origin is Annotated:
+        return _kind(get_args(annotation)[0])
     if origin is dict:
         return "{name: value, …}"
     if origin in (tuple, list):

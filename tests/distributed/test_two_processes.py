@@ -26,6 +26,7 @@ SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
     "std": {},
     "adversarial": {"adversarial": {}},
     "l2": {"adversarial": {"norm": "l2", "unit": "pixel", "steps": 2}},
+    "radii": {"adversarial": {"epsilon": (0.25, 4.0), "step_size": 4.0}},
     "large": {"adversarial": {"crops": "large"}},
     "running": {"adversarial": {"generation": "main_eval"}},
     "cutmix": {"cutmix": {}},

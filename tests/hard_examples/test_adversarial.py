@@ -7,7 +7,11 @@ import torch
 
 from hexa.config import ConfigError
 from hexa.core import MAIN, STD, Batch, Branch, ObjectiveConfig
-from tests.laws.cases import Case, batch
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.ops import draws
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
+from tests.laws.cases import BATCH, Case, batch
 
 
 def attack(data: Batch | None = None, **fields: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -61,15 +65,89 @@ def test_l2_steps_along_the_gradient_of_each_image() -> None:
     torch.testing.assert_close((projected - clean).flatten(1).norm(dim=1), torch.full((8,), 0.1, dtype=torch.float64))
 
 
-def test_l2_survives_tiny_and_zero_gradients() -> None:
-    from hexa.hard_examples.adversarial import Adversarial
+def test_each_image_draws_its_radius_from_a_list() -> None:
+    clean, adversarial, gradient = attack(epsilon=[0.25, 1, 4], step_size=4, clip=False)
+    sizes = 255 * (adversarial - clean).abs()
+    drawn = []
+    for size, slope in zip(sizes, gradient, strict=True):
+        of_image = size[slope != 0]
+        torch.testing.assert_close(of_image, of_image.amax().expand_as(of_image))
+        drawn.append(round(float(of_image.amax()), 9))
+    assert set(drawn) == {0.25, 1.0, 4.0}  # eight images of this seed
+    alike = attack(epsilon=[0.25, 1, 4], step_size=4, clip=False)[1]
+    assert torch.equal(alike, adversarial)
+    others = [attack(batch(step), epsilon=[0.25, 1, 4], step_size=4, clip=False) for step in range(1, 40)]
+    seen = [float(255 * (a - c).abs().amax()) for view, made, _ in others for c, a in zip(view, made, strict=True)]
+    counts = [sum(abs(value - radius) < 1e-6 for value in seen) for radius in (0.25, 1.0, 4.0)]
+    assert sum(counts) == len(seen) == 312
+    assert all(70 < count < 138 for count in counts)  # 104 expected, 4 standard deviations
 
+
+def test_a_list_of_radii_in_several_steps_against_a_loop() -> None:
+    fields = {"epsilon": [0.5, 3.0], "step_size": 2.0, "steps": 2}
+    case = Case("moco", {"bn_groups": 1}, {"adversarial": fields})
+    objective = case.objective(case.build())
+    made = objective.examples(batch())
+    clean = made[STD]
+    choice = draws.integers(BATCH, 2, batch().stream.child("hard example", "adversarial", "epsilon"))
+    x, radii = clean.crops[0], [(0.5, 3.0)[c] / 255 for c in choice.tolist()]
+    delta = torch.zeros_like(x)
+    for _ in range(2):
+        gradient = objective.score.gradient(clean.at((x + delta,)), MAIN)[0]
+        for i, radius in enumerate(radii):
+            delta[i] = (delta[i] + 2 / 255 * gradient[i].sign()).clamp(-radius, radius)
+        delta = (x + delta).clamp(0, 1) - x
+    assert len(set(radii)) == 2
+    torch.testing.assert_close(made["adversarial"].crops[0], x + delta, atol=1e-12, rtol=0)
+
+
+def test_radii_are_those_of_the_images_places_in_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = draws.integers(8, 3, Stream(1))
+    halves = []
+    for rank in range(2):
+        monkeypatch.setattr(processes, "rank", lambda rank=rank: rank)
+        halves.append(draws.integers(4, 3, Stream(1)))
+    assert torch.equal(torch.cat(halves), whole)
+
+
+@pytest.mark.parametrize("epsilon", [0.25, 2.0])
+def test_root_mean_square_grey_levels_make_the_norms_comparable(epsilon: float) -> None:
+    """A sign step of ε on every pixel has this root mean square, whatever the size of the view."""
+    clean, adversarial, gradient = attack(norm="l2", unit="rms", epsilon=epsilon, step_size=epsilon, clip=False)
+    for x, view, slope in zip(clean, adversarial, gradient, strict=True):
+        size = epsilon / 255 * (3 * 12 * 12) ** 0.5
+        torch.testing.assert_close(view, x + size * slope / slope.norm())
+        torch.testing.assert_close((255 * (view - x)).square().mean().sqrt(), torch.tensor(epsilon, dtype=view.dtype))
+    pixels = attack(norm="l2", unit="pixel", epsilon=size, step_size=size, clip=False)[1]
+    torch.testing.assert_close(pixels, adversarial, atol=1e-15, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"epsilon": [1, 4]}, "1 x step_size 1 never reaches epsilon 4; give step_size 4 or more"),
+        ({"epsilon": [1, -4], "step_size": 4}, "greater than or equal to 0"),
+        ({"epsilon": []}, "epsilon"),
+        ({"unit": "rms"}, "unit rms measures an l2 ball"),
+    ],
+)
+def test_radii_that_cannot_be(fields: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Adversarial.model_validate(fields)
+
+
+def test_weakened_radii() -> None:
+    half = Adversarial(epsilon=(1.0, 4.0), step_size=4).weakened(0.5)
+    assert (half.epsilon, half.step_size) == ((0.5, 2.0), 2.0)
+
+
+def test_l2_survives_tiny_and_zero_gradients() -> None:
     attacker = Adversarial(norm="l2", unit="pixel", epsilon=0.5, step_size=0.2, clip=False)
     clean = torch.full((3, 3, 4, 4), 0.5)
     gradient = torch.zeros_like(clean)
     gradient[0] = 1e-30
     gradient[1, 0, 0, 0] = float("nan")
-    moved = (attacker._step(clean, clean, gradient, 1.0) - clean).flatten(1).norm(dim=1)
+    moved = (attacker._step(clean, clean, gradient, 0.5) - clean).flatten(1).norm(dim=1)
     torch.testing.assert_close(moved, torch.tensor([0.2, 0.0, 0.0]), atol=1e-6, rtol=1e-6)
 
 

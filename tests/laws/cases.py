@@ -64,6 +64,8 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "adversarial": [
         {},
         {"norm": "l2", "unit": "pixel"},
+        {"norm": "l2", "unit": "rms"},
+        {"epsilon": (0.25, 1.0, 4.0), "step_size": 4.0},
         {"steps": 3, "epsilon": 4.0, "step_size": 2.0},
         {"random_start": True},
         {"generation": "aux_train"},

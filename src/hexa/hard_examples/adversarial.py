@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import pydantic
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 from hexa.core import Branch, Example, HardExample
 from hexa.ops import draws
 from hexa.runtime.random import Stream
+
+Radius = Annotated[float, pydantic.Field(ge=0)]
 
 
 class Adversarial(HardExample):
@@ -27,12 +30,13 @@ class Adversarial(HardExample):
     kind: Literal["adversarial"] = "adversarial"
     norm: Literal["linf", "l2"] = "linf"
     """linf: sign steps in a box; l2: steps along the gradient in a ball, per image and crop (D1)."""
-    epsilon: float = pydantic.Field(default=1.0, ge=0)
-    """Radius of the ball, in grey levels of 255."""
+    epsilon: Radius | Annotated[tuple[Radius, ...], pydantic.Field(min_length=1)] = 1.0
+    """Radius of the ball, in grey levels of 255, 0.25 for instance; of a list, each image draws one."""
     step_size: float = pydantic.Field(default=1.0, ge=0)
     """Length of a step, η, in grey levels. With one step only min(ε, η) matters."""
-    unit: Literal["grey", "pixel"] = "grey"
-    """grey: ε and η are multiples of 1/255; pixel: of 1, the whole range, usual for l2 (D2)."""
+    unit: Literal["grey", "pixel", "rms"] = "grey"
+    """grey: ε and η are multiples of 1/255; pixel: of 1, the whole range, usual for l2 (D2). rms, for l2: root mean
+    squares over an image in grey levels, so that a step is as long as a sign step of the same η, at every size."""
     steps: int = pydantic.Field(default=1, ge=1)
     """Steps of the attack; the first is free where the gradient is shared."""
     random_start: bool = False
@@ -47,8 +51,23 @@ class Adversarial(HardExample):
     branch: Literal["aux", "main"] = "aux"
     """The batch-norms the adversarial views are trained through (REFERENCE §5.4)."""
 
+    @pydantic.model_validator(mode="after")
+    def _reaches_its_radii(self) -> Self:
+        if self.unit == "rms" and self.norm == "linf":
+            raise ValueError("unit rms measures an l2 ball: give norm l2, or unit grey")
+        if isinstance(self.epsilon, tuple):
+            largest = max(self.epsilon)
+            if self.steps * self.step_size < largest:  # of a single radius, as published, it means the smaller of both
+                remedy = f"give step_size {largest / self.steps:g} or more"
+                raise ValueError(
+                    f"{self.steps} x step_size {self.step_size:g} never reaches epsilon {largest:g}; {remedy}"
+                )
+        return self
+
     def weakened(self, share: float) -> Self:
-        return self.but(epsilon=share * self.epsilon, step_size=share * self.step_size)
+        radii = self.epsilon
+        smaller = tuple(share * r for r in radii) if isinstance(radii, tuple) else share * radii
+        return self.but(epsilon=smaller, step_size=share * self.step_size)
 
     def branches(self) -> tuple[str, ...]:
         return (self.branch, Branch.of(self.generation).name)
@@ -59,9 +78,9 @@ class Adversarial(HardExample):
 
     def __call__(self, source: Example, stream: Stream) -> Example:
         generation = Branch.of(self.generation)
-        scale = 1 / 255 if self.unit == "grey" else 1.0
         clean = tuple(crop.detach() for crop in source.crops)
-        views = self._start(clean, scale * self.epsilon, stream)
+        epsilon = self._radii(clean[0], stream)
+        views = self._start(clean, epsilon, stream)
         count = len(clean) if self.crops == "all" else _large(clean)
         zeros: list[Tensor] = []
         for step in range(self.steps):
@@ -70,33 +89,49 @@ class Adversarial(HardExample):
             if step == 0:
                 zeros = [(g == 0).float().mean() for g in gradient[:count]]
             attacked = zip(clean[:count], views, gradient, strict=False)
-            views = (*(self._step(crop, view, g, scale) for crop, view, g in attacked), *clean[count:])
+            views = (*(self._step(crop, view, g, epsilon) for crop, view, g in attacked), *clean[count:])
         moved = [(view - crop).abs().mean() for view, crop in zip(views[:count], clean, strict=False)]
         facts = {"perturbation": 255 * torch.stack(moved).mean(), "zero_gradient": torch.stack(zeros).mean()}
         made = replace(source, crops=views, branch=Branch(self.branch), facts=facts, shared_gradient=None)
         return made.leading(count)
 
-    def _start(self, clean: tuple[Tensor, ...], radius: float, stream: Stream) -> tuple[Tensor, ...]:
+    def _radii(self, crop: Tensor, stream: Stream) -> float | Tensor:
+        """ε, or that of each image [B, 1, 1, 1], alike for all its crops; not scaled to pixels."""
+        if not isinstance(self.epsilon, tuple):
+            return self.epsilon
+        choice = draws.integers(len(crop), len(self.epsilon), stream.child("epsilon"))
+        return torch.tensor(self.epsilon, dtype=crop.dtype)[choice].view(-1, 1, 1, 1).to(crop.device, non_blocking=True)
+
+    def _scale(self, crop: Tensor) -> float:
+        """Pixel values, of 1, for one unit of ε and η in crops [B, 3, S, S]."""
+        return {"grey": 1 / 255, "pixel": 1.0, "rms": math.sqrt(crop[0].numel()) / 255}[self.unit]
+
+    def _start(self, clean: tuple[Tensor, ...], epsilon: float | Tensor, stream: Stream) -> tuple[Tensor, ...]:
         if not self.random_start:
             return clean
         noise = (draws.uniform_like(crop, stream.child("start", number)) for number, crop in enumerate(clean))
         moved = zip(clean, noise, strict=True)
-        return tuple(self._inside(crop, (2 * found - 1) * radius, radius) for crop, found in moved)
+        radii = (self._scale(crop) * epsilon for crop in clean)
+        return tuple(
+            self._inside(crop, (2 * drawn - 1) * radius, radius)
+            for (crop, drawn), radius in zip(moved, radii, strict=True)
+        )
 
-    def _step(self, clean: Tensor, view: Tensor, gradient: Tensor, scale: float) -> Tensor:
+    def _step(self, clean: Tensor, view: Tensor, gradient: Tensor, epsilon: float | Tensor) -> Tensor:
         # a gradient that is not finite leaves its pixels alone: one bad batch must not poison the running statistics
         gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
         if self.norm == "linf":
             direction = gradient.sign()
         else:
             direction = gradient / _norms(gradient).clamp_min(torch.finfo(gradient.dtype).tiny)
+        scale = self._scale(clean)
         delta = (view - clean) + scale * self.step_size * direction
-        return self._inside(clean, delta, scale * self.epsilon)
+        return self._inside(clean, delta, scale * epsilon)
 
-    def _inside(self, clean: Tensor, delta: Tensor, radius: float) -> Tensor:
+    def _inside(self, clean: Tensor, delta: Tensor, radius: float | Tensor) -> Tensor:
         """clean + δ with δ projected to the ball, and pixels to [0, 1]."""
         if self.norm == "linf":
-            delta = delta.clamp(-radius, radius)
+            delta = delta.clamp(-radius, radius)  # type: ignore[arg-type]  # both numbers or both tensors
         else:
             norms = _norms(delta)
             delta = delta * (radius / norms.clamp_min(torch.finfo(delta.dtype).tiny)).clamp(max=1.0)

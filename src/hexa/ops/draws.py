@@ -29,3 +29,9 @@ def normal_like(crop: Tensor, stream: Stream) -> Tensor:
     """Normal numbers for the crop [B, 3, S, S] of this process's images, drawn where it is (devices differ)."""
     generator = stream.child(processes.rank()).generator(crop.device)
     return torch.randn(crop.shape, generator=generator, device=crop.device).to(crop.dtype)
+
+
+def integers(count: int, below: int, stream: Stream) -> Tensor:
+    """Numbers 0 … below − 1, int64 [count] on the CPU: functions of the image's place in the batch of all processes."""
+    first = processes.rank() * count
+    return torch.randint(below, (first + count,), generator=stream.generator())[first:]
