@@ -1,4 +1,4 @@
-"""ImageNet: the published rows of MoCo and DeepCluster-v2 (REFERENCE §5.13). Written down exactly; not run here."""
+"""ImageNet: the published rows of MoCo, PCL-v2, DeepCluster-v2 and SwAV (REFERENCE §5.13, §4.6). Not run here."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.deepcluster import DeepClusterConfig
 from hexa.methods.moco import MoCoConfig
+from hexa.methods.pcl import PCLConfig
+from hexa.methods.swav import SwAVConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.recipes import register
 from hexa.training.optimizers import OptimizerConfig
@@ -73,6 +75,23 @@ def dcluster(epochs: int, hard: Hard, views: str) -> Experiment:
     )
 
 
+def pcl() -> Experiment:
+    """The network, views and optimizer of MoCo-v2, a queue of 16,384, three clusterings after 20 epochs."""
+    contrast = MoCoConfig(bn_groups=8, queue_size=16384)
+    return moco(200, {}).model_copy(update={"method": PCLConfig(contrast=contrast)})
+
+
+def swav(epochs: int, *, large: bool) -> Experiment:
+    """Eight crops; the optimizer of DeepCluster-v2 at this batch. Prototypes start to learn after about an epoch.
+
+    Batch 256 has a queue of 3,840 embeddings from epoch 15 on (REFERENCE §4.9).
+    """
+    fields = {"bn_groups": 8} if large else {"queue_size": 3840, "queue_start_epoch": 15, "freeze_prototypes_steps": 5005}
+    like = dcluster(epochs, {}, "swav-8crop" if large else "swav")
+    views = ViewsConfig.model_validate({"recipe": "swav-8crop"})
+    return like.model_copy(update={"views": views, "method": SwAVConfig.model_validate(fields)})
+
+
 _HEXA = "HEXA-MoCo, adversarial queries beside the clean ones"
 _ABLATION = "published as a bar without a number; every scheme above the plain one, cutmix above cutmix-adversarial"
 _ATTACKS = "published without numbers for ε and η of 1 and 3; only (3, 3) is worse (REFERENCE §5.2)"
@@ -88,7 +107,12 @@ ROWS: dict[str, tuple[str, Callable[[], Experiment], str]] = {
     "imagenet-moco-v2-800": ("MoCo-v2, the baseline", lambda: moco(800, {}), ""),
     "imagenet-hexa-moco-200": (_HEXA, lambda: moco(200, _ADV), ""),
     "imagenet-hexa-moco-800": (_HEXA, lambda: moco(800, _ADV), ""),
+    "imagenet-pcl-v2-200": ("PCL-v2", pcl, ""),
+    "imagenet-swav-b256-200": ("SwAV, 8-crop, batch 256", lambda: swav(200, large=False), ""),
+    "imagenet-swav-200": ("SwAV, 8-crop", lambda: swav(200, large=True), ""),
+    "imagenet-swav-800": ("SwAV, 8-crop", lambda: swav(800, large=True), ""),
     "imagenet-deepcluster-v2-200": ("DeepCluster-v2, 2-crop", lambda: dcluster(200, {}, "swav"), ""),
+    "imagenet-deepcluster-v2-8crop-800": ("DeepCluster-v2, 8-crop", lambda: dcluster(800, {}, "swav-8crop"), ""),
     "imagenet-hexa-dcluster-200": ("HEXA-DCluster, 2-crop", lambda: dcluster(200, _ADV, "swav"), ""),
     "imagenet-hexa-dcluster-8crop-200": ("HEXA-DCluster, 8-crop", lambda: dcluster(200, _ADV, "swav-8crop"), ""),
     "imagenet-hexa-dcluster-8crop-800": ("HEXA-DCluster, 8-crop", lambda: dcluster(800, _ADV, "swav-8crop"), ""),

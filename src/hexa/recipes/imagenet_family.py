@@ -156,6 +156,17 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+#: The lengths of the paper's rows where a method's own paper has another: the recipe above, and what differs. Jigsaw's
+#: rate falls at the same shares of its 90 epochs.
+OTHER_LENGTHS: dict[str, tuple[str, dict[str, Any]]] = {
+    "simclr-200": ("simclr", {"epochs": 200}),
+    "byol-800": ("byol", {"epochs": 800}),
+    "infomin-200": ("infomin", {"epochs": 200}),
+    "jigsaw-90": ("jigsaw", {"epochs": 90, "schedule": _falls(26, 51, 77, 86)}),
+}
+RECIPES |= {name: (RECIPES[of][0], {**RECIPES[of][1], **fields}) for name, (of, fields) in OTHER_LENGTHS.items()}
+
+
 def _make(short: str) -> Experiment:
     return Experiment(recipe=f"imagenet-{short}", data=DATA, **{"network": _RESNET, **RECIPES[short][1]})
 
