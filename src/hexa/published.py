@@ -153,9 +153,9 @@ def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:
 
 
 def find(rows: Sequence[Row], method: str, epochs: int) -> Row | None:
-    """The row of a method and its epochs; a remark in brackets after the name may differ between tables (8-crop …)."""
+    """The row of a method and its epochs; what tables append to a name may differ: a remark in brackets, or a †."""
     own = [row for row in rows if row.epochs == epochs]
-    exact = next((row for row in own if row.method == method), None)
+    exact = next((row for row in own if row.method in (method, f"{method}†")), None)
     name, bracket, _ = method.partition(" (")
     near = [row for row in own if bracket and row.method.startswith(f"{name} (")]
     return exact or (near[0] if len(near) == 1 else None)

@@ -28,7 +28,7 @@ def stored_run(job: Job, **scores: float) -> dict[str, Any]:
     """What a job would have stored, with these metrics or made-up ones."""
     draw = random.Random(job.name)
     results = []
-    for measure, source, _ in job.measures:
+    for measure, source, *_ in job.measures:
         metrics = {name: scores.get(name, 50 + 10 * draw.random()) for name in measure.metrics or ("mAP@1", "mAP@2")}
         results.append(
             {

@@ -20,7 +20,7 @@ def test_the_search_is_the_same_for_every_arm_and_scores_no_test_image() -> None
     by_arm = {arm.key: sorted(job.rate for job in jobs if job.arm == arm) for arm in ABLATION.arms}
     assert set(map(tuple, by_arm.values())) == {(0.015, 0.03, 0.06, 0.12)}
     assert {job.experiment.epochs for job in jobs} == {5}
-    assert {holdout for job in jobs for _, _, holdout in job.measures} == {plan.HOLDOUT}
+    assert {holdout for job in jobs for _, _, holdout, _ in job.measures} == {plan.HOLDOUT}
     assert {job.experiment.seed for job in jobs}.isdisjoint(range(10))
 
 
@@ -41,7 +41,7 @@ def test_each_arm_takes_its_own_best_rate() -> None:
     assert rates == wanted
     final = plan.final_jobs(ABLATION, request, rates, None)
     assert {(job.arm.key, job.rate) for job in final} == set(wanted.items())
-    assert all(holdout is None for job in final for _, _, holdout in job.measures)
+    assert all(holdout is None for job in final for _, _, holdout, _ in job.measures)
 
 
 def test_of_equal_rates_the_smallest() -> None:
@@ -114,10 +114,10 @@ def test_the_cost_is_that_of_what_is_left() -> None:
 
 def test_images_of_several_classes_are_measured_by_svms() -> None:
     request = Request("voc:somewhere", (Target("voc:somewhere", several=True), Target("digits")), 1000)
-    found = [(m.protocol, source) for m, source, _ in plan.measures_of(ABLATION, request)]
+    found = [(m.protocol, source) for m, source, *_ in plan.measures_of(ABLATION, request)]
     assert found == [("svm", "voc:somewhere"), ("knn", "digits"), (PROBE.protocol, "digits")]
     detection = study("table4", data="digits")
-    assert [m.protocol for m, _, _ in plan.measures_of(detection, request)] == ["detect"]
+    assert [m.protocol for m, *_ in plan.measures_of(detection, request)] == ["detect"]
     with pytest.raises(UserError, match="needs boxes"):
         plan.measures_of(detection, request_for("digits"))
     fine_tuning = study("table5", data="digits")

@@ -164,7 +164,7 @@ def adapt(given: Given, extra: Fields) -> int:
     ),
     DATA,
     option("--scale NAME", "small (the default), or full: as published", default="small"),
-    option("--method NAME", "moco or dcluster; the published one if not given"),
+    option("--method NAME", "moco or dcluster; in tables also swav or compared; the published one if not given"),
     option("--out FOLDER", "runs/EXPERIMENT-METHOD-SCALE if not given"),
     option("--seeds N", "0 1 2 if not given", type=ANY_SEED, nargs="+", default=[0, 1, 2]),
     EPOCHS,
@@ -176,6 +176,12 @@ def adapt(given: Given, extra: Fields) -> int:
         nargs="+",
     ),
     option("--evaluate-on SOURCE", "labelled images to measure on; those of --data if not given", nargs="+"),
+    option("--data-voc SOURCE", "VOC2007, for tables 2 and 4, the low-shot curve and a column of table 1"),
+    option(
+        "--from NAME",
+        "learning curves from one-run, as published and at --scale full, or several-runs, each of its own length",
+        choices=("one-run", "several-runs"),
+    ),
     option("--workers N", "runs at once, a process each; 1 if not given", type=whole(1, 256), default=1),
     PLAN,
     description="Plan an experiment of the paper, run or continue it, and write tables and figures into one folder. "

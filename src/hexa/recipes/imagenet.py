@@ -86,10 +86,10 @@ def swav(epochs: int, *, large: bool) -> Experiment:
 
     Batch 256 has a queue of 3,840 embeddings from epoch 15 on (REFERENCE §4.9).
     """
-    fields = {"bn_groups": 8} if large else {"queue_size": 3840, "queue_start_epoch": 15, "freeze_prototypes_steps": 5005}
-    like = dcluster(epochs, {}, "swav-8crop" if large else "swav")
+    method = SwAVConfig(bn_groups=8) if large else SwAVConfig(queue_size=3840, freeze_prototypes_steps=5005)
     views = ViewsConfig.model_validate({"recipe": "swav-8crop"})
-    return like.model_copy(update={"views": views, "method": SwAVConfig.model_validate(fields)})
+    like = dcluster(epochs, {}, "swav-8crop" if large else "swav")
+    return like.model_copy(update={"views": views, "method": method})
 
 
 _HEXA = "HEXA-MoCo, adversarial queries beside the clean ones"

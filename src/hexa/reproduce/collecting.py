@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hexa import published
+from hexa.reproduce.arms import Arm
 from hexa.reproduce.plan import Costs, Request, Stored, equal_time, lengths_of, relative_time
-from hexa.reproduce.studies import Arm, Study
+from hexa.reproduce.studies import Study
 
 EPOCHS, TIME = "equal epochs", "equal time"
 #: How far from 1 a relative time may be, and still be called equal.
@@ -45,6 +46,8 @@ class Row:
 def rows_of(study: Study, request: Request, costs: Costs | None, runs: Sequence[Stored]) -> list[Row]:
     """A row for each arm and length that has a stored run. runs: what final jobs stored."""
     rows = []
+    if study.one_run:
+        runs = [part for run in runs for part in _by_length(run)]
     for arm in study.arms:
         lengths = lengths_of(study, arm, request, costs)
         places = [(EPOCHS, epochs) for epochs in lengths]
@@ -57,6 +60,18 @@ def rows_of(study: Study, request: Request, costs: Costs | None, runs: Sequence[
                 time = None if costs is None else relative_time(study, arm, epochs, request, costs)
                 rows.append(_row(study, arm, comparison, epochs, time, these))
     return rows
+
+
+def _by_length(run: Stored) -> list[Stored]:
+    """A run that was measured at several epochs, as a run of each length; only the longest has the run's time."""
+    if run.get("diverged"):
+        return [run]
+    lengths = sorted({result["epochs"] for result in run["results"]})
+    return [
+        {**run, "epochs": epochs, "results": [result for result in run["results"] if result["epochs"] == epochs]}
+        | ({} if epochs == run["epochs"] else {"pretrain_seconds": None})
+        for epochs in lengths
+    ]
 
 
 def _row(study: Study, arm: Arm, comparison: str, epochs: int, time: float | None, runs: Sequence[Stored]) -> Row:

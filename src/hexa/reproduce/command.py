@@ -13,7 +13,8 @@ from hexa.runtime import targets
 from hexa.runtime.console import Console
 from hexa.runtime.signals import Interrupted
 
-_OPTIONS = ("scale", "method", "out", "seeds", "epochs", "rates", "workers")
+_OPTIONS = ("scale", "method", "out", "seeds", "epochs", "rates", "data_voc", "workers")
+_FROM = {None: None, "one-run": True, "several-runs": False}
 
 
 def run(
@@ -21,6 +22,7 @@ def run(
 ) -> int:
     """Print the plan with its cost, then carry it out. Returns the exit status."""
     options = {name: getattr(given, name) for name in _OPTIONS} | {"evaluate_on": given.evaluate_on or ()}
+    options["one_run"] = _FROM[getattr(given, "from")]
     session = Session.begin(given.experiment, given.data, fields=fields, **options)
     study = session.study
     if not given.plan or study.scale != "full":  # that plan alone writes nothing

@@ -11,9 +11,10 @@ from hexa.reporting import plots
 from hexa.reporting.figure import short_name
 from hexa.reporting.plots import SUFFIXES, Bar, Curve
 from hexa.reporting.tables import counted
+from hexa.reproduce.arms import METHODS
 from hexa.reproduce.collecting import EPOCHS, TIME, Row, columns_of
 from hexa.reproduce.plan import Costs, Stored, seconds_per_image
-from hexa.reproduce.studies import GRID, GRID_NOTE, METHODS, Study
+from hexa.reproduce.studies import GRID, GRID_NOTE, Study
 
 #: Below the study's.
 FOLDER = "figures"
@@ -112,7 +113,8 @@ def _curves(study: Study, rows: Sequence[Row], column: str, costs: Costs | None,
             scales[f"pre-training (time of an epoch of {study.arms[0].name})"] = relative
         for label, scale in scales.items() if these else ():
             groups.setdefault(label, []).append(Curve(arm.name, [row.epochs * scale for row in these], values))
-    remark = f"Each point is a run of its own with its whole schedule; {_SPREAD} {_seeds(rows)}."
+    points = "Points are checkpoints of one run" if study.one_run else "Each point is a run with a whole schedule"
+    remark = f"{points}; {_SPREAD} {_seeds(rows)}."
     return plots.curves(groups, y_label=f"{column} (%)", title=title, remark=remark)
 
 

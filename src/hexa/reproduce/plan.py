@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -12,7 +13,8 @@ from hexa import recipes
 from hexa.config import UserError
 from hexa.core.schemes import SCHEMES
 from hexa.experiment import Experiment, override
-from hexa.reproduce.studies import KNN, SVM, Arm, Measure, Study
+from hexa.reproduce.arms import Arm
+from hexa.reproduce.studies import CIFAR, KNN, SVM, Measure, Study
 
 #: Seconds of one image on this machine: {recipe: {scheme of a benchmark: seconds}}.
 Costs = Mapping[str, Mapping[str, float]]
@@ -29,10 +31,14 @@ QUIET: dict[str, Any] = {"training.tensorboard": False, "training.report": False
 
 @dataclass(frozen=True)
 class Target:
-    """Labelled images that backbones are measured on. several: whether an image may show more than one class."""
+    """Labelled images that backbones are measured on. several: whether an image may show more than one class.
+
+    known_as: the data set of published numbers that it is, if any.
+    """
 
     source: str
     several: bool = False
+    known_as: str | None = None
 
 
 @dataclass(frozen=True)
@@ -49,11 +55,15 @@ class Request:
 
 
 class Evaluation(NamedTuple):
-    """holdout: the share of the training images that is scored instead of the test images, if any."""
+    """holdout: the share of the training images that is scored instead of the test images, if any.
+
+    epochs: of the run that is measured, if not all.
+    """
 
     measure: Measure
     source: str
     holdout: float | None = None
+    epochs: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +82,7 @@ class Job:
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON."""
-        several = len({source for _, source, _ in self.measures}) > 1
+        several = len({source for _, source, *_ in self.measures}) > 1
         return {
             "name": self.name,
             "phase": self.phase,
@@ -88,8 +98,9 @@ class Job:
                     "data": source,
                     "options": dict(measure.options),
                     "holdout": holdout,
+                    **({} if epochs is None else {"epochs": epochs}),
                 }
-                for measure, source, holdout in self.measures
+                for measure, source, holdout, epochs in self.measures
             ],
         }
 
@@ -134,7 +145,9 @@ def check(study: Study, request: Request) -> None:
 
 def _job(phase: Literal["search", "final"], name: str, arm: Arm, request: Request, epochs: int, seed: int,
          rate: float, measures: tuple[Evaluation, ...]) -> Job:  # fmt: skip
-    experiment = experiment_of(arm, request, epochs=epochs, seed=seed, **{"optimizer.learning_rate": rate})
+    kept = [measure.epochs for measure in measures if measure.epochs]
+    changes: dict[str, Any] = {"training.keep_every": math.gcd(*kept)} if kept else {}
+    experiment = experiment_of(arm, request, epochs=epochs, seed=seed, **{"optimizer.learning_rate": rate}, **changes)
     return Job(name, phase, arm, experiment, measures)
 
 
@@ -161,10 +174,13 @@ def final_jobs(study: Study, request: Request, rates: Mapping[str, float], costs
     jobs = []
     for seed in request.seeds:
         for arm in study.arms:
-            rate = rates[arm.key]
-            for epochs in lengths_of(study, arm, request, costs):
+            rate, lengths = rates[arm.key], lengths_of(study, arm, request, costs)
+            of_run = measures
+            if study.one_run:
+                of_run = tuple(measure._replace(epochs=epochs) for epochs in lengths for measure in measures)
+            for epochs in lengths[:1] if study.one_run else lengths:
                 name = f"{arm.key}-{epochs}ep-lr{rate:g}-seed{seed}"
-                jobs.append(_job("final", name, arm, request, epochs, seed, rate, measures))
+                jobs.append(_job("final", name, arm, request, epochs, seed, rate, of_run))
     return jobs
 
 
@@ -179,12 +195,15 @@ def measures_of(study: Study, request: Request) -> tuple[Evaluation, ...]:
             fits = measure.protocol in ("svm", "low-shot") or target.several == (measure.protocol == "detect")
             if not fits and measure.protocol in ("knn", "linear", "probe"):
                 measure, fits = SVM, True
+            # at the rates of ImageNet's classifiers those of CIFAR would learn nothing
+            cifar = target.known_as in ("CIFAR-10", "CIFAR-100")
+            measure = CIFAR if cifar and study.scale == "full" and measure.protocol == "linear" else measure
             if fits:
                 chosen.setdefault((target.source, measure.title), Evaluation(measure, target.source))
     if not chosen:
         shown = ", ".join(target.source for target in request.targets)
         if study.measures[0].protocol == "detect":
-            raise UserError(f"{study.name} needs boxes around objects, {shown} has none; give --evaluate-on voc:PATH")
+            raise UserError(f"{study.name} needs boxes around objects, {shown} has none; give --data-voc voc:PATH")
         raise UserError(f"{study.name} needs one class an image, those of {shown} show several; give other images")
     return tuple(chosen.values())
 

@@ -12,8 +12,8 @@ from hexa.core.schemes import SCHEMES
 from hexa.reporting.comparison import command
 from hexa.reporting.runs import Run
 from hexa.reporting.tables import format_duration
+from hexa.reproduce.arms import Arm
 from hexa.reproduce.plan import Costs, Job, Request, seconds_per_image
-from hexa.reproduce.studies import Arm
 
 
 @dataclass(frozen=True)

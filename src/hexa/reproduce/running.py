@@ -20,9 +20,11 @@ from hexa.evaluation import evaluate
 from hexa.reporting.runs import read_run
 from hexa.reproduce import storage
 from hexa.reproduce.plan import Job
+from hexa.runtime import checkpoints
 from hexa.runtime.console import Console
 from hexa.runtime.lock import locked
 from hexa.runtime.signals import end_with
+from hexa.session.folder import CHECKPOINTS
 from hexa.session.run import BACKBONE, CONFIG, pretrain, resume
 from hexa.training.losses import NonFiniteError
 
@@ -67,8 +69,10 @@ def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | 
     for measure in record["measures"] if "diverged" not in done else ():
         options = dict(measure["options"]) | ({"holdout": measure["holdout"]} if measure["holdout"] else {})
         device = record["experiment"]["training"]["device"]
-        result = evaluate(measure["protocol"], str(run), measure["data"], seed=record["seed"], device=device, **options)
-        done["results"].append({"title": measure["title"], **result})
+        at = {"epochs": measure["epochs"]} if "epochs" in measure else {}
+        backbone = str(_after(run, measure["epochs"], record["epochs"]) if at else run)
+        result = evaluate(measure["protocol"], backbone, measure["data"], seed=record["seed"], device=device, **options)
+        done["results"].append({"title": measure["title"], **at, **result})
     done |= _training_of(run, "diverged" in done)
     storage.write(storage.job_file(out, record["name"]), done)
     if record["phase"] == "search":
@@ -91,6 +95,16 @@ def _pretrain(record: dict[str, Any], run: Path, console: Console | None) -> Non
             resume(run, console=console)  # from its beginning, if it had not got as far as a checkpoint
     else:
         pretrain(experiment, run, console=console)
+
+
+def _after(run: Path, epochs: int, of: int) -> Path:
+    """The checkpoint of a finished run of `of` epochs after these."""
+    folder = run / CHECKPOINTS
+    last = checkpoints.step_of(checkpoints.checkpoints(folder)[-1])
+    path = checkpoints.path_of(folder, last * epochs // of)
+    if not path.is_file():
+        raise UserError(f"{path}: is missing; train that run with --training.keep_every {epochs}, or remove it")
+    return path
 
 
 def _without_training(experiment: experiments.Experiment) -> dict[str, Any]:

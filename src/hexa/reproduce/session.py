@@ -15,16 +15,19 @@ from rich.table import Table
 
 from hexa.config import UserError
 from hexa.data import Source, open_source
+from hexa.data.known import known_as
 from hexa.reproduce import collecting, drawing, plan, printing, storage, writing
 from hexa.reproduce.costs import Progress, costs_of
 from hexa.reproduce.plan import Costs, Job, Request, Target
 from hexa.reproduce.running import run_jobs
-from hexa.reproduce.studies import Study, study
+from hexa.reproduce.studies import OF_VOC, WITH_VOC, Study, study
 from hexa.runtime.console import Console
 from hexa.runtime.parsing import from_option
 
 #: ImageNet's training images, where a full scale is planned without them.
 _IMAGENET = 1_281_167
+#: Sources that tell by their names what they are.
+_CALLED = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "voc": "VOC07"}
 
 
 def reproduce(experiment: str, data: str, *, console: Console | None = None, **options: Any) -> Path:
@@ -64,6 +67,8 @@ class Session:
         epochs: int | None = None,
         rates: Sequence[float] | None = None,
         evaluate_on: Sequence[str] = (),
+        data_voc: str | None = None,
+        one_run: bool | None = None,
         workers: int = 1,
         fields: Mapping[str, Any] | None = None,
     ) -> Session:
@@ -72,9 +77,10 @@ class Session:
         experiment: ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1 … table5. method: moco or
         dcluster, by default the published one. epochs: of every arm, by default those of its recipe. rates: the
         learning rates that every arm chooses from; a single one is taken as it is. evaluate_on: labelled sources to
-        measure on, by default `data`. workers: runs at once. fields: of every arm's experiment, by dotted path.
+        measure on, by default `data`. data_voc: VOC2007, for the tables and the column that are of it. one_run:
+        learning curves as published. workers: runs at once. fields: of every arm's experiment, by dotted path.
         """
-        chosen = study(experiment, method=method, scale=scale, data=data)
+        chosen = study(experiment, method=method, scale=scale, data=data, one_run=one_run)
         if epochs is not None and epochs < 1:
             raise UserError(f"epochs must be ≥ 1, got {epochs}")
         if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
@@ -89,7 +95,7 @@ class Session:
         images = _opened(data, scale)
         request = Request(
             data,
-            tuple(_target(source, scale) for source in evaluate_on or (data,)),
+            tuple(_target(source, scale) for source in _measured_on(experiment, data, evaluate_on, data_voc)),
             _IMAGENET if images is None else len(images),
             tuple(seeds),
             epochs,
@@ -119,6 +125,7 @@ class Session:
             "epochs": given.epochs,
             "rates": given.rates,
             "fields": fields,
+            "one_run": self.study.one_run or None,
         }
         return dict(json.loads(json.dumps(claim)))
 
@@ -212,6 +219,13 @@ def _score(result: Mapping[str, Any]) -> str:
     return f"{result['title']}{'' if metric == 'top1' else f' {metric}'} {value:.2f}"
 
 
+def _measured_on(experiment: str, data: str, evaluate_on: Sequence[str], data_voc: str | None) -> Sequence[str]:
+    """The sources to measure on: what is of VOC2007 finds it, and finds nothing else."""
+    if data_voc is None or experiment not in (*OF_VOC, WITH_VOC):
+        return evaluate_on or (data,)
+    return (data_voc,) if experiment in OF_VOC else (*(evaluate_on or (data,)), data_voc)
+
+
 def _opened(source: str, scale: str) -> Source | None:
     """The images of a source; None at the full scale if they are not here, where it can be planned all the same."""
     try:
@@ -226,9 +240,9 @@ def _target(source: str, scale: str) -> Target:
     """The labelled images of a source. Raises UserError if it has none."""
     opened = _opened(source, scale)
     if opened is None:
-        return Target(source, several=source.startswith("voc:"))
+        return Target(source, several=source.startswith("voc:"), known_as=_CALLED.get(source.partition(":")[0]))
     if opened.labels is None:
         raise UserError(
             f"data '{source}' has no labels to measure with; name labelled images with --evaluate-on SOURCE"
         )
-    return Target(source, several=opened.classes is None)
+    return Target(source, several=opened.classes is None, known_as=known_as(opened))

@@ -32,8 +32,10 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}.pt"
 
 
-def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2) -> Path:
+def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, stays: int | None = None) -> Path:
     """Write the state of a step atomically, then delete all but the newest `keep` up to this step.
+
+    stays: those of every so many steps are not deleted.
 
     Whenever the machine stops, every file with a checkpoint's name is a complete one. `state` holds tensors, numbers,
     text, lists and dictionaries of them; a checksum over all of it is stored beside, because a disk may damage what is
@@ -45,7 +47,8 @@ def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2) -> Pa
     path = write_whole(path_of(folder, step), lambda file: torch.save(content, file))
     older = [old for old in checkpoints(folder) if step_of(old) <= step]
     for old in older[: -keep or None]:
-        old.unlink(missing_ok=True)
+        if stays is None or step_of(old) % stays:
+            old.unlink(missing_ok=True)
     return path
 
 

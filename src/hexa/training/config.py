@@ -44,6 +44,8 @@ class TrainingConfig(Config):
     """Also a checkpoint whenever this number of steps is done; none for epochs only."""
     keep: int = pydantic.Field(default=2, gt=0)
     """How many checkpoints are kept, the newest ones."""
+    keep_every: int | None = pydantic.Field(default=None, gt=0)
+    """Epochs between two checkpoints that stay, however many are newer; none lets only the newest ones stay."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
     tracker: trackers.Name | None = None

@@ -294,7 +294,8 @@ class Trainer:
             if processes.all_reduce_max(bad).item():
                 raise self._non_finite(self.step, "weights")
             if processes.is_main():
-                path = checkpoints.save(self.folder / "checkpoints", self.step, state, self.config.keep)
+                stays = self.config.keep_every and self.config.keep_every * self.steps_per_epoch
+                path = checkpoints.save(self.folder / "checkpoints", self.step, state, self.config.keep, stays)
                 self.journal.write("checkpoint", self.step, path=path.name)
             self.saved_step = self.step
             processes.barrier()

@@ -1,0 +1,71 @@
+"""Learning curves as published: one run that is measured at several epochs, and the training of classifiers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hexa.config import UserError
+from hexa.evaluation import evaluate
+from hexa.reproduce import plan, reproduce, storage
+from hexa.reproduce.studies import study
+from tests.reproduce.conftest import request_for
+from tests.reproduce.test_session import TINY
+
+
+def test_one_run_is_measured_at_four_epochs(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"seeds": (0,), "epochs": 4, "rates": (0.03,), "one_run": True}
+    out = reproduce("learning-curves", "digits", out=tmp_path / "study", **given, **TINY)
+    found = json.loads((out / storage.RESULT).read_text())
+    assert [run["name"] for run in found["runs"]] == ["i-4ep-lr0.03-seed0", "ii-4ep-lr0.03-seed0"]
+    assert [(row["key"], row["epochs"]) for row in found["summary"]] == [
+        (a, e) for a in ("i", "ii") for e in (4, 3, 2, 1)
+    ]
+    assert [bool(row["minutes"]) for row in found["summary"]] == [True, False, False, False] * 2
+    run = out / "runs" / "ii-4ep-lr0.03-seed0"
+    steps = sorted(int(path.stem.removeprefix("step-")) for path in (run / "checkpoints").iterdir())
+    assert len(steps) == 4
+    by_epochs = {row["epochs"]: row["scores"] for row in found["summary"] if row["key"] == "ii"}
+    for number, step in enumerate(steps, 1):
+        backbone = str(run / "checkpoints" / f"step-{step:08d}.pt")
+        expected = evaluate("knn", backbone, "digits", device="cpu")["metrics"]["top1"]
+        assert by_epochs[number]["k-NN top-1"]["values"] == [expected]
+    assert (out / "figures" / "learning-curves-k-nn-top-1.png").is_file()
+    with pytest.raises(UserError, match="one_run"):
+        reproduce("learning-curves", "digits", out=out, **(given | {"one_run": False}), **TINY)
+
+
+def test_published_curves_are_the_default_at_the_published_settings() -> None:
+    """(a) One run of 800 epochs at 200, 400, 600 and 800; (b) the classifier's training, against SwAV, 200 epochs."""
+    a, b = (study("learning-curves", method=method, scale="full") for method in ("moco", "dcluster"))
+    request = request_for("folder:imagenet", seeds=(0,))
+    jobs = plan.final_jobs(a, request, plan.best_rates(a, request, []), None)
+    assert [(job.arm.recipe, job.experiment.epochs) for job in jobs] == [
+        ("imagenet-moco-v2-800", 800),
+        ("imagenet-hexa-moco-800", 800),
+    ]
+    for job in jobs:
+        assert [measure.epochs for measure in job.measures] == [800, 600, 400, 200]
+        assert (job.experiment.training.keep_every, job.experiment.training.checkpoint_every) == (200, 1)
+    assert [arm.recipe for arm in b.arms] == ["imagenet-swav-200", "imagenet-hexa-dcluster-8crop-200"]
+    assert b.lengths == (1.0,)
+    assert [(m.protocol, m.options) for m in b.measures] == [("linear", {"preset": "swav"})]
+
+
+def test_several_runs_stay_an_option() -> None:
+    for method in ("moco", "dcluster"):
+        several = study("learning-curves", method=method, scale="full", one_run=False)
+        assert (several.one_run, len(several.lengths)) == (False, 4)
+        small = study("learning-curves", method=method)
+        assert (small.one_run, len(small.lengths)) == (False, 4)
+    assert [arm.name for arm in study("learning-curves", method="dcluster", one_run=True).arms] == [
+        "SwAV (6-crop)",
+        "HEXA-D (6-crop)",
+    ]
+    with pytest.raises(UserError, match="--from"):
+        study("table1", one_run=True)
+    with pytest.raises(UserError, match="--method swav is for tables"):
+        study("ablation", method="swav")
