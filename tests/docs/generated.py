@@ -58,7 +58,7 @@ ARMS = {
 #: What the arm "+ adversarial" is changed in.
 VARIANTS = {
     "plain": "MoCo-v2",
-    "+adv": "+ adversarial: ε = 1, all as published",
+    "+adv": "+ adversarial: ε and step 1, weight 1, the auxiliary batch-norms",
     "eps-2": "ε and step 2",
     "eps-4": "ε and step 4",
     "eps-8": "ε and step 8",

@@ -21,9 +21,8 @@ def test_one_run_is_measured_at_four_epochs(tmp_path: Path) -> None:
     out = reproduce("learning-curves", "digits", out=tmp_path / "study", **given, **TINY)
     found = json.loads((out / storage.RESULT).read_text())
     assert [run["name"] for run in found["runs"]] == ["i-4ep-lr0.03-seed0", "ii-4ep-lr0.03-seed0"]
-    assert [(row["key"], row["epochs"]) for row in found["summary"]] == [
-        (a, e) for a in ("i", "ii") for e in (4, 3, 2, 1)
-    ]
+    rows = [(row["key"], row["epochs"]) for row in found["summary"]]
+    assert rows == [(key, epochs) for key in ("i", "ii") for epochs in (4, 3, 2, 1)]
     assert [bool(row["minutes"]) for row in found["summary"]] == [True, False, False, False] * 2
     run = out / "runs" / "ii-4ep-lr0.03-seed0"
     steps = sorted(int(path.stem.removeprefix("step-")) for path in (run / "checkpoints").iterdir())

@@ -64,6 +64,12 @@ def test_the_newest_are_kept_and_nothing_else_lies_about(tmp_path: Path) -> None
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000030.pt", "step-00000040.pt"]
 
 
+def test_some_stay_whatever_is_newer(tmp_path: Path) -> None:
+    for step in range(10, 80, 10):
+        checkpoints.save(tmp_path, step, state(step), keep=1, stays=30)
+    assert [checkpoints.step_of(path) for path in checkpoints.checkpoints(tmp_path)] == [30, 60, 70]
+
+
 def test_a_later_bad_file_does_not_push_out_good_ones(tmp_path: Path) -> None:
     checkpoints.save(tmp_path, 10, state())
     checkpoints.path_of(tmp_path, 90).write_bytes(b"bad")

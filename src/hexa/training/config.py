@@ -45,7 +45,7 @@ class TrainingConfig(Config):
     keep: int = pydantic.Field(default=2, gt=0)
     """How many checkpoints are kept, the newest ones."""
     keep_every: int | None = pydantic.Field(default=None, gt=0)
-    """Epochs between two checkpoints that stay, however many are newer; none lets only the newest ones stay."""
+    """Epochs between two further checkpoints, which stay however many are newer; none for no such checkpoints."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
     tracker: trackers.Name | None = None

@@ -169,7 +169,8 @@ class Trainer:
         epoch, rest = divmod(self.step, self.steps_per_epoch)
         self.journal.reporter.step(self.step)
         steps = self.config.checkpoint_every_steps
-        due = at_end or (rest == 0 and epoch % self.config.checkpoint_every == 0)
+        every = [self.config.checkpoint_every, *filter(None, [self.config.keep_every])]
+        due = at_end or (rest == 0 and any(epoch % epochs == 0 for epochs in every))
         if due or (steps and self.step % steps == 0):
             self.save()
         self._monitor_if_due()
