@@ -37,7 +37,7 @@ ALLOWED = {
         *("experiment", "recipes", "plugins", "assembly"),
     },
     "session": {
-        *("config", "runtime", "core", "data", "nn", "evaluation", "training"),
+        *("config", "runtime", "core", "data", "nn", "ops", "evaluation", "training"),
         *("experiment", "assembly", "reporting"),
     },
     "reproduce": {

@@ -18,8 +18,9 @@ from hexa.assembly.start import begin_from_weights
 from hexa.cli import main
 from hexa.config import UserError
 from hexa.data import ArraySource, open_source
+from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.data.loaders import PretrainLoader, evaluation_batches
-from hexa.data.views import EvaluationTransform, Views, ViewsConfig, evaluation_transform
+from hexa.data.views import Views, ViewsConfig
 from hexa.experiment import override
 from hexa.nn import start
 from hexa.nn.backbones import NetworkConfig, build
@@ -95,7 +96,7 @@ def test_sixteen_bits_are_kept_on_the_device_and_from_workers(data: str) -> None
 
 def test_evaluation_sees_all_bits(data: str) -> None:
     source = open_source(data, "test", channels=BANDS)
-    ((images, labels, index),) = evaluation_batches(source, evaluation_transform(SIDE), COUNT, num_workers=0)
+    ((images, labels, index),) = evaluation_batches(source, EvaluationTransform(SIDE), COUNT, num_workers=0)
     assert labels is not None
     for image, place in zip(images, index.tolist(), strict=True):
         assert torch.equal(image, source.decode(place).float() / 65535)
@@ -124,7 +125,7 @@ def test_images_of_several_types_are_brought_together(tmp_path: Path, data: str)
     (batch, _) = loader.epoch(0)
     assert all(crop.dtype == torch.float32 for crop in batch.crops)
     assert all(0 <= float(crop.min()) <= float(crop.max()) <= 1 + 1e-6 for crop in batch.crops)
-    for images, _, index in evaluation_batches(source, evaluation_transform(SIDE), 8, num_workers=0):
+    for images, _, index in evaluation_batches(source, EvaluationTransform(SIDE), 8, num_workers=0):
         for image, place in zip(images, index.tolist(), strict=True):
             exact = torch.from_numpy(_values(place % 4, "float64")).permute(2, 0, 1).float()
             torch.testing.assert_close(image, exact, atol=1 / 255, rtol=0)
@@ -151,7 +152,7 @@ def test_every_command_takes_them(data: str, tmp_path: Path, capsys: pytest.Capt
     assert load_backbone(tmp_path / "x.safetensors")(torch.rand(2, BANDS, SIDE, SIDE)).shape[0] == 2
     with pytest.raises(UserError, match="--to torchvision: its networks take 3 channels, this one 5"):
         export(run, "torchvision", tmp_path / "x.pth")
-    with pytest.raises(UserError, match="data 'digits': has images of 3 channels, and the network takes 5"):
+    with pytest.raises(UserError, match="data 'digits': images have 3 channels, but the network takes 5"):
         hexa.evaluate("knn", run, "digits")
     with pytest.raises(UserError, match="mean must be 5 numbers, one a channel"):
         load_backbone(run, mean="0.1,0.2")

@@ -10,7 +10,7 @@ from PIL import Image
 from torch.nn import functional
 
 from hexa.data import open_source
-from hexa.data.aspect import OwnAspect
+from hexa.data.evaluation_transform import OwnAspect
 from hexa.data.loaders import evaluation_batches
 
 

@@ -90,25 +90,28 @@ def _header(shape: str, descr: str = "'|u1'", more: bytes = b"") -> bytes:
 
 
 REFUSED = {
-    "not a number": (_npy(np.array([[0.5, np.nan]])), "floats from nan to nan; they must be from 0 to 1"),
-    "above one": (_npy(np.array([[0.5, 7.0]])), "floats from 0.5 to 7; they must be from 0 to 1"),
-    "signed": (_npy(np.zeros((3, 3), np.int16)), "pixels of type int16; uint8, uint16 and floats from 0 to 1 are read"),
-    "truth": (_npy(np.zeros((3, 3), bool)), "pixels of type bool"),
-    "complex": (_npy(np.zeros((3, 3), complex)), "pixels of type complex128"),
-    "objects": (_npy(np.array([[_Trap()]], object), allow_pickle=True), "an array of Python objects or of fields"),
-    "pickled": (b"\x93NUMPY\x01\x00" + pickle.dumps({"x": 1}), "header cannot be read"),
-    "fields": (_npy(np.zeros((3, 3), [("a", "u1")])), "an array of Python objects or of fields"),
-    "named fields": (_npy(np.zeros((3, 3), [("é" * 3, "u1")]), allow_pickle=False), "of fields"),
-    "no axes": (_npy(np.float32(0.5)), r"an array of shape \(\); \[H, W\] and \[H, W, C\] are read"),
-    "four axes": (_npy(np.zeros((2, 2, 2, 2), np.uint8)), "an array of shape"),
-    "empty": (_npy(np.zeros((0, 4), np.uint8)), r"an array of shape \(0, 4\)"),
-    "negative": (_header("(-4, -4)", more=bytes(16)), "an array of shape"),
+    "not a number": (_npy(np.array([[0.5, np.nan]])), "floats range from nan to nan; they must be between 0 and 1"),
+    "above one": (_npy(np.array([[0.5, 7.0]])), "floats range from 0.5 to 7; they must be between 0 and 1"),
+    "signed": (
+        _npy(np.zeros((3, 3), np.int16)),
+        "pixels have type int16; expected uint8, uint16, or floats between 0 and 1",
+    ),
+    "truth": (_npy(np.zeros((3, 3), bool)), "pixels have type bool"),
+    "complex": (_npy(np.zeros((3, 3), complex)), "pixels have type complex128"),
+    "objects": (_npy(np.array([[_Trap()]], object), allow_pickle=True), "arrays of Python objects or records"),
+    "pickled": (b"\x93NUMPY\x01\x00" + pickle.dumps({"x": 1}), "header of this .npy file cannot be read"),
+    "fields": (_npy(np.zeros((3, 3), [("a", "u1")])), "arrays of Python objects or records"),
+    "named fields": (_npy(np.zeros((3, 3), [("é" * 3, "u1")]), allow_pickle=False), "or records"),
+    "no axes": (_npy(np.float32(0.5)), r"the array has shape \(\); expected \[H, W\] or \[H, W, C\]"),
+    "four axes": (_npy(np.zeros((2, 2, 2, 2), np.uint8)), "the array has shape"),
+    "empty": (_npy(np.zeros((0, 4), np.uint8)), r"the array has shape \(0, 4\)"),
+    "negative": (_header("(-4, -4)", more=bytes(16)), "the array has shape"),
     "huge": (_header("(100000, 100000)"), "100000 × 100000 pixels, more than the limit"),
-    "deep": (_header("(1, 1, 10**18)", more=b"0"), "header cannot be read"),
-    "deeper": (_header(f"(1, 1, {10**18})", more=b"0"), "cut short"),
-    "cut": (_npy(np.zeros((30, 30), np.uint8))[:-1], "cut short"),
-    "code": (_header("__import__('os').getpid()"), "header cannot be read"),
-    "head": (b"\x93NUMPY", "header cannot be read"),
+    "deep": (_header("(1, 1, 10**18)", more=b"0"), "header of this .npy file cannot be read"),
+    "deeper": (_header(f"(1, 1, {10**18})", more=b"0"), "truncated"),
+    "cut": (_npy(np.zeros((30, 30), np.uint8))[:-1], "truncated"),
+    "code": (_header("__import__('os').getpid()"), "header of this .npy file cannot be read"),
+    "head": (b"\x93NUMPY", "header of this .npy file cannot be read"),
     "bands first": (_npy(np.zeros((4, 9, 9), np.uint8)), r"9 bands where 4 are expected .*come last, \[H, W, C\]"),
 }
 
@@ -131,7 +134,7 @@ def test_a_folder_counts_arrays_that_cannot_be_read(tmp_path: Path) -> None:
     assert source.decode(0).shape == (5, 6, 6)
     with pytest.raises(DecodeError, match=r"3 bands where 5 are expected \(network.channels\)"):
         source.decode(4)
-    with pytest.raises(UserError, match="has images of 3 channels, and the network takes 5"):
+    with pytest.raises(UserError, match="images have 3 channels, but the network takes 5"):
         open_source("digits", channels=5)
 
 
@@ -143,7 +146,7 @@ def test_without_tifffile_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
         raise ModuleNotFoundError(name=name)
 
     monkeypatch.setattr(packages.importlib, "import_module", absent)
-    with pytest.raises(UserError, match=r"a TIFF of several bands needs the package tifffile; install it: .*tiff"):
+    with pytest.raises(UserError, match=r"a TIFF with several bands needs the package tifffile; install it: .*tiff"):
         bands.decode(b"II*\0", channels=4)
 
 

@@ -268,5 +268,5 @@ def test_whatever_a_decoder_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) 
 def test_other_formats_than_the_known_ones_are_not_tried() -> None:
     """EPS would be run by Ghostscript."""
     for kind in ("EPS", "TGA", "ICO"):
-        with pytest.raises(DecodeError, match="not one of a known format"):
+        with pytest.raises(DecodeError, match="not an image in a known format"):
             decode(saved(photograph(32, 32), kind))

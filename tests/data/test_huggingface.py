@@ -123,9 +123,9 @@ def test_of_several_columns_one_is_chosen(tmp_path: Path) -> None:
         tmp_path / "set"
     )
     name = f"hf:{tmp_path / 'set'}"
-    with pytest.raises(UserError, match=r"picture, mask could each be the image column; choose one: .*,image=picture"):
+    with pytest.raises(UserError, match=r"each of picture, mask could be the image column; choose one.*,image=picture"):
         open_source(name)
-    with pytest.raises(UserError, match=r"fine, coarse could each be the label column; .*set,image=mask,label=fine"):
+    with pytest.raises(UserError, match=r"each of fine, coarse could be the label column; .*set,image=mask,label=fine"):
         open_source(f"{name},image=mask")
     source = open_source(f"{name},image=mask,label=coarse#train")
     assert source.labels is not None
@@ -157,13 +157,13 @@ def test_it_can_be_evaluated_and_decoded_by_workers(tmp_path: Path) -> None:
         ("hf:", "name a data set of the hub or a folder"),
         ("hf:{}/set,labels=x", r",labels= is not a kind of column; did you mean 'label'"),
         ("hf:{}/set,label=lable", r"has no column 'lable'; did you mean 'label'"),
-        ("hf:{}/set,image=label", r"the column 'label' holds no images; those that do: picture"),
-        ("hf:{}/set,label=picture", r"the column 'picture' holds no class for each image"),
-        ("hf:{}/words", r"no column of type Image; there are: text"),
+        ("hf:{}/set,image=label", r"the column 'label' has no images; columns with images: picture"),
+        ("hf:{}/set,label=picture", r"the column 'picture' has .*, not one class per image"),
+        ("hf:{}/words", r"no column of type Image; its columns: text"),
         ("hf:{}/script", "cannot be read"),
         ("hf:{}/nothing", "cannot be read"),
         ("hf:nobody/nothing", "cannot be read.*hf:NAME:CONFIG names one of several configs, hf:PATH a folder"),
-        ("hf:{}/set#val", "no split 'val'; there is: train"),
+        ("hf:{}/set#val", "no split 'val'; its splits: train"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, spec: str, said: str) -> None:

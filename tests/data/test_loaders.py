@@ -23,9 +23,10 @@ from hexa.core import Batch
 from hexa.data import ArraySource, Source, decode, open_source
 from hexa.data import evaluation_stream as stream
 from hexa.data.crops import cut_crops
+from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.data.loaders import PretrainLoader, evaluation_batches
 from hexa.data.view_config import ViewsConfig
-from hexa.data.views import EvaluationTransform, Views, evaluation_transform
+from hexa.data.views import Views
 from hexa.data.workers import WorkerEnded
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
@@ -269,7 +270,7 @@ def test_nothing_but_unreadable_images(tmp_path: Path, num_workers: int) -> None
 
 def test_a_worker_that_dies_is_reported_in_one_line(tmp_path: Path) -> None:
     source = _Deadly(_photographs(tmp_path / "photographs"))
-    with pytest.raises(UserError, match=r"a process that decodes images ended .*num_workers") as caught:
+    with pytest.raises(UserError, match=r"a worker process that decodes images ended .*num_workers") as caught:
         list(_loader(source, num_workers=1).epoch(0))
     assert "\n" not in str(caught.value)
 
@@ -302,7 +303,7 @@ def test_waiting_is_counted() -> None:
     assert loader.wait_seconds > 0
 
 
-@pytest.mark.parametrize(("batch_size", "world", "message"), [(64, 1, "take at most 50"), (15, 2, "take a multiple")])
+@pytest.mark.parametrize(("batch_size", "world", "message"), [(64, 1, "use at most 50"), (15, 2, "use a multiple")])
 def test_batch_sizes_that_cannot_be(monkeypatch: pytest.MonkeyPatch, batch_size: int, world: int, message: str) -> None:
     monkeypatch.setattr(processes, "world_size", lambda: world)
     with pytest.raises(UserError, match=message):
@@ -314,7 +315,7 @@ def test_evaluation_shows_every_readable_image_once_in_order(tmp_path: Path, num
     source = _photographs(tmp_path / "photographs", 21, broken=(3, 20))
     source.labels = np.arange(21)
     problems: dict[int, str] = {}
-    transform = evaluation_transform(SIZE)
+    transform = EvaluationTransform(SIZE)
     batches = list(evaluation_batches(source, transform, 5, num_workers=num_workers, problems=problems, tolerance=0.2))
     index = torch.cat([positions for _, _, positions in batches])
     assert index.tolist() == [number for number in range(21) if number not in (3, 20)]
@@ -335,7 +336,7 @@ def test_images_are_transformed_together_or_alone_alike(
     for number, (height, width) in enumerate(sizes):
         noise = np.random.default_rng(number).integers(0, 256, (height, width, 3), dtype=np.uint8)
         Image.fromarray(noise).save(tmp_path / f"{number}.png")
-    source, transform = open_source(f"folder:{tmp_path}"), evaluation_transform(SIZE)
+    source, transform = open_source(f"folder:{tmp_path}"), EvaluationTransform(SIZE)
     monkeypatch.setattr(stream, "_TOGETHER", together)
     (images, _, _), (more, _, _) = evaluation_batches(source, transform, 8, num_workers=0)
     expected = torch.stack([transform(source.decode(number)) for number in range(len(source))])
@@ -368,7 +369,7 @@ def test_long_strips_are_left_to_workers(tmp_path: Path) -> None:
 
 def test_evaluation_of_arrays_without_labels() -> None:
     source = ArraySource(_array().images)
-    batches = list(evaluation_batches(source, evaluation_transform(12), 20))
+    batches = list(evaluation_batches(source, EvaluationTransform(12), 20))
     assert [len(images) for images, _, _ in batches] == [20, 20, 10]
     assert all(labels is None for _, labels, _ in batches)
     assert torch.equal((torch.cat([b[0] for b in batches]) * 255).round().to(torch.uint8), source.images)
@@ -403,7 +404,7 @@ def test_a_worker_that_dies_is_noticed_where_it_is_awaited_and_nowhere_else(tmp_
     (worker,) = set(multiprocessing.active_children()) - before
     worker.kill()
     worker.join()
-    with pytest.raises(WorkerEnded, match="a process that decodes images ended"):
+    with pytest.raises(WorkerEnded, match="a worker process that decodes images ended"):
         list(batches)
     loader.close()
 

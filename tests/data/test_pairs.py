@@ -217,15 +217,15 @@ def test_csv_files_as_they_are_written(tmp_path: Path, text: str) -> None:
     [
         (
             "{0},a\nelse.png,a\nother.png,b\n",
-            r"2 of 3 rows name images that are not in .*, such as 'else\.png'; its .* 'five/",
+            r"2 of 3 rows name images that are not in .*, such as 'else\.png'; write names like 'five/",
         ),
         ("{0},a\n{1},b\n", "none of the 5 images of .* shares its group with another"),
         ("", "none of the 5 images"),
-        ("{0},a\n{1},a\n{0},b\n", "'five/train/000000' is in group 'a' and in 'b'; give each image one group"),
-        ("{0};a\n{1};a\n", "row 1 has 1 of the columns path and group, parted by commas"),
-        ("path,group\n{0}\n", "row 2 has 1 of the columns"),
+        ("{0},a\n{1},a\n{0},b\n", "'five/train/000000' is both in group 'a' and in 'b'; give each image one group"),
+        ("{0};a\n{1};a\n", "row 1 has only 1 column; give path and group"),
+        ("path,group\n{0}\n", "row 2 has only 1 column"),
         (b"\xff\xfe{\x000", r"is not UTF-8 \(.*\); save it as CSV in UTF-8"),
-        (b"x" * (1 << 20), "is not CSV .a line of 65,536 characters or more"),
+        (b"x" * (1 << 20), "is not CSV .it has a line of 65,536 characters or more"),
         ('"' + "\n" * 200_000, "is not CSV .field larger than field limit"),
     ],
 )
@@ -252,7 +252,7 @@ def test_what_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(UserError, match=words):
             of(name, FIVE)
     monkeypatch.setattr(pairs, "_MOST_BYTES", 10)
-    with pytest.raises(UserError, match="20 bytes; no more than 10 are read"):
+    with pytest.raises(UserError, match="20 bytes; at most 10 are read"):
         of(csv(tmp_path, "x" * 20), FIVE)
 
 
@@ -289,7 +289,7 @@ def test_a_column_of_parquet(tmp_path: Path, values: list[Any]) -> None:
     assert [members(found, image) for image in range(6)] == [{0, 2}, {1, 4}, {0, 2}, {3}, {1, 4}, {5}]
     with pytest.raises(UserError, match="has no column 'patent'; did you mean 'patient'"):
         of("column:patent", source)
-    with pytest.raises(UserError, match="the column 'image' is not read as numbers or text"):
+    with pytest.raises(UserError, match="the column 'image' cannot be read as numbers or text"):
         of("column:image", source)
     with pytest.raises(UserError, match="has no key 'patient'"):
         of("key:patient", source)
@@ -308,7 +308,7 @@ def test_a_key_of_webdataset(tmp_path: Path) -> None:
     source = open_source(f"webdataset:{tmp_path}")
     found = of("key:patient", source)
     assert [members(found, image) for image in range(7)] == [{0, 2}, {1, 6}, {0, 2}, {3}, {4}, {5}, {1, 6}]
-    with pytest.raises(UserError, match=r"no \.json beside its images has a text or number 'place'"):
+    with pytest.raises(UserError, match=r"none of its \.json files has a text or number 'place'"):
         of("key:place", source)
     with pytest.raises(UserError, match="has no column 'patient'"):
         of("column:patient", source)

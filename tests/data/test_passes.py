@@ -17,9 +17,10 @@ from hexa.config import UserError
 from hexa.core import Batch
 from hexa.core.method import Passes
 from hexa.data import ArraySource, Source, open_source
+from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.data.loaders import PretrainLoader
 from hexa.data.view_config import ViewsConfig
-from hexa.data.views import Views, evaluation_transform
+from hexa.data.views import Views
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
@@ -124,7 +125,7 @@ def test_processes_see_every_image_once_as_evaluation_does(
         loader = make()
         batches = list(loader.passes(1).images())
         shares.append(torch.cat([batch.index for batch in batches]).tolist())
-        transform = evaluation_transform(SIZE)
+        transform = EvaluationTransform(SIZE)
         for batch in batches:
             (crops,) = batch.crops
             assert crops.dtype == torch.float32

@@ -108,7 +108,7 @@ def test_splits_of_a_folder(tmp_path: Path, other: str) -> None:
     assert train.class_names == test.class_names == ["ant", "bee", "cat"]
     assert test.labels is not None
     assert test.labels.tolist() == [1, 2]
-    with pytest.raises(UserError, match="no split 'val'; there are: train, test"):
+    with pytest.raises(UserError, match="no split 'val'; its splits: train, test"):
         open_source(f"folder:{tmp_path}", "val")
 
 
@@ -127,7 +127,7 @@ def test_two_names_of_one_split_are_refused_and_not_one_of_them_left_out(tmp_pat
             write_image(tmp_path / name / "1.png", number)
         else:
             write_parquet(tmp_path / f"{name}.parquet", [number])
-    with pytest.raises(UserError, match="'val' and 'validation' beside each other both name one split"):
+    with pytest.raises(UserError, match="'val' and 'validation' are both names of one split"):
         open_source(f"{kind}:{tmp_path}")
 
 
@@ -242,17 +242,17 @@ def test_torchvision_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("folder:{}/missing", None, "no such folder"),
         ("folder:", None, "write folder:PATH"),
         ("folder:{}/file.txt", None, "is a file, not a folder"),
-        ("folder:{}/empty", None, "no images below"),
+        ("folder:{}/empty", None, "no images in"),
         ("{}/empty", None, "write folder:"),
         ("parquet:{}/missing", None, "no such file or folder"),
         ("parquet:{}/empty", None, "no .parquet files"),
         ("parquet:{}/bad", None, "cannot read"),
-        ("parquet:{}/plain", None, "no image column.*there are: number, word"),
+        ("parquet:{}/plain", None, "no image column.*its columns: number, word"),
         ("parquet:{}/none", None, "no images in"),
-        ("digits", "val", "no split 'val'; there are: train, test"),
+        ("digits", "val", "no split 'val'; its splits: train, test"),
         ("digits#", None, "a split is missing"),
         ("digits:/tmp", None, "take no path"),
-        ("folder:{}/one", "test", "no split 'test'; there is: train"),
+        ("folder:{}/one", "test", "no split 'test'; its splits: train"),
     ],
 )
 def test_mistakes_get_one_line_with_a_remedy(tmp_path: Path, spec: str, split: str | None, message: str) -> None:
@@ -278,5 +278,5 @@ def test_larger_images_than_asked_for_cannot_be_read(tmp_path: Path, kind: str) 
     with pytest.raises(DecodeError, match="6 × 5 pixels, more than the limit of 29 "):
         open_source(spec, max_image_pixels=29).decode(0)
     for wrong in (0, -1, 1.5, "many"):
-        with pytest.raises(UserError, match="max_image_pixels must be a whole number > 0, got"):
+        with pytest.raises(UserError, match="max_image_pixels must be an integer > 0, got"):
             open_source(spec, max_image_pixels=wrong)  # type: ignore[arg-type]

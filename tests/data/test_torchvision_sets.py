@@ -105,7 +105,7 @@ def test_a_set_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(torchvision.datasets.DTD, "_download", offline)
     with pytest.raises(UserError, match=r"DTD is not in .* \(no network\); put it there, or name .* dtd:ROOT"):
         open_source(f"dtd:{tmp_path}")
-    with pytest.raises(UserError, match="no split 'x'; there are: train, test, val"):
+    with pytest.raises(UserError, match="no split 'x'; its splits: train, test, val"):
         open_source(f"dtd:{tmp_path}#x")
 
 

@@ -12,8 +12,9 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as reference
 
 from hexa.data import views as made_by
+from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.data.view_config import Crops, ViewsConfig
-from hexa.data.views import EvaluationTransform, Views, evaluation_transform
+from hexa.data.views import Views
 from hexa.ops import randaugment
 from hexa.ops.photometric import ORDERS
 from hexa.runtime.random import Stream
@@ -365,7 +366,7 @@ def test_the_columns_that_decide_are_all_different() -> None:
 def test_photographs_are_resized_and_cut_as_torchvision_does(height: int, width: int) -> None:
     image = _images(1, height, width)[0]
     expected = reference.center_crop(reference.resize(image.float(), [73], antialias=True), [64, 64])
-    made = evaluation_transform(64)(image)
+    made = EvaluationTransform(64)(image)
     assert made.dtype == torch.uint8
     torch.testing.assert_close(made.float(), expected.round(), atol=1, rtol=0)
 
@@ -375,18 +376,18 @@ def test_photographs_are_resized_as_by_pil() -> None:
     image = _images(1, 375, 500)[0]
     picture = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((341, 256), Image.Resampling.BILINEAR)
     expected = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[:, 16:240, 58:282]
-    differ = (evaluation_transform(224)(image).int() - expected).abs()
+    differ = (EvaluationTransform(224)(image).int() - expected).abs()
     assert differ.max() <= 1
     assert (differ > 0).float().mean() < 0.01
 
 
 def test_small_squares_are_taken_whole() -> None:
     images = _images(4, 32, 32)
-    assert torch.equal(evaluation_transform(32)(images), images)
-    enlarged = evaluation_transform(64)(images)
+    assert torch.equal(EvaluationTransform(32)(images), images)
+    enlarged = EvaluationTransform(64)(images)
     expected = reference.resize(images.float(), [64, 64], antialias=True).round()
     torch.testing.assert_close(enlarged.float(), expected, atol=1, rtol=0)
-    assert torch.equal(evaluation_transform(64)(images[2]), enlarged[2])
+    assert torch.equal(EvaluationTransform(64)(images[2]), enlarged[2])
 
 
 @pytest.mark.parametrize("crop", [0.95, 1.0])
@@ -420,7 +421,7 @@ def _resized_whole(image: Tensor, size: int, mode: str = "bilinear") -> Tensor:
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (40, 640), (640, 40), (3, 48)])
 def test_images_up_to_sixteen_times_as_long_are_resized_whole(height: int, width: int) -> None:
     image = _images(1, height, width)[0]
-    assert torch.equal(evaluation_transform(64)(image), _resized_whole(image, 64))
+    assert torch.equal(EvaluationTransform(64)(image), _resized_whole(image, 64))
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
@@ -441,6 +442,6 @@ def test_the_centre_of_a_strip_is_that_of_the_strip_resized_whole(
 @pytest.mark.parametrize("shape", [(1, 5000), (5000, 1), (3, 20000), (1, 50_000_000)])
 def test_a_strip_takes_little_memory(shape: tuple[int, int]) -> None:
     image = torch.zeros((3, *shape), dtype=torch.uint8)
-    found = forked(lambda: evaluation_transform(224)(image).shape)
+    found = forked(lambda: EvaluationTransform(224)(image).shape)
     assert found.value == (3, 224, 224)
     assert found.megabytes < 500, "resized whole they take gigabytes"

@@ -67,7 +67,7 @@ def test_damage_is_one_line(tmp_path: Path, damage: str) -> None:
         spec, said = f"voc:{tmp_path / 'none'}", "VOCdevkit"
     elif damage == "image":
         (root / "VOC2007" / "JPEGImages" / "trainval1.jpg").unlink()
-        said = "1 images of the list are not in"
+        said = "1 listed images are not in"
     elif damage == "words":
         (lists / "cat_trainval.txt").write_text("a b c\n")
         said = "cat_trainval.txt is not a list"

@@ -65,14 +65,14 @@ def test_of_a_part_of_the_images_and_of_another_year(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("<annotation>", "not an annotation of VOC"),
+        ("<annotation>", "not a valid VOC annotation"),
         (ANNOTATION.replace("dog", "wolf"), "wolf"),
-        (ANNOTATION.replace("<xmax>12<", "<xmax>500<"), "reaches out of the image"),
-        (ANNOTATION.replace("<xmax>12<", "<xmax>inf<"), "reaches out of the image"),
-        (ANNOTATION.replace("<xmin>1</xmin><ymin>2<", "<xmin>-40</xmin><ymin>2<"), "reaches out of the image"),
-        (ANNOTATION.replace("<xmin>3</xmin>", ""), "not an annotation of VOC"),
+        (ANNOTATION.replace("<xmax>12<", "<xmax>500<"), "extends beyond the image"),
+        (ANNOTATION.replace("<xmax>12<", "<xmax>inf<"), "extends beyond the image"),
+        (ANNOTATION.replace("<xmin>1</xmin><ymin>2<", "<xmin>-40</xmin><ymin>2<"), "extends beyond the image"),
+        (ANNOTATION.replace("<xmin>3</xmin>", ""), "not a valid VOC annotation"),
         (ANNOTATION.replace("<xmin>3</xmin>", "<xmin>4</xmin>"), "ends before it begins"),
-        (ANNOTATION.replace("<width>12</width>", ""), "not an annotation of VOC"),
+        (ANNOTATION.replace("<width>12</width>", ""), "not a valid VOC annotation"),
     ],
 )
 def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, said: str) -> None:
@@ -87,7 +87,7 @@ def test_missing_files_are_listed(tmp_path: Path) -> None:
     root = annotated(tmp_path)
     for number in (0, 2):
         (root / "VOC2007" / "Annotations" / f"trainval{number}.xml").unlink()
-    with pytest.raises(UserError, match=r"2 images have no annotation .*trainval0\.xml.*trainval2\.xml") as caught:
+    with pytest.raises(UserError, match=r"2 annotations cannot be read.*trainval0\.xml.*trainval2\.xml") as caught:
         boxes_of(open_source(f"voc:{root}"))
     assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="voc:PATH"):

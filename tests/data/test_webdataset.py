@@ -86,7 +86,7 @@ def test_mistakes_are_one_line(tmp_path: Path, damage: str) -> None:
     said = "no such shards"
     if damage == "no tar":
         (tmp_path / "a.tar").write_bytes(b"x" * 2000)
-        said = r"a\.tar is not a whole, uncompressed tar file"
+        said = r"a\.tar is not a complete, uncompressed tar file"
     elif damage == "no images":
         shard(tmp_path / "a.tar", 0, 0)
         said = "no images in"

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from hexa.data import ArraySource
+from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.data.source import Subset
-from hexa.data.views import EvaluationTransform
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols import linear
 from hexa.evaluation.protocols.linear import PROTOCOL, LinearOptions, learning_rate

@@ -21,8 +21,8 @@ from sklearn.svm import LinearSVC
 from torch import Tensor, nn
 
 from hexa.config import UserError
+from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.data.source import ArraySource, Labels
-from hexa.data.views import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.embed import embed
 from hexa.evaluation.protocol import Task

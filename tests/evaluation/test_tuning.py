@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from hexa.config import UserError
 from hexa.data import open_source
+from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.data.source import ArraySource
-from hexa.data.views import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.protocol import Task, best_and_last
 from hexa.evaluation.protocols import fine_tune, semi_supervised

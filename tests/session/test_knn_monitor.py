@@ -14,8 +14,8 @@ from hexa.assembly.build import Machine, build_method, setting_of
 from hexa.config import UserError
 from hexa.data import ArraySource, open_source
 from hexa.data.decode import DecodeError
+from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.data.loaders import evaluation_batches
-from hexa.data.views import evaluation_transform
 from hexa.nn.pretrained import Backbone, load_backbone
 from hexa.session.knn_monitor import KnnMonitor
 from hexa.session.run import pretrain
@@ -24,7 +24,7 @@ from .test_run import quiet, tiny
 
 
 def features(backbone: Backbone, split: str) -> tuple[Any, Any]:
-    found = list(evaluation_batches(open_source("digits", split), evaluation_transform(8), 512))
+    found = list(evaluation_batches(open_source("digits", split), EvaluationTransform(8), 512))
     with torch.no_grad():
         rows = torch.cat([backbone(images) for images, _, _ in found]).double().numpy()
     labels = torch.cat([labels for _, labels, _ in found if labels is not None]).numpy()

@@ -41,7 +41,9 @@ def test_workers_that_die_and_workers_that_live_on(tmp_path: Path, tally: Tally)
     ]
     left = difference(folder, whole)
     way = f"go on with: hexa resume {folder}"
-    said = ends[0].complaint is None and "a process that decodes images ended" in ends[0].err and way in ends[0].err
+    said = (
+        ends[0].complaint is None and "a worker process that decodes images ended" in ends[0].err and way in ends[0].err
+    )
     tally.fault("a loader process dies", said and left is None)
     tally.fault("kill -9 while training", ends[1].code == -signal.SIGKILL and left is None)
     assert said, ends[0]

@@ -18,8 +18,9 @@ from hexa import load_backbone, pretrain
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.decode import DecodeError, decode
+from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.data.loaders import PretrainLoader, evaluation_batches
-from hexa.data.views import Views, ViewsConfig, evaluation_transform
+from hexa.data.views import Views, ViewsConfig
 from hexa.evaluation import evaluate
 from hexa.evaluation.embed import embed
 from hexa.reporting.visualize import visualize
@@ -143,7 +144,7 @@ def test_a_folder_of_odd_images_goes_all_the_way(resident: bool, tmp_path: Path,
     loader.close()
     assert {line.partition(": ")[0] for line in loader.problems} == unread
     problems: dict[int, str] = {}
-    shown = evaluation_batches(source, evaluation_transform(16), 8, num_workers=1, problems=problems, tolerance=1.0)
+    shown = evaluation_batches(source, EvaluationTransform(16), 8, num_workers=1, problems=problems, tolerance=1.0)
     positions = torch.cat([index for _, _, index in shown])
     assert {source.paths[position] for position in problems} == unread
     assert sorted([*positions.tolist(), *problems]) == list(range(len(source)))
@@ -168,7 +169,7 @@ def test_pngs_with_flipped_bytes_in_a_parquet_file(num_workers: int, tmp_path: P
         problems: dict[int, str] = {}
         shown = list(
             evaluation_batches(
-                source, evaluation_transform(16), 32, num_workers=num_workers, problems=problems, tolerance=1.0
+                source, EvaluationTransform(16), 32, num_workers=num_workers, problems=problems, tolerance=1.0
             )
         )
         return [sum(len(index) for _, _, index in shown), len(problems)]

@@ -162,12 +162,12 @@ def a_member_with_holes_as_pax_has_it(root: Path) -> str:
     return with_info(root, pax_headers={"GNU.sparse.size": "9999999", "GNU.sparse.map": "0,1"})
 
 
-@shards("^refused: .*is not a whole, uncompressed tar file")
+@shards("^refused: .*is not a complete, uncompressed tar file")
 def a_map_of_holes_that_is_not_numbers(root: Path) -> str:
     return with_info(root, pax_headers={"GNU.sparse.map": "x,y"})
 
 
-@shards("^refused: .*is not a whole, uncompressed tar file")
+@shards("^refused: .*is not a complete, uncompressed tar file")
 def a_size_below_nothing(root: Path) -> str:
     def negative(content: bytearray) -> None:
         at = headers_of(content)[2]
@@ -176,7 +176,7 @@ def a_size_below_nothing(root: Path) -> str:
     return edited(root, negative)
 
 
-@shards("^refused: .*is not a whole, uncompressed tar file")
+@shards("^refused: .*is not a complete, uncompressed tar file")
 def a_size_beyond_the_file(root: Path) -> str:
     def huge(content: bytearray) -> None:
         at = headers_of(content)[2]
@@ -185,7 +185,7 @@ def a_size_beyond_the_file(root: Path) -> str:
     return edited(root, huge)
 
 
-@shards("^refused: .*is not a whole, uncompressed tar file .*a header or a label of")
+@shards("^refused: .*is not a complete, uncompressed tar file .*a header or a label of")
 def a_header_of_gigabytes(root: Path) -> str:
     def pax(content: bytearray) -> None:
         at = headers_of(content)[2]
@@ -195,7 +195,7 @@ def a_header_of_gigabytes(root: Path) -> str:
     return edited(root, pax)
 
 
-@shards("^refused: .*is not a whole, uncompressed tar file")
+@shards("^refused: .*is not a complete, uncompressed tar file")
 def headers_of_headers(root: Path) -> str:
     member = tarfile.TarInfo("x")
     member.type = tarfile.XHDTYPE
@@ -213,7 +213,7 @@ def a_header_in_the_middle_is_damaged(root: Path) -> str:
     return spec
 
 
-@shards("^refused: .*is not a whole, uncompressed tar file")
+@shards("^refused: .*is not a complete, uncompressed tar file")
 def cut_in_the_middle_of_an_image(root: Path) -> str:
     spec = labelled(root, b"0", b"1")
     content = (root / "a.tar").read_bytes()
@@ -229,14 +229,14 @@ def without_the_two_blocks_at_the_end(root: Path) -> str:
     return spec
 
 
-@shards("^refused: .*is not a whole, uncompressed tar file")
+@shards("^refused: .*is not a complete, uncompressed tar file")
 def compressed(root: Path) -> str:
     with tarfile.open(root / "a.tar", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("a.txt"))
     return f"webdataset:{root}"
 
 
-@shards("^refused: .*is not a whole, uncompressed tar file .empty file")
+@shards("^refused: .*is not a complete, uncompressed tar file .empty file")
 def of_no_bytes(root: Path) -> str:
     (root / "a.tar").touch()
     return f"webdataset:{root}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from hexa.config import ConfigError
-from hexa.data.named import cache_folder
 from hexa.experiment import Experiment, override
 from hexa.nn import start
 from hexa.nn.pretrained import Backbone, save_backbone
+from hexa.runtime.files import cache_folder
 
 
 def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> Experiment:

@@ -1,4 +1,4 @@
-"""Cutting all crops of one photograph that is decoded once."""
+"""Cuts all crops of a photograph after decoding it once."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hexa.data.source import Source
 from hexa.data.views import Views
 from hexa.ops.photometric import unit
 
-#: A photograph is decoded at a half, quarter or eighth of its size where every crop still has this many pixels for each
-#: pixel of its view, so that the difference to decoding it whole stays below what resizing leaves.
+#: A photograph is decoded at a half, quarter or eighth of its size if every crop still has this many pixels per pixel
+#: of its view, so that the difference to decoding it at full size stays below that of the resizing.
 REDUCING_GAP = 2.0
-#: Bytes from which on a look at the header pays.
+#: Reading the header pays off from this file size on, in bytes.
 _LARGE = 200_000
 
 
 def cut_crops(source: Source, position: int, views: Views, numbers: Tensor, some: slice = slice(None)) -> list[Tensor]:
     """Decode image `position` once and cut `some` of its V views, tensors [C, S_v, S_v], uint8 or float in [0, 1].
 
-    numbers: [V, P], what `views.draw` drew for this image. Equals torchvision's `resized_crop` with antialiasing and
-    the turns of the decoded image, but for large JPEGs, see REDUCING_GAP. Raises DecodeError.
+    numbers: [V, P], what `views.draw` drew for this image. Equals torchvision's `resized_crop` with antialiasing plus
+    flips and turns, except for large JPEGs (see REDUCING_GAP). Raises DecodeError.
     """
     data = source.encoded(position) if source.channels == 3 else None
     full = decoding.jpeg_size(data) if data is not None and len(data) >= _LARGE else None
@@ -52,7 +52,7 @@ def cut_crops(source: Source, position: int, views: Views, numbers: Tensor, some
 
 
 class _Cut(NamedTuple):
-    """What is cut for one view, in pixels of the whole image, and the pixels of the view."""
+    """The crop of one view in pixels of the whole image, how it is turned, and the side of the view in pixels."""
 
     top: int
     left: int
@@ -75,5 +75,5 @@ def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[_Cut]:
 
 
 def _shrink(pixels: float) -> int:
-    """The largest of 8, 4, 2 and 1 that leaves at least REDUCING_GAP source pixels for each pixel of a view."""
+    """The largest of 8, 4, 2 and 1 that leaves at least REDUCING_GAP source pixels per pixel of a view."""
     return next((shrink for shrink in (8, 4, 2) if pixels >= REDUCING_GAP * shrink), 1)

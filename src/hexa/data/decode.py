@@ -1,4 +1,4 @@
-"""From the bytes of an image file to uint8 RGB, upright, whatever its colours, depth or orientation."""
+"""Decodes the bytes of an image file to upright uint8 RGB, whatever its colours, depth or orientation."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from torch import Tensor
 
 from hexa.data import jpeg
 
-try:  # torchvision 0.29 announces that these will go; then PIL decodes everything, up to three times slower
+try:  # torchvision 0.29 announces their removal; PIL then decodes everything, up to three times slower
     from torchvision.io import ImageReadMode, decode_image
 except ImportError:
     decode_image = None
 
 EXTENSIONS = frozenset((".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".jp2"))
-#: Images of more pixels are refused by their header, undecoded: the number from which on PIL warns of "decompression
-#: bombs", files of some kilobytes that unfold to gigabytes. (PIL itself refuses only twice as many.)
+#: Images with more pixels are refused by their header, without decoding them. PIL warns of "decompression bombs" (a few
+#: kilobytes that unfold to gigabytes) from this number on, but refuses only images twice as large.
 MAX_IMAGE_PIXELS = 89_478_485
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-#: Who reads what by the first bytes. The list is closed: PIL's own has forty more formats, few of which anybody tests
-#: against hostile files, and one (EPS) is a program that it hands to Ghostscript.
+#: Which class reads files that begin with which bytes. The list is closed: PIL knows forty more formats, few of them
+#: tested against hostile files, and one (EPS) is a program that it hands to Ghostscript.
 _READERS: tuple[tuple[type[ImageFile], tuple[bytes, ...]], ...] = (
     (JpegImageFile, (jpeg.BEGINNING,)),
     (PngImageFile, (_PNG,)),
@@ -51,7 +51,7 @@ _READERS: tuple[tuple[type[ImageFile], tuple[bytes, ...]], ...] = (
     (Jpeg2KImageFile, (b"\xff\x4f\xff\x51", b"\0\0\0\x0cjP  \r\n\x87\n")),
     (PpmImageFile, (b"P1", b"P2", b"P3", b"P4", b"P5", b"P6", b"Pf")),
 )
-#: How an image is turned upright, by its EXIF orientation.
+#: EXIF orientation -> the operation that turns the image upright.
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -61,9 +61,9 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-#: Pixels times scans that a JPEG may ask for, some seconds of work; usual ones have ten scans at most.
+#: Most pixels times scans of a JPEG, some seconds of work; usual files have at most ten scans.
 _MOST_SCANNED = 10**10
-#: Pixels whose colours are converted at a time: what lies between stays in cache, and is little beside a large image.
+#: Pixels converted to RGB at a time, so that intermediate results stay in the cache and small beside a large image.
 _BLOCK = 2**16
 
 
@@ -71,15 +71,15 @@ class DecodeError(Exception):
     """An image that cannot be read; the message is one line."""
 
 
-#: A file larger than this is not an image that anybody trains on; photographs are a thousand times smaller.
+#: Larger files, in bytes, are refused; photographs are a thousand times smaller.
 MOST_BYTES = 1 << 30
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Ignore what decoders warn about: odd metadata, large images, being deprecated.
+    """Silence the warnings of decoders (odd metadata, large images, deprecations) in the whole process.
 
-    The setting is the whole process's while it lasts, so it is for passes over many images, not for one.
+    Changing the filters costs time, so use it around passes over many images, not around a single one.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"(PIL|torchvision\.io)\b")
@@ -87,7 +87,7 @@ def quiet() -> Iterator[None]:
 
 
 def read(path: str | Path, first: int = -1) -> bytes:
-    """The bytes of a file, or its `first` ones. Raises DecodeError for whatever cannot be read to its end."""
+    """The bytes of a file, or only the `first` ones. Raises DecodeError for anything that cannot be read."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
@@ -101,14 +101,14 @@ def read(path: str | Path, first: int = -1) -> bytes:
 
 
 def too_large(size: int) -> str:
-    return f"{size:,} bytes; for one image no more than {MOST_BYTES:,} are read"
+    return f"the file has {size:,} bytes; an image may have at most {MOST_BYTES:,}"
 
 
 def decode(data: bytes, max_pixels: int = MAX_IMAGE_PIXELS) -> Tensor:
-    """The image as uint8 [3, H, W] in RGB. Raises DecodeError, whatever the bytes are; for more pixels, undecoded.
+    """The image as uint8 [3, H, W] in RGB. Raises DecodeError for any other bytes and for more than `max_pixels`.
 
     Grey is repeated over the channels, palettes are looked up, CMYK is converted, 16 bits are scaled to 8,
-    transparent pixels are laid over white, and the EXIF orientation is applied; of several frames the first is taken.
+    transparent pixels are laid over white, the EXIF orientation is applied, and of several frames the first is read.
     JPEGs in colour or grey take a path 1.5 to 3 times as fast as PIL, with the same pixels.
     """
     frame = jpeg.frame_of(data)
@@ -118,25 +118,25 @@ def decode(data: bytes, max_pixels: int = MAX_IMAGE_PIXELS) -> Tensor:
         try:
             image: Tensor = decode_image(raw, mode=ImageReadMode.UNCHANGED, apply_exif_orientation=True)
         except Exception:
-            return decode_with_pil(data, max_pixels=max_pixels)  # it decides, and says why
+            return decode_with_pil(data, max_pixels=max_pixels)  # has better error messages
         return image.expand(3, -1, -1).contiguous() if image.shape[0] == 1 else image
     return decode_with_pil(data, max_pixels=max_pixels)
 
 
 def decode_with_pil(data: bytes, shrink: int = 1, max_pixels: int = MAX_IMAGE_PIXELS) -> Tensor:
-    """As `decode`, by PIL. A JPEG comes at 1/shrink of its size (1, 2, 4 or 8, sides rounded up), for far less work."""
+    """`decode` with PIL. A JPEG can be decoded at 1/shrink of its size (2, 4 or 8, sides rounded up), much faster."""
     try:
         return _to_tensor(upright(data, max_pixels, shrink))
     except DecodeError:
         raise
     except Exception as error:
-        # Anything may come of a stranger's bytes: parsers written for good files raise what happens to go wrong in
-        # them, so that a list of exceptions grows for ever. Whatever it was, the file is what is at fault.
+        # PIL's parsers raise whatever goes wrong inside them when a file is damaged, so no list of exception types
+        # would ever be complete. Whatever it was, the file is at fault.
         raise DecodeError(" ".join(str(error).split()) or type(error).__name__) from None
 
 
 def upright(data: bytes, max_pixels: int, shrink: int = 1) -> Image.Image:
-    """The image as PIL has it, turned upright. Raises whatever PIL does."""
+    """The image decoded by PIL and turned upright. Raises whatever PIL raises."""
     image = _opened(data, max_pixels)
     if shrink > 1:
         image.draft("RGB", (image.width // shrink, image.height // shrink))
@@ -146,7 +146,7 @@ def upright(data: bytes, max_pixels: int, shrink: int = 1) -> Image.Image:
 
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """(H, W) of a JPEG as it will stand upright, from its header alone; None for anything else or a broken header."""
+    """(H, W) of a JPEG once upright, from its header alone; None for other files and broken headers."""
     if not data.startswith(jpeg.BEGINNING):
         return None
     try:
@@ -157,27 +157,27 @@ def jpeg_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _opened(data: bytes, max_pixels: int) -> ImageFile:
-    """The image with its header read and nothing more."""
+    """The image with only its header read."""
     for reader, beginnings in _READERS:
         if data.startswith(beginnings):
             try:
                 image = reader(io.BytesIO(_plain_png(data) if reader is PngImageFile else data))
-            except SyntaxError as error:  # so PIL calls a header that means nothing to it, or made its parser stumble
+            except SyntaxError as error:  # what PIL raises for headers it cannot parse
                 reason = error if error.__cause__ is None else "its header is broken"
                 raise DecodeError(f"cannot be read as {reader.format}: {reason}") from None
             whole = jpeg.Frame(image.height, image.width, 0, scans=reader is JpegImageFile)
             _check_size(data, jpeg.frame_of(data) or whole, max_pixels)
-            if isinstance(image, TiffImageFile):  # it is read by whole tiles, and these may be larger than the image
+            if isinstance(image, TiffImageFile):  # PIL reads whole tiles, which may be larger than the image
                 _check_size(data, jpeg.Frame(image.tag_v2.get(323, 1), image.tag_v2.get(322, 1), 0, False), max_pixels)
             return image
-    raise DecodeError("not an image, or not one of a known format" if data else "the file is empty")
+    raise DecodeError("not an image in a known format" if data else "the file is empty")
 
 
 def _plain_png(data: bytes) -> bytes:
-    """A PNG of 8-bit grey or colour with its pixels and EXIF alone; any other as it is.
+    """An 8-bit grey or colour PNG reduced to pixels and EXIF; any other PNG unchanged.
 
-    PIL refuses an image for a text or a profile that is broken or large. What else is left out, a colour key and an
-    orientation in XMP or behind the pixels, is not looked at in these files, as torchvision did not when it read them.
+    PIL refuses images whose text or colour profile is broken or large. A colour key, and an orientation in XMP or
+    after the pixels, are dropped as well: torchvision ignored them when it read these files.
     """
     if data[24:26] not in (b"\x08\x00", b"\x08\x02"):
         return data
@@ -195,23 +195,23 @@ def _plain_png(data: bytes) -> bytes:
 def _check_size(data: bytes, frame: jpeg.Frame, max_pixels: int) -> None:
     pixels, size = frame.height * frame.width, f"{frame.width} × {frame.height} pixels"
     if pixels < 1:
-        raise DecodeError(f"an image of {size}")
+        raise DecodeError(f"the image has {size}")
     if pixels > max_pixels:
         raise DecodeError(f"{size}, more than the limit of {max_pixels:,} (max_image_pixels)")
-    # Each scan goes over all pixels, and takes ten bytes: a file of a megabyte may ask for half an hour.
+    # A scan takes ten bytes but goes over all pixels: a megabyte can hold half an hour of work.
     if frame.scans and pixels * len(data) > 10 * _MOST_SCANNED:
         content = np.frombuffer(data, dtype=np.uint8)
         scans = np.count_nonzero((content[:-1] == 0xFF) & (content[1:] == 0xDA))
         if pixels * scans > _MOST_SCANNED:
-            raise DecodeError(f"a JPEG of {size} in {scans:,} scans, which would take minutes to read")
+            raise DecodeError(f"a JPEG of {size} in {scans:,} scans, which would take minutes to decode")
 
 
 def _orientation(image: ImageFile) -> int:
-    """How the image is to be turned, 1 to 8 in EXIF's words; 1 for upright."""
+    """The EXIF orientation, 1 (upright) to 8."""
     try:
-        found: int = image.getexif().get(0x0112, 1)
-        return found if found in _TURNS else 1
-    except Exception:  # garbage instead of EXIF says nothing about the pixels
+        orientation: int = image.getexif().get(0x0112, 1)
+        return orientation if orientation in _TURNS else 1
+    except Exception:  # damaged EXIF says nothing about the pixels
         return 1
 
 
@@ -231,7 +231,7 @@ def _to_tensor(image: Image.Image) -> Tensor:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """A PIL image of 8 bits a channel or fewer as RGB."""
+    """A PIL image with at most 8 bits per channel, as RGB."""
     if image.mode == "RGB":
         return image
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
@@ -242,7 +242,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _from_wide(values: Any) -> Image.Image:
-    """Grey values of 16 or 32 bits, or floats, as 8-bit grey, by the range of their type and never by their own."""
+    """16-bit, 32-bit or float grey as 8-bit grey, scaled by the range of the type, not by that of the values."""
     if values.dtype.kind == "f":
         top = 1.0 if np.fmax.reduce(values, axis=None) <= 1 else 255.0
     else:

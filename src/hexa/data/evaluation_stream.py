@@ -1,4 +1,4 @@
-"""Every image once, as evaluation sees it, by worker processes where decoding takes long."""
+"""Every image once, as evaluation sees it; decoded by worker processes if that takes long."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from hexa.data import decode as decoding
-from hexa.data.aspect import OwnAspect
-from hexa.data.evaluation_transform import LONGEST, Transform
+from hexa.data.evaluation_transform import LONGEST, OwnAspect, Transform
 from hexa.data.source import ArraySource, Source
+from hexa.data.store import first_image
 from hexa.data.workers import Items, Problems, alike, choose_workers
 
-#: Bytes of decoded images that wait to be transformed together.
+#: Bytes of decoded images that are transformed together at most.
 _TOGETHER = 2**22
 #: Images [n, C, h, w] of one shape and their positions [n], one shape after the other.
 ByShape = list[tuple[Tensor, Tensor]]
@@ -30,7 +30,7 @@ class _EvaluationPlan(Dataset[tuple[ByShape, Problems]]):
     positions: range
 
     def __getitem__(self, number: int) -> tuple[ByShape, Problems]:
-        same: list[Tensor] = []  # decoded, not yet transformed
+        same: list[Tensor] = []  # decoded images of one shape, not yet transformed
         images, index, problems = [], [], []
         for position in self.positions[number * self.batch_size : (number + 1) * self.batch_size]:
             try:
@@ -38,7 +38,7 @@ class _EvaluationPlan(Dataset[tuple[ByShape, Problems]]):
             except decoding.DecodeError as error:
                 problems.append((position, str(error)))
                 continue
-            # small ones are transformed together, which is faster; a batch of large ones would fill the memory
+            # transforming small images together is faster; a batch of large ones would fill the memory
             new = bool(same) and (image.shape, image.dtype) != (same[0].shape, same[0].dtype)
             if new or len(same) * image.numel() > _TOGETHER:
                 images.append(self.transform(torch.stack(same)))
@@ -53,7 +53,7 @@ class _EvaluationPlan(Dataset[tuple[ByShape, Problems]]):
 
 
 def _by_shape(images: list[Tensor], index: list[int]) -> ByShape:
-    """Images of one shape together, in the order in which shapes come."""
+    """Group images by shape, in order of first appearance."""
     positions = torch.split(torch.tensor(index), [len(some) for some in images])
     places: dict[torch.Size, list[int]] = {}
     for place, some in enumerate(images):
@@ -73,14 +73,15 @@ def evaluation_stream(
     positions: range | None = None,
     share: tuple[int, int] = (0, 1),
 ) -> Iterator[tuple[Tensor, Tensor, Problems]]:
-    """Batches of transformed uint8 images, their positions, and what was unreadable, in order: all, or `positions`.
+    """Batches of transformed images, their positions, and what was unreadable, in order: all images, or `positions`.
 
-    share: (r, n), only every n-th batch from the r-th on, each as it is among all. A transform that keeps aspects gets
-    batches so much smaller that even strips have no more pixels than `batch_size` squares; images of one shape in them
-    come together.
+    share: (r, n), only every n-th batch, starting at batch r. `OwnAspect` gets batches small enough that even strips
+    have no more pixels than `batch_size` squares, split by shape.
     """
     if num_workers is None:
-        num_workers = 0 if isinstance(source, ArraySource) or _is_small(source) else choose_workers(None, device)
+        image = first_image(source)
+        cheap = isinstance(source, ArraySource) or image is None or image.shape[1] <= 64  # cheaper than handing over
+        num_workers = 0 if cheap else choose_workers(None, device)
     if isinstance(transform, OwnAspect):
         batch_size = max(1, batch_size // LONGEST)
     plan = _EvaluationPlan(source, transform, batch_size, range(len(source)) if positions is None else positions)
@@ -93,13 +94,3 @@ def evaluation_stream(
                 problems = []
     finally:
         items.close()
-
-
-def _is_small(source: Source) -> bool:
-    """Whether decoding is cheaper than handing over: by the first image that can be read."""
-    for position in range(min(100, len(source))):
-        try:
-            return source.decode(position).shape[1] <= 64
-        except decoding.DecodeError:
-            continue
-    return True

@@ -1,4 +1,4 @@
-"""The one view of an image that evaluation sees."""
+"""The view of an image that evaluation sees: its centre, or the whole image at its own aspect."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.nn import functional
 
 from hexa.ops.photometric import unit
 
-#: How many times as long as wide an image may be to be resized whole before its centre is cut.
+#: Images with a longer side over this many times the shorter one are not resized whole: they could grow to gigabytes.
 LONGEST = 16
 
 
 class Transform(Protocol):
-    """What evaluation does to images: uint8 [..., C, H, W] to uint8 [..., C, S, S], others to float in [0, 1]."""
+    """Prepares images for evaluation: uint8 [..., C, H, W] to uint8 [..., C, S, S], others to float in [0, 1]."""
 
     size: int
 
@@ -24,14 +24,13 @@ class Transform(Protocol):
 
 
 class EvaluationTransform:
-    """The one view of an image that evaluation sees (REFERENCE §7.1, §10.15).
+    """The centre crop of an image (REFERENCE §7.1, §10.15).
 
-    Takes uint8 [..., C, H, W] to uint8 [..., C, S, S], and uint16 and float to float in [0, 1]. Squares no larger than
-    S are taken whole, as they are if they have S pixels (CIFAR at 32, STL-10 at 96) and else enlarged. Of others the
-    shorter side is resized to S / crop and the centre S × S is cut: 256 and 224 as published. Bilinear or bicubic,
-    antialiased. Where one side is more than 16 times the other only that centre is computed, since such strips would
-    grow to gigabytes; its pixels are those of the strip resized whole but for a grey level of rounding, or two
-    (bicubic).
+    Maps uint8 [..., C, H, W] to uint8 [..., C, S, S], and uint16 and float to float in [0, 1]. Square images of at
+    most S pixels are taken whole (CIFAR at 32, STL-10 at 96), enlarged if smaller. Otherwise the shorter side is
+    resized to S / crop and the centre S × S is cut: 256 and 224 as published. Bilinear or bicubic, antialiased. If one
+    side is more than 16 times the other, only that centre is computed; its pixels equal those of resizing the whole
+    image up to rounding, one grey level (bilinear) or two (bicubic).
     """
 
     def __init__(self, size: int, crop: float = 224 / 256, interpolation: str = "bilinear") -> None:
@@ -43,7 +42,7 @@ class EvaluationTransform:
         return round(self.size / self.crop)
 
     def takes_whole(self, height: int, width: int) -> bool:
-        """Whether nothing is cut from images of this size."""
+        """Whether images of this size are used whole, without a crop."""
         return height == width <= self.size
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -71,11 +70,11 @@ class EvaluationTransform:
 
 
 def _part(extent: int, resized: int, first: int, count: int, interpolation: str) -> tuple[slice, Tensor]:
-    """Which pixels of an axis decide pixels first … first + count − 1 of the axis resized, and their weights.
+    """The pixels of an axis that determine pixels first … first + count − 1 of the resized axis, and their weights.
 
-    The weights [count, pixels] are w(|x − c| / s), normalised, of a pixel at x for one of the result at c, with
-    s = max(extent / resized, 1). Bilinear: w(d) = 1 − d up to 1. Bicubic: (3d³ − 5d² + 2) / 2 up to 1 and
-    (−d³ + 5d² − 8d + 4) / 2 up to 2.
+    The weights [count, pixels] of a pixel at x for a resized one at c are w(|x − c| / s), normalised, with
+    s = max(extent / resized, 1). Bilinear: w(d) = 1 − d for d < 1. Bicubic: (3d³ − 5d² + 2) / 2 for d < 1 and
+    (−d³ + 5d² − 8d + 4) / 2 for d < 2.
     """
     step = extent / resized
     scale, reach = max(step, 1.0), 2 if interpolation == "bicubic" else 1
@@ -95,7 +94,7 @@ def resize(images: Tensor, height: int, width: int, interpolation: str) -> Tenso
     """[B, C, H, W], uint8 or float in [0, 1] -> [B, C, height, width] of the same type, antialiased."""
     if images.shape[2:] == (height, width):
         return images
-    # on bytes four times as fast, and nearer to PIL, which published codes resize with
+    # four times as fast on bytes, and closer to PIL, which published code resizes with
     if images.device.type == "cpu" and images.dtype == torch.uint8:
         return functional.interpolate(images, (height, width), mode=interpolation, antialias=True)
     floats = functional.interpolate(images.float(), (height, width), mode=interpolation, antialias=True)
@@ -103,10 +102,33 @@ def resize(images: Tensor, height: int, width: int, interpolation: str) -> Tenso
 
 
 def _as(dtype: torch.dtype, floats: Tensor) -> Tensor:
-    """Floats in the range of pixels of this type as such pixels."""
+    """Round and clip floats to pixels of this type."""
     return floats.round_().clamp_(0, 255).to(dtype) if dtype == torch.uint8 else floats.clamp_(0, 1)
 
 
-def evaluation_transform(size: int) -> EvaluationTransform:
-    """The transform of evaluation images for a network that takes `size` × `size` pixels."""
-    return EvaluationTransform(size)
+class OwnAspect(EvaluationTransform):
+    """The whole image, its shorter side resized to `size`, both sides rounded to multiples of `stride`.
+
+    Maps [C, H, W] or [B, C, H, W] to [C, h, w] or [B, C, h, w], uint8 as uint8, others as float in [0, 1]. Bilinear or
+    bicubic, antialiased. If one side is more than 16 times the other, only the middle of the image is used.
+    """
+
+    def __init__(self, size: int, stride: int, interpolation: str = "bilinear") -> None:
+        super().__init__(size, 1.0, interpolation)
+        self.stride = stride
+
+    def sides(self, height: int, width: int) -> tuple[int, int]:
+        """(h, w) after the transform."""
+        shorter, strides = min(height, width), max(1, round(self.size / self.stride))
+        high, wide = (round(strides * min(side / shorter, LONGEST)) for side in (height, width))
+        return high * self.stride, wide * self.stride
+
+    def __call__(self, images: Tensor) -> Tensor:
+        height, width = images.shape[-2:]
+        most = LONGEST * min(height, width)
+        top, left = max(0, height - most) // 2, max(0, width - most) // 2
+        middle = images[..., top : top + most, left : left + most]
+        batch = middle[None] if images.ndim == 3 else middle
+        batch = batch if batch.dtype == torch.uint8 else unit(batch)
+        resized = resize(batch, *self.sides(height, width), self.interpolation)
+        return resized[0] if images.ndim == 3 else resized

@@ -1,4 +1,4 @@
-"""Image files below a folder."""
+"""Image files in a folder and its sub-folders."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _EXTENSIONS = decoding.EXTENSIONS | {".npy"}
 
 
 class FolderSource(Source):
-    """Image files below a folder: its sub-folders are the classes, if every image lies in one of at least two.
+    """Image files in a folder: its sub-folders are the classes, if there are two or more and every image is in one.
 
-    If all sub-folders are called train, test, val … they are splits, each with classes of its own kind, numbered alike
-    over all splits. Without them everything is the split `train`.
+    If all sub-folders are called train, test, val …, they are the splits, and their sub-folders the classes, numbered
+    alike in all splits. Otherwise everything is the split `train`.
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         root = location(argument)
         if not argument or not root.is_dir():
-            what = "is a file, not a folder" if root.is_file() else "no such folder"
-            raise UserError(f"data '{spec}': {what}{f': {root}' if argument else ''}; write folder:PATH")
+            problem = "is a file, not a folder" if root.is_file() else "no such folder"
+            raise UserError(f"data '{spec}': {problem}{f': {root}' if argument else ''}; write folder:PATH")
         inside = _folders(root)
         are_splits = bool(inside) and all(name.lower() in SPLIT_NAMES for name in inside)
         folders = {key: root / name for key, name in by_split(inside).items()} if are_splits else {"train": root}
@@ -39,7 +39,7 @@ class FolderSource(Source):
         self.paths = sorted(_image_files(self.root))
         if not self.paths:
             known = ", ".join(sorted(_EXTENSIONS))
-            raise UserError(f"data '{spec}': no images below {self.root}; known are {known}")
+            raise UserError(f"data '{spec}': no images in {self.root} or its sub-folders; known extensions: {known}")
         self._identify()
         tops = [path.split("/", 1)[0] if "/" in path else None for path in self.paths]
         classes = {top for top in tops if top is not None}
@@ -49,9 +49,6 @@ class FolderSource(Source):
             names = sorted(classes)
             number = {name: label for label, name in enumerate(names)}
             self._take_labels(np.array([number[top] for top in tops if top is not None]), names)
-
-    def splits(self) -> list[str]:
-        return self._splits
 
     def files(self) -> list[str]:
         return [f"{self._prefix}{path}" for path in self.paths]
@@ -66,9 +63,9 @@ def _folders(root: Path) -> list[str]:
 
 
 def _image_files(root: Path) -> Iterable[str]:
-    """The paths below `root` of all files that are called like images; links are followed, once.
+    """The paths, relative to `root`, of all files with an image extension; linked folders are visited once.
 
-    A link to nothing is an image that cannot be read, which is counted and listed; pipes and devices are skipped.
+    A broken link counts as an unreadable image, which is listed later; pipes and devices are skipped.
     """
     pending, seen = [""], {os.path.realpath(root)}
     while pending:
@@ -91,5 +88,5 @@ def _kind(entry: os.DirEntry[str]) -> Literal["folder", "file", "other"]:
         if entry.is_dir():
             return "folder"
         return "file" if entry.is_file() or not os.path.exists(entry.path) else "other"
-    except OSError:  # a link in a circle, or to where nobody may look
+    except OSError:  # a circular link, or no permission
         return "file"

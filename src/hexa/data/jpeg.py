@@ -1,4 +1,4 @@
-"""What a JPEG's header says, read without a decoder: some microseconds, where PIL takes fifty to open a file."""
+"""Reads a JPEG's header without a decoder, in a few microseconds where PIL takes fifty to open a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 from typing import NamedTuple
 
 BEGINNING = b"\xff\xd8\xff"
-#: The marks of frames that libjpeg decodes, of other segments that may come before an image, and of its first scan.
+#: Markers of the frames that libjpeg decodes, of other segments that may precede an image, and of its first scan.
 _FRAMES = frozenset((0xC0, 0xC1, 0xC2, 0xC9, 0xCA))
 _PROGRESSIVE = frozenset((0xC2, 0xCA))
 _OTHERS = frozenset((0xC4, 0xCC, 0xDB, 0xDD, *range(0xE0, 0xF0), 0xFE))
@@ -15,7 +15,7 @@ _MOST_SEGMENTS = 1000
 
 
 class Frame(NamedTuple):
-    """The size of an image, in any format. scans: whether it is a JPEG that may be stored in several scans."""
+    """The size of an image in any format. scans: whether it is a JPEG that may be stored in several scans."""
 
     height: int
     width: int
@@ -24,9 +24,9 @@ class Frame(NamedTuple):
 
 
 def frame_of(data: bytes) -> Frame | None:
-    """The frame of a JPEG of 8 bits whose segments follow each other as they should; None for any other file.
+    """The frame of an 8-bit JPEG whose segments follow each other without gaps; None for any other file.
 
-    A header like that has one meaning, so that what is checked here is what a decoder will see.
+    Such a header is unambiguous, so that what is checked here is what a decoder will see.
     """
     if not data.startswith(BEGINNING):
         return None

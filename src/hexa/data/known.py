@@ -1,4 +1,4 @@
-"""Data sets that publications score on, recognised by their classes whatever they were read from."""
+"""Recognises data sets of published benchmarks by their classes, whatever source they are read from."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _VOC = {
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog"),
     *("horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
 }
-#: Some of CIFAR-100's, which no other set of a hundred classes has together.
+#: Classes of CIFAR-100 that no other set of a hundred classes has together.
 _CIFAR100 = {"aquarium_fish", "bee", "castle", "lawn_mower", "pickup_truck", "sweet_pepper", "wardrobe", "worm"}
 
 
 def known_as(source: Source) -> str | None:
-    """ImageNet (by its numbers), CIFAR-10, CIFAR-100 or VOC07 (by their classes); None for other sources."""
+    """ImageNet (by its counts), CIFAR-10, CIFAR-100 or VOC07 (by their class names); None for other sources."""
     names = set(source.class_names or ())
     if names == _CIFAR10:
         return "CIFAR-10"

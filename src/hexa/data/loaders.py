@@ -1,4 +1,4 @@
-"""Batches: the same in every run with the same seed, whatever the number of processes or workers, from any step on."""
+"""Batches for training and evaluation, a function of the seed alone, whatever the number of processes or workers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from hexa.core.batch import Batch
 from hexa.data import store as stores
 from hexa.data import workers
 from hexa.data.evaluation_stream import evaluation_stream
+from hexa.data.evaluation_transform import EvaluationTransform, Transform
 from hexa.data.pairs import Pairs
 from hexa.data.source import Source
-from hexa.data.views import EvaluationTransform, Transform, Views
-from hexa.ops.photometric import unit
+from hexa.data.views import Views
+from hexa.ops.photometric import to_device, unit
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
@@ -26,16 +27,16 @@ RESIDENT_LIMIT_BYTES = 4 * 2**30
 class PretrainLoader:
     """Batches of views for pre-training.
 
-    A source of images of one size that fits into `resident_limit_bytes` is decoded once and lives on the device,
+    A source of images of one size that fits into `resident_limit_bytes` is decoded once and kept on the device,
     where views are made in batches. Otherwise worker processes decode every image once a step and cut its crops;
     colours follow on the device.
 
-    batch_size: over all processes. num_workers: None chooses. tolerance: share of unreadable images above which
+    batch_size: over all processes. num_workers: None chooses. tolerance: if a larger share of the images is unreadable,
     UserError lists them; fewer are replaced by their neighbours and appear in `problems`. Raises UserError if the
-    batch is larger than the data or does not divide among the processes.
+    batch is larger than the data or not a multiple of the number of processes.
 
-    pairs: images that may give views of each other in an epoch; an unreadable partner gives none.
-    wait_seconds: how long, in all, the caller waited for batches (on a GPU: for their making to be queued).
+    pairs: images that may give views of each other; an unreadable partner gives none.
+    wait_seconds: total time the caller waited for batches (on a GPU: until they were queued).
     """
 
     def __init__(
@@ -54,11 +55,11 @@ class PretrainLoader:
         if batch_size > len(source):
             raise UserError(
                 f"batch_size: {batch_size} is more than the {len(source)} images of '{source.name}#{source.split}'; "
-                f"take at most {len(source)}"
+                f"use at most {len(source)}"
             )
         if batch_size % processes.world_size():
             raise UserError(
-                f"batch_size: {batch_size} does not divide among {processes.world_size()} processes; take a multiple"
+                f"batch_size: {batch_size} cannot be divided among {processes.world_size()} processes; use a multiple"
             )
         self.source, self.views, self.stream, self.pairs = source, views, stream, pairs
         self.batch_size, self.device, self.tolerance = batch_size, torch.device(device), tolerance
@@ -74,7 +75,7 @@ class PretrainLoader:
     def _crop_stream(
         self, stream: Stream, pairs: Pairs | None = None, stop: int | None = None
     ) -> workers.CropStream | None:
-        """What workers cut for the steps of a stream; None where the images live on the device."""
+        """The crops that workers cut for the steps of a stream; None if the images are on the device."""
         if self.resident:
             return None
         plan = workers.CropPlan(self.source, self.views, self.batch_size, stream, self.rows, pairs)
@@ -83,16 +84,16 @@ class PretrainLoader:
 
     @property
     def resident(self) -> bool:
-        """Whether the images live on the device."""
+        """Whether the images are kept on the device."""
         return self.store is not None
 
     @property
     def problems(self) -> list[str]:
-        """A line for every image that could not be read so far."""
+        """One line for each image that could not be read so far."""
         return stores.describe_problems(self.source, self._problems)
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from one of its steps on, nothing being replayed.
+        """The batches of an epoch, starting at any of its steps without replaying those before.
 
         Their order is a permutation drawn from (seed, epoch); the last, incomplete batch is dropped. This process gets
         its block of every global batch.
@@ -107,7 +108,7 @@ class PretrainLoader:
             yield batch
 
     def passes(self, epoch: int) -> EpochPasses:
-        """What a method may ask of the data before the first step of this epoch."""
+        """Passes over the data for a method to use before the first step of this epoch."""
         return EpochPasses(self, epoch)
 
     def _batches(
@@ -118,7 +119,7 @@ class PretrainLoader:
         crops: workers.CropStream | None,
         pairs: Pairs | None = None,
     ) -> Iterator[Batch]:
-        """The steps of an epoch of `stream`, whose crops workers cut (`crops`) if the images are not on the device."""
+        """The batches of an epoch of `stream`; `crops` come from workers if the images are not on the device."""
         order = epoch_order(stream, epoch, len(self.source)) if crops is None else None
         partners = pairs.partners(stream, epoch) if crops is None and pairs is not None else None
         for step in range(start_step, self.steps_per_epoch):
@@ -140,8 +141,8 @@ class PretrainLoader:
         if partners is not None:
             second = partners[index]
             second = torch.where(self.store.stand_in[second] == second, second, index)
-            others = self.store.take(workers.to_device(second, self.device))
-        index = workers.to_device(index, self.device)
+            others = self.store.take(to_device(second, self.device))
+        index = to_device(index, self.device)
         return self.views(self.store.take(index), stream, self.rows, others), index
 
     def _decoded(
@@ -150,7 +151,7 @@ class PretrainLoader:
         assert crops is not None
         cut, index, problems = crops.take(number)
         self._note(problems)
-        return self.views.finish(cut, stream, self.rows), workers.to_device(index, self.device)
+        return self.views.finish(cut, stream, self.rows), to_device(index, self.device)
 
     def _note(self, problems: workers.Problems) -> None:
         if problems:
@@ -158,16 +159,16 @@ class PretrainLoader:
             stores.check_problems(self.source, self._problems, self.tolerance)
 
     def close(self) -> None:
-        """End the workers. They also end with the loader or the process."""
+        """End the workers, which otherwise end with the loader or the process."""
         if self._crops is not None:
             self._crops.close()
 
 
 class EpochPasses:
-    """Passes over the data of a PretrainLoader that training does not see: `hexa.core.Passes`.
+    """Passes over the data of a PretrainLoader outside of training: `hexa.core.Passes`.
 
-    labels: classes of all images, int64 [N] on the CPU, or None. stream: names the randomness of what a method does
-    with the data; every pass has another of its own, and none of them is that of a training step.
+    labels: classes of all images, int64 [N] on the CPU, or None. stream: for the method's own randomness; the streams
+    of the passes differ from it, from each other, and from those of training steps.
     """
 
     def __init__(self, loader: PretrainLoader, epoch: int) -> None:
@@ -177,8 +178,9 @@ class EpochPasses:
         self.stream = self._stream.child("method")
 
     def views(self) -> Iterator[Batch]:
-        """This process's share of one pass in views of their own: an order of their own, the last batch dropped if
-        incomplete, alike in every call. `Batch.step` counts the pass's batches.
+        """This process's share of a pass in freshly drawn views and order, the same in every call.
+
+        The last batch is dropped if incomplete. `Batch.step` counts the batches of the pass.
         """
         loader, stream = self._loader, self._stream.child("views")
         crops = loader._crop_stream(stream, stop=loader.steps_per_epoch)
@@ -189,17 +191,19 @@ class EpochPasses:
                 crops.close()
 
     def images(self) -> Iterator[Batch]:
-        """This process's share of all readable images once, in order, one crop float [b, C, S, S] each as evaluation
-        sees it at the size of the first views. Shares are blocks of positions whose lengths differ by one at most.
+        """This process's share of all readable images once, in order, as float [b, C, S, S].
+
+        Images are as evaluation sees them at the size of the first views. Shares are blocks of positions whose lengths
+        differ by at most one.
         """
         loader, stream = self._loader, self._stream.child("images")
         count, rank, world = len(loader.source), processes.rank(), processes.world_size()
         share = range(rank * count // world, (rank + 1) * count // world)
         transform, size = EvaluationTransform(loader.views.config.size), loader.batch_size // world
-        made = self._decoded(share, transform, size) if loader.store is None else self._stored(share, transform, size)
-        for number, (images, index) in enumerate(made):
-            pixels = unit(workers.to_device(images, loader.device))
-            yield Batch((pixels,), workers.to_device(index, loader.device), stream.child("batch", number), number)
+        read = self._decoded if loader.store is None else self._stored
+        for number, (images, index) in enumerate(read(share, transform, size)):
+            pixels = unit(to_device(images, loader.device))
+            yield Batch((pixels,), to_device(index, loader.device), stream.child("batch", number), number)
 
     def _stored(self, share: range, transform: Transform, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         store = self._loader.store
@@ -207,8 +211,8 @@ class EpochPasses:
         readable = [position for position in share if position not in store.problems]
         for start in range(0, len(readable), batch_size):
             index = torch.tensor(readable[start : start + batch_size])
-            here = workers.to_device(index, store.images.device)
-            yield transform(store.take(here)), here
+            index = to_device(index, store.images.device)
+            yield transform(store.take(index)), index
 
     def _decoded(self, share: range, transform: Transform, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         loader = self._loader
@@ -237,19 +241,18 @@ def evaluation_batches(
     """All images once, in order: (images float [B, C, S, S] in [0, 1], labels int64 [B] or None, positions int64 [B]).
 
     Images and labels are on `device`, positions on the CPU. Unreadable images are left out and entered in `problems`;
-    above the share `tolerance` UserError lists them. Several processes each see everything, or of n the r-th every n-th
-    batch if `share` is (r, n).
+    if their share exceeds `tolerance`, UserError lists them. share: (r, n) gives only every n-th batch, starting at
+    batch r, so that n processes share the work.
     """
-    found: dict[int, str] = {} if problems is None else problems
+    problems = {} if problems is None else problems
     target = torch.device(device)
     labels = None if source.labels is None else torch.from_numpy(source.labels)
-    made = evaluation_stream(source, transform, batch_size, target, num_workers, share=share)
-    for images, index, unreadable in made:
+    for images, index, unreadable in evaluation_stream(source, transform, batch_size, target, num_workers, share=share):
         if unreadable:
-            found.update(unreadable)
-            stores.check_problems(source, found, tolerance)
+            problems.update(unreadable)
+            stores.check_problems(source, problems, tolerance)
         if len(index):
-            chosen = None if labels is None else workers.to_device(labels[index], target)
-            # one pass over the pixels, into the order that networks want
-            pixels = workers.to_device(images, target).to(torch.float32, memory_format=torch.channels_last)
+            chosen = None if labels is None else to_device(labels[index], target)
+            # one pass over the pixels, into the memory layout that networks prefer
+            pixels = to_device(images, target).to(torch.float32, memory_format=torch.channels_last)
             yield pixels.div_(255) if images.dtype == torch.uint8 else pixels, chosen, index

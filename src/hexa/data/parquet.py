@@ -1,4 +1,4 @@
-"""Parquet files in the layout of Hugging Face."""
+"""Parquet files in Hugging Face's layout."""
 
 from __future__ import annotations
 
@@ -7,26 +7,35 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from hexa.config import UserError, nearest, reason
+from hexa.config import UserError, nearest
 from hexa.data import decode as decoding
-from hexa.data.source import SPLIT_NAMES, Source, by_split, choose_split, digest, location, sample
+from hexa.data.source import (
+    SPLIT_NAMES,
+    Source,
+    by_split,
+    choose_split,
+    digest,
+    files_by_prefix,
+    location,
+    reported,
+    sample,
+)
 
-#: What a label column is called, most wanted first.
+#: Names of label columns, preferred ones first.
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
 
 
 class ParquetSource(Source):
-    """A struct column with the bytes of an image file, and perhaps a label column.
+    """A struct column with the bytes of image files, and optionally a label column.
 
-    A folder holds train.parquet and test.parquet, or train-00000-of-00002.parquet …; a file is a split by itself.
-    The encoded images are kept in memory.
+    A folder has train.parquet and test.parquet, or train-00000-of-00002.parquet …; a single file is one split. The
+    encoded images are kept in memory.
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         root = location(argument)
         if not argument or not root.exists():
             raise UserError(
@@ -37,20 +46,12 @@ class ParquetSource(Source):
         self._splits = list(groups)
         self.split = choose_split(spec, split, groups)
         self._read_from = groups[self.split]
-        try:
+        some = ", ".join(str(file) for file in self._read_from[:3])
+        with reported(f"data '{spec}': cannot read {some}"):
             schema = pq.read_schema(self._read_from[0])
             image, label = self._columns(schema, spec)
-            wanted = [image] if label is None else [image, label]
-            parts = [pq.read_table(file, columns=wanted, partitioning=None) for file in self._read_from]
-            # numbers of 32 and of 64 bits, and bytes with short and with long offsets, go together
-            table = pa.concat_tables(parts, promote_options="permissive")
-            table.validate(full=True)
+            table = self._table([image] if label is None else [image, label])
             footers = [pq.read_metadata(file) for file in self._read_from]
-        except UserError:
-            raise
-        except Exception as error:  # of many kinds, where bytes are damaged
-            some = ", ".join(str(file) for file in self._read_from[:3])
-            raise UserError(f"data '{spec}': cannot read {some}: {reason(error) or type(error).__name__}") from None
         if not len(table):
             raise UserError(f"data '{spec}': no images in {self._read_from[0]}")
         self._bytes = [chunk.field("bytes") for chunk in table.column(image).chunks]
@@ -70,17 +71,21 @@ class ParquetSource(Source):
         if not files:
             expected = "train.parquet, or train-00000-of-00001.parquet and so on"
             raise UserError(f"data '{spec}': no .parquet files in {root}; expected {expected}")
-        named: dict[str, list[Path]] = {}
-        for file in files:
-            named.setdefault(file.name.split(".")[0].split("-")[0], []).append(file)
-        if root.is_file() and not set(named) & set(SPLIT_NAMES):
-            return {"train": files}  # a file of any name
-        return {split: named[name] for split, name in by_split(named).items()}
+        groups = files_by_prefix(files)
+        if root.is_file() and not set(groups) & set(SPLIT_NAMES):
+            return {"train": files}
+        return {split: groups[name] for split, name in by_split(groups).items()}
+
+    def _table(self, columns: list[str]) -> Any:
+        """These columns of all files of the split, validated. Raises whatever pyarrow raises on damaged files."""
+        parts = [pq.read_table(file, columns=columns, partitioning=None) for file in self._read_from]
+        # permissive: files may mix 32-bit and 64-bit numbers, or short and long offsets
+        table = pa.concat_tables(parts, promote_options="permissive")
+        table.validate(full=True)
+        return table
 
     @staticmethod
     def _columns(schema: Any, spec: str) -> tuple[str, str | None]:
-        import pyarrow as pa
-
         images = [
             field.name
             for field in schema
@@ -89,16 +94,16 @@ class ParquetSource(Source):
             and _is_binary(field.type.field("bytes").type)
         ]
         if not images:
-            there = ", ".join(schema.names) or "none"
-            raise UserError(f"data '{spec}': no image column, a struct with a binary field 'bytes'; there are: {there}")
+            names = ", ".join(schema.names) or "none"
+            raise UserError(
+                f"data '{spec}': no image column (a struct with a binary field 'bytes'); its columns: {names}"
+            )
         integers = [field.name for field in schema if pa.types.is_integer(field.type)]
         labels = [name for name in LABEL_COLUMNS if name in integers]
         return images[0], labels[0] if labels else None
 
     @staticmethod
     def _names(chunk: Any) -> list[str | None]:
-        import pyarrow as pa
-
         at = chunk.type.get_field_index("path")
         is_text = at >= 0 and (pa.types.is_string(chunk.type[at].type) or pa.types.is_large_string(chunk.type[at].type))
         return chunk.field(at).to_pylist() if is_text else [None] * len(chunk)
@@ -108,32 +113,18 @@ class ParquetSource(Source):
         groups = (footer.row_group(number) for number in range(footer.num_row_groups))
         return [(group.num_rows, group.total_byte_size) for group in groups]
 
-    def splits(self) -> list[str]:
-        return self._splits
-
     def files(self) -> list[Path]:
         return self._read_from
 
     def metadata(self, kind: str, name: str) -> list[str | None]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         if kind != "column":
             return super().metadata(kind, name)
-        try:
-            there = pq.read_schema(self._read_from[0]).names
-            if name not in there:
-                raise UserError(f"data '{self.name}': has no column '{name}'; {nearest(name, there)}")
-            parts = [pq.read_table(file, columns=[name], partitioning=None) for file in self._read_from]
-            table = pa.concat_tables(parts, promote_options="permissive")
-            table.validate(full=True)
-            found: list[str | None] = table.column(name).cast(pa.string()).to_pylist()
-        except UserError:
-            raise
-        except Exception as error:  # of many kinds, as above
-            said = reason(error) or type(error).__name__
-            raise UserError(f"data '{self.name}': the column '{name}' is not read as numbers or text: {said}") from None
-        return found
+        with reported(f"data '{self.name}': the column '{name}' cannot be read as numbers or text"):
+            columns = pq.read_schema(self._read_from[0]).names
+            if name not in columns:
+                raise UserError(f"data '{self.name}': has no column '{name}'; {nearest(name, columns)}")
+            values: list[str | None] = self._table([name]).column(name).cast(pa.string()).to_pylist()
+        return values
 
     def encoded(self, index: int) -> bytes:
         chunk = int(np.searchsorted(self._starts, index, side="right")) - 1
@@ -144,18 +135,16 @@ class ParquetSource(Source):
 
 
 def class_names(schema: Any, label: str) -> list[str] | None:
-    """What the metadata of Hugging Face call the classes, if they do."""
+    """The class names in Hugging Face's metadata, if there are any."""
     try:
         names = json.loads(schema.metadata[b"huggingface"])["info"]["features"][label]["names"]
-        if isinstance(names, dict):  # some writers number them
+        if isinstance(names, dict):  # some writers use {number: name}
             names = [names[key] for key in sorted(names, key=int)]
-    except (ValueError, TypeError, KeyError, RecursionError):  # whatever anybody may have written there
+    except (ValueError, TypeError, KeyError, RecursionError):  # the metadata may hold anything
         return None
     return [str(name) for name in names] if isinstance(names, list) else None
 
 
 def _is_binary(kind: Any) -> bool:
-    import pyarrow as pa
-
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     return any(check(value) for check in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary))

@@ -1,11 +1,11 @@
-"""What a source of images is, and what all sources share: splits by name, fingerprints."""
+"""The base of all sources of images, and what they share: splits by name, labels, fingerprints."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hexa.config import UserError
+from hexa.config import UserError, reason
 from hexa.data import bands
 from hexa.data import decode as decoding
 
@@ -23,10 +23,10 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Boxes:
-    """The objects of one image of (height, width) pixels.
+    """The objects of one image.
 
-    boxes: float32 [n, 4], x0, y0, x1, y1 in pixels from the upper left corner of the image, so that x1 − x0 is a width.
-    labels: int64 [n], places in the source's class_names. difficult: bool [n].
+    boxes: float32 [n, 4], x0, y0, x1, y1 in pixels from the upper left corner, so that x1 − x0 is the width. labels:
+    int64 [n], indices into the source's class_names. difficult: bool [n]. size: (height, width) of the image in pixels.
     """
 
     boxes: Tensor
@@ -35,7 +35,7 @@ class Boxes:
     size: tuple[int, int]
 
 
-# What splits are called elsewhere. A validation split serves as `test` where there is no other.
+# Common names of splits, and ours. A validation split serves as `test` if there is no test split.
 SPLIT_NAMES = {
     "train": "train",
     "training": "train",
@@ -48,28 +48,28 @@ SPLIT_NAMES = {
     "unlabelled": "unlabeled",
 }
 
-#: A label is a class number below this, or below the number of images: scores are kept for every class up to the
-#: highest, so that a damaged one would take all memory.
+#: Labels must be below this, or below the number of images: scores are kept for every class up to the highest, so a
+#: damaged label would fill the memory.
 _MOST_CLASSES = 100_000
-#: How much of each file of the sample goes into a fingerprint: photographs whole, scans of gigabytes not.
+#: Bytes of each sampled file that go into a fingerprint: whole photographs, the beginnings of scans of gigabytes.
 SAMPLED_BYTES = 4 << 20
 
 
-class Source(ABC):
-    """Images of one split, by position, undecoded.
+class Source:
+    """The images of one split, by position. A sub-class defines `encoded` or `decode`.
 
-    name: as the user gave it, without the split. labels: int64 [N], a class each; or [N, C] where an image shows
-    several, 1 for present, −1 for absent, 0 for difficult; or None. unlabelled: how many images have no label although
-    others have one, in which case `labels` is None. class_names: by label, or None. paths: one per image, in the words
-    of the source, for messages and tables. fingerprint: changes when the images do, the same wherever they lie and
-    whatever the times of the files; of large sources it sees names, sizes and a sample of the contents.
-    former_fingerprint: by which hexa 0.1 knew them, where that was another (names and sizes alone). uniform_size:
-    (H, W) if it is known that all images have it. max_image_pixels: images of more are unreadable. channels: those of
-    every image, images of another number are unreadable.
+    name: as the user gave it, without the split. labels: int64 [N], one class per image; or multi-label [N, C], 1 for
+    present, −1 for absent, 0 for difficult; or None. unlabelled: how many images lack a label although others have
+    one, in which case `labels` is None. class_names: by label, or None. paths: one per image, relative to the source,
+    for messages and tables. fingerprint: changes when the images do, independent of where they are stored and of file
+    times; for large sources it covers names, sizes and a sample of the contents. former_fingerprint: that of hexa 0.1
+    (names and sizes alone), if different. uniform_size: (H, W) if all images are known to have it. max_image_pixels:
+    larger images are unreadable. channels: of every image; images with another number are unreadable.
     """
 
     name: str
     split: str
+    _splits: list[str]
     labels: Labels | None = None
     unlabelled: int = 0
     class_names: list[str] | None = None
@@ -85,71 +85,71 @@ class Source(ABC):
 
     @property
     def classes(self) -> Labels | None:
-        """The labels where each image has exactly one, int64 [N]; None where it has several or none."""
+        """The labels if every image has exactly one, int64 [N]; otherwise None."""
         return self.labels if self.labels is not None and self.labels.ndim == 1 else None
 
-    @abstractmethod
     def splits(self) -> list[str]:
-        """The splits there are."""
+        """All splits of the source."""
+        return self._splits
 
     def decode(self, index: int) -> Tensor:
-        """Image `index` as uint8 [3, H, W], or as `hexa.data.bands.decode` says. Raises DecodeError."""
+        """Image `index` as uint8 [3, H, W], or as `hexa.data.bands.decode` describes. Raises DecodeError."""
         data = self.encoded(index)
-        assert data is not None, "a source keeps the files of its images, or has a `decode` of its own"
+        assert data is not None, "a source defines `encoded` or `decode`"
         return bands.decode(data, self.max_image_pixels, self.channels)
 
     def encoded(self, index: int) -> bytes | None:
-        """The bytes of the image's file, or None where images are not kept as files. Raises DecodeError as well."""
+        """The bytes of the image's file, or None if images are not stored as files. Raises DecodeError."""
         return None
 
     def files(self) -> Iterable[str | Path]:
-        """Every file that images are read from; none where all of them are in memory and in the fingerprint."""
+        """Every file that images are read from; none if all images are in memory and in the fingerprint."""
         return ()
 
     def metadata(self, kind: str, name: str) -> list[str | None]:
-        """What the source says of each image by its column or key (`kind`) of this name; None where it says nothing.
+        """The value of a column or key (`kind`) called `name` for each image; None where there is no value.
 
-        Raises UserError where there is no such thing.
+        Raises UserError if there is no such column or key.
         """
-        where = "parquet sources have columns, webdatasets keys of their .json"
-        raise UserError(f"data '{self.name}': has no {kind} '{name}': {where}; a CSV file of paths and groups does too")
+        where = "parquet sources have columns, webdatasets have keys in their .json"
+        raise UserError(f"data '{self.name}': has no {kind} '{name}': {where}; use those, or a CSV file of path,group")
 
     def version(self) -> str:
-        """The fingerprint with sizes and times of all files, for what is kept on this machine: any replaced file shows.
+        """A digest of the fingerprint and the sizes and times of all files, for caches on this machine.
 
-        Looks at every file, which takes some three seconds for a million on a local disk.
+        Asks for the status of every file: about three seconds for a million on a local disk.
         """
         return digest(self.fingerprint, *map(_stamp, self.files()))
 
     def boxes(self, index: int) -> Boxes | None:
-        """Where the objects of the image are, or None where the source does not know. Raises UserError."""
+        """The objects in the image, or None if the source does not know them. Raises UserError."""
         return None
 
     def _identify(self, *parts: bytes) -> None:
-        """Set the fingerprints, where each image is a file of its own."""
+        """Set the fingerprints of a source whose images are single files."""
         files = list(self.files())
-        # over a network, asking for the sizes of a million files takes minutes
+        # over a network, asking for the sizes of a million files would take minutes
         sizes = [_stamp(file).partition(" ")[0] for file in files[:: max(1, len(files) // 10_000)]]
         self.former_fingerprint = digest(*self.paths, *sizes, *parts)
         contents = sample(len(files), lambda index: decoding.read(files[index], SAMPLED_BYTES))
         self.fingerprint = digest(self.former_fingerprint, *contents)
 
-    def _take_labels(self, told: NDArray[Any], class_names: list[str] | None) -> None:
-        """Set `labels`, `unlabelled` and `class_names`, once the images are counted.
+    def _take_labels(self, numbers: NDArray[Any], class_names: list[str] | None) -> None:
+        """Set `labels`, `unlabelled` and `class_names`; `paths` must be set before.
 
-        told: class numbers of the images that have one, in order; negative ones are hidden, as in published test
-        splits. Names that are fewer than the classes are left out. Raises UserError for what cannot be a class number.
+        numbers: classes of the images that have one, in order; negative ones are hidden, as in published test splits.
+        Names are ignored if there are fewer than classes. Raises UserError for impossible class numbers.
         """
         most = max(_MOST_CLASSES, len(self))
-        highest = int(told.max()) if len(told) else -1
+        highest = int(numbers.max()) if len(numbers) else -1
         if highest >= most:
-            where = f" ({self.paths[int(told.argmax())]})" if len(told) == len(self) else ""
+            where = f" ({self.paths[int(numbers.argmax())]})" if len(numbers) == len(self) else ""
             raise UserError(
                 f"data '{self.name}': the label {highest}{where} is not a class number from 0 to {most - 1}; "
-                "number the classes from 0, or leave the labels out"
+                "number the classes from 0, or remove the labels"
             )
-        known = int((told >= 0).sum())
-        self.labels = told.astype(np.int64) if known == len(self) else None
+        known = int((numbers >= 0).sum())
+        self.labels = numbers.astype(np.int64) if known == len(self) else None
         self.unlabelled = len(self) - known if known else 0
         self.class_names = class_names if class_names and highest < len(class_names) <= most else None
 
@@ -158,7 +158,7 @@ class Source(ABC):
 
 
 class ArraySource(Source):
-    """Images that are in memory already, uint8 [N, C, H, W]."""
+    """Images in memory, uint8 [N, C, H, W]."""
 
     def __init__(
         self,
@@ -180,27 +180,22 @@ class ArraySource(Source):
         self.uniform_size = (size[0], size[1])
         self.fingerprint = digest(images.numpy().tobytes(), b"" if labels is None else labels.tobytes())
 
-    def splits(self) -> list[str]:
-        return self._splits
-
     def decode(self, index: int) -> Tensor:
         return self.images[index]
 
 
 class Subset(Source):
-    """Some images of a source, in this order."""
+    """The images of a source at positions `rows`, in that order."""
 
     def __init__(self, source: Source, rows: Labels) -> None:
         self.source, self.rows = source, rows
-        self.name, self.split, self.class_names = source.name, source.split, source.class_names
+        self.name, self.split, self._splits = source.name, source.split, source.splits()
+        self.class_names = source.class_names
         self.labels = None if source.labels is None else source.labels[rows]
         self.paths = [source.paths[row] for row in rows]
         self.uniform_size, self.max_image_pixels = source.uniform_size, source.max_image_pixels
         self.channels = source.channels
         self.fingerprint = hashlib.sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()[:16]
-
-    def splits(self) -> list[str]:
-        return self.source.splits()
 
     def files(self) -> Iterable[str | Path]:
         return self.source.files()
@@ -212,38 +207,55 @@ class Subset(Source):
         return self.source.boxes(int(self.rows[index]))
 
 
-def choose_split(spec: str, split: str | None, there: Iterable[str]) -> str:
-    known = list(there)
+def choose_split(spec: str, split: str | None, splits: Iterable[str]) -> str:
+    """`split`, or the first of `splits` if None. Raises UserError if it is not one of them."""
+    known = list(splits)
     if not known:
-        raise UserError(f"data '{spec}': has no split")
-    if split is None:
-        return known[0]
-    if split not in known:
-        raise UserError(
-            f"data '{spec}': no split '{split}'; there {'is' if len(known) == 1 else 'are'}: {', '.join(known)}"
-        )
-    return split
+        raise UserError(f"data '{spec}': has no splits")
+    if split is not None and split not in known:
+        raise UserError(f"data '{spec}': no split '{split}'; its splits: {', '.join(known)}")
+    return split or known[0]
 
 
 def by_split(names: Iterable[str]) -> dict[str, str]:
-    """The split each of these names stands for, train and test first: {split: name}. UserError for two of one."""
-    found: dict[str, str] = {}
+    """{split: name} with train and test first. Raises UserError if two names mean the same split."""
+    names_of: dict[str, str] = {}
     for name in names:
-        other = found.setdefault(SPLIT_NAMES.get(name.lower(), name), name)
+        other = names_of.setdefault(SPLIT_NAMES.get(name.lower(), name), name)
         if other != name:
-            raise UserError(f"'{other}' and '{name}' beside each other both name one split; rename or move one of them")
-    if "val" in found and "test" not in found:
-        found["test"] = found.pop("val")
-    return dict(sorted(found.items(), key=lambda item: (item[0] != "train", item[0] != "test", item[0])))
+            raise UserError(f"'{other}' and '{name}' are both names of one split; rename or move one of them")
+    if "val" in names_of and "test" not in names_of:
+        names_of["test"] = names_of.pop("val")
+    return dict(sorted(names_of.items(), key=lambda item: (item[0] != "train", item[0] != "test", item[0])))
+
+
+def files_by_prefix(files: Iterable[Path]) -> dict[str, list[Path]]:
+    """Group files by what precedes the first "." or "-" of their names: train-00000-of-00002.parquet is `train`."""
+    groups: dict[str, list[Path]] = {}
+    for file in files:
+        groups.setdefault(file.name.split(".")[0].split("-")[0], []).append(file)
+    return groups
 
 
 def location(argument: str) -> Path:
-    """What a user wrote as a path, which may begin with ~."""
+    """A path given by a user, which may begin with ~."""
     return Path(os.path.expanduser(argument))
 
 
+@contextmanager
+def reported(failure: str, remedy: str = "") -> Iterator[None]:
+    """Turn whatever a library raises on damaged data into a UserError: `failure`, the library's words, `remedy`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # parsers raise all sorts of exceptions on damaged bytes
+        words = reason(error, 300) or type(error).__name__
+        raise UserError(f"{failure}: {words}{remedy}") from None
+
+
 def sample(count: int, read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """About a hundred of `count` images spread over them, so that a fingerprint sees contents and not sizes alone."""
+    """The contents of about a hundred of `count` images, evenly spread, for a fingerprint."""
     for index in range(0, count, max(1, count // 100)):
         try:
             yield read(index)
@@ -252,15 +264,16 @@ def sample(count: int, read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 def _stamp(file: str | Path) -> str:
-    """Size and times of a file. That of its last change of any kind shows a file that was put in with an old date."""
+    """Size and times of a file. The ctime reveals a file that was replaced by one with an old date."""
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except OSError:
         return "absent"
-    return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 def digest(*parts: bytes | str) -> str:
+    """Sixteen hexadecimal digits of the SHA-256 of these parts."""
     hashed = hashlib.sha256()
     for part in parts:
         hashed.update(part.encode(errors="surrogateescape") if isinstance(part, str) else part)

@@ -1,4 +1,4 @@
-"""Decoding a source whole: images of one size that fit into memory, kept as one tensor on the device."""
+"""Keeps a source of images of one size that fits into memory as one tensor on the device."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hexa.runtime.cores import usable_cores
 
 Progress = Callable[[int, int], None]
 _BLOCK = 256
-#: Views of resident images are made by matrices over whole sides, which strips longer than this make slow and large.
+#: Views of resident images are products with matrices over whole sides, which longer strips make slow and large.
 _LONGEST_SIDE = 2**14
 
 
 class ImageStore:
     """All images of a source, decoded once.
 
-    images: uint8, uint16 or float32 [N, C, H, W] on `device`. problems: why images could not be read, by position.
-    stand_in: [N] on the CPU, the position of the image to show for each, its own but for the unreadable.
+    images: uint8, uint16 or float32 [N, C, H, W] on the device. problems: why images could not be read, by position.
+    stand_in: [N] on the CPU, the position of the image to show for each: its own, or a replacement if unreadable.
     """
 
     def __init__(self, images: Tensor, problems: Mapping[int, str]) -> None:
@@ -34,9 +34,9 @@ class ImageStore:
         self.stand_in = stand_ins(len(images), self.problems)
 
     def take(self, index: Tensor) -> Tensor:
-        """The images of an index list on the device, [B, C, H, W]: uint8, or float in [0, 1]."""
+        """The images at `index` (on the device), [B, C, H, W]: uint8, or float in [0, 1]."""
         images = self.images
-        if images.dtype == torch.uint16:  # for which not every device selects
+        if images.dtype == torch.uint16:  # index_select does not support it on every device
             return unit(images.view(torch.int16).index_select(0, index).view(torch.uint16))
         return images.index_select(0, index)
 
@@ -49,10 +49,10 @@ class ImageStore:
         tolerance: float = 0.01,
         progress: Progress | None = None,
     ) -> ImageStore | None:
-        """The store of a source; None if its images differ in size or type, are strips, or take over `limit_bytes`.
+        """The store of a source; None if its images differ in size or type, are strips, or exceed `limit_bytes`.
 
-        tolerance: the share of unreadable images above which UserError lists them. progress: called with (images
-        done, of all).
+        tolerance: if a larger share of the images is unreadable, UserError lists them. progress: called with (images
+        done, all images).
         """
         if isinstance(source, ArraySource):
             return cls(source.images.to(device), {}) if source.images.nbytes <= limit_bytes else None
@@ -91,7 +91,7 @@ class ImageStore:
 
 
 def first_image(source: Source) -> Tensor | None:
-    """The first image that can be read."""
+    """The first image that can be read, or None."""
     for index in range(min(100, len(source))):
         try:
             return source.decode(index)
@@ -101,7 +101,7 @@ def first_image(source: Source) -> Tensor | None:
 
 
 def stand_ins(count: int, problems: Mapping[int, str]) -> Tensor:
-    """Each position, or for unreadable images that of the next readable one; int64 [count]."""
+    """Each position, replaced by that of the next readable image if its own is unreadable; int64 [count]."""
     positions = torch.arange(count)
     for index in problems:
         other = (index + 1) % count
@@ -112,14 +112,14 @@ def stand_ins(count: int, problems: Mapping[int, str]) -> Tensor:
 
 
 def check_problems(source: Source, problems: Mapping[int, str], tolerance: float) -> None:
-    """Raise UserError if more than this share of the images cannot be read; a single one passes unless it is 0."""
+    """Raise UserError if a larger share of the images is unreadable; one is allowed unless `tolerance` is 0."""
     allowed = max(1.0, tolerance * len(source)) if tolerance > 0 else 0.0
     if len(problems) > allowed:
         listed = describe_problems(source, problems, 5)
         raise UserError(
             f"data '{source.name}#{source.split}': {len(problems)} of {len(source)} images cannot be read, more than "
-            f"{100 * tolerance:g} %: {'; '.join(listed)}; remove them; pre-training takes a larger share with "
-            "training.max_corrupt_share, an option of `hexa pretrain` and a field of a run's config.yaml"
+            f"{100 * tolerance:g} %: {'; '.join(listed)}; remove them, or pre-train with a larger "
+            "training.max_corrupt_share"
         )
 
 
@@ -130,5 +130,5 @@ def describe_problems(source: Source, problems: Mapping[int, str], most: int = 1
 
 
 def available_cores() -> int:
-    """The cores this process may use, its share if several processes were started on this machine."""
+    """The cores this process may use; its share of them if several processes were started on this machine."""
     return max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -1,4 +1,4 @@
-"""How views are made: the published recipes as typed configurations."""
+"""Configurations of views, and those of published methods by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hexa.config import Config, ConfigError, nearest
 
 Range = tuple[float, float]
 
-#: What can be seen, and more than any network takes.
+#: Bounds on the side of a view in pixels, and on the number of views.
 LEAST_SIZE, MOST_SIZE, MOST_VIEWS = 4, 4096, 256
 _SCALES = 1e-6, 1.0
 
@@ -26,13 +26,13 @@ _SWAV = {
 _SMALL = {"size": 96, "scale": (0.05, 0.14)}
 _BYOL = {"size": 224, "num_views": 1, "saturation": 0.2, "blur_probability": 1.0}
 _BYOL_SECOND = {"count": 1, "blur_probability": 0.1, "solarize_probability": 0.2}
-#: What is done to colours, which RGB images alone have.
+#: Fields that only affect RGB images.
 COLOURED = ("stain", "saturation", "hue", "grayscale_probability", "randaugment_ops")
 _COLOURS = ("jitter", "grayscale", "blur", "solarize")
 
-# REFERENCE §2.2 (v1, v2), §2.6 (cifar), §4.2 (swav); crop-flip is what supervised probes train on (§7.1). Nothing is
-# published for multi-crop at 32 px: there the scales meet at a quarter of the area, 16 × 16 pixels, so that a view of
-# 16 px enlarges its crop at most 1.8 times (at 0.05 to 0.14, seven to twelve pixels, it would mostly show blur).
+# REFERENCE §2.2 (v1, v2), §2.6 (cifar), §4.2 (swav); crop-flip is what supervised probes train on (§7.1). Multi-crop at
+# 32 px is unpublished: its scales meet at a quarter of the area, 16 × 16 pixels, so that a view of 16 px enlarges its
+# crop at most 1.8 times (with the published 0.05 to 0.14, seven to twelve pixels, it would be mostly blur).
 RECIPES: dict[str, dict[str, Any]] = {
     "moco-v2": {},
     "moco-v1": {
@@ -71,9 +71,9 @@ RECIPES: dict[str, dict[str, Any]] = {
             {"count": 8, "size": 96, "scale": (0.05, 0.4), "blur_probability": 0.5},
         ),
     },
-    # Tian et al. 2020: MoCo-v2's views made to share less, with RandAugment `rand-m10-n2-mstd0.5`, in the order of the
-    # authors' code. Their jigsaw branch, a second loss on nine pieces of each image, is left out; and what RandAugment
-    # moves into sight is mid-grey, not the mean colour of ImageNet.
+    # Tian et al. 2020: MoCo-v2's views that share less, with RandAugment `rand-m10-n2-mstd0.5`, in the order of the
+    # authors' code. Omitted is their jigsaw branch, a second loss on nine pieces of each image; and RandAugment fills
+    # with mid-grey, not with ImageNet's mean colour.
     "infomin": {
         "brightness": 0.8,
         "contrast": 0.8,
@@ -87,7 +87,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Group:
-    """Views of one size, all drawn alike: what `Crops` says, with nothing left open."""
+    """Views of one size drawn from one distribution: `Crops` with every field set."""
 
     count: int
     size: int
@@ -97,14 +97,14 @@ class Group:
 
 
 class Crops(Config):
-    """A further group of views. A field that is none has the value of the first views."""
+    """A further group of views; a field that is none takes the value of the first group."""
 
     count: int = pydantic.Field(gt=0, le=MOST_VIEWS)
     """Independent draws for every image."""
     size: int | None = pydantic.Field(default=None, ge=LEAST_SIZE, le=MOST_SIZE)
     """Pixels of a view's side."""
     scale: Range | None = None
-    """Share of the image's area that a crop covers."""
+    """Range of the share of the image's area that a crop covers."""
     blur_probability: float | None = pydantic.Field(default=None, ge=0, le=1)
     """How often a view is blurred."""
     solarize_probability: float | None = pydantic.Field(default=None, ge=0, le=1)
@@ -120,35 +120,35 @@ class Crops(Config):
 class ViewsConfig(Config):
     """How views are made from an image. The defaults are MoCo-v2's (REFERENCE §2.2).
 
-    `recipe`, a name in RECIPES, may be given instead of the fields: it fills in those that are absent, and is kept as
-    `based_on`. Where `based_on` is there too (a stored configuration), the fields that still hold its values change
-    along, the size only if the recipe names one.
+    `recipe`, a name in RECIPES, may be given instead of the fields: it fills in those that are absent, and is stored
+    as `based_on`. If `based_on` is given too (a stored configuration), fields that still have its values change to
+    those of the recipe, the size only if the recipe has one.
     """
 
     based_on: str = "moco-v2"
-    """The recipe the other fields started from."""
+    """The recipe that the other fields are based on."""
     size: int = pydantic.Field(default=224, ge=LEAST_SIZE, le=MOST_SIZE)
     """Pixels of a view's side."""
     num_views: int = pydantic.Field(default=2, gt=0, le=MOST_VIEWS)
     """Independent draws from the same pipeline for every image."""
     scale: Range = (0.2, 1.0)
-    """Share of the image's area that a crop covers."""
+    """Range of the share of the image's area that a crop covers."""
     magnification: Range | None = None
-    """Pixels of a view for each pixel of the image, instead of `scale`: for images whose scale means something. A crop
-    has size / magnification pixels, but no more than the image."""
+    """Range of view pixels per image pixel, instead of `scale`, for images whose scale has a meaning. A crop has
+    size / magnification pixels, but not more than the image."""
     extra_crops: tuple[Crops, ...] = ()
-    """Further groups of views, made like the first but for number, size, scale and what else they say: multi-crop."""
+    """Further groups of views, like the first except for the fields they set: multi-crop."""
     ratio: Range = (3 / 4, 4 / 3)
-    """Width over height of a crop."""
+    """Range of a crop's width over its height."""
     flip_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
-    """How often a view is mirrored."""
+    """How often a view is mirrored horizontally."""
     vertical_flip_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
-    """How often a view is turned upside down by mirroring."""
+    """How often a view is mirrored vertically."""
     quarter_turn_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
-    """How often a view is turned by 90, 180 or 270 degrees, each as often; 0.75 makes all four directions alike."""
+    """How often a view is turned by 90, 180 or 270 degrees, equally often; 0.75 makes all four directions alike."""
     stain: float = pydantic.Field(default=0.0, ge=0, le=1)
     """For stained sections: the amounts of haematoxylin, eosin and DAB change by factors uniform in [1 − s, 1 + s] and
-    by shifts uniform in [−s, s] of optical density, in every view and before all other colour operations."""
+    shifts uniform in [−s, s] of optical density, in every view, before all other colour operations."""
     jitter_probability: float = pydantic.Field(default=0.8, ge=0, le=1)
     """How often colours are jittered."""
     brightness: float = pydantic.Field(default=0.4, ge=0, le=10)
@@ -168,31 +168,24 @@ class ViewsConfig(Config):
     solarize_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
     """How often values from ½ upwards are inverted."""
     randaugment_ops: int = pydantic.Field(default=0, ge=0, le=100)
-    """Operations of RandAugment in a row, each drawn from fifteen and carried out with probability ½; 0 is without."""
+    """Number of RandAugment operations, each drawn from fifteen and applied with probability ½; 0 for none."""
     randaugment_magnitude: float = pydantic.Field(default=10.0, ge=0, le=10)
-    """Their mean magnitude, as timm's `m`."""
+    """Their mean magnitude, timm's `m`."""
     randaugment_magnitude_std: float = pydantic.Field(default=0.5, ge=0, le=100)
-    """Standard deviation of the magnitudes, which are cut to [0, 10]."""
+    """Standard deviation of the magnitudes, which are clipped to [0, 10]."""
     order: tuple[str, ...] = _COLOURS
-    """The order of the colour operations, of which randaugment may be left out where randaugment_ops is 0. The crop and
-    its flip come first.
-    """
-
-    @property
-    def recipe(self) -> str:
-        """The recipe the fields started from."""
-        return self.based_on
+    """The order of the colour operations; randaugment may be left out if randaugment_ops is 0. Crop and flip come
+    first."""
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """All groups in the order of the views: num_views of the fields here, then extra_crops."""
+        """All groups in the order of the views: the first, then extra_crops."""
         first = Group(self.num_views, self.size, self.scale, self.blur_probability, self.solarize_probability)
-        given = (group.model_dump(exclude_none=True) for group in self.extra_crops)
-        return (first, *(replace(first, **group) for group in given))
+        return (first, *(replace(first, **group.model_dump(exclude_none=True)) for group in self.extra_crops))
 
     @property
     def total_views(self) -> int:
-        """The views of an image over all groups."""
+        """The number of views of an image, over all groups."""
         return sum(group.count for group in self.groups)
 
     @pydantic.model_validator(mode="before")
@@ -206,18 +199,18 @@ class ViewsConfig(Config):
             raise ConfigError([("recipe", f"unknown recipe '{name}'; {nearest(str(name), RECIPES)}")])
         if fields.get("based_on") in RECIPES:
             before = {**_defaults(cls), **RECIPES[fields["based_on"]]}
-            kept = {"size"} - set(RECIPES[name])  # a recipe for images of any size leaves it alone
+            kept = {"size"} - set(RECIPES[name])  # a recipe without a size leaves it unchanged
             fields = {key: entry for key, entry in fields.items() if key in kept or not _equal(entry, before.get(key))}
         return {**RECIPES[name], **fields, "based_on": name}
 
     @pydantic.field_validator("extra_crops", mode="before")
     @classmethod
     def _list_of_groups(cls, value: Any) -> Any:
-        if value is None:  # what `none` is read as
+        if value is None:  # from `none` on the command line
             return ()
         if not isinstance(value, list | tuple) or not all(isinstance(group, dict | Crops) for group in value):
             raise ConfigError(
-                [("", "a list of groups is needed, for instance [{count: 6, size: 96, scale: [0.05, 0.14]}]")]
+                [("", "must be a list of groups, for example [{count: 6, size: 96, scale: [0.05, 0.14]}]")]
             )
         return value
 
@@ -228,16 +221,16 @@ class ViewsConfig(Config):
         _check_range("magnification", self.magnification or (1.0, 1.0), 0.01, 100)
         _check_range("blur_sigma", self.blur_sigma, 0.01, 100)
         if sorted(self.order) not in (sorted(_COLOURS), sorted((*_COLOURS, "randaugment"))):
-            raise ConfigError([("order", f"name each of {', '.join(_COLOURS)} once, and randaugment if you want it")])
+            raise ConfigError([("order", f"must name each of {', '.join(_COLOURS)} once, and randaugment if wanted")])
         if self.randaugment_ops and "randaugment" not in self.order:
             example = ", ".join(RECIPES["infomin"]["order"])
-            raise ConfigError([("order", f"randaugment_ops needs randaugment too, for instance [{example}]")])
+            raise ConfigError([("order", f"must contain randaugment for randaugment_ops, for example [{example}]")])
         return self
 
 
 def _check_range(name: str, value: Range, low: float, high: float) -> None:
     if not low <= value[0] <= value[1] <= high:
-        raise ConfigError([(name, f"two increasing numbers from {low:g} to {high:g} are needed")])
+        raise ConfigError([(name, f"must be two increasing numbers between {low:g} and {high:g}")])
 
 
 def _defaults(config: type[Config]) -> dict[str, Any]:
@@ -245,9 +238,7 @@ def _defaults(config: type[Config]) -> dict[str, Any]:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    """Equality in which lists and fields read from YAML equal the tuples and configurations they were, and `none` what
-    was left out.
-    """
+    """Equality of values before and after YAML: lists equal tuples, mappings configurations, `none` an absent field."""
     return bool(_plain(left) == _plain(right))
 
 

@@ -1,4 +1,4 @@
-"""Views: which crops and colours a training step sees, drawn for the whole batch and made in batches on the device."""
+"""The views that a training step sees: crops and colours, drawn and made in batches on the device."""
 
 from __future__ import annotations
 
@@ -8,33 +8,31 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from hexa.data.evaluation_transform import EvaluationTransform, Transform, evaluation_transform
 from hexa.data.view_config import Group, ViewsConfig
 from hexa.ops import geometry, photometric, randaugment
 from hexa.runtime.random import Stream
 
-__all__ = ["EvaluationTransform", "Transform", "Views", "ViewsConfig", "evaluation_transform"]
+__all__ = ["Views", "ViewsConfig"]
 
-# Columns of the uniform numbers that decide one view of one image.
+# Columns of the uniform numbers that determine one view of one image.
 _BOX = slice(0, geometry.UNIFORMS_PER_BOX)
 _FLIP, _JITTER, _GRAYSCALE, _BLUR, _SOLARIZE, _SIGMA, _ORDER, _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(
     _BOX.stop, _BOX.stop + 11
 )
 _COLUMNS = _BOX.stop + 11
-# Those of domains, where one of their fields is set; those of RandAugment come last.
+# Further columns if views are turned or stained; those of RandAugment come last.
 _UPSIDE_DOWN, _TURNED, _QUARTERS = range(_COLUMNS, _COLUMNS + 3)
 _STAINS = slice(_COLUMNS + 3, _COLUMNS + 9)
-# Floats worked on at a time: on a CPU what stays in cache is up to twice as fast, on a GPU memory is the only bound.
+# Floats processed at a time: on a CPU, staying in the cache is up to twice as fast; on a GPU only memory matters.
 _CHUNK = {"cpu": 2**19, "cuda": 2**27}
 
 
 class Views:
-    """Makes the views of a batch, all parameters being functions of (stream, row of the image in the global batch).
+    """Makes the views of a batch, whose parameters are functions of (stream, row of the image in the global batch).
 
-    Views stand in the order of `ViewsConfig.groups`, those of one group together.
+    Views are in the order of `ViewsConfig.groups`.
 
-    >>> crops = Views(ViewsConfig(size=32))(images, stream)      # images uint8 [B, 3, H, W] -> 2 × float [B, 3, 32,
-    32] in [0, 1]
+    >>> crops = Views(ViewsConfig(size=32))(images, stream)  # uint8 [B, 3, H, W] -> 2 × float [B, 3, 32, 32] in [0, 1]
     """
 
     def __init__(self, config: ViewsConfig) -> None:
@@ -42,7 +40,7 @@ class Views:
 
     @property
     def own(self) -> int:
-        """How many views, the first, are of the image itself if a partner gives the others: half, rounded up."""
+        """How many of the first views show the image itself if a partner gives the others: half, rounded up."""
         return (self.config.total_views + 1) // 2
 
     def __call__(
@@ -50,9 +48,9 @@ class Views:
     ) -> tuple[Tensor, ...]:
         """The views of `images` [B, C, H, W], uint8 or float in [0, 1]: V float32 [B, C, S_v, S_v] on their device.
 
-        rows: where these images stand in the global batch (default: they are all of it), so that every process makes
-        the views that one process would have made. partners: images [B, C, H, W] that all views but the `own` ones are
-        of. Pixels are float32 whatever the autocast of the caller.
+        rows: the rows of these images in the global batch (default: all of it), so that several processes make the
+        views that one would have made. partners: images [B, C, H, W] shown by all views but the first `own` ones.
+        Pixels are float32 even under autocast.
         """
         numbers = self.draw(stream, rows or slice(0, len(images)))  # [V, B, P]
         crops: list[Tensor] = []
@@ -65,7 +63,7 @@ class Views:
         return tuple(crops)
 
     def _group(self, images: Tensor, numbers: Tensor, group: Group) -> Tensor:
-        """Views of one group, [count, B, C, S, S], that `numbers` [count, B, P] decide."""
+        """The views of one group, [count, B, C, S, S], from uniform `numbers` [count, B, P]."""
         batch, channels, height, width = images.shape
         count, size = len(numbers), group.size
         flat = numbers.flatten(0, 1)
@@ -83,7 +81,7 @@ class Views:
         return out.view(count, batch, channels, size, size)
 
     def finish(self, crops: Sequence[Tensor], stream: Stream, rows: slice | None = None) -> tuple[Tensor, ...]:
-        """The colour half alone, of V tensors of crops [B, C, S_v, S_v] that a worker cut, uint8 or float in [0, 1]."""
+        """Recolour crops that workers cut, V tensors [B, C, S_v, S_v], uint8 or float in [0, 1]."""
         numbers = self.draw(stream, rows or slice(0, len(crops[0])))
         out = tuple(torch.empty(crop.shape, device=crop.device) for crop in crops)
         with torch.autocast(crops[0].device.type, enabled=False):
@@ -95,12 +93,11 @@ class Views:
         return out
 
     def draw(self, stream: Stream, rows: slice) -> Tensor:
-        """The numbers in [0, 1) that decide everything about the views of these rows of the global batch: [V, rows, P].
+        """The numbers in [0, 1) that determine the views of these rows of the global batch: [V, rows, P].
 
-        A row's numbers depend on the stream and on its place, not on the size of the batch; those of a group do not
-        depend on the groups after it, so that a run with small crops sees the large ones of the run without; and what
-        turns, stains and RandAugment need comes last and from streams of their own, so that a run with them sees the
-        crops of the run without.
+        A row's numbers depend on the stream and its position, not on the size of the batch; those of a group do not
+        depend on the groups after it, so that adding small crops leaves the large ones unchanged; and those of turns,
+        stains and RandAugment come last, from streams of their own, so that adding them leaves the crops unchanged.
         """
         config = self.config
         turned = config.vertical_flip_probability or config.quarter_turn_probability or config.stain
@@ -120,14 +117,14 @@ class Views:
         return torch.cat(drawn)
 
     def by_group(self, numbers: Tensor) -> Iterator[tuple[Group, Tensor]]:
-        """Each group with its share [count, …] of the numbers [V, …] of all views."""
+        """Each group with its part [count, …] of the numbers [V, …] of all views."""
         shares = torch.split(numbers, [group.count for group in self.groups])
         return zip(self.groups, shares, strict=True)
 
     def boxes(
         self, numbers: Tensor, height: Tensor | int, width: Tensor | int, group: Group
     ) -> tuple[geometry.Boxes, geometry.Turns]:
-        """The crop boxes and turns [n], on the CPU, that `numbers` [n, P] decide for images of these sizes."""
+        """The crop boxes and turns [n], on the CPU, from `numbers` [n, P] for images of these sizes."""
         config, uniforms = self.config, numbers[:, _BOX]
         if config.magnification is None:
             boxes = geometry.random_boxes(uniforms, height, width, group.scale, config.ratio)
@@ -142,9 +139,9 @@ class Views:
         return boxes, geometry.quarter_turned(flip, upside_down, quarters)
 
     def recolor_(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
-        """Colour operations in place on crops [n, C, S, S] of a group, as `numbers` [n, P] decide, each on its share.
+        """Apply colour operations in place to crops [n, C, S, S] of a group, from `numbers` [n, P].
 
-        Pixels are in [0, 1]; without three channels there are brightness, contrast, blur and solarisation alone.
+        Pixels are in [0, 1]; images without three channels get brightness, contrast, blur and solarisation only.
         """
         if strength := self.config.stain:
             change = strength * (2 * numbers[:, _STAINS] - 1)
@@ -158,7 +155,7 @@ class Views:
         if not len(index) or not (config.brightness or config.contrast or config.saturation or config.hue):
             return
         jitter = self._jitter_of(numbers[index])
-        by_turn = photometric.hue_turn(jitter).argsort(stable=True)  # spares the jitter from sorting images itself
+        by_turn = photometric.hue_turn(jitter).argsort(stable=True)  # so that the jitter need not sort images
         jitter = jitter.select(by_turn)
         _apply_(crops, index[by_turn], lambda some: photometric.color_jitter(some, jitter))
 
@@ -206,7 +203,7 @@ def _chosen(numbers: Tensor, column: int, probability: float) -> Tensor:
 
 
 def _apply_(crops: Tensor, index: Tensor, operation: Callable[[Tensor], Tensor]) -> None:
-    """Apply an operation to the crops of an index list on the CPU, in place."""
+    """Apply an operation in place to the crops at `index` (on the CPU)."""
     if len(index):
         index = photometric.to_device(index, crops.device)
         crops.index_copy_(0, index, operation(crops.index_select(0, index)))

@@ -1,4 +1,4 @@
-"""PASCAL VOC in its own layout: photographs with the classes that are to be seen in them."""
+"""PASCAL VOC in its published layout: photographs with multi-label classes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hexa.data import decode as decoding
 from hexa.data import voc_boxes
 from hexa.data.source import Boxes, Labels, Source, choose_split, location
 
-#: Where the lists lie in a year's folder; a class has a file CLASS_LIST.txt of names and 1, 0 or −1.
+#: Where a year's folder has its lists: files CLASS_LIST.txt with image names and 1, 0 or −1.
 _LISTS = Path("ImageSets", "Main")
 _LABELS = (-1, 0, 1)
 
 
 class VOCSource(Source):
-    """The images of a year's lists, for classification: `VOCdevkit` (then its VOC2007) or a year's folder in it.
+    """The images in the classification lists of one year; the path is `VOCdevkit` (for VOC2007) or a year in it.
 
     labels: int64 [N, C], 1 for present, −1 for absent, 0 for difficult (only hard-to-see objects of the class).
-    train is the list trainval and test the list test; without a list test, they are train and val.
+    The splits train and test are the lists trainval and test; without a list test, the lists train and val.
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
@@ -34,11 +34,8 @@ class VOCSource(Source):
         missing = [path for path in self.paths if not (self.root / path).is_file()]
         if missing:
             some = ", ".join(missing[:3]) + (" …" if missing[3:] else "")
-            raise UserError(f"data '{spec}': {len(missing)} images of the list are not in {self.root}: {some}")
+            raise UserError(f"data '{spec}': {len(missing)} listed images are not in {self.root}: {some}")
         self._identify(self.labels.tobytes())
-
-    def splits(self) -> list[str]:
-        return self._splits
 
     def files(self) -> list[Path]:
         return [self.root / path for path in self.paths]
@@ -51,31 +48,31 @@ class VOCSource(Source):
         return voc_boxes.read(file, self.class_names or [])
 
     def of_year(self, year: int, split: str) -> VOCSource | None:
-        """A split of another year that lies beside this one, in VOCdevkit; None if there is no such year."""
+        """A split of another year in the same VOCdevkit; None if there is no such year."""
         root = self.root.with_name(f"VOC{year}")
         if not (root / _LISTS).is_dir():
             return None
-        found = VOCSource(str(root), split, f"voc:{root}")
-        found.max_image_pixels = self.max_image_pixels
-        return found
+        source = VOCSource(str(root), split, f"voc:{root}")
+        source.max_image_pixels = self.max_image_pixels
+        return source
 
 
 def year_folder(argument: str, spec: str) -> Path:
     """The folder of one year. Raises UserError if there is none."""
-    given = location(argument)
-    for root in (given, given / "VOC2007", given / "VOCdevkit" / "VOC2007"):
+    path = location(argument)
+    for root in (path, path / "VOC2007", path / "VOCdevkit" / "VOC2007"):
         if argument and (root / _LISTS).is_dir():
             return root
-    where = f": neither {given} nor its VOC2007 holds {_LISTS}" if argument else ""
+    where = f": neither {path} nor its VOC2007 contains {_LISTS}" if argument else ""
     raise UserError(f"data '{spec}': no VOC data{where}; write voc:PATH/VOCdevkit")
 
 
 def _lists(root: Path) -> dict[str, str]:
-    """The list that each split is."""
-    there = {path.stem.rpartition("_")[2] for path in (root / _LISTS).glob("*_*.txt")}
-    published = ("trainval", "test") if {"trainval", "test"} <= there else ("train", "val")
-    named = dict(zip(("train", "test"), published, strict=True)) | {"trainval": "trainval", "val": "val"}
-    return {split: name for split, name in named.items() if name in there}
+    """{split: name of its list}."""
+    names = {path.stem.rpartition("_")[2] for path in (root / _LISTS).glob("*_*.txt")}
+    published = ("trainval", "test") if {"trainval", "test"} <= names else ("train", "val")
+    lists = dict(zip(("train", "test"), published, strict=True)) | {"trainval": "trainval", "val": "val"}
+    return {split: name for split, name in lists.items() if name in names}
 
 
 def _read(root: Path, list_name: str, spec: str) -> tuple[list[str], list[str], Labels]:
@@ -88,7 +85,7 @@ def _read(root: Path, list_name: str, spec: str) -> tuple[list[str], list[str], 
             rows = [line.split() for line in decoding.read(file).decode().splitlines() if line.strip()]
             columns.append([_LABELS[_LABELS.index(int(row[1]))] for row in rows])
         except (IndexError, ValueError, decoding.DecodeError):
-            raise UserError(f"data '{spec}': {file} is not a list of image names with 1, 0 or -1 each") from None
+            raise UserError(f"data '{spec}': {file} is not a list of image names, each with 1, 0 or -1") from None
         listed = [row[0] for row in rows]
         if file != files[0] and listed != names:
             raise UserError(f"data '{spec}': {file.name} and {files[0].name} in {file.parent} list different images")

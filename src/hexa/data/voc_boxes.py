@@ -1,4 +1,4 @@
-"""PASCAL VOC's boxes: one XML file an image in `Annotations`, and all those of a source at once."""
+"""PASCAL VOC's boxes, which each image has in an XML file in `Annotations`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hexa.config import UserError, reason
 from hexa.data import decode as decoding
 from hexa.data.source import Boxes, Source, digest
 
-#: The sides of JPEGs end here.
+#: Sides of a JPEG are shorter than this.
 _LONGEST = 1 << 16
 
 
 def read(file: Path, class_names: Sequence[str]) -> Boxes:
-    """The objects of one annotation file. Raises UserError if it is missing, broken, or names another class.
+    """The objects of one annotation file. Raises UserError if it is missing, damaged, or names an unknown class.
 
-    VOC counts pixels from 1 and its boxes include both borders, so xmin − 1, ymin − 1, xmax, ymax are the edges. Parts
+    VOC counts pixels from 1 and its boxes include both borders, so the edges are xmin − 1, ymin − 1, xmax, ymax. Parts
     of objects (heads, hands, feet of persons) are not objects.
     """
     boxes, labels, difficult = [], [], []
@@ -34,14 +34,14 @@ def read(file: Path, class_names: Sequence[str]) -> Boxes:
                 raise ValueError("a box ends before it begins")
             # a pixel of slack: some published annotations begin at 0
             if not (x0 >= 0 and y0 >= 0 and x1 <= width + 1 and y1 <= height + 1):
-                raise ValueError("a box reaches out of the image")
+                raise ValueError("a box extends beyond the image")
             boxes.append((x0 - 1, y0 - 1, x1, y1))
             labels.append(class_names.index(thing.findtext("name", "").strip()))
             difficult.append(int(thing.findtext("difficult", "0")) != 0)
     except decoding.DecodeError as error:
         raise UserError(f"{file}: {error}") from None
     except (ElementTree.ParseError, ValueError, LookupError, RecursionError, MemoryError) as error:
-        raise UserError(f"{file}: not an annotation of VOC ({reason(error)})") from None
+        raise UserError(f"{file}: not a valid VOC annotation ({reason(error)})") from None
     return Boxes(
         torch.tensor(boxes, dtype=torch.float32).view(-1, 4),
         torch.tensor(labels, dtype=torch.int64),
@@ -51,27 +51,27 @@ def read(file: Path, class_names: Sequence[str]) -> Boxes:
 
 
 def boxes_of(source: Source) -> list[Boxes]:
-    """Those of every image. Raises UserError for a source that has none, and one that lists what cannot be read."""
-    found, wrong = [], []
+    """The objects of every image. Raises UserError if the source has no boxes or some annotations cannot be read."""
+    objects, problems = [], []
     for index in range(len(source)):
         try:
             boxes = source.boxes(index)
         except UserError as error:
-            wrong.append(str(error))
+            problems.append(str(error))
             continue
         if boxes is None:
-            raise UserError(f"data '{source.name}' does not say where objects are; detection needs voc:PATH/VOCdevkit")
-        found.append(boxes)
-    if wrong:
-        some = "; ".join(wrong[:3]) + (" …" if wrong[3:] else "")
+            raise UserError(f"data '{source.name}': has no boxes; detection needs voc:PATH/VOCdevkit")
+        objects.append(boxes)
+    if problems:
+        some = "; ".join(problems[:3]) + (" …" if problems[3:] else "")
         raise UserError(
-            f"{source!r}: {len(wrong)} images have no annotation that can be read: {some}; mend them, or take the "
-            "images out of the lists in ImageSets/Main"
+            f"{source!r}: {len(problems)} annotations cannot be read: {some}; repair them, or remove their images "
+            "from the lists in ImageSets/Main"
         )
-    return found
+    return objects
 
 
 def fingerprint_of_boxes(boxes: Sequence[Boxes]) -> str:
-    """Changes with any box, label or difficulty: a source's own fingerprint is of its images."""
+    """Changes with any box, label or difficulty, none of which are part of a source's own fingerprint."""
     parts = (part for one in boxes for part in (one.boxes, one.labels, one.difficult))
     return digest(*(part.numpy().tobytes() for part in parts))

@@ -19,19 +19,28 @@ import numpy as np
 
 from hexa.config import UserError, reason
 from hexa.data import decode as decoding
-from hexa.data.source import SAMPLED_BYTES, Source, by_split, choose_split, digest, location, sample
+from hexa.data.source import (
+    SAMPLED_BYTES,
+    Source,
+    by_split,
+    choose_split,
+    digest,
+    files_by_prefix,
+    location,
+    sample,
+)
 
-Told = TypeVar("Told")
+Value = TypeVar("Value")
 _RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
-#: Names that a pattern may stand for.
+#: Shards that a pattern may expand to.
 _MOST_SHARDS = 100_000
-#: Bytes of a label, or of a header of tar; more than that has another purpose.
+#: Most bytes of a label, or of a tar header.
 _MOST_READ = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Where an image lies in a shard. problem: why its bytes are not to be found there."""
+    """Where an image is stored in a shard. problem: why it cannot be read from there."""
 
     name: str
     offset: int
@@ -40,19 +49,17 @@ class Member:
 
 
 class WebDatasetSource(Source):
-    """Samples KEY.jpg (or another image) with KEY.cls, a number, or KEY.json with `label` beside it.
+    """Samples KEY.jpg (or another image format), each with a label in KEY.cls (a number) or KEY.json (`label`).
 
     The argument is a folder of shards, a pattern such as shards/train-*.tar or train-{0000..0127}.tar, or one file.
-    What comes before the first "-" of a shard's name is its split. Shards are indexed once and images read from where
-    they lie in them, so any order is as good as another. Nothing is ever unpacked: names of members are only names.
+    The split is the part of a shard's name before the first "-". Shards are indexed once, and images read from their
+    place in the shard, in any order. Nothing is ever unpacked.
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         shards = _shards(argument, spec)
-        named: dict[str, list[Path]] = {}
-        for shard in shards:
-            named.setdefault(shard.name.split(".")[0].split("-")[0], []).append(shard)
-        # a single kind of shards is a split whatever it is called
+        named = files_by_prefix(shards)
+        # shards that all have the same prefix, whatever it is, are the split `train`
         groups = {s: named[name] for s, name in by_split(named).items()} if len(named) > 1 else {"train": shards}
         self.name, self._splits = spec, list(groups)
         self.split = choose_split(spec, split, groups)
@@ -72,9 +79,6 @@ class WebDatasetSource(Source):
         contents = sample(len(self), lambda index: self._read(index, SAMPLED_BYTES))
         self.fingerprint = digest(self.former_fingerprint, *contents)
 
-    def splits(self) -> list[str]:
-        return self._splits
-
     def files(self) -> list[Path]:
         return self._shards
 
@@ -82,15 +86,15 @@ class WebDatasetSource(Source):
         if kind != "key":
             return super().metadata(kind, name)
 
-        def told(content: bytes, kind: str) -> str | None:
-            value = _json(content) if kind == "json" else None
-            found = value.get(name) if isinstance(value, dict) else None
-            return str(found) if isinstance(found, str | int | float) else None
+        def text_of(content: bytes, kind: str) -> str | None:
+            fields = _json(content) if kind == "json" else None
+            value = fields.get(name) if isinstance(fields, dict) else None
+            return str(value) if isinstance(value, str | int | float) else None
 
-        found = [text for shard in self._shards for _, text in _index(shard, self.name, told)]
-        if all(text is None for text in found):
-            raise UserError(f"data '{self.name}': no .json beside its images has a text or number '{name}'")
-        return found
+        texts = [text for shard in self._shards for _, text in _index(shard, self.name, text_of)]
+        if all(text is None for text in texts):
+            raise UserError(f"data '{self.name}': none of its .json files has a text or number '{name}'")
+        return texts
 
     def encoded(self, index: int) -> bytes:
         return self._read(index)
@@ -110,7 +114,7 @@ class WebDatasetSource(Source):
 
 
 def _shards(argument: str, spec: str) -> list[Path]:
-    """The files that a folder, a pattern with * or {000..127}, or a name stands for, in order."""
+    """The files of a folder, of a pattern with * or {000..127}, or a single file, in order."""
     if argument and location(argument).is_dir():
         argument = f"{argument}/*.tar"
     pieces = _RANGE.split(argument)  # text, first, last, text …
@@ -118,24 +122,24 @@ def _shards(argument: str, spec: str) -> list[Path]:
     ranges = list(zip(pieces[1::3], pieces[2::3], strict=True))
     count = math.prod(int(last) + 1 - int(first) for first, last in ranges)
     if count > _MOST_SHARDS:
-        raise UserError(f"data '{spec}': the pattern stands for {count:,} shards; {_MOST_SHARDS:,} are the most")
+        raise UserError(f"data '{spec}': the pattern expands to {count:,} shards; at most {_MOST_SHARDS:,} are read")
     numbers = [[str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)] for first, last in ranges]
     parts = [part for pair in itertools.zip_longest(choices, numbers) for part in pair if part is not None]
     patterns = ["".join(combination) for combination in itertools.product(*parts)]
-    found = [Path(path) for pattern in patterns for path in sorted(glob.glob(os.path.expanduser(pattern)))]
-    if not argument or not found:
+    shards = [Path(path) for pattern in patterns for path in sorted(glob.glob(os.path.expanduser(pattern)))]
+    if not argument or not shards:
         example = "webdataset:PATH/train-{0000..0127}.tar"
         raise UserError(f"data '{spec}': no such shards; write webdataset:FOLDER or {example}")
-    return found
+    return shards
 
 
-def _index(shard: Path, spec: str, read: Callable[[bytes, str], Told | None]) -> list[tuple[Member, Told | None]]:
-    """Every image of a shard, and what `read` finds in the .cls or .json beside it (its content, "cls" or "json").
+def _index(shard: Path, spec: str, read: Callable[[bytes, str], Value | None]) -> list[tuple[Member, Value | None]]:
+    """Every image of a shard, with read(content, "cls" or "json") of the .cls or .json file of its sample.
 
-    Raises UserError for what is not a whole tar file.
+    Raises UserError for anything but a complete tar file.
     """
     images: dict[str, Member] = {}
-    told: dict[str, Told] = {}
+    values: dict[str, Value] = {}
     if not shard.is_file():
         raise UserError(f"data '{spec}': {shard} is not a file")
     try:
@@ -146,27 +150,27 @@ def _index(shard: Path, spec: str, read: Callable[[bytes, str], Told | None]) ->
                 key = f"{folder}/{stem}"
                 whole = member.isreg() and member.sparse is None
                 if f".{kind.lower()}" in decoding.EXTENSIONS and not member.isdir():
-                    problem = None if whole else "stored in the tar as a link or with holes, not as a whole file"
+                    problem = None if whole else "stored in the tar file as a link or a sparse file"
                     images[key] = Member(member.name, member.offset_data, member.size, problem)
                 elif kind in ("cls", "json") and whole:
                     value = read(file.at(member.offset_data, member.size), kind)
-                    told |= {} if value is None else {key: value}
-    # tarfile says of damaged headers what Python says of what it does with them
+                    values |= {} if value is None else {key: value}
+    # damaged headers make tarfile raise all of these
     except (tarfile.TarError, OSError, ValueError, LookupError, OverflowError, RecursionError, MemoryError) as error:
-        said = reason(error) or type(error).__name__
-        raise UserError(f"data '{spec}': {shard} is not a whole, uncompressed tar file ({said})") from None
-    return [(member, told.get(key)) for key, member in images.items()]
+        words = reason(error) or type(error).__name__
+        raise UserError(f"data '{spec}': {shard} is not a complete, uncompressed tar file ({words})") from None
+    return [(member, values.get(key)) for key, member in images.items()]
 
 
 class _Headers(io.BufferedReader):
-    """A file of which headers and labels are read: whatever lengths it tells, no more than a MiB at once."""
+    """A file that reads at most one MiB at a time, whatever lengths its headers claim."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path))
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= _MOST_READ:
-            raise tarfile.ReadError(f"a header or a label of {size} bytes, more than {_MOST_READ}")
+            raise tarfile.ReadError(f"a header or label of {size} bytes; at most {_MOST_READ} are read")
         return super().read(size)
 
     def at(self, offset: int, size: int) -> bytes:
@@ -175,22 +179,22 @@ class _Headers(io.BufferedReader):
 
 
 def _members(archive: tarfile.TarFile, file: _Headers) -> Iterator[tarfile.TarInfo]:
-    """All members. Raises ReadError where `tarfile` would go round in circles, or end early as if all were there."""
+    """All members. Raises ReadError where `tarfile` would loop forever, or stop early without an error."""
     last = -1
     for member in archive:
         if member.offset <= last or member.size < 0:
-            raise tarfile.ReadError("its members overlap")
+            raise tarfile.ReadError("overlapping members")
         last = member.offset
         yield member
     if file.at(archive.offset, tarfile.BLOCKSIZE).strip(b"\0"):
-        raise tarfile.ReadError(f"damaged or cut off at byte {archive.offset:,}")
+        raise tarfile.ReadError(f"damaged or truncated at byte {archive.offset:,}")
 
 
 def _label(content: bytes, kind: str) -> int | None:
-    """The number that a .cls or .json file tells, if it does."""
+    """The class number in a .cls or .json file, if there is one."""
     value = _json(content)
-    found = value.get("label") if kind == "json" and isinstance(value, dict) else value
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+    label = value.get("label") if kind == "json" and isinstance(value, dict) else value
+    return label if isinstance(label, int) and not isinstance(label, bool) else None
 
 
 def _json(content: bytes) -> Any:

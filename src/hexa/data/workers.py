@@ -1,4 +1,4 @@
-"""Worker processes: they decode each photograph once, cut all its crops, and hand them over, bytes as uint8."""
+"""Worker processes, which decode each photograph once and cut all its crops."""
 
 from __future__ import annotations
 
@@ -22,38 +22,36 @@ from hexa.data.pairs import Pairs
 from hexa.data.source import Source
 from hexa.data.store import available_cores
 from hexa.data.views import Views
-from hexa.ops.photometric import to_device, unit
+from hexa.ops.photometric import unit
 from hexa.runtime.random import Stream
 
-__all__ = ["CropPlan", "CropStream", "alike", "choose_workers", "to_device", "unit"]
-
+#: Images a worker handles at a time, so that several workers share a batch and little shared memory is used.
 PART = 32
-"""Images a worker handles at a time: several workers share a batch, and little shared memory is held."""
 _MOST_WORKERS = 16
 Problems = list[tuple[int, str]]
 
 
 def alike(images: Iterable[Tensor]) -> list[Tensor]:
-    """As they are if all are uint8, else as floats in [0, 1]."""
+    """Images of one dtype: unchanged if all are uint8, otherwise floats in [0, 1]."""
     listed = list(images)
-    return listed if all(one.dtype == torch.uint8 for one in listed) else [unit(one) for one in listed]
+    return listed if all(image.dtype == torch.uint8 for image in listed) else [unit(image) for image in listed]
 
 
-def choose_workers(asked: int | None, device: torch.device) -> int:
-    """As many workers as asked for; else all cores but one beside a GPU, or half of them where training needs them."""
-    if asked is not None:
-        return asked
+def choose_workers(num_workers: int | None, device: torch.device) -> int:
+    """`num_workers` unless None; else half of the cores if training runs on a CPU, all but one if on a GPU."""
+    if num_workers is not None:
+        return num_workers
     cores = available_cores()
     return max(1, min(_MOST_WORKERS, cores // 2 if device.type == "cpu" else cores - 1))
 
 
 class WorkerEnded(UserError):
-    """A worker process was killed, or died of what it read."""
+    """A worker process was killed or crashed."""
 
 
 @dataclass
 class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
-    """What is to be cut for part `p` of step `n`: a function of the stream alone, so any worker can do it."""
+    """Cuts part `p` of step `n`, a function of the stream alone, so that any worker can do it."""
 
     source: Source
     views: Views
@@ -65,13 +63,13 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
 
     @property
     def parts(self) -> int:
-        """Parts of this process's share of a batch."""
+        """Number of parts in this process's share of a batch."""
         return math.ceil(int(self.rows.stop - self.rows.start) / PART)
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[list[Tensor], Tensor, Problems]:
-        """One part: V tensors of crops [n, C, S_v, S_v], the images' positions [n], what could not be read.
+        """One part: V tensors of crops [n, C, S_v, S_v], the images' positions [n], and what could not be read.
 
-        Crops are uint8 if all images are, else float in [0, 1].
+        Crops are uint8 if all images are, otherwise float in [0, 1].
         """
         number, part = key
         first = self.rows.start + part * PART
@@ -80,7 +78,7 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         crops: list[list[Tensor]] = []
         index, problems = [], []
         epoch, step = divmod(number, len(self.source) // self.batch_size)
-        order, partners = self._of_epoch(epoch)
+        order, partners = self._order_and_partners(epoch)
         start = step * self.batch_size
         for row, wanted in enumerate(order[start + rows.start : start + rows.stop].tolist()):
             position, cut, unreadable = self._readable(wanted, numbers[:, row], partners)
@@ -89,7 +87,7 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
             problems += unreadable
         return [torch.stack(alike(view)) for view in zip(*crops, strict=True)], torch.tensor(index), problems
 
-    def _of_epoch(self, epoch: int) -> tuple[Tensor, Tensor | None]:
+    def _order_and_partners(self, epoch: int) -> tuple[Tensor, Tensor | None]:
         """The order of the images in an epoch, and their partners, int64 [N]."""
         if self._drawn[0] != epoch:
             generator = self.stream.child("order", epoch).generator()
@@ -98,31 +96,31 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         return self._drawn[1:]
 
     def _readable(self, wanted: int, numbers: Tensor, partners: Tensor | None) -> tuple[int, list[Tensor], Problems]:
-        """The crops of image `wanted`, or of the first after it that can be read; some of its partner, if that can."""
+        """The crops of image `wanted`, or of the next readable one; later views are its partner's, if readable."""
         problems: Problems = []
         for offset in range(min(100, len(self.source))):
             position = (wanted + offset) % len(self.source)
-            partner, given = position if partners is None else int(partners[position]), None
+            partner, others = position if partners is None else int(partners[position]), None
             if partner != position:
                 try:
-                    given = cut_crops(self.source, partner, self.views, numbers, slice(self.views.own, None))
+                    others = cut_crops(self.source, partner, self.views, numbers, slice(self.views.own, None))
                 except decoding.DecodeError as error:
                     problems.append((partner, str(error)))
-            own = slice(None if given is None else self.views.own)
+            own = slice(None if others is None else self.views.own)
             try:
-                return position, cut_crops(self.source, position, self.views, numbers, own) + (given or []), problems
+                return position, cut_crops(self.source, position, self.views, numbers, own) + (others or []), problems
             except decoding.DecodeError as error:
                 problems.append((position, str(error)))
-        reason = f"{self.source.paths[wanted]}: {problems[0][1]}"
+        first = f"{self.source.paths[wanted]}: {problems[0][1]}"
         raise UserError(
-            f"data '{self.source.name}': {len(problems)} images in a row cannot be read, the first is {reason}"
+            f"data '{self.source.name}': {len(problems)} images in a row cannot be read, the first is {first}"
         )
 
 
 class CropStream:
-    """Crops of one step after the other, across epochs, made ahead; a jump to another step starts the workers anew.
+    """Crops of consecutive steps, across epochs, cut ahead; jumping to another step restarts the workers.
 
-    stop: the step before which it all ends, so that nothing is made in vain.
+    stop: the step before which the stream ends, so that no crops are cut in vain.
     """
 
     def __init__(self, plan: CropPlan, device: torch.device, num_workers: int, stop: int | None = None) -> None:
@@ -134,21 +132,21 @@ class CropStream:
         """This process's share of step `number`: crops on the device, positions of the images, what was unreadable."""
         if self._items is None or number != self._next:
             self.close()
-            parts = range(self.plan.parts)  # the workers' clean-up holds on to the keys, which must not hold on to us
+            parts = range(self.plan.parts)  # the clean-up of the workers refers to the keys, which must not refer to us
             steps = itertools.count(number) if self.stop is None else range(number, self.stop)
             keys = ((step, part) for step in steps for part in parts)
             self._items = Items(self.plan, keys, self.device, self.num_workers)
-        made = [next(self._items) for _ in range(self.plan.parts)]
+        crops_of, index_of, problems_of = zip(*(next(self._items) for _ in range(self.plan.parts)), strict=True)
         self._next = number + 1
-        rows = sum(len(index) for _, index, _ in made)
+        index = torch.cat(index_of)
         crops = []
-        for pieces in map(alike, zip(*(cut for cut, _, _ in made), strict=True)):
-            view, start = torch.empty((rows, *pieces[0].shape[1:]), dtype=pieces[0].dtype, device=self.device), 0
+        for pieces in map(alike, zip(*crops_of, strict=True)):
+            view, start = torch.empty((len(index), *pieces[0].shape[1:]), dtype=pieces[0].dtype, device=self.device), 0
             for piece in pieces:
                 view[start : start + len(piece)].copy_(piece, non_blocking=True)
                 start += len(piece)
             crops.append(view)
-        return crops, torch.cat([index for _, index, _ in made]), [entry for _, _, found in made for entry in found]
+        return crops, index, list(itertools.chain(*problems_of))
 
     def close(self) -> None:
         """End the workers."""
@@ -157,18 +155,8 @@ class CropStream:
             self._items = None
 
 
-class _Keys:
-    """A sampler: DataLoader wants something it can iterate over."""
-
-    def __init__(self, keys: Iterable[Any]) -> None:
-        self.keys = keys
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.keys)
-
-
 class Items(Iterator[Any]):
-    """dataset[key] for every key in order, made ahead by `num_workers` processes (0: by this one). Close it."""
+    """dataset[key] for every key in order, prefetched by `num_workers` processes (0: computed here). Close it."""
 
     def __init__(self, dataset: Any, keys: Iterable[Any], device: torch.device, num_workers: int) -> None:
         if num_workers == 0:
@@ -178,16 +166,16 @@ class Items(Iterator[Any]):
         loader: Any = DataLoader(
             _Guarded(dataset),
             batch_size=None,
-            sampler=_Keys(keys),
+            sampler=keys,
             num_workers=num_workers,
-            collate_fn=_as_it_is,
+            collate_fn=_unchanged,
             pin_memory=device.type == "cuda",
             prefetch_factor=4,
-            # whatever Python's default is: what follows is inherited, and workers end once their parent is killed
+            # not Python's default: workers inherit the signal mask set below, and end once their parent is killed
             multiprocessing_context="fork" if sys.platform == "linux" else None,
         )
-        # Ctrl-C goes to every process of the terminal, and a scheduler's SIGTERM to every process of the job. Workers
-        # inherit the blocked signals and so see neither: this process finishes its step, saves, and ends them.
+        # Ctrl-C reaches every process of the terminal, and a scheduler's SIGTERM every process of the job. Workers
+        # inherit the blocked signals and ignore both: this process finishes its step, saves, and ends them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         handler = signal.getsignal(signal.SIGCHLD)
         try:
@@ -195,9 +183,9 @@ class Items(Iterator[Any]):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             if signal.getsignal(signal.SIGCHLD) is not handler:
-                # torch's raises wherever this process happens to be; that a worker ended is noticed when it is awaited
+                # torch's handler raises in the middle of anything; we notice a dead worker when we wait for it
                 signal.signal(signal.SIGCHLD, handler)
-        self.close = weakref.finalize(self, _end_workers, self._items)  # also when the interpreter exits
+        self.close = weakref.finalize(self, _end_workers, self._items)  # runs when the interpreter exits, too
 
     def __next__(self) -> Any:
         try:
@@ -207,8 +195,8 @@ class Items(Iterator[Any]):
                 raise
             reason = " ".join(str(error).split())
             raise WorkerEnded(
-                f"a process that decodes images ended ({reason}); "
-                "take fewer of them (num_workers) or give this machine more (shared) memory"
+                f"a worker process that decodes images ended ({reason}); "
+                "lower num_workers, or give this machine more (shared) memory"
             ) from None
         if isinstance(item, UserError):
             raise item
@@ -216,7 +204,7 @@ class Items(Iterator[Any]):
 
 
 def _end_workers(iterator: Any) -> None:
-    """DataLoader's own clean-up, which has no public name, at a time of our choosing; a stuck worker is killed."""
+    """Run DataLoader's own clean-up, which has no public name, and kill a worker that is stuck."""
     workers = list(iterator._workers)
     iterator._shutdown_workers()
     for worker in workers:
@@ -225,7 +213,7 @@ def _end_workers(iterator: Any) -> None:
 
 
 class _Guarded(Dataset[Any]):
-    """Hands a user's error over as a value: raised in a worker it would arrive with a traceback in its text."""
+    """Returns a UserError as a value: raised in a worker, it would arrive with a traceback in its message."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -238,5 +226,5 @@ class _Guarded(Dataset[Any]):
             return error
 
 
-def _as_it_is(item: Any) -> Any:
+def _unchanged(item: Any) -> Any:
     return item

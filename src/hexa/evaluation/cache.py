@@ -15,10 +15,9 @@ from torch import Tensor
 
 from hexa.config import UserError, reason
 from hexa.data import Source
-from hexa.data.named import cache_folder
 from hexa.data.source import digest
 from hexa.evaluation.protocol import Task
-from hexa.runtime.files import by_plain_name
+from hexa.runtime.files import by_plain_name, cache_folder
 from hexa.runtime.lock import locked
 
 #: Size of the cache in GB unless HEXA_CACHE_GB is set. What was not used for longest is deleted first.

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.data import Source
-from hexa.data.aspect import OwnAspect
+from hexa.data.evaluation_transform import EvaluationTransform, OwnAspect
 from hexa.data.loaders import evaluation_batches
 from hexa.data.store import check_problems
-from hexa.data.views import EvaluationTransform
 from hexa.evaluation import cache
 from hexa.evaluation.collective import in_step
 from hexa.evaluation.protocol import Part, Task

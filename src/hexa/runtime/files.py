@@ -1,4 +1,4 @@
-"""Atomic files: whole or not there, whenever the machine stops."""
+"""Atomic files, which are complete or absent whenever the machine stops; the user's cache folder."""
 
 from __future__ import annotations
 
@@ -72,6 +72,12 @@ def by_plain_name(path: Path) -> Iterator[str]:
             yield f"/proc/self/fd/{file.fileno()}"
     else:
         yield str(path)
+
+
+def cache_folder() -> Path:
+    """Where downloads and measurements are kept: HEXA_CACHE, or `hexa` in the user's cache folder."""
+    chosen = os.environ.get("HEXA_CACHE")
+    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hexa"
 
 
 def describe(error: OSError) -> str:

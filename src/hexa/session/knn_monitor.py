@@ -12,14 +12,16 @@ from hexa.assembly.build import Machine
 from hexa.config import ConfigError, UserError
 from hexa.core import Method
 from hexa.data import Source, open_source
+from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.data.loaders import evaluation_batches
 from hexa.data.source import Subset
 from hexa.data.store import describe_problems
-from hexa.data.views import Views, evaluation_transform
-from hexa.data.workers import alike, unit
+from hexa.data.views import Views
+from hexa.data.workers import alike
 from hexa.evaluation.label_free import label_free
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.experiment import Experiment
+from hexa.ops.photometric import unit
 from hexa.runtime.random import Stream
 
 _BATCH = 512
@@ -123,7 +125,7 @@ class KnnMonitor:
     def _read(self, source: Source, warn: Callable[[str], object]) -> _Images:
         images, labels = [], []
         problems: dict[int, str] = {}
-        transform = evaluation_transform(self.size)
+        transform = EvaluationTransform(self.size)
         for batch, batch_labels, _ in evaluation_batches(source, transform, _BATCH, problems=problems, tolerance=1.0):
             levels = (batch * 255).round()
             images.append(levels.to(torch.uint8) if torch.equal(levels / 255, batch) else batch)

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from hexa.config import UserError
 from hexa.data import Source
+from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.data.source import Subset
-from hexa.data.views import EvaluationTransform
 from hexa.evaluation.features import extract
 from hexa.nn.pretrained import Backbone
 from hexa.ops.kmeans import spherical_kmeans

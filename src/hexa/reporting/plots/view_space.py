@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.core import MAIN, STD, Batch, Example
-from hexa.data.views import EvaluationTransform
+from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.ops.photometric import unit
 from hexa.reporting.gallery import as_pixels, unchanged
 from hexa.reporting.style import COLOURS, INK, MUTED, drawing
