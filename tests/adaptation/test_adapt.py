@@ -69,7 +69,7 @@ def test_from_a_folder_to_a_decision(
     kept = json.loads((out / "adapt.json").read_text())
     assert kept["kept"] in ("start", "result")
     assert kept["verdict"] in said
-    assert [row[0] for row in kept["table"]["rows"]][:2] == ["k-NN, %", "1 label a class, %"]
+    assert [row[0] for row in kept["table"]["rows"]][:2] == ["k-NN, %", "1 label per class, %"]
     winner = load_backbone(out / "winner.safetensors")
     better = load_backbone(out / "backbone.safetensors" if kept["kept"] == "result" else weights)
     images = torch.rand(4, 3, 8, 8)
@@ -81,7 +81,7 @@ def test_from_a_folder_to_a_decision(
     assert "is finished" in capsys.readouterr().out
     # another request does not touch it
     assert main(command(weights, photos, out, "--time=21m")) == 2
-    assert "holds an adaptation with another seconds" in capsys.readouterr().err
+    assert "has an adaptation with another seconds" in capsys.readouterr().err
 
 
 def test_killed_and_gone_on_with_it_is_the_same(weights: Path, photos: Path, tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ def test_a_plan_writes_nothing(weights: Path, photos: Path, tmp_path: Path, caps
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--time=soon"], "--time soon: not a length of time; give a number with s, m, h or d"),
-        (["--time=1s"], "--time: one pass over"),
-        (["--data=folder:{few}"], "3 images are too few to learn from; give at least 64"),
-        (["--data=folder:{same}"], "only 1 differ, the others are near-duplicates"),
+        (["--time=soon"], "--time must be a number > 0 followed by s, m, h or d, such as 30m; got soon"),
+        (["--time=1s"], "--time is too short: one pass over"),
+        (["--data=folder:{few}"], "too few images to learn from; give at least 64"),
+        (["--data=folder:{same}"], "images are distinct, the others are near-duplicates"),
         (["--labelled=folder:{few}"], "have no labels; give class folders"),
         (["--labelled=folder:{single}"], "0 classes of"),
         (["--domain=photo"], "unknown domain 'photo'; did you mean 'photos'?"),
@@ -266,7 +266,7 @@ def test_what_is_seen_of_images(photos: Path) -> None:
 def test_times() -> None:
     assert [plan.seconds_of(text) for text in ("90s", "30m", "1.5h", "1d")] == [90, 1800, 5400, 86400]
     for text in ("30", "m", "0m", "-1m", "1w", "1e9m", ""):
-        with pytest.raises(UserError, match="not a length of time"):
+        with pytest.raises(UserError, match="must be a number > 0 followed by"):
             plan.seconds_of(text)
 
 

@@ -255,7 +255,7 @@ def test_two_processes_with_uneven_shards_equal_one(two: list[dict[str, Any]], c
 
 
 def test_all_processes_refuse_too_many_clusters(two: list[dict[str, Any]]) -> None:
-    assert [results["error"] for results in two] == ["301 clusters of 300 rows; use at most 300 clusters"] * 2
+    assert [results["error"] for results in two] == ["301 clusters for 300 rows; use at most 300 clusters"] * 2
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

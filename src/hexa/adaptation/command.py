@@ -1,4 +1,4 @@
-"""`hexa adapt`: look, plan, train, compare, hand over."""
+"""`hexa adapt`: inspects images, plans, trains, compares, and exports the better backbone."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from hexa.nn.pretrained import Backbone, load_backbone
 from hexa.reporting.report import report
 from hexa.runtime import parsing
 from hexa.runtime.console import Console
-from hexa.runtime.files import write_whole
+from hexa.runtime.files import write_text
 from hexa.session.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, is_ours
 from hexa.session.knn_monitor import KnnMonitor, without_holdout
 from hexa.session.run import pretrain, resume
 
-#: The better of start and result, as timm reads it.
+#: The better of start and result, for timm.
 WINNER = "winner.safetensors"
-#: Labelled images in the comparison, at most and at least, and the share of the time that one pass over them may take.
+#: Most and fewest labelled images in the comparison, and the share of the time that one pass over them may take.
 _MOST, _LEAST, _SHARE = 2000, 200, 0.02
-#: Images kept for the scores, and the largest share of all.
+#: Images held out for scores, and their largest share of all images.
 _HELD, _HELD_SHARE = 500, 0.2
-#: Seconds to import torch before and to write the report after all that is measured.
+#: Seconds to import torch and to write the report, which are not measured.
 _END = 8.0
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; a folder goes on with the same request only."""
+    """What the user asks for; an output folder can only be continued with the same request."""
 
     backbone: str
     data: str
@@ -58,54 +58,52 @@ class Request:
 
     @property
     def record(self) -> dict[str, Any]:
-        """As it is kept in the folder."""
+        """The request as stored in the folder."""
         return {name: getattr(self, name) for name in ("backbone", "data", "labelled", "seconds", "domain")} | {
             "fields": {name: str(value) for name, value in self.fields.items()}
         }
 
 
 def adapt(request: Request, out: Path, *, only_plan: bool = False, console: Console | None = None) -> dict[str, Any]:
-    """Train `request.backbone` further on its images within its time, and say whether it helped.
+    """Train `request.backbone` further on the images within the time, and say whether it helped.
 
-    `out` becomes a run folder, with ADAPTATION (plan, both sides' scores, verdict) beside what a run holds, the
-    comparison first in its report, and WINNER, the better of the two for timm. Interrupted, the same command goes on.
-    only_plan: say the plan, and write nothing. Returns what ADAPTATION holds. Raises UserError.
+    `out` becomes a run folder that also has ADAPTATION (plan, scores of start and result, verdict), the comparison at
+    the top of its report, and WINNER, the better of the two for timm. After an interruption, the same command
+    continues. only_plan: print the plan and write nothing. Returns the contents of ADAPTATION. Raises UserError.
     """
     console = console or Console(stderr=True)
     say: Callable[[str], None] = lambda line: console.print(line, markup=False, soft_wrap=True)  # noqa: E731
-    kept = _kept(out, request)
+    record = _read_record(out, request)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("hexa adapt runs in one process; on several use hexa pretrain adapt --start BACKBONE")
-    if kept is None and out.exists():
-        is_ours(out)  # refuses what is in the way, before the work
-    if kept is None:
+        raise UserError("hexa adapt runs in one process; for several use hexa pretrain adapt --start BACKBONE")
+    if record is None:
+        if out.exists():
+            is_ours(out)  # raises, before the work, if something else is in the way
         begin = time.perf_counter()
-        prepared = _Prepared.of(request)
-        planned, kept = prepared.plan(begin)
+        planned, record = _Prepared.of(request).plan(begin)
         for line in planned.lines:
             say(line)
         if only_plan:
-            return kept
+            return record
         out.mkdir(parents=True, exist_ok=True)
-        _write(out, kept)
+        _write(out, record)
         experiment = planned.experiment
         pretrain(experiment, out, console=console)
+    elif "verdict" in record:
+        say(f"{out} is finished: {record['verdict']}")
+        return record
+    elif (out / CONFIG).is_file():
+        experiment = experiments.load(out / CONFIG)
+        resume(out, console=console)
     else:
-        if "verdict" in kept:
-            say(f"{out} is finished: {kept['verdict']}")
-            return kept
-        if (out / CONFIG).is_file():
-            experiment = experiments.load(out / CONFIG)
-            resume(out, console=console)
-        else:
-            experiment = experiments.validate(kept["experiment"])
-            pretrain(experiment, out, console=console)
-    return _compared(experiment, out, kept, say)
+        experiment = experiments.validate(record["experiment"])
+        pretrain(experiment, out, console=console)
+    return _compare(experiment, out, record, say)
 
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A request with its images looked at and its weights read."""
+    """A request whose images are inspected and whose weights are read."""
 
     request: Request
     draft: Experiment
@@ -116,9 +114,10 @@ class _Prepared:
 
     @classmethod
     def of(cls, request: Request) -> _Prepared:
-        given = request.fields.get("training.max_image_pixels")
-        most, channels = None if given is None else int(given), int(request.fields.get("network.channels", 3))
-        source = open_source(request.data, None if "#" in request.data else "train", most, channels)
+        most = request.fields.get("training.max_image_pixels")
+        channels = int(request.fields.get("network.channels", 3))
+        split = None if "#" in request.data else "train"
+        source = open_source(request.data, split, None if most is None else int(most), channels)
         seen = look(source)
         draft = first_draft(request.backbone, request.data, seen, request.domain, request.fields)
         scored = request.labelled or (request.data if seen.classes > 1 else None)
@@ -127,16 +126,16 @@ class _Prepared:
             changes |= {"monitor.keep_best": "knn"}
         if request.labelled is not None:
             changes |= {"monitor.data": request.labelled}
-            verdict.labelled_images(_opened(draft, request.labelled), _MOST, [])  # says now what is wrong with it
+            verdict.labelled_images(_opened(draft, request.labelled), _MOST, [])  # raises now if they are unsuitable
         changes = {name: value for name, value in changes.items() if name not in request.fields}
         return cls(request, override(draft, changes), source, seen, scored is not None)
 
     def plan(self, begin: float) -> tuple[Plan, dict[str, Any]]:
-        """The plan, and what is to be kept. The start is scored once to know what a score takes."""
+        """The plan, and the record to store. The start is scored once to measure how long a score takes."""
         images, _ = without_holdout(self.draft, self.source)
-        labelled = 3 * _SHARE * self.request.seconds if self.scored else 0.0  # both sides, twice if of two sizes
+        labelled = 3 * _SHARE * self.request.seconds if self.scored else 0.0  # start and result, perhaps at two sizes
         spent = time.perf_counter() - begin + labelled + _END
-        planned = plan(self.draft, images, self.seen, self.request.seconds, spent, _start_scored, self.request.fields)
+        planned = plan(self.draft, images, self.seen, self.request.seconds, spent, _score_start, self.request.fields)
         record = {
             "request": self.request.record,
             "plan": list(planned.lines),
@@ -145,80 +144,79 @@ class _Prepared:
         return planned, record
 
 
-def _compared(experiment: Experiment, out: Path, kept: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
-    """Start and result side by side; the winner exported; all of it written down."""
+def _compare(experiment: Experiment, out: Path, record: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """Compare start and result, export the winner, and write the record and the report."""
     start = starts.read(experiment.start.weights or "")
-    # both resized alike: that alone is worth a point on small images
+    # both must resize images the same way: that alone is worth a point on small images
     result = load_backbone(out / BACKBONE, crop=start.preparation.crop, interpolation=start.preparation.interpolation)
-    sides = {"start": _start_scored(experiment), "result": _monitor(result.network, experiment)()}
+    sides = {"start": _score_start(experiment), "result": _monitor(result.network, experiment)()}
     notes: list[str] = []
-    best = _by_labels(experiment, start, result, kept["request"]["seconds"], notes)
+    best = _by_labels(experiment, start, result, record["request"]["seconds"], notes)
     labels = None if best is None else (best[0].labels, best[1].labels)
     if labels is not None:
-        better, said = verdict.by_labels(*labels)
+        better, conclusion = verdict.by_labels(*labels)
     else:
-        better, said = verdict.without_labels(sides["start"], sides["result"])
+        better, conclusion = verdict.without_labels(sides["start"], sides["result"])
     rows = verdict.table(sides["start"], sides["result"], labels)
     winner = (start, result)[better] if best is None else best[better].backbone
     checked = export(winner, "timm", out / WINNER)
-    kept = {
-        **{name: value for name, value in kept.items() if name != "experiment"},
-        "verdict": said,
+    record = {
+        **{name: value for name, value in record.items() if name != "experiment"},
+        "verdict": conclusion,
         "kept": "result" if better else "start",
         "table": {"header": ["", "start", "result", f"difference ({verdict.INTERVAL})"], "rows": rows},
         "scores": sides,
         "notes": notes,
         "winner": {"file": WINNER, "load": str(checked["load"])},
     }
-    _write(out, kept)
-    for row in [kept["table"]["header"], *rows]:
+    _write(out, record)
+    for row in [record["table"]["header"], *rows]:
         say(f"{row[0]:28} {row[1]:>14} {row[2]:>14} {row[3]:>18}")
-    for line in [*notes, said, f"the winner, for timm: {out / WINNER}"]:
+    for line in [*notes, conclusion, f"the winner, for timm: {out / WINNER}"]:
         say(line)
     report([out], out / REPORT)
-    return kept
+    return record
 
 
 def _by_labels(
     experiment: Experiment, start: Backbone, result: Backbone, seconds: float, notes: list[str]
 ) -> tuple[_Side, _Side] | None:
-    """Both sides on labelled images that had no part in choosing the state; None where there are none.
+    """Start and result on labelled images that had no part in choosing the state; None without labels.
 
-    Both are measured at the size that the start was trained at and at that of the run, and stand with the better.
+    Both are measured at the size the start was trained at and at that of the run; the better one counts.
     """
     if _opened(experiment, experiment.monitor.data or experiment.data).classes is None:
         return None
     machine = Machine.of(experiment)
     sizes = sorted({start.image_size, result.image_size})
     voting, _ = _monitor(start.network, experiment).parts()
-    rate = _images_per_second(next(_at(start, sizes[::-1])), machine.device)
+    rate = _images_per_second(next(_at_sizes(start, sizes[::-1])), machine.device)
     images = verdict.labelled_images(voting, int(min(_MOST, max(_LEAST, _SHARE * seconds * rate))), notes)
 
-    def side(backbone: Backbone) -> _Side:
-        found = [
-            _Side(fed, verdict.measured(fed, images, machine.device, experiment.seed)) for fed in _at(backbone, sizes)
-        ]
-        return max(found, key=lambda one: one.labels.knn)
+    def best_side(backbone: Backbone) -> _Side:
+        at_sizes = _at_sizes(backbone, sizes)
+        sides = [_Side(one, verdict.measured(one, images, machine.device, experiment.seed)) for one in at_sizes]
+        return max(sides, key=lambda side: side.labels.knn)
 
-    sides = side(start), side(result)
+    sides = best_side(start), best_side(result)
     if len(sizes) > 1:
-        best = " and ".join(f"{one.backbone.image_size} px" for one in sides)
-        notes.append(f"measured at {' and '.join(map(str, sizes))} px: start and result do best at {best}")
+        best = " and ".join(f"{side.backbone.image_size} px" for side in sides)
+        notes.append(f"measured at {' and '.join(map(str, sizes))} px: start and result are best at {best}")
     return sides
 
 
 @dataclass(frozen=True)
 class _Side:
-    """Start or result, fed with images of the size that suits it best."""
+    """Start or result at its best image size."""
 
     backbone: Backbone
     labels: verdict.Labelled
 
 
-def _at(backbone: Backbone, sizes: list[int]) -> Iterator[Backbone]:
-    """The backbone fed with images of each of these sizes; of those that it takes."""
+def _at_sizes(backbone: Backbone, sizes: list[int]) -> Iterator[Backbone]:
+    """The backbone at each of these image sizes that it supports."""
     for size in sizes:
-        with contextlib.suppress(UserError):  # a ViT of one size
+        with contextlib.suppress(UserError):  # a ViT of a fixed size
             yield backbone if size == backbone.image_size else backbone.prepared(size=size)
 
 
@@ -233,8 +231,8 @@ def _images_per_second(backbone: Backbone, device: torch.device) -> float:
     return len(pixels) / max(time.perf_counter() - begin, 1e-6)
 
 
-def _start_scored(experiment: Experiment) -> dict[str, float]:
-    """What the monitor of the run says of its start, at the size of the run."""
+def _score_start(experiment: Experiment) -> dict[str, float]:
+    """The run's monitor, applied to its start at the size of the run."""
     return _monitor(starts.begun(experiment.network, experiment.start), experiment)()
 
 
@@ -243,9 +241,9 @@ def _monitor(network: nn.Module, experiment: Experiment) -> KnnMonitor:
     network = network.to(machine.device)
     images, held = without_holdout(experiment, _opened(experiment, experiment.data))
     method = cast(Method, SimpleNamespace(backbone=network, eval=network.eval))
-    made = KnnMonitor.of(experiment, images, method, machine, held)
-    assert made is not None, "an adaptation measures without labels at least"
-    return made
+    monitor = KnnMonitor.of(experiment, images, method, machine, held)
+    assert monitor is not None, "an adaptation always measures without labels"
+    return monitor
 
 
 def _opened(experiment: Experiment, name: str) -> Source:
@@ -253,24 +251,23 @@ def _opened(experiment: Experiment, name: str) -> Source:
     return open_source(name, split, experiment.training.max_image_pixels, experiment.network.channels)
 
 
-def _write(out: Path, kept: Mapping[str, Any]) -> None:
-    text = json.dumps(kept, indent=1) + "\n"
-    write_whole(out / ADAPTATION, lambda file: file.write(text.encode()))
+def _write(out: Path, record: Mapping[str, Any]) -> None:
+    write_text(out / ADAPTATION, json.dumps(record, indent=1) + "\n")
 
 
-def _kept(out: Path, request: Request) -> dict[str, Any] | None:
-    """What an adaptation in `out` has come to; None if there is none. Raises UserError for one of another request."""
+def _read_record(out: Path, request: Request) -> dict[str, Any] | None:
+    """The record of an adaptation in `out`, or None. Raises UserError if it is of another request."""
     path = out / ADAPTATION
     if not path.is_file():
         return None
     try:
-        found = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
-        record, before, _ = request.record, found["request"], found.get("verdict") or found["experiment"]
-        other = [name for name in record if record[name] != before.get(name)]
+        record = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
+        ours, theirs, _ = request.record, record["request"], record.get("verdict") or record["experiment"]
+        differing = [name for name in ours if ours[name] != theirs.get(name)]
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give another --out") from None
-    if other:
+    if differing:
         raise UserError(
-            f"{out} holds an adaptation with another {', '.join(other)}; repeat its command, or give another --out"
+            f"{out} has an adaptation with another {', '.join(differing)}; repeat its command, or give another --out"
         )
-    return cast(dict[str, Any], found)
+    return cast(dict[str, Any], record)

@@ -1,4 +1,4 @@
-"""What a folder of images holds, as far as a plan needs to know."""
+"""Inspects a source of images, as far as a plan needs to know it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from hexa.data.decode import DecodeError
 from hexa.ops.photometric import unit
 from hexa.runtime.random import Stream
 
-#: Images that are opened, and the fewest that training makes sense with.
+#: Images that are opened, and the fewest images, and distinct ones, that training makes sense with.
 _SAMPLE, FEWEST, _FEWEST_DISTINCT = 500, 64, 32
-#: Side of the thumbnails by which near-duplicates are found, and how far two of them may be apart: the root mean square
-#: of their differences in grey levels, each brought to mean 0 and deviation 1.
+#: Side of the thumbnails that are compared, and the largest distance of near-duplicates: the root mean square
+#: difference of grey levels, standardised per thumbnail to mean 0 and deviation 1.
 _THUMB, _ALIKE = 16, 0.1
-#: A pixel is grey if its channels differ by less than this share of the range; a page is what is nearly black or white.
+#: A pixel is grey if its channels differ by less than this share of the range, and extreme if this near to its ends.
 _GREY, _EXTREME = 0.04, 0.15
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A source of `count` images, by a sample of them.
+    """What a sample shows of a source of `count` images.
 
-    size: the median of the shorter sides in pixels. grey, pages: shares of images without colour, and of those nearly
-    all of whose pixels are black or white. duplicates: the share that is nearly the same as another of the sample.
-    classes: 0 without labels. unreadable: share.
+    size: median of the shorter sides in pixels. grey, pages, duplicates, unreadable: shares of the sample without
+    colour, with almost only black and white pixels, nearly equal to another image, unreadable. classes: 0 without
+    labels.
     """
 
     count: int
@@ -51,16 +51,16 @@ class Seen:
 
     @property
     def domain(self) -> str:
-        """The preset of views that suits: documents, medical-grey or photos."""
+        """The suitable preset of views: documents, medical-grey or photos."""
         if self.grey < 0.9:
             return "photos"
         return "documents" if self.pages > 0.5 else "medical-grey"
 
 
 def look(source: Source, seed: int = 0) -> Seen:
-    """Open a sample. Raises UserError if there are too few images, or nearly all are the same."""
+    """Inspect a sample. Raises UserError if there are too few images, or too few distinct ones."""
     if len(source) < FEWEST:
-        raise UserError(f"{source!r}: {len(source)} images are too few to learn from; give at least {FEWEST}")
+        raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     order = torch.randperm(len(source), generator=Stream(seed).child("looking").generator())[:_SAMPLE].tolist()
     sides, grey, pages, thumbs = [], [], [], []
     for position in order:
@@ -75,28 +75,26 @@ def look(source: Source, seed: int = 0) -> Seen:
         pages.append(bool(((mid < _EXTREME) | (mid > 1 - _EXTREME)).float().mean() > 0.8))
         thumbs.append(small.mean(0).flatten())
     if len(sides) < len(order) / 2:
-        raise UserError(f"{source!r}: {len(order) - len(sides)} of {len(order)} images cannot be read; mend the data")
+        raise UserError(f"{source!r}: {len(order) - len(sides)} of {len(order)} images cannot be read; repair the data")
     distinct = _distinct(torch.stack(thumbs))
     if distinct < _FEWEST_DISTINCT:
         raise UserError(
-            f"{source!r}: of {len(thumbs)} images looked at only {distinct} differ, the others are near-duplicates; "
-            "give images of more variety"
+            f"{source!r}: only {distinct} of {len(thumbs)} sampled images are distinct, the others are "
+            "near-duplicates; give more varied images"
         )
-    classes = 0 if source.classes is None else len(np.unique(source.classes))
-    share = 1 - len(sides) / len(order)
     return Seen(
-        len(source),
-        int(np.median(sides)),
-        float(np.mean(grey)),
-        float(np.mean(pages)),
-        1 - distinct / len(thumbs),
-        classes,
-        share,
+        count=len(source),
+        size=int(np.median(sides)),
+        grey=float(np.mean(grey)),
+        pages=float(np.mean(pages)),
+        duplicates=1 - distinct / len(thumbs),
+        classes=0 if source.classes is None else len(np.unique(source.classes)),
+        unreadable=1 - len(sides) / len(order),
     )
 
 
 def _distinct(thumbs: Tensor) -> int:
-    """How many of N thumbnails [N, P] have no earlier one that is alike."""
+    """How many of N thumbnails [N, P] are not near-duplicates of an earlier one."""
     flat = thumbs - thumbs.mean(1, keepdim=True)
     flat = flat / flat.std(1, keepdim=True).clamp_min(1e-3)
     apart = torch.cdist(flat, flat) / flat.shape[1] ** 0.5

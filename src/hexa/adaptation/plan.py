@@ -1,4 +1,4 @@
-"""What an adaptation will do, how long it takes on this machine, and why."""
+"""Plans an adaptation: its size, batch and length for the given time on this machine."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from hexa.reporting.tables import format_duration
 from hexa.runtime.random import Stream
 from hexa.session.memory import peak_bytes
 
-#: Sides that views may have, and the passes over the images wanted before larger ones are taken.
+#: Sides of views, and the passes over the images that a larger size must leave time for.
 _SIZES, _PASSES = (64, 96, 128, 160, 192, 224), 6
-#: The share of the memory that a step may take, and how far batches are halved for it.
+#: The share of the memory that a step may take, and the smallest batch that is tried to achieve it.
 _ROOM, _LEAST_BATCH = 0.4, 16
-#: From this many passes on, the head learns alone in the first: a random one would spoil what the backbone knows.
+#: If there are this many passes, only the head learns in the first: a random head would damage the backbone.
 _HEAD_FIRST = 3
-#: Scores on the way, the last one included; and with one for the plan and those of both sides at the end.
+#: Scores during training, and in all: with one for the plan and one for each side at the end.
 SCORES, _SCORED = 4, 7
-#: A step is timed for this share of the time given, within bounds in seconds, and twice at least.
+#: Steps are timed for this share of the given time, within bounds in seconds, and at least two.
 _TIMING, _LEAST, _MOST = 0.02, 3.0, 15.0
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """An experiment that fits the time, and the lines that say so."""
+    """An experiment that fits into the given time, and lines that describe it."""
 
     experiment: Experiment
     seconds: float
@@ -52,15 +52,15 @@ class Plan:
 
 
 def seconds_of(text: str) -> float:
-    """A time such as 30m, 1.5h, 90s, in seconds. Raises UserError."""
-    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smhd])", text.strip())
-    if found is None or not float(found[1]):
-        raise UserError(f"--time {text}: not a length of time; give a number with s, m, h or d, such as 30m")
-    return float(found[1]) * _UNITS[found[2]]
+    """A duration such as 30m, 1.5h, 90s, in seconds. Raises UserError."""
+    duration = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smhd])", text.strip())
+    if duration is None or not float(duration[1]):
+        raise UserError(f"--time must be a number > 0 followed by s, m, h or d, such as 30m; got {text}")
+    return float(duration[1]) * _UNITS[duration[2]]
 
 
 def first_draft(backbone: str, data: str, seen: Seen, domain: str | None, fields: Mapping[str, Any]) -> Experiment:
-    """The experiment but for size and length. domain: preset of views; None for what the images look like."""
+    """The experiment without its size and length. domain: preset of views; None to choose it by the images."""
     from hexa.recipes import domains
 
     batch = min(128, 1 << (seen.count // 4).bit_length() - 1)
@@ -74,20 +74,20 @@ def plan(
     draft: Experiment,
     source: Source,
     seen: Seen,
-    given: float,
+    seconds: float,
     spent: float,
     score: Callable[[Experiment], object],
     fields: Mapping[str, Any],
 ) -> Plan:
-    """The largest size with which some passes over the images fit into what is left of the `given` seconds.
+    """The largest size with which enough passes over the images fit into what is left of `seconds`.
 
-    spent: seconds that all else takes but scores. score: what scores a state does, of which one is timed here. fields:
-    those that the user set, which stay. Raises UserError if not even one pass fits.
+    spent: seconds for everything else except scores. score: scores a state; timed here once. fields: those set by the
+    user, which are kept. Raises UserError if not even one pass fits.
     """
     by_clock = not {"epochs", "max_steps"} & fields.keys()
-    native, timing = draft.views.size, min(_MOST, max(_LEAST, _TIMING * given)) if by_clock else 0.0
+    native, timing = draft.views.size, min(_MOST, max(_LEAST, _TIMING * seconds)) if by_clock else 0.0
     smaller = [] if "views.size" in fields else [size for size in _SIZES if size < native]
-    # small images enlarged more than twice would only take longer
+    # enlarging images more than twice would only take longer
     sizes = [size for size in [*smaller, native] if size <= max(_SIZES[0], 2 * seen.size)] or [native]
     chosen = _at_size(draft, sizes[0], fields)
     step, memory = cost_of_a_step(chosen, source, timing)
@@ -101,11 +101,11 @@ def plan(
         step, memory = cost_of_a_step(chosen, source, timing)
 
     def left(size: int) -> float:
-        """Seconds to train in; time, and memory, go with the area of views."""
-        return given - spent - 2 * timing - scores * (size / sizes[0]) ** 2
+        """Seconds left for training; time and memory are proportional to the area of views."""
+        return seconds - spent - 2 * timing - scores * (size / sizes[0]) ** 2
 
     def fits(size: int) -> bool:
-        """Whether views of this size leave passes enough and room."""
+        """Whether views of this size leave time for enough passes, and fit into memory."""
         share = (size / sizes[0]) ** 2
         return memory * share <= room and left(size) / (step * share) * chosen.batch_size >= _PASSES * len(source)
 
@@ -116,13 +116,13 @@ def plan(
     per_epoch = len(source) // chosen.batch_size
     steps = chosen.epochs * per_epoch if "epochs" in fields else int(left(wanted) / step)
     head_first = steps >= _HEAD_FIRST * per_epoch
-    if head_first and "epochs" not in fields:  # the head alone leaves out the backward passes, two thirds of the work
+    if head_first and "epochs" not in fields:  # training the head alone saves the backward pass, two thirds of the work
         steps += 2 * per_epoch // 3
     if steps < per_epoch:
-        needed = given - left(wanted) + per_epoch * step
+        needed = seconds - left(wanted) + per_epoch * step
         raise UserError(
-            f"--time: one pass over {len(source):,} images takes about {format_duration(needed)} here at "
-            f"{chosen.views.size} px; give --time {math.ceil(1.2 * needed / 60)}m or more, or fewer images"
+            f"--time is too short: one pass over {len(source):,} images at {chosen.views.size} px takes about "
+            f"{format_duration(needed)} here; give --time {math.ceil(1.2 * needed / 60)}m or more, or fewer images"
         )
     epochs = math.ceil(steps / per_epoch)
     changes: dict[str, Any] = {
@@ -130,38 +130,36 @@ def plan(
         "max_steps": steps,
         "start.freeze_backbone": int(head_first),
     }
-    if by_clock:  # half an epoch: it is asked after each whether to end
+    if by_clock:  # half an epoch less, since the clock is checked after each epoch
         changes |= {"training.max_seconds": (1.05 * steps - per_epoch / 2) * step}
     changes |= {"monitor.knn_every": math.ceil(epochs / SCORES)}
     experiment = override(chosen, {name: value for name, value in changes.items() if name not in fields})
-    return Plan(experiment, steps * step, _lines(experiment, seen, given, steps / per_epoch, native))
+    return Plan(experiment, steps * step, _lines(experiment, seen, seconds, steps / per_epoch, native))
 
 
 def _at_size(draft: Experiment, size: int, fields: Mapping[str, Any]) -> Experiment:
     if size == draft.views.size:
         return draft
-    return begin_from_weights(
-        override(draft, {"views.size": size, "start.sha256": None}), {**fields, "views.size": size}
-    )
+    changed = override(draft, {"views.size": size, "start.sha256": None})
+    return begin_from_weights(changed, {**fields, "views.size": size})
 
 
-def _lines(experiment: Experiment, seen: Seen, given: float, passes: float, native: int) -> tuple[str, ...]:
-    size, hard = experiment.views.size, [n for n, h in experiment.hard_examples.items() if h.weight > 0]
-    small = (
-        "" if size == native else f" (the weights' {native} px would leave too few passes, or the images are smaller)"
-    )
+def _lines(experiment: Experiment, seen: Seen, seconds: float, passes: float, native: int) -> tuple[str, ...]:
+    size, start = experiment.views.size, experiment.start
+    method = " + ".join([experiment.method.name, *(n for n, h in experiment.hard_examples.items() if h.weight > 0)])
+    statistics = "kept" if start.batch_norm == "keep" else start.batch_norm
+    head_first = ", only the head in the first pass" * (start.freeze_backbone == 1)
+    smaller = f" (with the weights' {native} px, passes would be too few or images enlarged)" * (size != native)
     return (
         f"images: {seen}",
-        f"method: {' + '.join([experiment.method.name, *hard])}, from {experiment.start.weights}, batch-norm "
-        f"statistics {'kept' if experiment.start.batch_norm == 'keep' else experiment.start.batch_norm}"
-        f"{', the head alone in the first pass' * (experiment.start.freeze_backbone == 1)}",
-        f"views: {experiment.views.based_on} for {seen.domain}, {size} px{small}",
-        f"length: {passes:.1f} passes in batches of {experiment.batch_size}, about {format_duration(given)} in all",
+        f"method: {method}, from {start.weights}, batch-norm statistics {statistics}{head_first}",
+        f"views: {experiment.views.based_on} for {seen.domain}, {size} px{smaller}",
+        f"length: {passes:.1f} passes in batches of {experiment.batch_size}, about {format_duration(seconds)} in all",
     )
 
 
 def cost_of_a_step(experiment: Experiment, source: Source, seconds: float) -> tuple[float, int]:
-    """Seconds and bytes of a step of this experiment, on this machine with its images: the mean for `seconds`."""
+    """Seconds and bytes of a training step on this machine, measured for `seconds`."""
     machine = Machine.of(experiment)
     with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
         method = build_method(experiment, setting_of(experiment, len(source)), machine, filled=True)
@@ -187,7 +185,7 @@ def cost_of_a_step(experiment: Experiment, source: Source, seconds: float) -> tu
 
         with closing(loader):
             batches = (batch for epoch in itertools.count() for batch in loader.epoch(epoch))
-            first = next(batches)  # waits for workers; and algorithms are picked, which no later step does
+            first = next(batches)  # not timed: workers start, and cuDNN chooses its algorithms
             memory = peak_bytes(lambda: train(first), machine.device, method.state_dict().values())
             begin, count = time.perf_counter(), 0
             while count < 2 or time.perf_counter() - begin < seconds:

@@ -1,4 +1,4 @@
-"""Did it help? Two backbones on the same images, and how sure one can be of the difference."""
+"""Decides whether an adaptation helped: two backbones on the same images, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from hexa.evaluation.split import draw_per_class, folds
 from hexa.nn.pretrained import Backbone
 from hexa.runtime.random import Stream
 
-#: Labelled images a class in the few-shot probes, draws of each, neighbours that vote, and parts they vote across.
+#: Labelled images per class in few-shot probes, draws of each, neighbours that vote, and folds of the k-NN vote.
 SHOTS, DRAWS, NEIGHBOURS, FOLDS = (1, 2, 4, 8, 16), 5, 15, 5
-#: Without labels: the agreement on neighbours must rise by this factor, and uniformity not fall by more than this.
+#: Without labels: neighbour agreement must rise by this factor, and uniformity must not fall by more than this.
 _RISE, _LOSS = 1.25, 0.2
-#: What intervals are called where they are shown.
+#: How tables name the intervals.
 INTERVAL = "95 %"
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """What a backbone does with labels. right: bool [N], whether the k-NN vote names each image's class.
+    """Results of a backbone on labelled images.
 
-    few: n -> accuracy of each draw, in percent, of nearest class means from n labelled images a class.
+    right: bool [N], whether the k-NN vote is right for each image. few: n -> accuracy in percent, one per draw, of
+    nearest class means from n labelled images per class.
     """
 
     right: NDArray[np.bool_]
@@ -41,24 +42,23 @@ class Labelled:
 
     @property
     def knn(self) -> float:
-        """Accuracy of the vote, in percent."""
+        """Accuracy of the k-NN vote in percent."""
         return 100 * float(self.right.mean())
 
 
 def labelled_images(source: Source, most: int, notes: list[str]) -> Source:
-    """The first `most` images of a source whose classes have two of them at least. Raises UserError."""
+    """The first `most` images of a source, without classes of a single image. Raises UserError."""
     labels = source.classes
     if labels is None:
-        several = source.labels is not None
-        what = "show several classes each" if several else "have no labels"
-        raise UserError(f"--labelled: the images of {source!r} {what}; give class folders, or a column of labels")
+        problem = "have no labels" if source.labels is None else "are multi-label"
+        raise UserError(f"--labelled: the images of {source!r} {problem}; give class folders, or a column of labels")
     rows = np.arange(min(most, len(source)))
     names, counts = np.unique(labels[rows], return_counts=True)
     single = set(names[counts < 2].tolist())
     if len(names) - len(single) < 2:
         raise UserError(
             f"--labelled: {len(names) - len(single)} classes of {source!r} have two images or more; "
-            "give two such classes at least: one image is asked what the others vote"
+            "give at least two such classes"
         )
     if single:
         notes.append(f"{len(single)} classes with a single labelled image are left out of the comparison")
@@ -66,10 +66,9 @@ def labelled_images(source: Source, most: int, notes: list[str]) -> Source:
 
 
 def measured(backbone: Backbone, source: Source, device: torch.device, seed: int) -> Labelled:
-    """k-NN of every image by the other parts of its class-balanced folds, and few-shot probes.
+    """k-NN of every image against the other class-balanced folds, and few-shot probes; without augmentation.
 
-    Both see features as they are, without augmentation. Draws and folds depend on labels and seed alone, so that two
-    backbones are compared image by image and draw by draw.
+    Draws and folds depend on labels and seed alone, so that two backbones are compared image by image and draw by draw.
     """
     features, wanted, _ = extract(backbone, source, device=device, tolerance=1.0)
     assert wanted is not None
@@ -83,24 +82,25 @@ def measured(backbone: Backbone, source: Source, device: torch.device, seed: int
     smallest = int(np.unique(labels, return_counts=True)[1].min())
     few = {}
     for shots in SHOTS:
-        if shots < smallest:  # one image is left to ask
+        if shots < smallest:  # at least one image is left to classify
             draws = [draw_per_class(labels, shots, stream.child("draw", shots, number)) for number in range(DRAWS)]
             few[shots] = np.array([_nearest_mean(features, wanted, drawn) for drawn in draws])
     return Labelled(right, few)
 
 
 def _nearest_mean(features: Tensor, labels: Tensor, drawn: NDArray[np.int64]) -> float:
-    """Accuracy in percent, on all other images, of the class whose mean of `drawn` features is nearest.
+    """Accuracy in percent, on all other images, of the nearest class mean of the `drawn` features.
 
-    Features are centred on the mean of the drawn ones and brought to unit length (SimpleShot's CL2N, Wang et al. 2019).
+    Features are centred on the mean of the drawn ones and normalised to unit length (SimpleShot's CL2N, Wang et al.
+    2019).
     """
-    asked = torch.ones(len(labels), dtype=torch.bool)
-    asked[drawn] = False
+    queries = torch.ones(len(labels), dtype=torch.bool)
+    queries[drawn] = False
     x = functional.normalize(features - features[drawn].mean(0), dim=1)
     classes, place = torch.unique(labels[drawn], return_inverse=True)
     means = torch.zeros(len(classes), x.shape[1]).index_add_(0, place, x[drawn])
-    found = classes[(x[asked] @ functional.normalize(means, dim=1).T).argmax(1)]
-    return 100 * float((found == labels[asked]).double().mean())
+    predicted = classes[(x[queries] @ functional.normalize(means, dim=1).T).argmax(1)]
+    return 100 * float((predicted == labels[queries]).double().mean())
 
 
 @dataclass(frozen=True)
@@ -128,29 +128,29 @@ def of_draws(start: NDArray[np.float64], result: NDArray[np.float64]) -> Differe
 
 def by_labels(start: Labelled, result: Labelled) -> tuple[bool, str]:
     """Whether the result is better, and a sentence on it: the k-NN difference must be above 0 with 95 % confidence."""
-    found = of_images(start.right, result.right)
-    if found.points > found.half:
-        return True, f"it helped: k-NN {start.knn:.1f} → {result.knn:.1f} % ({found} points)"
-    if found.points < -found.half:
-        return False, f"not better; the start is kept: k-NN {start.knn:.1f} → {result.knn:.1f} % ({found} points)"
-    why = f"k-NN {start.knn:.1f} → {result.knn:.1f} %, {found} points on {len(start.right)} labelled images"
-    return False, f"not better; the start is kept: no difference that these labels could show ({why})"
+    difference = of_images(start.right, result.right)
+    scores = f"k-NN {start.knn:.1f} → {result.knn:.1f} %"
+    if difference.points > difference.half:
+        return True, f"it helped: {scores} ({difference} points)"
+    if difference.points < -difference.half:
+        return False, f"not better; the start is kept: {scores} ({difference} points)"
+    why = f"{scores}, {difference} points on {len(start.right)} labelled images"
+    return False, f"not better; the start is kept: these labels show no significant difference ({why})"
 
 
 def without_labels(start: Mapping[str, float], result: Mapping[str, float]) -> tuple[bool, str]:
-    """Whether the result is better as far as can be said without labels, and a sentence on it.
+    """Whether the result seems better without labels, and a sentence on it.
 
-    Views must agree clearly more on an image's neighbours, which training alone brings about, and features must not
-    draw together, which is how it goes wrong. docs/your-own-images.md says how often that was right.
+    Views of an image must agree clearly more on its neighbours, and features must not contract, which is a sign of
+    failure. docs/your-own-images.md says how often this was right.
     """
     before, after = start["neighbours"], result["neighbours"]
     lost = start["uniformity"] - result["uniformity"]
     better = after >= _RISE * before and lost <= _LOSS
-    found = (
-        f"neighbours {before:.1f} → {after:.1f} %, uniformity {start['uniformity']:.2f} → {result['uniformity']:.2f}"
-    )
-    said = "it seems to have helped" if better else "it does not seem to have helped; the start is kept"
-    return better, f"{said}: {found}; some labelled images would tell (--labelled)"
+    uniformity = f"uniformity {start['uniformity']:.2f} → {result['uniformity']:.2f}"
+    conclusion = "it seems to have helped" if better else "it does not seem to have helped; the start is kept"
+    scores = f"neighbours {before:.1f} → {after:.1f} %, {uniformity}"
+    return better, f"{conclusion}: {scores}; labelled images (--labelled) would show it reliably"
 
 
 def table(
@@ -162,7 +162,7 @@ def table(
         a, b = labels
         rows.append(["k-NN, %", f"{a.knn:.1f}", f"{b.knn:.1f}", str(of_images(a.right, b.right))])
         for shots in a.few:
-            name = f"{shots} label{'s' if shots > 1 else ''} a class, %"
+            name = f"{shots} label{'s' if shots > 1 else ''} per class, %"
             shown = [f"{x.few[shots].mean():.1f} ± {x.few[shots].std(ddof=1):.1f}" for x in labels]
             rows.append([name, *shown, str(of_draws(a.few[shots], b.few[shots]))])
     for name in start:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 
 def cut_boxes(shares: Tensor, size: int, inside: bool, generator: torch.Generator) -> Tensor:
-    """Boxes [n, 4] = (top, bottom, left, right) to be pasted into square images of `size`, for wanted λ0 `shares` [n].
+    """Boxes [n, 4] = (top, bottom, left, right) to paste into square images of side S = `size`, for λ0 = `shares` [n].
 
         cut = ⌊S·√(1 − λ0)⌋, half = ⌊cut / 2⌋
 
-    clipped (`inside` false): centre uniform in [0, S)², the box of 2·half clipped at the borders, so that the realised
-    λ = 1 − area/S² is larger than λ0 on average. inside: a box of side `cut`, its corner uniform in [0, S − cut]².
+    inside false: centre uniform in [0, S)², a box of side 2·half clipped at the borders, so that λ = 1 − area/S² is
+    larger than λ0 on average. inside true: a box of side `cut`, its corner uniform in [0, S − cut]².
     Source: REFERENCE §5.5, D12. Integers on the CPU.
     """
     cut = (size * (1 - shares.double()).clamp(0, 1).sqrt()).floor().long()
@@ -35,9 +33,9 @@ def kept_share(boxes: Tensor, size: int) -> Tensor:
 
 
 def paste(images: Tensor, permutation: Tensor, boxes: Tensor) -> Tensor:
-    """x_cmx = M∘x + (1 − M)∘x[permutation]: a copy of images [B, 3, S, S] with the box of each filled from its partner.
+    """x_cmx = M∘x + (1 − M)∘x[permutation]: a copy of images [B, 3, S, S] with each box filled from the partner.
 
-    boxes: [1, 4], one for all images, or [B, 4]; (top, bottom, left, right) on the CPU. The layout in memory is kept.
+    boxes: [1, 4], one for all images, or [B, 4]; (top, bottom, left, right) on the CPU. The memory format is kept.
     """
     if len(boxes) == 1:
         top, bottom, left, right = boxes[0].tolist()
@@ -52,23 +50,17 @@ def paste(images: Tensor, permutation: Tensor, boxes: Tensor) -> Tensor:
 
 
 def draw_beta(alpha: float, beta: float, count: int, generator: torch.Generator) -> Tensor:
-    """`count` draws of Beta(α, β) from this generator; float64 [count].
+    """`count` draws of Beta(α, β), float64 [count]: X/(X + Y) for X ~ Gamma(α), Y ~ Gamma(β).
 
-    X/(X + Y) for X ~ Gamma(α), Y ~ Gamma(β); torch's own Beta takes no generator.
+    torch.distributions.Beta cannot be given a generator.
     """
     shapes = torch.tensor([alpha, beta], dtype=torch.float64).expand(count, 2).contiguous()
     gamma = torch._standard_gamma(shapes, generator=generator)
     total = gamma.sum(1)
-    # both can underflow to 0 for tiny shapes; the mean stands in for an undefined share
+    # both can underflow to 0 for tiny shapes; the mean replaces an undefined ratio
     return torch.where(total > 0, gamma[:, 0] / total, torch.full_like(total, alpha / (alpha + beta)))
 
 
 def towards_own(shares: Tensor, strength: float) -> Tensor:
     """1 − strength · (1 − λ): the share λ that an image keeps when the other gets only a part of what was drawn."""
     return shares if strength == 1 else 1 - strength * (1 - shares)
-
-
-def beta_moments(alpha: float, beta: float) -> tuple[float, float]:
-    """Mean and standard deviation of Beta(α, β)."""
-    total = alpha + beta
-    return alpha / total, math.sqrt(alpha * beta / (total**2 * (total + 1)))

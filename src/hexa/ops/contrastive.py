@@ -18,19 +18,19 @@ def info_nce(
     extra: Tensor | None = None,
     positive_included: bool = False,
 ) -> Tensor:
-    """InfoNCE with one positive a query, in fp32 (REFERENCE §1.2, §2.3).
+    """InfoNCE with one positive per query, in fp32 (REFERENCE §1.2, §2.3).
 
         ℓ = −log [ exp(q·k⁺/τ) / ( exp(q·k⁺/τ) + Σ_j exp(q·n_j/τ) + Σ_e exp(s_e/τ) ) ]
 
-    query, positive: [..., D], unit rows. negatives: [K, D], unit rows. extra: further similarities s [..., E] of the
-    denominator, −∞ where there is none. Returns [...]. Only query and extra get a gradient: keys are labels.
-    positive_included: the positive is one of the negatives' rows, so that they are the whole denominator.
+    query, positive: [..., D], unit rows. negatives: [K, D], unit rows. extra: further similarities s [..., E] in the
+    denominator, −∞ where absent. Returns [...]. Only query and extra get a gradient: keys are labels.
+    positive_included: the positive is among the rows of `negatives`, which then are the whole denominator.
     """
     with torch.autocast(query.device.type, enabled=False):
         dtype = torch.promote_types(query.dtype, torch.float32)
         query, positive, negatives = query.to(dtype), positive.detach().to(dtype), negatives.to(dtype)
         shape, width = query.shape[:-1], query.shape[-1]
-        # the queue is written in place after the step; nothing of it may be needed by then
+        # the queue is overwritten in place after the step, so the backward pass must not need it later than that
         rest: Tensor = _LogSumExp.apply(query.reshape(-1, width), negatives, temperature).view(shape)
         own = (query * positive).sum(-1) / temperature
         if extra is not None:
@@ -39,7 +39,7 @@ def info_nce(
 
 
 def is_nearest(query: Tensor, positive: Tensor, negatives: Tensor, extra: Tensor | None = None) -> Tensor:
-    """Whether the positive is more similar to the query than every negative; bool [...]. Arguments as `info_nce`."""
+    """Whether the positive is more similar to the query than all negatives; bool [...]. Arguments as for `info_nce`."""
     query, positive, negatives = query.float(), positive.float(), negatives.float()
     own = (query * positive).sum(-1)
     nearest = own > (query @ negatives.T).amax(-1)
@@ -49,8 +49,8 @@ def is_nearest(query: Tensor, positive: Tensor, negatives: Tensor, extra: Tensor
 class _LogSumExp(torch.autograd.Function):
     """log Σ_j exp(q·n_j/τ) for unit rows, [N, D] × [K, D] -> [N], with its gradient to q alone.
 
-    Similarities of unit rows are at most 1, so 1/τ is subtracted instead of a maximum that would have to be searched;
-    everything happens in one buffer [N, K], which becomes the softmax that the backward pass needs.
+    Similarities of unit rows are at most 1, so 1/τ is subtracted instead of the maximum; one buffer [N, K] holds
+    everything and becomes the softmax that the backward pass needs.
     """
 
     @staticmethod
@@ -72,9 +72,9 @@ def nt_xent(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor, tempe
 
         ℓ_vi = −log [ exp(q_vi·d_wj/τ) / Σ_(u,m) exp(q_vi·d_um/τ) ],   j = own_i, w the other view,
 
-    (u, m) running over the dictionary without what the query shows itself: (v, own_i) and (v, m) for m in shown_i.
-    query: [V, B, D], the first V of both views, dictionary: [2, M, D], unit rows; both may take a gradient. own: int64
-    [B], shown: [B, S], places in the dictionary. Returns [V, B].
+    (u, m) running over the dictionary except for what the query shows itself: (v, own_i) and (v, m) for m in shown_i.
+    query: [V, B, D], the first V of the two views, dictionary: [2, M, D], unit rows; both may take a gradient. own:
+    int64 [B], shown: [B, S], indices into the dictionary. Returns [V, B].
     """
     scores, positive = _dictionary_scores(query, dictionary, own, shown)
     with torch.autocast(query.device.type, enabled=False):
@@ -83,13 +83,13 @@ def nt_xent(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor, tempe
 
 
 def finds_other_view(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor) -> Tensor:
-    """Whether the other view of the own image is the most similar; bool [V, B]. Arguments as `nt_xent`."""
+    """Whether the other view of the query's image is the most similar one; bool [V, B]. Arguments as for `nt_xent`."""
     scores, positive = _dictionary_scores(query, dictionary, own, shown)
     return scores.argmax(-1, keepdim=True).eq(positive).squeeze(-1)
 
 
 def _dictionary_scores(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines [V, B, 2·M], −∞ where they don't take part, and the places [V, B, 1] of the positives."""
+    """Cosines [V, B, 2·M], −∞ where excluded, and the indices [V, B, 1] of the positives."""
     size, views = dictionary.shape[1], torch.arange(len(query), device=query.device)[:, None]
     with torch.autocast(query.device.type, enabled=False):
         dtype = torch.promote_types(query.dtype, torch.float32)
@@ -99,16 +99,16 @@ def _dictionary_scores(query: Tensor, dictionary: Tensor, own: Tensor, shown: Te
 
 
 def nce(query: Tensor, positive: Tensor, noise: Tensor, temperature: float, partition: float, size: int) -> Tensor:
-    """Noise-contrastive estimation over a memory of `size` images, in fp32 (InstDisc; REFERENCE §9).
+    """Noise-contrastive estimation over a memory of N = `size` images, in fp32 (InstDisc; REFERENCE §9).
 
         P(i|q) = exp(m_i·q/τ) / Z,   h(i) = P(i|q) / (P(i|q) + n/N),   ℓ = −log h(own) − Σ_j log(1 − h(j))
 
-    over n rows of noise. query, positive: [..., D], noise: [n, D], unit rows. partition: Z. Returns [...].
+    summed over n rows of noise. query, positive: [..., D], noise: [n, D], unit rows. partition: Z. Returns [...].
     """
     with torch.autocast(query.device.type, enabled=False):
         dtype = torch.promote_types(query.dtype, torch.float32)
         query, positive, noise = query.to(dtype), positive.to(dtype), noise.to(dtype)
         # log(h / (1 − h)) = m·q/τ − log Z − log(n/N)
         shift = math.log(partition) + math.log(len(noise) / size)
-        found = functional.softplus(shift - (query * positive).sum(-1) / temperature)
-        return found + functional.softplus(query @ noise.T / temperature - shift).sum(-1)
+        attraction = functional.softplus(shift - (query * positive).sum(-1) / temperature)
+        return attraction + functional.softplus(query @ noise.T / temperature - shift).sum(-1)

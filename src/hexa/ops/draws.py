@@ -1,4 +1,4 @@
-"""What a process draws for the images it has; everything else is drawn alike on all of them."""
+"""Random draws that differ between processes, each for its own images; all other draws are the same everywhere."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from hexa.runtime.random import Stream
 
 
 def partners(count: int, stream: Stream) -> Tensor:
-    """Who is mixed with whom: a permutation of the `count` images of this process, on the CPU (D14)."""
+    """Which image each is mixed with: a permutation of the `count` images of this process, on the CPU (D14)."""
     return torch.randperm(count, generator=stream.child("permutation", processes.rank()).generator())
 
 
 def reversed_order(count: int) -> Tensor:
-    """The last image of this process first, on the CPU."""
+    """The images of this process in reverse order, on the CPU."""
     return torch.arange(count - 1, -1, -1)
 
 
 def uniform_like(crop: Tensor, stream: Stream) -> Tensor:
-    """Numbers in [0, 1) for the crop [B, 3, S, S] of this process's images, drawn where it is (devices differ)."""
+    """Uniform numbers in [0, 1) for a crop [B, 3, S, S], drawn on its device (generators differ between devices)."""
     generator = stream.child(processes.rank()).generator(crop.device)
     return torch.rand(crop.shape, generator=generator, device=crop.device).to(crop.dtype)
 
 
 def normal_like(crop: Tensor, stream: Stream) -> Tensor:
-    """Normal numbers for the crop [B, 3, S, S] of this process's images, drawn where it is (devices differ)."""
+    """Standard normal numbers for a crop [B, 3, S, S], drawn on its device (generators differ between devices)."""
     generator = stream.child(processes.rank()).generator(crop.device)
     return torch.randn(crop.shape, generator=generator, device=crop.device).to(crop.dtype)
 

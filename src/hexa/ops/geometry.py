@@ -1,8 +1,7 @@
-"""Batched crops: one box per image, cut, resized with antialiasing and flipped by two matrix products for the batch.
+"""Batched crops: one box per image is cut, resized with antialiasing and flipped by two batched matrix products.
 
 Resizing is linear and separable, so a crop with its flip is `rows @ image @ columnsᵀ` with a small matrix of filter
-weights per image and axis. Against a sampling grid this costs about the same at 32 px, and antialiases exactly where
-a grid cannot.
+weights per image and axis. At 32 px this costs about as much as a sampling grid, which cannot antialias.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ class Boxes(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """Which square views are mirrored left to right, then upside down, then along the diagonal (transposed): bool [B].
+    """Which square views are flipped horizontally, then vertically, then transposed: bool [B] each.
 
-    Together these are the eight symmetries of the square.
+    Together these give the eight symmetries of the square.
     """
 
     flip: Tensor
@@ -45,14 +44,14 @@ def random_boxes(
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Boxes:
-    """Boxes distributed as those of torchvision's RandomResizedCrop, for a batch at once (REFERENCE §2.2).
+    """Boxes with the distribution of torchvision's RandomResizedCrop, for a batch (REFERENCE §2.2).
 
-    Area share uniform in `scale`, log of width/height uniform in log `ratio`; of ten tries the first that fits into
-    the image; if none does, the largest centred box whose ratio is within bounds. Position uniform over the whole
-    pixels that fit.
+    Area share uniform in `scale`, log of width/height uniform in log `ratio`; the first of ten tries that fits into
+    the image; if none does, the largest centred box whose ratio is within bounds. Position uniform over all whole
+    pixels where the box fits.
 
-    uniforms: [B, 22] independent numbers in [0, 1), which are all the randomness there is. height, width: of the
-    images, [B] or one number for all. Returns boxes on the device of `uniforms`.
+    uniforms: [B, 22] independent numbers in [0, 1), the only source of randomness. height, width: of the images, [B]
+    or one number for all. Returns boxes on the device of `uniforms`.
     """
     size_h, size_w = _extent(uniforms, height, width)
     uniforms = uniforms.double()
@@ -62,15 +61,15 @@ def random_boxes(
     tried_w, tried_h = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
     fits = (tried_w > 0) & (tried_w <= size_w[:, None]) & (tried_h > 0) & (tried_h <= size_h[:, None])
     first = fits.int().argmax(1, keepdim=True)  # the first of equal maxima
-    found = fits.gather(1, first)[:, 0]
-    # what torchvision falls back to: the whole image, cut in its longer direction to the nearest allowed ratio
+    any_fits = fits.gather(1, first)[:, 0]
+    # torchvision's fallback: the whole image, its longer side cut to the nearest allowed ratio
     widest = torch.minimum(size_w, (size_h * ratio[1]).round())
     highest = torch.minimum(size_h, (size_w / ratio[0]).round())
-    box_w = torch.where(found, tried_w.gather(1, first)[:, 0], widest)
-    box_h = torch.where(found, tried_h.gather(1, first)[:, 0], highest)
+    box_w = torch.where(any_fits, tried_w.gather(1, first)[:, 0], widest)
+    box_h = torch.where(any_fits, tried_h.gather(1, first)[:, 0], highest)
     room_h, room_w = size_h - box_h, size_w - box_w
-    top = torch.where(found, (uniforms[:, -2] * (room_h + 1)).floor(), (room_h / 2).floor())
-    left = torch.where(found, (uniforms[:, -1] * (room_w + 1)).floor(), (room_w / 2).floor())
+    top = torch.where(any_fits, (uniforms[:, -2] * (room_h + 1)).floor(), (room_h / 2).floor())
+    left = torch.where(any_fits, (uniforms[:, -1] * (room_w + 1)).floor(), (room_w / 2).floor())
     return Boxes(*(value.long() for value in (top, left, box_h, box_w)))
 
 
@@ -82,11 +81,11 @@ def scaled_boxes(
     magnification: tuple[float, float],
     ratio: tuple[float, float],
 ) -> Boxes:
-    """Boxes of size / m pixels, so that an image's pixel becomes m of the view's: log m uniform in `magnification`.
+    """Boxes of size / m pixels, so that m pixels of the view show one of the image: log m uniform in `magnification`.
 
-    Where that is more than the image has, m is drawn from what is left of the range, and the shorter side is taken
-    whole if nothing is. Log of width/height uniform in log `ratio` at the same area, cut to the image. Position uniform
-    over the whole pixels that fit. uniforms, height, width and what is returned: as for `random_boxes`.
+    If the image is too small for part of the range, m is drawn from the rest; if for all of it, the whole shorter side
+    is taken. Log of width/height uniform in log `ratio` at the same area, clipped to the image. Position uniform over
+    all whole pixels where the box fits. Arguments and result as for `random_boxes`.
     """
     extent = _extent(uniforms, height, width)
     uniforms = uniforms.double()
@@ -107,19 +106,18 @@ def _extent(uniforms: Tensor, height: Tensor | int, width: Tensor | int) -> Tens
 
 
 def quarter_turned(flip: Tensor, upside_down: Tensor, quarters: Tensor) -> Turns:
-    """Mirrored as said, then turned counter-clockwise by `quarters` (0 to 3, [B]) quarter turns, as torch.rot90."""
+    """These flips followed by `quarters` (0 to 3, [B]) counter-clockwise quarter turns, as torch.rot90."""
     half = quarters == 2
     return Turns(flip ^ (quarters == 1) ^ half, upside_down ^ (quarters == 3) ^ half, quarters % 2 == 1)
 
 
 def resize_weights(start: Tensor, length: Tensor, extent: int, size: int, flip: Tensor | None = None) -> Tensor:
-    """The matrix that resizes the pixels [start, start + length) of an axis to `size` pixels, per image: [B, size,
-    extent].
+    """Per image, the matrix [size, extent] that resizes the pixels [start, start + length) of an axis to `size` pixels.
 
     Row i holds the triangle filter w_j ∝ max(0, 1 − |j + ½ − c_i| / max(s, 1)) with s = length / size, c_i = start +
     s·(i + ½), over the pixels j inside the box, normalised to sum 1: bilinear interpolation with antialiasing, as
-    torchvision and PIL define it. start, length: [B]. extent: pixels of the whole axis. flip: [B] bool, which images
-    to mirror.
+    torchvision and PIL define it. start, length: [B]. extent: pixels of the whole axis. flip: [B] bool, the images to
+    mirror. Returns [B, size, extent].
     """
     out = torch.arange(size, device=start.device, dtype=torch.float32)
     pixel = torch.arange(extent, device=start.device, dtype=torch.float32) + 0.5
@@ -136,8 +134,7 @@ def resize_weights(start: Tensor, length: Tensor, extent: int, size: int, flip: 
 def crop_resize(
     images: Tensor, boxes: Boxes, size: int, flip: Tensor | None = None, upside_down: Tensor | None = None
 ) -> Tensor:
-    """Cut one box out of every image, resize it to `size` × `size` (bilinear, antialiased) and mirror some: float [B,
-    C, size, size].
+    """Cut one box out of each image, resize it (bilinear, antialiased) and flip some: float [B, C, size, size].
 
     images: [B, C, H, W], uint8 or float; values keep their range. boxes: on the device of `images`. flip, upside_down:
     [B] bool. Equals torchvision's `resized_crop(..., antialias=True)`, `hflip` and `vflip` of each float image.
@@ -145,8 +142,7 @@ def crop_resize(
     batch, channels, height, width = images.shape
     rows = resize_weights(boxes.top, boxes.height, height, size, upside_down)
     columns = resize_weights(boxes.left, boxes.width, width, size, flip)
-    # channels between height and width: then each product is one matrix multiplication per image, without a copy
-    # between them
+    # with channels between height and width, each product is one matrix multiplication per image, without copies
     tall = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)
     tall = torch.bmm(rows, tall.reshape(batch, height, channels * width))
     out = torch.bmm(tall.view(batch, size * channels, width), columns.transpose(1, 2))

@@ -1,4 +1,4 @@
-"""Spherical k-means as a pure function, of one process or of rows sharded over all of them (REFERENCE §4.4)."""
+"""Spherical k-means as a pure function, of rows in one process or sharded over several (REFERENCE §4.4)."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 from hexa.runtime.precision import Precision
 
-#: The assignment of a row that takes no part; cross-entropy ignores it.
+#: The assignment of a row that is left out; cross-entropy ignores it.
 UNASSIGNED = -100
 
-#: Bytes of a chunk and its similarities. On a CPU, where each thread has its own, they stay in the cache between
-#: product and maximum; a GPU wants products large enough to fill it.
+#: Bytes of a chunk and its similarities. On a CPU, each thread's chunk stays in the cache between product and maximum;
+#: on a GPU, products are large enough to fill it.
 _CHUNK_BYTES = {"cpu": 2 * 2**20, "cuda": 256 * 2**20}
-#: Columns a vectorised maximum runs over side by side; with 16 or 32 PyTorch falls back to a loop over scalars.
+#: Columns that a vectorised maximum handles side by side; with 16 or 32 PyTorch falls back to a loop over scalars.
 _WIDTH = 64
-#: Most rows added one after another; longer sums are made of parts, for accuracy and an even load.
+#: Most rows added one after another; longer sums are split, for accuracy and an even load.
 _PIECE = 1024
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """What `spherical_kmeans` found; the same on every process but for `assignments`."""
+    """The result of `spherical_kmeans`; the same on every process except for `assignments`."""
 
     centroids: Tensor
     """[K, D], unit rows, fp32 (fp64 for fp64 rows)."""
     assignments: Tensor
-    """int64 [n], the nearest centroid of each row of this process; −100 where the row took no part."""
+    """int64 [n], the nearest centroid of each row of this process; −100 for rows left out."""
     objective: Tensor
     """The mean cosine of rows to their centroid over all processes, a scalar; higher is better."""
     counts: Tensor
-    """int64 [K], rows of each cluster over all processes; 0 for an empty one."""
+    """int64 [K], the rows in each cluster over all processes."""
 
 
 @torch.no_grad()
@@ -57,31 +57,30 @@ def spherical_kmeans(
 
     A centroid without rows (or whose rows cancel) stays where it was. The first centroids are K distinct rows.
 
-    rows: [n, D], unit length, those of this process; other processes may hold more or fewer, or none. valid: bool [n],
-    rows that take part; the others may hold anything. generator: in the same state on every process. precision: `bf16`
-    rounds the rows, centroids and similarities of all E-steps but the last, which is fp32; `auto` does so on CPUs that
-    multiply bf16 in hardware: the same objective in 6/10 of the time. fp64 rows are clustered in fp64 throughout.
-    chunk: rows whose similarities are alive at a time in a thread, by default as many as fit the cache (CPU) or 256 MiB
-    (GPU).
+    rows: [n, D], unit length, of this process; other processes may have more, fewer or none. valid: bool [n], rows to
+    cluster; the others may hold anything. generator: in the same state on every process. precision: `bf16` rounds the
+    rows, centroids and similarities of all E-steps but the last, which is fp32; `auto` does so on CPUs that multiply
+    bf16 in hardware: the same objective in 6/10 of the time. fp64 rows are clustered in fp64 throughout. chunk: rows
+    whose similarities are in memory at a time per thread, by default as many as fit the cache (CPU) or 256 MiB (GPU).
 
-    The same arguments give the same bits on one machine, on CPU and CUDA: nothing is added atomically. The same rows
+    The same arguments give the same bits on one machine, on CPU and CUDA: there are no atomic additions. The same rows
     spread over another number of processes start from the same centroids; their sums differ by rounding only.
 
-    Raises ValueError, on all processes, if they have fewer than K rows that take part together.
+    Raises ValueError, on all processes, if they have fewer than K valid rows together.
     """
     if num_clusters < 1 or iterations < 0:
-        raise ValueError(f"{num_clusters} clusters, {iterations} iterations: give at least 1 cluster, 0 iterations")
+        raise ValueError(f"need ≥ 1 cluster and ≥ 0 iterations, got {num_clusters} and {iterations}")
     with torch.autocast(rows.device.type, enabled=False):
         rows = rows.detach().to(torch.promote_types(rows.dtype, torch.float32)).contiguous()
         shard = _Shard(rows, valid)
         if num_clusters > shard.total:
-            raise ValueError(f"{num_clusters} clusters of {shard.total} rows; use at most {shard.total} clusters")
+            raise ValueError(f"{num_clusters} clusters for {shard.total} rows; use at most {shard.total} clusters")
         centroids = _first_centroids(shard, num_clusters, generator)
         work = _working_dtype(precision, rows)
         for _ in range(iterations):
             nearest = _assign(rows, centroids, work, chunk)[0]
             sums = processes.all_reduce_sum(_sums(shard, nearest, num_clusters))  # [K, D]
-            # rows / count, normalised, is the normalised sum, so counts need not travel; 0 / 0 is discarded
+            # the normalised mean is the normalised sum, so counts need not be exchanged; 0 / 0 is discarded
             length = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
             centroids = torch.where(length > 0, sums / length, centroids)
         nearest, cosine = _assign(rows, centroids, rows.dtype, chunk)
@@ -102,11 +101,11 @@ def memory_bytes(
     dtype: torch.dtype = torch.float32,
     chunk: int | None = None,
 ) -> int:
-    """Bytes that `spherical_kmeans` holds at most beside n rows of `dtype`, each of `dim` numbers.
+    """An upper bound on the bytes that `spherical_kmeans` allocates for n rows of `dtype` with `dim` numbers each.
 
-    A chunk's rows, similarities and their maxima, and as much for the product's own copies, for each thread of a CPU;
-    eight numbers a row, int64 at most (assignments before and after, cosines, their parts by thread, sorting); and
-    eight arrays of centroids, one of them with a sum more for every 1024 rows.
+    For each thread of a CPU, a chunk's rows, similarities and their maxima, twice for the product's own copies; eight
+    numbers per row, at most int64 (assignments before and after, cosines, their parts by thread, sorting); and eight
+    arrays of centroids, one of them with a further sum for every 1024 rows.
     """
     size = torch.promote_types(dtype, torch.float32).itemsize
     columns = _columns(num_clusters)
@@ -119,14 +118,14 @@ def memory_bytes(
 def memory_note(
     held: str, vectors: int, rows: int, dim: int, num_clusters: Iterable[int], device: torch.device | str
 ) -> str:
-    """A line for a user: what `vectors` of `dim` fp32 numbers take, and the clustering of `rows` of them beside."""
+    """A line for users: the memory of `vectors` of `dim` fp32 numbers, and that of clustering `rows` of them."""
     clustering = max(memory_bytes(rows, dim, count, device=device) for count in num_clusters)
     megabytes = vectors * dim * torch.float32.itemsize / 1e6
-    return f"{held} × {dim} a process, {megabytes:,.1f} MB; clustering takes {clustering / 1e6:,.1f} MB more"
+    return f"{held} × {dim} per process, {megabytes:,.1f} MB; clustering takes {clustering / 1e6:,.1f} MB more"
 
 
 class _Shard:
-    """This process's rows, which of them take part, and where they stand among those of all processes."""
+    """This process's rows, which of them are valid, and their place among the rows of all processes."""
 
     def __init__(self, rows: Tensor, valid: Tensor | None) -> None:
         self.rows = rows  # [n, D]
@@ -141,7 +140,7 @@ def _first_centroids(shard: _Shard, num_clusters: int, generator: torch.Generato
     """[K, D]: distinct random rows of all processes.
 
     The original draws from rank 0's rows alone. Here rank 0 draws from all rows in rank order, so that the start does
-    not depend on the number of processes, no rank needs K rows of its own, and no image is left out of the draw.
+    not depend on the number of processes, no rank needs K rows, and every image can be drawn.
     """
     rows, device = shard.rows, shard.rows.device
     drawn = torch.randperm(shard.total, generator=generator, device=generator.device)[:num_clusters].to(device)
@@ -158,7 +157,7 @@ def _working_dtype(precision: Precision, rows: Tensor) -> torch.dtype:
     """The type of the E-steps before the last."""
     if rows.dtype == torch.float64:
         return torch.float64
-    # a GPU takes a second for the whole of ImageNet in fp32, so rounding would buy nothing there
+    # a GPU clusters all of ImageNet in a second in fp32, so rounding would gain nothing
     if precision == "auto" and rows.device.type != "cpu":
         return torch.float32
     return torch.bfloat16 if precisions.resolve(precision, rows.device) == "bf16" else torch.float32
@@ -170,19 +169,18 @@ def _columns(num_clusters: int) -> int:
 
 
 def _chunk_rows(device: str, columns: int, dim: int, size: int) -> int:
-    """Rows of a chunk that are held twice beside their similarities, a multiple of 64."""
+    """Rows of a chunk, a multiple of 64; they are stored twice, beside their similarities."""
     return max(1, _CHUNK_BYTES.get(device, _CHUNK_BYTES["cuda"]) // (64 * (columns + 2 * dim) * size)) * 64
 
 
 def _assign(rows: Tensor, centroids: Tensor, work: torch.dtype, chunk: int | None) -> tuple[Tensor, Tensor]:
     """E-step: the nearest of centroids [K, D] to each of rows [n, D], int64 [n], and its cosine [n].
 
-    Features of a network are often a narrow cone, whose cosines bf16 cannot tell apart. So it gets deviations from the
-    mean m of the centroids, as small as the cone is narrow:  e·c = (e − m)·(c − m) + m·c + a constant of the row. What
-    is returned as cosine then lacks that constant.
+    Features of a network often form a narrow cone, whose cosines bf16 cannot distinguish. So bf16 gets deviations from
+    the mean m of the centroids:  e·c = (e − m)·(c − m) + m·c + a constant per row, which the returned cosine lacks.
     """
     columns = _columns(len(centroids))
-    # copies of the last centroid fill up; one that wins is the last centroid
+    # padded with copies of the last centroid; a copy that wins counts as the last centroid
     filled = torch.cat([centroids, centroids[-1:].expand(columns - len(centroids), -1)])  # [columns, D]
     mean = centroids.mean(0)
     offset = filled @ mean  # [columns]
@@ -210,10 +208,10 @@ def _assign(rows: Tensor, centroids: Tensor, work: torch.dtype, chunk: int | Non
 
 
 def _by_threads(span: Callable[[Tensor], tuple[Tensor, Tensor]], rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """span(rows), on a CPU by one thread a core, each of which does whole chunks of `size` rows.
+    """span(rows), on a CPU by one thread per core, each working on whole chunks of `size` rows.
 
-    Left to PyTorch, the threads would meet after every small operation; on cores that something else uses as well
-    (loading images, another training) they spend most of their time waiting there, seen: ten times the time.
+    PyTorch's own threads would synchronise after every small operation; on cores shared with other work (loading
+    images, another training) they spend most of their time waiting: ten times as long was measured.
     """
     threads = torch.get_num_threads() if rows.device.type == "cpu" else 1
     pieces = torch.split(rows, size * max(1, -(-len(rows) // (size * threads * 4))))
@@ -221,17 +219,17 @@ def _by_threads(span: Callable[[Tensor], tuple[Tensor, Tensor]], rows: Tensor, s
         return span(rows)
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            found = list(pool.map(span, pieces))
+            nearest, cosine = zip(*pool.map(span, pieces), strict=True)
     finally:
-        torch.set_num_threads(threads)  # a thread's own number, but also that of threads yet to start
-    return torch.cat([nearest for nearest, _ in found]), torch.cat([cosine for _, cosine in found])
+        torch.set_num_threads(threads)  # the initializer also changed the default of threads yet to start
+    return torch.cat(nearest), torch.cat(cosine)
 
 
 def _row_maximum(score: Tensor) -> tuple[Tensor, Tensor]:
     """The maximum and its column of each row, [R, columns] -> [R], [R].
 
-    PyTorch's `max` with indices runs over scalars on a CPU and costs a third of the product. Here the vectorised `amax`
-    finds each residue of the column number, and only the winner's few columns are searched again: 6 × faster.
+    PyTorch's `max` with indices is not vectorised on a CPU and costs a third of the product. Here the vectorised
+    `amax` finds the residue of the column number, and only the few columns with it are searched again: 6 × faster.
     """
     blocks = score.view(len(score), -1, _WIDTH)  # [R, columns / width, width]
     value, residue = blocks.amax(1).max(1)
@@ -240,17 +238,17 @@ def _row_maximum(score: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_cluster(shard: _Shard, nearest: Tensor, num_clusters: int) -> tuple[Tensor, Tensor]:
-    """The rows that take part, ordered by cluster [count], and where each cluster starts in that order [K + 1]."""
+    """The valid rows ordered by cluster [count], and where each cluster starts in that order [K + 1]."""
     key = nearest if shard.valid is None else nearest.where(shard.valid, num_clusters)
     ordered, order = key.sort(stable=True)
     return order[: shard.count], torch.searchsorted(ordered, torch.arange(num_clusters + 1, device=key.device))
 
 
 def _sums(shard: _Shard, nearest: Tensor, num_clusters: int) -> Tensor:
-    """M-step: the sum of each cluster's rows of this process, [K, D], added in an order that never changes.
+    """M-step: the sum of each cluster's rows of this process, [K, D], added in a fixed order.
 
-    `index_add_` adds atomically on a GPU, in any order. A bag of sorted rows is summed by one thread, and needs no
-    sorted copy of the rows; large clusters are cut into bags of at most 1024.
+    `index_add_` adds atomically on a GPU, in any order. A bag of sorted rows is summed by one thread without a sorted
+    copy of the rows; large clusters are split into bags of at most 1024.
     """
     order, starts = _by_cluster(shard, nearest, num_clusters)
     pieces = torch.arange(0, shard.count, _PIECE, device=order.device)

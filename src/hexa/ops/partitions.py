@@ -1,4 +1,4 @@
-"""How two partitions of the same images relate, and how evenly one spreads."""
+"""Measures of clusterings: agreement of two, and evenness of one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def entropy_share(sizes: Tensor) -> float:
-    """−Σ p ln p / ln K of cluster sizes [K]: 1 for clusters of one size, 0 for a single one."""
+    """−Σ p ln p / ln K of cluster sizes [K]: 1 for clusters of equal size, 0 if one has everything."""
     if len(sizes) < 2:
         return 1.0
     share = sizes.double() / sizes.sum().clamp_min(1)
@@ -18,9 +18,9 @@ def entropy_share(sizes: Tensor) -> float:
 
 
 def mutual_information(first: Tensor, second: Tensor) -> float:
-    """Normalised mutual information of two labellings [N], over the elements where both are at least 0.
+    """Normalised mutual information of two labellings [N], over the elements where both are ≥ 0.
 
-    I(a; b) / ½ (H(a) + H(b)), between 0 and 1; 1 if both put everything in one part.
+    I(a; b) / ½ (H(a) + H(b)), between 0 and 1; 1 if both have a single cluster.
     """
     both = (first >= 0) & (second >= 0)
     if not bool(both.any()):
@@ -35,11 +35,11 @@ def mutual_information(first: Tensor, second: Tensor) -> float:
 
 
 def health(now: Tensor, before: Tensor, sizes: Sequence[int], labels: Tensor | None) -> dict[str, float]:
-    """What is worth knowing of several clusterings, means over them (REFERENCE §10.9).
+    """The health of several clusterings, as means over them (REFERENCE §10.9).
 
-    now, before: clusters of all images in this epoch and the last, [H, N], negative where there is none. sizes: H
-    numbers of clusters. labels: [N] or None. The share of non-empty clusters; the entropy as a share of ln K;
-    normalised mutual information with the clusters before, unless there are none, and with the labels.
+    The share of non-empty clusters; the entropy as a share of ln K; normalised mutual information with the previous
+    clusters and with the labels, where they exist. now, before: clusters of all images in this epoch and the last,
+    [H, N], negative if unassigned. sizes: H numbers of clusters. labels: [N] or None.
     """
     now, before = now.cpu().long(), before.cpu().long()
     counts = [row[row >= 0].bincount(minlength=size) for row, size in zip(now, sizes, strict=True)]

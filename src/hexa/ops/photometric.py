@@ -1,9 +1,9 @@
-"""Batched colour operations with parameters of their own for every image, equal to torchvision's per image.
+"""Batched colour operations with separate parameters for each image, equal to torchvision's per image.
 
 Images are float [B, 3, H, W] in [0, 1], contiguous (per-channel arithmetic is up to five times slower on
 channels_last), and stay in [0, 1]: each operation clips, as torchvision does between the parts of a colour jitter.
-Every function returns a new tensor and is meant to get only the images it applies to: an operation of probability ½
-then costs half. No gradients flow.
+Every function returns a new tensor and should get only the images it applies to, so that an operation of probability ½
+costs half. Not differentiable.
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-#: What pixels of a type are multiplied by to lie in [0, 1]; floats do already.
-SCALES = {torch.uint8: 1 / 255, torch.uint16: 1 / 65535}
 LUMA = (0.2989, 0.587, 0.114)
 ORDERS = tuple(itertools.permutations(range(4)))
 _PLACE = torch.tensor(ORDERS).argsort(1)  # [24, 4]: when each operation comes
 _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)
 
 
-def _per_image(values: Tensor) -> Tensor:
+def per_image(values: Tensor) -> Tensor:
+    """[B] -> [B, 1, 1, 1], to combine with images."""
     return values.view(-1, 1, 1, 1)
 
 
 def unit(images: Tensor) -> Tensor:
-    """Pixels in [0, 1] as float32: of uint8 x / 255, of uint16 x / 65535, of floats x."""
+    """Pixels as float32 in [0, 1]: x / 255 for uint8, x / 65535 for uint16, x for floats."""
     if images.is_floating_point():
         return images.float()
     return images.float().div_(255 if images.dtype == torch.uint8 else 65535)
 
 
 def luma(images: Tensor) -> Tensor:
-    """0.2989 R + 0.587 G + 0.114 B, [B, 1, H, W]; the mean of the channels if these are not three."""
+    """0.2989 R + 0.587 G + 0.114 B, [B, 1, H, W]; the mean of the channels if there are not three."""
     if images.shape[1] != 3:
         return images.mean(1, keepdim=True)
     gray = images[:, :1] * LUMA[0]
@@ -50,18 +49,18 @@ def grayscale(images: Tensor) -> Tensor:
 
 def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
     """clip(f · x). factor: [B]."""
-    return images.mul(_per_image(factor)).clamp_(0, 1)
+    return images.mul(per_image(factor)).clamp_(0, 1)
 
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
     """clip(f · x + (1 − f) · mean of the image's luma). factor: [B]."""
     level = luma(images).mean((1, 2, 3), keepdim=True)
-    return torch.lerp(level, images, _per_image(factor)).clamp_(0, 1)
+    return torch.lerp(level, images, per_image(factor)).clamp_(0, 1)
 
 
 def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
     """clip(f · x + (1 − f) · luma). factor: [B]."""
-    return torch.lerp(luma(images), images, _per_image(factor)).clamp_(0, 1)
+    return torch.lerp(luma(images), images, per_image(factor)).clamp_(0, 1)
 
 
 def adjust_hue(images: Tensor, shift: Tensor, out: Tensor | None = None) -> Tensor:
@@ -70,7 +69,7 @@ def adjust_hue(images: Tensor, shift: Tensor, out: Tensor | None = None) -> Tens
     With V = max, C = max − min, r = (R − min)/C, d = (G − B)/C, the hue in sixths of the circle is
     h = ±(2 − r + (1 − |d|)(1 − 2r)) with the sign of d, one formula for all six sectors; and the colours of a hue h in
     [0, 6) are R = V − C·clip(2 − |h − 3|), G = V − C·clip(|h − 2| − 1), B = V − C·clip(|h − 4| − 1), clip to [0, 1].
-    So there is no comparison, no case and no saturation: three times as fast as the way through HSV with its cases.
+    Without comparisons, cases or the saturation this is three times as fast as converting to HSV and back.
     out: where to write, may be `images`.
     """
     red, green, blue = images[:, 0], images[:, 1], images[:, 2]
@@ -79,7 +78,7 @@ def adjust_hue(images: Tensor, shift: Tensor, out: Tensor | None = None) -> Tens
     low = torch.minimum(red, green)
     torch.minimum(low, blue, out=low)
     chroma = value - low
-    work = chroma.clamp(min=torch.finfo(images.dtype).tiny).reciprocal_()  # grey pixels have no hue and need none
+    work = chroma.clamp(min=torch.finfo(images.dtype).tiny).reciprocal_()  # the hue of grey pixels does not matter
     share = torch.sub(red, low, out=low).mul_(work)  # r
     side = (green - blue).mul_(work)  # d
     hue = side.abs().sub_(1)
@@ -115,17 +114,17 @@ class Jitter(NamedTuple):
 
 
 def hue_turn(jitter: Jitter) -> Tensor:
-    """When the hue comes in each image's order: 0, 1, 2 or 3, [B] on the CPU."""
+    """The place of the hue in each image's order: 0, 1, 2 or 3, [B] on the CPU."""
     return _PLACE[jitter.order, _HUE]
 
 
 def color_jitter(images: Tensor, jitter: Jitter) -> Tensor:
-    """Brightness, contrast, saturation and hue, clipped after each, in an order of every image's own (REFERENCE §2.2).
+    """Brightness, contrast, saturation and hue, clipped after each, in a separate order per image (REFERENCE §2.2).
 
-    The first three are all clip(a·x + b·luma(x) + c·mean luma(x)), so whatever the orders are, three such steps serve
-    the whole batch; before, between and after them the hue turns of those images whose turn it is. Parameters are on
-    the CPU and are copied to the device once; nothing is read back. Images that come sorted by `hue_turn` are spared
-    two passes. Images of other than three channels have no hue, and want no saturation.
+    The first three are all clip(a·x + b·luma(x) + c·mean luma(x)), so three such steps serve the whole batch in any
+    order; before, between and after them the hue changes in the images whose order says so. Parameters are on the CPU
+    and copied to the device once; nothing is read back. Sorting images by `hue_turn` beforehand saves two passes.
+    Images without three channels get no hue, and must not get saturation.
     """
     turns = hue_turn(jitter)
     if bool((turns.diff() >= 0).all()):
@@ -155,7 +154,7 @@ def _jitter_by_turn(out: Tensor, jitter: Jitter, turns: Tensor) -> Tensor:
             adjust_hue(out[part], packed[9, part], out[part])
             start += count
         if turn < 3:
-            own, gray, level = (_per_image(packed[3 * turn + i]) for i in range(3))
+            own, gray, level = (per_image(packed[3 * turn + i]) for i in range(3))
             blend = luma(out)
             offset = blend.mean((1, 2, 3), keepdim=True).mul_(level)
             torch.addcmul(torch.addcmul(offset, blend, gray, out=blend), out, own, out=out).clamp_(0, 1)
@@ -163,37 +162,37 @@ def _jitter_by_turn(out: Tensor, jitter: Jitter, turns: Tensor) -> Tensor:
 
 
 def blur_radius(sigma: float, size: int) -> int:
-    """How far a blur of standard deviation `sigma` looks: ⌈3 σ⌉ pixels (0.3 % of the weight is beyond), below `size`.
+    """The radius of a blur kernel: ⌈3 σ⌉ pixels (0.3 % of the weight is beyond), below `size`.
 
-    For the published σ of at most 2 pixels the kernel has 13 taps (REFERENCE §2.2).
+    The published σ of at most 2 pixels give 13 taps (REFERENCE §2.2).
     """
     return min(math.ceil(3 * sigma), size - 1)
 
 
 def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
-    """Separable Gaussian blur with a standard deviation [B] in pixels for every image and reflected borders.
+    """Separable Gaussian blur with a standard deviation per image, `sigma` [B] in pixels, and reflected borders.
 
     w_k ∝ exp(−k² / 2σ²), |k| ≤ radius < min(H, W), normalised to sum 1: torchvision's `gaussian_blur` with kernel
-    2·radius + 1. Each axis is one product with a band matrix per image in which the reflection is folded.
+    2·radius + 1. Each axis is one product with a band matrix per image that includes the reflection.
     """
     batch, channels, height, width = images.shape
     if radius >= min(height, width):
         raise ValueError(
-            f"a blur of radius {radius} needs images larger than {height} × {width}; take blur_radius(sigma, size)"
+            f"a blur of radius {radius} needs images larger than {height} × {width}; use blur_radius(sigma, size)"
         )
     offset = torch.arange(-radius, radius + 1, device=images.device, dtype=torch.float32)
     kernel = torch.exp(-0.5 * (offset / sigma[:, None]).square())  # [B, K]
     kernel /= kernel.sum(1, keepdim=True)
     rows = _band(kernel, radius, height)
     columns = rows if width == height else _band(kernel, radius, width)
-    # channels between height and width: then each product is one matrix multiplication per image, as in a crop
+    # with channels between height and width, each product is one matrix multiplication per image
     tall = torch.bmm(rows, images.permute(0, 2, 1, 3).reshape(batch, height, channels * width))
     out = torch.bmm(tall.view(batch, height * channels, width), columns.transpose(1, 2))
     return out.view(batch, height, channels, width).permute(0, 2, 1, 3)
 
 
 def _band(kernel: Tensor, radius: int, size: int) -> Tensor:
-    """[B, size, size]: row i holds the kernel around i, what would lie outside mirrored at the border pixels."""
+    """[B, size, size]: row i holds the kernel around i, reflected at the border pixels."""
     at = torch.arange(size, device=kernel.device)
     seen = at[None, :, None] + torch.arange(-radius, radius + 1, device=kernel.device)[:, None, None]  # [K, size, 1]
     seen = seen.abs()
@@ -207,16 +206,16 @@ def solarize(images: Tensor, threshold: float = 0.5) -> Tensor:
     return torch.where(images >= threshold, 1 - images, images)
 
 
-#: What haematoxylin, eosin and DAB take from red, green and blue: optical densities, a stain a row (Ruifrok and
-#: Johnston 2001).
+#: Optical densities of haematoxylin, eosin and DAB in red, green and blue, one stain per row (Ruifrok and Johnston
+#: 2001).
 STAINS = torch.tensor([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
 
 
 def stain_jitter(images: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
-    """Each stain's amount s -> a·s + b, in RGB of histological sections. factor, shift: a, b, [B, 3] on the CPU.
+    """Change each stain's amount s to a·s + b in RGB images of histological sections.
 
     With optical densities −ln x = s·M, where the rows of M are STAINS, x' = clip(exp(−(a∘s + b)·M)) (Tellez et al.
-    2018, doi 10.1109/TMI.2018.2820199). Densities end at that of 10⁻⁶.
+    2018, doi 10.1109/TMI.2018.2820199). x is clipped to at least 10⁻⁶. factor, shift: a, b, [B, 3] on the CPU.
     """
     mix = STAINS.inverse() @ (factor[:, :, None] * STAINS)  # [B, 3, 3], from densities to densities
     packed = to_device(torch.cat((mix, (shift @ STAINS)[:, None]), 1), images.device)
@@ -226,5 +225,5 @@ def stain_jitter(images: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """A copy that the host does not wait for."""
+    """Copy to the device without waiting for the copy."""
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)

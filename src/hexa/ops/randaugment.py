@@ -1,13 +1,12 @@
-"""RandAugment in batches: its fifteen operations, each with a parameter of every image's own, and who gets which.
+"""RandAugment in batches: fifteen operations with separate parameters per image, and which image gets which.
 
-Images are float [B, 3, H, W] in [0, 1] and stay so. The published operations work on 256 grey levels (PIL's); here
-those that ask for a value's level (equalize, posterize, both solarizes) take the nearest one, and all others leave
-values as fine as they are, so that results differ from PIL's by rounding alone. Every function returns a new tensor. No
-gradients flow.
+Images are float [B, 3, H, W] in [0, 1] and stay so. The published operations work on PIL's 256 grey levels; here those
+that depend on a pixel's level (equalize, posterize, both solarizes) use the nearest one, and all others do not round,
+so that results differ from PIL's by rounding only. Every function returns a new tensor. Not differentiable.
 
-Set, probabilities and ranges are those of timm's `rand-m…-n…-mstd…` (Cubuk et al. 2020 with the details of the TPU
-code), whose magnitudes do not all mean strength: at 10 posterize keeps four bits and solarize does nothing. But for
-this: moved images are always interpolated linearly, where timm draws between linear and cubic.
+Operations, probabilities and ranges are those of timm's `rand-m…-n…-mstd…` (Cubuk et al. 2020 with the details of the
+TPU code), in which a larger magnitude is not always stronger: at 10 posterize keeps four bits and solarize does
+nothing. One difference: geometric operations always interpolate linearly, where timm draws linear or cubic.
 """
 
 from __future__ import annotations
@@ -23,18 +22,15 @@ from torch.nn import functional
 from hexa.ops import photometric
 
 UNIFORMS_PER_OPERATION = 4
+#: How often an operation is applied once it is drawn.
 PROBABILITY = 0.5
-"""How often an operation, once drawn, is carried out."""
+#: The highest magnitude; larger ones are clipped.
 HIGHEST = 10.0
-"""The highest magnitude, to which larger ones are cut."""
+#: The grey that fills what a moved image leaves empty.
 FILL = 128 / 255
-"""What is seen where a moved image is not."""
 _TOP = 255
-_PARAMETERS = 6  # numbers of the operation that needs most, an affine map
-
-
-def _per_image(values: Tensor) -> Tensor:
-    return values.view(-1, 1, 1, 1)
+#: Most parameters of an operation: those of an affine map.
+_PARAMETERS = 6
 
 
 def invert(images: Tensor) -> Tensor:
@@ -43,7 +39,7 @@ def invert(images: Tensor) -> Tensor:
 
 
 def autocontrast(images: Tensor) -> Tensor:
-    """(x − low) / (high − low) in every channel; one whose values lie within half a level stays."""
+    """(x − low) / (high − low) in every channel; channels whose range is below half a level stay unchanged."""
     low = images.amin((2, 3), keepdim=True)
     span = images.amax((2, 3), keepdim=True) - low
     flat = span < 0.5 / _TOP
@@ -51,14 +47,14 @@ def autocontrast(images: Tensor) -> Tensor:
 
 
 def equalize(images: Tensor) -> Tensor:
-    """Each level becomes the share of a channel's pixels that are darker, in whole levels: PIL's `equalize`.
+    """Histogram equalisation per channel, as PIL's `equalize`.
 
-    With the counts h of the 256 levels and s = ⌊(pixels − those of the brightest level) / 255⌋, level i becomes
-    min(255, ⌊(⌊s/2⌋ + h_0 + … + h_{i−1}) / s⌋). A channel with s = 0 (one level, or very few pixels) stays.
+    With the counts h of the 256 levels and s = ⌊(pixels − count of the brightest level) / 255⌋, level i becomes
+    min(255, ⌊(⌊s/2⌋ + h_0 + … + h_{i−1}) / s⌋). A channel with s = 0 (one level, or very few pixels) stays unchanged.
     """
     levels = images.mul(_TOP).round_().long().flatten(2).flatten(0, 1)  # [3 B, H·W]
     counts = torch.zeros((len(levels), _TOP + 1), dtype=torch.int64, device=images.device)
-    # not bincount: it reads the largest level back to the host
+    # bincount would read the largest level back to the host
     counts.scatter_add_(1, levels, counts.new_ones(()).expand_as(levels))
     brightest = counts.gather(1, levels.amax(1, keepdim=True))
     step = (levels.shape[1] - brightest).div_(_TOP, rounding_mode="floor")  # [3 B, 1]
@@ -69,45 +65,45 @@ def equalize(images: Tensor) -> Tensor:
 
 
 def posterize(images: Tensor, bits: Tensor) -> Tensor:
-    """The `bits` [B] highest of a level's eight bits, 0 (black) to 8."""
-    unit = _per_image(torch.exp2(8 - bits))
+    """Keep the `bits` [B] highest of a level's eight bits, 0 (black) to 8."""
+    unit = photometric.per_image(torch.exp2(8 - bits))
     return images.mul(_TOP).round_().div_(unit).floor_().mul_(unit).div_(_TOP)
 
 
 def solarize(images: Tensor, threshold: Tensor) -> Tensor:
     """1 − x from level `threshold` [B] upwards, 0 to 256."""
-    return torch.where(images * _TOP >= _per_image(threshold) - 0.5, 1 - images, images)
+    return torch.where(images * _TOP >= photometric.per_image(threshold) - 0.5, 1 - images, images)
 
 
 def solarize_add(images: Tensor, addition: Tensor) -> Tensor:
-    """min(1, x + a) below level 128, a being `addition` [B] in levels."""
-    brighter = images.add(_per_image(addition / _TOP)).clamp_(max=1)
+    """min(1, x + a) below level 128; a = `addition` [B] in levels."""
+    brighter = images.add(photometric.per_image(addition / _TOP)).clamp_(max=1)
     return torch.where(images * _TOP < 127.5, brighter, images)
 
 
 def sharpen(images: Tensor, factor: Tensor) -> Tensor:
-    """clip(f · x + (1 − f) · s), s being the mean of 3 × 3 pixels with weight 5 in the middle; border pixels stay.
+    """clip(f · x + (1 − f) · s), s the mean of 3 × 3 pixels with weight 5 in the middle; border pixels are unchanged.
 
-    factor: [B].
+    factor: f, [B].
     """
     out = images.clone()
     if min(images.shape[2:]) > 2:
         inner = images[:, :, 1:-1, 1:-1]
         smooth = functional.avg_pool2d(images, 3, 1).mul_(9 / 13).add_(inner, alpha=4 / 13)
-        out[:, :, 1:-1, 1:-1] = torch.lerp(smooth, inner, _per_image(factor)).clamp_(0, 1)
+        out[:, :, 1:-1, 1:-1] = torch.lerp(smooth, inner, photometric.per_image(factor)).clamp_(0, 1)
     return out
 
 
 def affine(images: Tensor, matrix: Tensor, fill: float = FILL) -> Tensor:
-    """Each pixel q becomes what the image shows at A (q, 1), interpolated linearly; outside of it, `fill`.
+    """Pixel q becomes the image's value at A (q, 1), interpolated linearly; `fill` outside of the image.
 
-    matrix: A of every image, [B, 2, 3], in coordinates (x to the right, y down) in which the image is the square from
-    −1 to 1. As PIL does, pixels seen within half a pixel of the border are not mixed with what is outside.
+    matrix: A per image, [B, 2, 3], in coordinates (x to the right, y down) in which the image is the square from −1
+    to 1. As in PIL, pixels within half a pixel of the border are not mixed with what is outside.
     """
     high, wide = images.shape[2:]
     x = (torch.arange(wide, device=images.device) * 2 + 1).div(wide).sub_(1)  # [W]
     y = (torch.arange(high, device=images.device) * 2 + 1).div(high).sub_(1)[:, None]  # [H, 1]
-    # not `affine_grid`: its matrix product may run at a precision of less than a pixel
+    # affine_grid's matrix product may have a precision below one pixel
     across, down, shift = (matrix[:, :, None, None, part] for part in range(3))  # [B, 2, 1, 1]
     seen = (across * x + down * y + shift).permute(0, 2, 3, 1)  # [B, H, W, 2]
     inside = ((seen >= -1) & (seen < 1)).all(3)[:, None]
@@ -121,35 +117,35 @@ def _matrix(*entries: Tensor | float) -> Tensor:
 
 
 def rotation(degrees: Tensor) -> Tensor:
-    """The matrices [B, 2, 3] that turn square images around their middle, to the left. degrees: [B]."""
+    """Matrices [B, 2, 3] that rotate square images counter-clockwise around their centre. degrees: [B]."""
     angle = degrees.deg2rad()
     return _matrix(angle.cos(), -angle.sin(), 0.0, angle.sin(), angle.cos(), 0.0)
 
 
 def shear_x(factor: Tensor) -> Tensor:
-    """The matrices that move each row `factor` [B] times its distance from the upper border to the left."""
+    """Matrices that move each row to the left by `factor` [B] times its distance from the upper border."""
     return _matrix(1.0, factor, factor, 0.0, 1.0, 0.0)
 
 
 def shear_y(factor: Tensor) -> Tensor:
-    """The matrices that move each column `factor` [B] times its distance from the left border upwards."""
+    """Matrices that move each column up by `factor` [B] times its distance from the left border."""
     return _matrix(1.0, 0.0, 0.0, factor, 1.0, factor)
 
 
 def translation_x(share: Tensor) -> Tensor:
-    """The matrices that move images `share` [B] of their width to the left."""
+    """Matrices that move images to the left by `share` [B] of their width."""
     return _matrix(1.0, 0.0, 2 * share, 0.0, 1.0, 0.0)
 
 
 def translation_y(share: Tensor) -> Tensor:
-    """The matrices that move images `share` [B] of their height upwards."""
+    """Matrices that move images up by `share` [B] of their height."""
     return _matrix(1.0, 0.0, 0.0, 0.0, 1.0, 2 * share)
 
 
 class Operation(NamedTuple):
-    """What is done to images [n, 3, H, W], given numbers [n, 6]; and the numbers, as many as it needs.
+    """`apply` maps images [n, 3, H, W] and parameters [n, 6] to images.
 
-    numbers: of the magnitude over 10 and of the same with a random sign, both [n].
+    `numbers` maps the magnitude over 10, without and with a random sign, both [n], to as many parameters as needed.
     """
 
     apply: Callable[[Tensor, Tensor], Tensor]
@@ -195,13 +191,13 @@ OPERATIONS = {
     "translate-x": _moved(translation_x, 0.45),
     "translate-y": _moved(translation_y, 0.45),
 }
-"""All drawn alike. Neighbours that do the same with their numbers (the last five) are done in one."""
+"""All equally likely. Neighbours with the same `apply` (the last five) are applied together."""
 
 
 class Plan(NamedTuple):
-    """One operation in a row for a batch, on the CPU, sorted by operation.
+    """One operation per image, on the CPU, sorted by operation.
 
-    rows: the n images that get one. operation: its place in OPERATIONS, [n]. numbers: what it needs, [n, 6].
+    rows: the n images that get one. operation: index into OPERATIONS, [n]. numbers: its parameters, [n, 6].
     """
 
     rows: Tensor
@@ -210,30 +206,30 @@ class Plan(NamedTuple):
 
 
 def plan(uniforms: Tensor, magnitude: float, std: float) -> Plan:
-    """Who gets which operation and how much: each of the fifteen alike, with probability ½.
+    """Draw which image gets which operation, and its parameters: one of the fifteen, applied with probability ½.
 
-    The magnitude is normal around `magnitude` with standard deviation `std`, cut to [0, 10]; moves go either way.
-    uniforms: [B, 4] independent numbers in [0, 1) on the CPU, which are all the randomness there is.
+    The magnitude is normal with mean `magnitude` and standard deviation `std`, clipped to [0, 10]; geometric ones get
+    a random sign. uniforms: [B, 4] independent numbers in [0, 1) on the CPU, the only source of randomness.
     """
     rows = (uniforms[:, 0] < PROBABILITY).nonzero()[:, 0]
     operation = (uniforms[rows, 1] * len(OPERATIONS)).long()
     operation, by_operation = operation.sort(stable=True)
     rows = rows[by_operation]
-    # not randn: its numbers depend on how many are drawn. The smallest uniform that is not 0 is 2⁻²⁴.
+    # randn's numbers would depend on how many are drawn; the smallest uniform above 0 is 2⁻²⁴
     normal = torch.special.ndtri(uniforms[rows, 2].clamp(min=2**-25))
     strength = (magnitude + std * normal).clamp(0, HIGHEST) / HIGHEST
     signed = torch.where(uniforms[rows, 3] < 0.5, -strength, strength)
     numbers = torch.zeros(len(rows), _PARAMETERS)
     parts = operation.bincount(minlength=len(OPERATIONS)).tolist()
     shares = zip(OPERATIONS.values(), *(values.split(parts) for values in (numbers, strength, signed)), strict=True)
-    for made, share, some, either in shares:
-        values = made.numbers(some, either)
+    for each, share, unsigned, either in shares:
+        values = each.numbers(unsigned, either)
         share[:, : values.shape[1]] = values
     return Plan(rows, operation, numbers)
 
 
 def apply(images: Tensor, chosen: Plan) -> Tensor:
-    """The operations of a plan on its images, [n, 3, H, W] sorted as it is. The host waits for nothing."""
+    """Apply a plan to its images, [n, 3, H, W] in the order of its rows, without synchronising with the device."""
     numbers = photometric.to_device(chosen.numbers, images.device)
     out, start = torch.empty_like(images), 0
     counts = chosen.operation.bincount(minlength=len(OPERATIONS)).tolist()

@@ -1,4 +1,4 @@
-"""Sinkhorn–Knopp: codes that use all prototypes alike (REFERENCE §4.9)."""
+"""Sinkhorn–Knopp: codes that use all prototypes equally (REFERENCE §4.9)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def sinkhorn(scores: Tensor, epsilon: float = 0.05, iterations: int = 3) -> Tensor:
-    """Codes [B, K] of scores (cosines) [B, K]: rows sum to one, columns to nearly B / K; in fp32 at least.
+    """Codes [B, K] of scores (cosines) [B, K]: rows sum to 1, columns to nearly B / K; in fp32 or better.
 
         Q = exp(s / ε);  n times:  Q_bk ← Q_bk / (K · Σ_b Q_bk),  then  Q_bk ← Q_bk / (B · Σ_k Q_bk);  codes B · Q
 
-    Cosines are at most 1, so exp((s − 1) / ε), the same up to a factor that cancels, can't overflow.
+    Cosines are at most 1, so exp((s − 1) / ε), equal up to a factor that cancels, cannot overflow.
     """
     with torch.autocast(scores.device.type, enabled=False):
         codes = scores.to(torch.promote_types(scores.dtype, torch.float32)).sub(1).div_(epsilon).exp_()

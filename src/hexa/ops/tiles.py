@@ -1,4 +1,4 @@
-"""Images cut into a grid of tiles that change places: jigsaw puzzles."""
+"""Jigsaw puzzles: images cut into a grid of tiles that are put together in another order."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from torch import Tensor
 
 
 def mosaic(images: Tensor, order: Tensor, offsets: Tensor, tile: int) -> Tensor:
-    """Tiles of images [B, C, S, S], each out of a cell of a G × G grid, put together in another order.
+    """Puzzles of images [B, C, S, S]: one tile from each cell of a G × G grid, in another order.
 
-    order: int64 [B, G²], which cell each place shows. offsets: [B, G², 2] in [0, 1), where in its cell a tile of `tile`
-    pixels lies, so that no edge runs on from one tile to the next. Returns [B, C, G·tile, G·tile]; differentiable.
+    order: int64 [B, G²], the cell that each place shows. offsets: [B, G², 2] in [0, 1), the position of the tile of
+    `tile` pixels within its cell, so that no edge continues into the next tile. Returns [B, C, G·tile, G·tile];
+    differentiable.
     """
     batch, channels, size = images.shape[:3]
     grid = math.isqrt(order.shape[1])
@@ -35,14 +36,14 @@ def cut(mosaics: Tensor, grid: int) -> Tensor:
 
 
 def permutations(length: int, count: int, generator: torch.Generator, candidates: int = 100) -> Tensor:
-    """`count` different permutations of `length` places, far from each other: int64 [count, length].
+    """`count` distinct permutations of `length` places, far from each other in Hamming distance: int64 [count, length].
 
-    Each further one is of some random candidates the one whose nearest neighbour among those chosen is farthest by
-    Hamming distance; if there are few places, all permutations are taken. Raises ValueError if too few exist.
+    Each is chosen from random candidates as the farthest from its nearest neighbour among those chosen before; if few
+    permutations exist, random ones are taken. Raises ValueError if there are fewer than `count`.
     """
     possible = math.factorial(length)
     if count > possible:
-        raise ValueError(f"{count} are more than the {possible} permutations of {length} tiles; use {possible}")
+        raise ValueError(f"{length} tiles have only {possible} permutations, got count {count}; use at most {possible}")
     if possible <= 10 * count:
         every = torch.tensor(list(itertools.permutations(range(length))))
         return every[torch.randperm(possible, generator=generator)[:count]]
