@@ -35,6 +35,7 @@ SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
     "unmix": {"unmix": {}},
     "vat": {"vat": {}},
     "chain": {"chain": {}},
+    "hard_views": {"hard_views": {}},
     "all": {"adversarial": {}, "cutmix": {}, "cmxA": {"kind": "cutmix", "source": "adversarial"}},
 }
 #: For methods whose views can't be mixed.

@@ -69,6 +69,15 @@ def test_some_schemes_alone_whatever_batch_norms_they_need() -> None:
     assert "naive" not in str(table(found).columns[0]._cells)
 
 
+def test_hard_examples_of_no_scheme_have_a_row_of_their_own() -> None:
+    views = override(recipes.get("digits-moco-v2"), FIELDS | {"hard_examples.hard_views.weight": 1})
+    planned = plan(views, repeats=1)
+    found = benchmark(planned.experiment, repeats=1)
+    assert set(found["own"]) == ROW
+    assert found["own"]["relative_cost"] > 1
+    assert "the recipe's own" in list(table(found).columns[0]._cells)
+
+
 # -- the plan ----------------------------------------------------------------------------------------------------------
 
 WORK = units(list(SCHEMES), query=0.75, own=2)

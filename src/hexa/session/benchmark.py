@@ -51,6 +51,7 @@ def benchmark(
     "views_images_per_second", "end_to_end_images_per_second"}. relative_cost is time over that of scheme i;
     query_share is the time of the query's forward, loss and backward over that of the plain step, so that with shared
     gradients std+adv should cost 1 + q (REFERENCE §6.2). The whole, end to end, is that of the experiment's own scheme.
+    Where the experiment's hard examples are those of no scheme, "own" is its step, in the same way.
     Schemes with hard examples that the method does not support are left out. schemes: measure only these and the plain
     one, and nothing naive. say: takes a line for each scheme when it was measured for the first time.
     """
@@ -99,6 +100,7 @@ def benchmark(
         "query_share": round(seconds["query"] / seconds["std"], 4),
         "schemes": {name: row(name) for name in bench.schemes},
         "naive": {name: row(f"naive {name}") for name in NAIVE if f"naive {name}" in seconds},
+        **({"own": row("own")} if "own" in seconds else {}),
         "views_images_per_second": round(size / seconds["views"], 1),
         "end_to_end_images_per_second": round(size / seconds["end to end"], 1),
     }
@@ -115,6 +117,10 @@ def table(measured: dict[str, Any]) -> Table:
             memory = f"{row['peak_memory_bytes'] / 2**20:,.0f} MiB"
             speed, cost = f"{row['images_per_second']:,.0f}", f"{row['relative_cost']:.2f}"
             shown.add_row(prefix + name, speed, cost, f"{passes:.2f}", memory)
+    if "own" in measured:
+        row = measured["own"]
+        speed, memory = f"{row['images_per_second']:,.0f}", f"{row['peak_memory_bytes'] / 2**20:,.0f} MiB"
+        shown.add_row("the recipe's own", speed, f"{row['relative_cost']:.2f}", "", memory)
     shown.add_row("views alone", f"{measured['views_images_per_second']:,.0f}", "", "", "")
     shown.add_row("end to end", f"{measured['end_to_end_images_per_second']:,.0f}", "", "", "")
     shown.caption = f"query's share of the plain step q = {q:.2f}; by counting: 1 + q for every further pass"
@@ -141,6 +147,13 @@ def possible(experiment: Experiment, only: Collection[str] | None = None) -> dic
         if only is None or name in {"std", *only}
     }
     return {name: scheme for name, scheme in made.items() if not refusals(scheme)}
+
+
+def has_own(experiment: Experiment) -> bool:
+    """Whether the hard examples of an experiment are those of no scheme, so that its own step is worth a row."""
+    hard = [example for example in experiment.hard_examples.values() if example.weight > 0]
+    known = all(example.kind in ("adversarial", "cutmix") and example.fraction == 1 for example in hard)
+    return bool(hard) and not (known and not experiment.objective.split)
 
 
 class Bench:
@@ -176,6 +189,8 @@ class Bench:
                 naive = build_objective(self.schemes[name], self.method, machine, share_gradients=False)
                 self.objectives[f"naive {name}"] = naive
         self.own = build_objective(experiment, self.method, machine)
+        if only is None and has_own(experiment):
+            self.objectives["own"] = self.own
         self.steps = 0
         self._labels: Any = None
 

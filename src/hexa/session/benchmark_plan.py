@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hexa.assembly.build import Machine, kernels, roomy_setting
 from hexa.config import ConfigError
 from hexa.experiment import Experiment, override
-from hexa.session.benchmark import LEAST_SECONDS, NAIVE, SCHEMES, Bench, possible, timed
+from hexa.session.benchmark import LEAST_SECONDS, NAIVE, SCHEMES, Bench, has_own, possible, timed
 
 #: Seconds that everything after the plan may take; two minutes are left for it and what comes before.
 BUDGET = 90.0
@@ -55,7 +55,9 @@ def plan(experiment: Experiment, repeats: int | None = None, keep_batch: bool = 
             for name in ("std", "query"):
                 work[name]()  # algorithms are picked, memory is taken
             step, query = (timed(machine.device, work[name], 1) for name in ("std", "query"))
-        return step, units(list(possible(experiment)), query / step, len(experiment.hard_examples))
+        own = len(experiment.hard_examples)
+        costs = units(list(possible(experiment)), query / step, own)
+        return step, costs | ({"own": 1 + query / step * own} if has_own(experiment) else {})
 
     first = own if keep_batch else min(own, _PROBE)
     step, work = probe(first)
@@ -84,7 +86,7 @@ def expected(step: float, work: Mapping[str, float], repeats: int) -> float:
     """
     total = 0.0
     for name, cost in work.items():
-        once = 2 + (name in SCHEMES or name.startswith("naive "))
+        once = 2 + (name in SCHEMES or name == "own" or name.startswith("naive "))
         total += once * cost * step + repeats * max(cost * step, LEAST_SECONDS)
     return total
 

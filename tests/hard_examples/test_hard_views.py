@@ -1,0 +1,118 @@
+"""Hard views against a loop over images and candidates, cut and resized by torchvision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torchvision.transforms.v2.functional import resized_crop
+
+from hexa.core import MAIN, STD, Branch, Example
+from hexa.hard_examples.hard_views import HardViews
+from hexa.ops import draws
+from hexa.ops.geometry import UNIFORMS_PER_BOX, random_boxes
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
+from tests.laws.cases import BATCH, CROPS, SIZE, Case, batch
+
+
+def by_loop(maker: HardViews, source: Example, stream: Stream) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The views, and which candidate of each image they are."""
+    through = Branch("main", update=False)
+    every = []
+    for n in range(maker.candidates):
+        sides = []
+        for v, crop in enumerate(source.crops):
+            size = crop.shape[-1]
+            drawn = draws.uniforms(BATCH, UNIFORMS_PER_BOX, stream.child("crop", v, n))
+            boxes = random_boxes(drawn, size, size, (maker.scale, 1.0))
+            sides.append([(0, 0, size, size) if n == 0 else tuple(int(s[i]) for s in boxes) for i in range(BATCH)])
+        every.append(sides)
+    scores = []
+    for sides in every:
+        small = []
+        for v, crop in enumerate(source.crops):
+            side = round(maker.scored_at * crop.shape[-1])
+            small.append(
+                torch.stack([resized_crop(crop[i], *sides[v][i], [side, side], antialias=True) for i in range(BATCH)])
+            )
+        scores.append(source.score(replace(source.at(tuple(small)), branch=through)).detach().sum(0))
+    best = torch.stack(scores).argmax(0)
+    views = []
+    for v, crop in enumerate(source.crops):
+        size = [crop.shape[-1]] * 2
+        cut = [resized_crop(crop[i], *every[int(best[i])][v][i], size, antialias=True) for i in range(BATCH)]
+        views.append(torch.stack(cut))
+    return views, best
+
+
+@pytest.mark.parametrize("fields", [{}, {"candidates": 6, "scale": 0.2, "scored_at": 1.0}])
+@pytest.mark.parametrize("method", ["moco", "simclr", "deepcluster-v2"])
+def test_the_hardest_candidates_against_a_loop(method: str, fields: dict[str, float]) -> None:
+    case = Case(method, {}, {"hard_views": fields})
+    data = case.batch()
+    made = case.objective(case.build()).examples(data)
+    stream = data.stream.child("hard example", "hard_views")
+    views, best = by_loop(HardViews(**fields), made[STD], stream)
+    for view, expected in zip(made["hard_views"].crops, views, strict=True):
+        torch.testing.assert_close(view, expected, atol=1e-5, rtol=0)
+    assert len(set(best.tolist())) > 1
+    assert made["hard_views"].mixture is made[STD].mixture
+    assert made["hard_views"].branch == MAIN
+    assert float(made["hard_views"].facts["moved"]) == pytest.approx(float((best != 0).float().mean()))
+
+
+def test_a_view_that_is_hardest_as_it_is_stays_exactly() -> None:
+    """Whole views are resized to their own size, which changes no bit of them."""
+    case = Case("moco", {"bn_groups": 1}, {"hard_views": {"scored_at": 1.0}})
+    method = case.build()
+    clean = case.objective(method).examples(batch())[STD]
+    clean = replace(clean, crops=tuple(crop.float().double() for crop in clean.crops))  # what resizing computes in
+    rises = HardViews(candidates=2)(replace(clean, score=Easy(clean.score)), Stream(0))  # type: ignore[arg-type]
+    assert float(rises.facts["moved"]) == 0
+    assert all(torch.equal(a, b) for a, b in zip(rises.crops, clean.crops, strict=True))
+    assert float(rises.facts["rise"]) == 0
+
+
+class Easy:
+    """The first candidate is harder than all later ones."""
+
+    def __init__(self, score: object) -> None:
+        self.asked = 0
+
+    def __call__(self, example: Example) -> torch.Tensor:
+        self.asked -= 1
+        return torch.full((len(example.crops), len(example)), float(self.asked))
+
+
+def test_it_never_lowers_the_score_it_selects_by() -> None:
+    case = Case("moco", {"bn_groups": 1}, {"hard_views": {"scored_at": 1.0}})
+    made = case.objective(case.build()).examples(batch())
+    assert float(made["hard_views"].facts["rise"]) > 0
+
+
+def test_boxes_are_those_of_the_images_places_in_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = draws.uniforms(8, 3, Stream(1))
+    halves = []
+    for rank in range(2):
+        monkeypatch.setattr(processes, "rank", lambda rank=rank: rank)
+        halves.append(draws.uniforms(4, 3, Stream(1)))
+    assert torch.equal(torch.cat(halves), whole)
+
+
+def test_weakened_to_nothing_is_its_source() -> None:
+    maker = HardViews(scale=0.2)
+    assert maker.weakened(0.5).scale == pytest.approx(0.6)
+    case = Case("moco", {"bn_groups": 1})
+    clean = case.objective(case.build()).examples(batch())[STD]
+    clean = replace(clean, crops=tuple(crop.float().double() for crop in clean.crops))  # what resizing computes in
+    for view, crop in zip(maker.weakened(0.0)(clean, Stream(0)).crops, clean.crops, strict=True):
+        assert float((view != crop).float().mean()) < 0.2  # of ten tries an almost square one may fit
+        assert view.shape[-1] == SIZE
+
+
+def test_puzzles_refuse() -> None:
+    assert not Case("jigsaw", {}, {"hard_views": {}}).fits
+    assert Case("dino", {}, {"hard_views": {}}).fits
+    assert CROPS["dino"]
