@@ -34,6 +34,15 @@ def test_every_recipe_takes_every_modifier(name: str) -> None:
         assert recipes.get(made.recipe) == made
 
 
+def test_fast_adversarial_images_are_one_for_four_clean_ones_and_count_half() -> None:
+    made = recipes.get("cifar10-moco-v2+fast-adversarial").hard_examples["adversarial"]
+    assert made.fraction == 1 / 4
+    assert made.weight / made.fraction == 1 / 2  # of an image, where a clean one has 1 / 1
+    with pytest.raises(UserError, match="are one hard example; leave one out"):
+        recipes.get("cifar10-moco-v2+adversarial+fast-adversarial")
+    assert recipes.get("cifar10-moco-v2+fast-adversarial+cutmix-adversarial")
+
+
 def test_late_has_every_hard_example_set_in_half_way() -> None:
     made = recipes.get("digits-hexa-moco+late+cutmix").hard_examples
     assert {name: hard.start for name, hard in made.items()} == {"adversarial": 0.5, "cutmix": 0.5}
