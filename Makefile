@@ -19,8 +19,9 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint con
 demo: setup
 	$(BIN)/hexa demo
 
+# One process for each core; a file's tests share what is expensive, so they stay together.
 test: setup-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 
 lint: setup-dev docs
 	$(BIN)/ruff check .

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
+
+# Before torch is imported, and for the processes that tests start: the suite itself runs in several processes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 
 #: Folder with cifar10/train.parquet and the like; tests that want real images skip without it.
 DATA_VARIABLE = "HEXA_TEST_DATA"
 
-torch.set_num_threads(min(2, torch.get_num_threads()))
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: a run ends with a full collection, which need not look through it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # libraries complain of what is not collected at the end
 
 
 @pytest.fixture(autouse=True)
@@ -21,11 +35,19 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope="session")
+def _users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A new folder for each test. (tmp_path_factory.mktemp would look through those of all tests before.)"""
+    return map(tmp_path_factory.mktemp("users").joinpath, map(str, count()))
+
+
 @pytest.fixture(autouse=True)
-def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def _own_cache(monkeypatch: pytest.MonkeyPatch, _users: Iterator[Path]) -> None:
     """No test leaves anything in the user's folders, nor finds what another left."""
-    monkeypatch.setenv("HEXA_CACHE", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setenv("HEXA_CONFIG", str(tmp_path_factory.mktemp("config")))
+    user = next(_users)
+    for name in ("cache", "config"):
+        (user / name).mkdir(parents=True)
+        monkeypatch.setenv(f"HEXA_{name.upper()}", str(user / name))
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
+import sys
+import tomllib
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import hexa
 from hexa.config import choices
@@ -74,6 +79,39 @@ def imported(path: Path) -> set[str]:
             continue
         found |= {name.split(".")[1] if "." in name else "" for name in names if name.split(".")[0] == "hexa"}
     return found
+
+
+def brought(requirements: list[str]) -> set[str]:
+    """The distributions that come with these requirements, theirs included."""
+    names: set[str] = set()
+    waiting = [Requirement(text) for text in requirements]
+    while waiting:
+        asked = waiting.pop()
+        name = canonicalize_name(asked.name)
+        if name not in names and (asked.marker is None or asked.marker.evaluate({"extra": ""})):
+            names.add(name)
+            try:
+                waiting += map(Requirement, importlib.metadata.requires(name) or [])
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    return names
+
+
+def test_what_is_imported_is_asked_for() -> None:
+    """At the top of a file what comes with the package; in functions also what comes with an extra."""
+    project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text())["project"]
+    extras = [text for name, extra in project["optional-dependencies"].items() if name != "dev" for text in extra]
+    always, sometimes = brought(project["dependencies"]), brought([*project["dependencies"], *extras])
+    given = importlib.metadata.packages_distributions()
+    for path in MODULES:
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom | ast.Import):
+                modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+                tops = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names - {"hexa"}
+                for module in tops & given.keys():  # of extras that are not installed nothing is known
+                    there = {canonicalize_name(name) for name in given[module]}
+                    assert there & (always if node in tree.body else sometimes), f"{path}: {module}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))

@@ -116,9 +116,10 @@ def test_as_a_library(weights: Path, photos: Path, tmp_path: Path) -> None:
 
 
 def test_a_transformer_of_one_size_is_adapted_at_another(photos: Path, tmp_path: Path) -> None:
-    config = NetworkConfig(name="vit_tiny_patch16_224")
+    shape = {"depth": 1, "embed_dim": 48, "num_heads": 3}
+    config = NetworkConfig(name="vit_tiny_patch16_224", options=shape)
     start = save_backbone(random_backbone(config, 224, seed=5), tmp_path / "start.safetensors")
-    length = ["--epochs=1", "--max_steps=1", "--batch_size=16"]
+    length = ["--epochs=1", "--max_steps=1", "--batch_size=16", "--training.report=false"]
     data = f"--data=folder:{photos}/train"
     assert main(["adapt", str(start), data, f"--out={tmp_path / 'run'}", *QUICK, *length, "--time=20m"]) == 0
     assert load_backbone(tmp_path / "run" / "backbone.safetensors").image_size == 64

@@ -47,7 +47,6 @@ def paired(of: str, method: str = "moco", **changes: Any) -> Experiment:
 )
 def test_a_run_resumes_bit_for_bit(tmp_path: Path, method: str, changes: dict[str, Any]) -> None:
     whole = pretrain(paired(table(tmp_path / "a.csv"), method, **changes), tmp_path / "whole", console=SAYS)
-    plain = pretrain(experiment(method, **changes), tmp_path / "plain", console=SAYS)
     cut = tmp_path / "cut"
     shutil.copytree(whole, cut)
     for path in (cut / "checkpoints").glob("step-*.pt"):
@@ -56,7 +55,9 @@ def test_a_run_resumes_bit_for_bit(tmp_path: Path, method: str, changes: dict[st
     (cut / "backbone.safetensors").unlink()
     resume(cut, console=SAYS)
     assert load_backbone(cut).content_hash() == load_backbone(whole).content_hash()
-    assert load_backbone(plain).content_hash() != load_backbone(whole).content_hash()
+    if method == "moco" and not changes:
+        plain = pretrain(experiment(method), tmp_path / "plain", console=SAYS)
+        assert load_backbone(plain).content_hash() != load_backbone(whole).content_hash()
 
 
 def test_going_on_needs_the_same_pairs_wherever_they_lie(tmp_path: Path) -> None:

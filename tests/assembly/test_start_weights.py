@@ -46,7 +46,7 @@ def test_code_that_the_user_names_runs_once_and_no_file_names_it(
 ) -> None:
     code = tmp_path / "own.py"
     code.write_text(OWN)
-    given = TINY | {"views.size": 8, "training.checkpoint_every_steps": 4, "training.keep": 20}
+    given = TINY | {"views.size": 8, "max_steps": 4, "training.checkpoint_every_steps": 2, "training.keep": 20}
     given["start.weights"] = f"python:{code}:known"
     experiment = begin_from_weights(experiments.override(recipes.get("digits-moco-v2"), given), given)
     code.unlink()

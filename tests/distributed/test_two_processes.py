@@ -1,4 +1,4 @@
-"""Law 7: two processes at half the batch equal one, for every method × every hard example, batch-norm included (fp64).
+"""Law 7: two processes at half the batch equal one, batch-norm included (fp64).
 
 A new method is found by being a file of its package. `bn_groups` is 1 (statistics of both processes together) and 2
 (one group in each process, two in the single one).
@@ -50,19 +50,22 @@ State = dict[str, torch.Tensor]
 
 
 def cases() -> dict[str, Case]:
-    """Every method × scheme × number of groups; every variant of a method with all hard examples."""
+    """Every method, plain and with all hard examples × number of groups; every variant of a method with all of them;
+    the methods of STRAINING with each scheme."""
     found = []
     for name, config in choices(MethodConfig, "name", "hexa.methods").items():
         normalizes = any(
             path.rpartition(".")[2] == "bn_groups" for path in [*config.model_fields, *SMALL.get(name, {})]
         )
         groups = [{"bn_groups": 1}, {"bn_groups": 2}] if normalizes else [{}]
-        found += [Case(name, fields, scheme) for scheme in SCHEMES.values() for fields in groups]
         every = SCHEMES["all"] if Case(name, {}, SCHEMES["all"]).fits else UNMIXED
+        schemes = SCHEMES.values() if name in STRAINING else (SCHEMES["std"], every)
+        found += [Case(name, fields, scheme) for scheme in schemes for fields in groups]
         found += [Case(name, fields, every) for fields in METHODS.get(name, [])]
-        found.append(Case(name, groups[0], SCHEMES["adversarial"], distilled=True))
-    late = {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.5}}
-    found += [Case(name, {"bn_groups": 2}, late) for name in STRAINING]
+        if name in STRAINING:
+            late = {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.5}}
+            found.append(Case(name, {"bn_groups": 2}, late))
+            found.append(Case(name, groups[0], SCHEMES["adversarial"], distilled=True))
     return {str(case): case for case in found if case.fits}
 
 

@@ -1,4 +1,4 @@
-"""Real processes, killed with -9 at random steps and resumed until they are done, end where an unharmed one does."""
+"""Real processes, asked to stop, killed with -9 at random steps, and resumed, end where an unharmed one does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from hexa.runtime import checkpoints
 from hexa.training.journal import METRICS
@@ -43,19 +41,17 @@ def strike(process: subprocess.Popen[str], folder: Path, step: int, number: sign
             process.wait(0.01)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("kill") / "whole"
-    code, said = finished(pretrain(folder))
-    assert code == 0, said
-    return folder
-
-
-def test_killed_at_random_steps_and_resumed(tmp_path: Path, whole: Path) -> None:
-    """… the second time with the newest checkpoint cut short as well, which is passed over, and said."""
+def test_asked_to_stop_and_killed_at_random_steps_and_resumed(tmp_path: Path) -> None:
+    """… the last time with the newest checkpoint cut short as well, which is passed over, and said."""
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    unharmed, process = pretrain(whole), pretrain(folder)
+    strike(process, folder, 2, signal.SIGTERM)
+    code, said = finished(process)
+    assert code == 143, said
+    assert f"hexa resume {folder}" in said
+    assert "Traceback" not in said
     first, second = sorted(random.Random(0).sample(range(9, 27), 2))
-    folder = tmp_path / "run"
-    process = pretrain(folder)
+    process = hexa("resume", str(folder))
     strike(process, folder, first, signal.SIGKILL)
     code, said = finished(process)
     assert code == -signal.SIGKILL, said
@@ -69,17 +65,6 @@ def test_killed_at_random_steps_and_resumed(tmp_path: Path, whole: Path) -> None
     code, said = finished(hexa("resume", str(folder)))
     assert code == 0, said
     assert kept[-1].name in said
-    assert_same_end(folder, whole)
-
-
-def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path: Path, whole: Path) -> None:
-    folder = tmp_path / "run"
-    process = pretrain(folder)
-    strike(process, folder, 2, signal.SIGTERM)
-    code, said = finished(process)
-    assert code == 143, said
-    assert f"hexa resume {folder}" in said
-    assert "Traceback" not in said
-    code, said = finished(hexa("resume", str(folder)))
+    code, said = finished(unharmed)
     assert code == 0, said
     assert_same_end(folder, whole)

@@ -6,9 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,16 +60,12 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-@pytest.fixture(scope="module")
-def environment(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The bin folder of an environment that holds the wheel and what it asks for."""
-    place = tmp_path_factory.mktemp("environment")
+def installed(checkout: Path, place: Path, *options: object) -> Path:
+    """The bin folder of a new environment that holds the wheel."""
     run(UV, "venv", "--quiet", "--python", sys.executable, place / "venv", folder=place)
     install = (UV, "pip", "install", "--quiet", "--python", place / "venv/bin/python")
-    wheel = checkout / f"dist/{STEM}-py3-none-any.whl"
-    run(*install, "--constraint", ROOT / "constraints.txt", wheel, folder=place)
-    yield place / "venv/bin"
-    shutil.rmtree(place)
+    run(*install, *options, checkout / f"dist/{STEM}-py3-none-any.whl", folder=place)
+    return place / "venv/bin"
 
 
 def members(wheel: Path) -> dict[str, bytes]:
@@ -100,7 +96,21 @@ def test_the_sdist_holds_what_the_wheel_is_built_from(checkout: Path, tmp_path: 
     assert members(direct) == members(checkout / "dist" / direct.name)
 
 
-def test_the_wheel_works_in_an_environment_of_its_own(environment: Path, tmp_path: Path) -> None:
+def test_the_wheel_works_beside_the_packages_that_are_here(checkout: Path, tmp_path: Path) -> None:
+    """What it asks for is another test's: tests/test_imports.py compares that with what is imported."""
+    programs = installed(checkout, tmp_path, "--no-deps")
+    (packages,) = (tmp_path / "venv").glob("lib/*/site-packages")
+    (packages / "here.pth").write_text(sysconfig.get_path("purelib"))
+    where = run(programs / "python", "-c", "import hexa; print(hexa.__file__)", folder=tmp_path)
+    assert Path(where.strip()).is_relative_to(tmp_path)
+    assert run(programs / "hexa", "--version", folder=tmp_path) == f"hexa {hexa.__version__}\n"
+    assert "digits-hexa-moco" in run(programs / "hexa", "recipes", folder=tmp_path)
+
+
+@pytest.mark.slow
+def test_the_wheel_works_in_an_environment_of_its_own(checkout: Path, tmp_path: Path) -> None:
+    environment = installed(checkout, tmp_path, "--constraint", ROOT / "constraints.txt")
+
     def command(*arguments: str, status: int = 0) -> str:
         return run(environment / "hexa", *arguments, folder=tmp_path, status=status)
 

@@ -2,22 +2,33 @@
 
     python -m tests.golden.mutants RESULT.json
 
-Runs tests/laws against each with the cases of today, and if they pass, with every variant of every hard example for
-every method as well. Says which law failed first. A row is written as soon as it exists; rows that are there are kept.
+Runs the tests of the module, those of its package and the laws against each, and if they pass, the laws with every
+variant of every hard example for every method. Says which test failed first. A row is written as soon as it exists;
+rows that are there are kept, so that a run which was stopped goes on.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+import pytest
+
+for heavy in ("torch.distributed", "torchvision", "timm", "sklearn.cluster"):  # once, for all forks
+    importlib.import_module(heavy)
+
 ROOT = Path(__file__).parent.parent.parent
+
+#: What tests/laws/cases.py has in place of all `variants`.
+FEWER = "(variants if method in STRAINING else variants[:1])"
 
 #: (file, what stands there, what the mutant has instead)
 MUTANTS = [
@@ -104,33 +115,80 @@ MUTANTS = [
 ]
 
 
+class NearFirst:
+    """Orders tests by how likely they find a fault of a module: its own; the laws of that method, or of those that
+    strain every hard example; the others.
+    """
+
+    def __init__(self, name: str) -> None:
+        folder, _, file = name.rpartition("/")
+        self.own = f"tests/{folder}/test_{file}"
+        method = Path(file).stem.replace("deepcluster", "deepcluster-v2").replace("pcl", "pcl-v2")
+        self.likely = (method,) if folder == "methods" else ("moco", "deepcluster-v2")
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: self.rank(item.nodeid))
+
+    def rank(self, test: str) -> int:
+        if test.startswith(self.own):
+            return 0
+        if test.startswith("tests/laws/test_laws.py"):
+            return 1 if test.partition("[")[2].startswith(tuple(f"{one}(" for one in self.likely)) else 3
+        return 2
+
+
 def first_failure(mutant: tuple[str, str, str], every: bool) -> str:
-    """The test that fails first, "" if none does. every: with every variant for every method, as there once were."""
+    """The test that fails first, "" if none does. every: the laws alone, with every variant for every method."""
     name, there, instead = mutant
     with tempfile.TemporaryDirectory() as place:
         for folder in ("src", "tests"):
             shutil.copytree(ROOT / folder, Path(place) / folder, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", place)
-        file = Path(place) / "src" / "hexa" / name
-        text = file.read_text()
-        assert there in text, mutant
-        file.write_text(text.replace(there, instead))
+        change(Path(place) / "src" / "hexa" / name, there, instead)
         if every:
-            cases = Path(place) / "tests" / "laws" / "cases.py"
-            cases.write_text(cases.read_text().replace("if method in STRAINING else variants[:1]", "if True else []"))
-        environment = {**os.environ, "PYTHONPATH": f"{place}/src", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "tests/laws"]
-        done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    assert bool(failed) == (done.returncode != 0), done.stdout[-2000:] + done.stderr[-2000:]
+            change(Path(place) / "tests" / "laws" / "cases.py", FEWER, "variants")
+        near = [] if every else [f"tests/{name.rpartition('/')[0]}"]
+        status, said = in_a_fork(Path(place), [*near, "tests/laws"], NearFirst(name))
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said, re.MULTILINE)
+    assert bool(failed) == (status != 0), said[-4000:]
     return failed[1] if failed else ""
+
+
+def change(file: Path, there: str, instead: str) -> None:
+    text = file.read_text()
+    assert text.count(there) == 1, (file, there)
+    file.write_text(text.replace(there, instead))
+
+
+def in_a_fork(place: Path, tests: list[str], order: NearFirst) -> tuple[int, str]:
+    """The status of pytest in the folder, and what it said. Forked, so that torch is imported once for all mutants."""
+    said = place / "said.txt"
+    child = os.fork()
+    if child == 0:
+        status = 70
+        try:
+            os.chdir(place)
+            output = os.open(said, os.O_CREAT | os.O_WRONLY)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            sys.path[:] = [str(place), f"{place}/src", *(path for path in sys.path if path not in ("", str(ROOT)))]
+            os.environ["PYTHONPATH"] = f"{place}/src"
+            for own in [module for module in sys.modules if module.partition(".")[0] in ("tests", "hexa")]:
+                del sys.modules[own]
+            status = int(pytest.main(["-x", "-q", "--tb=no", "-p", "no:cacheprovider", *tests], [order]))
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    _, ended = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(ended), said.read_text()
 
 
 def main() -> None:
     """A row for each mutant."""
     path = Path(sys.argv[1])
     rows = json.loads(path.read_text()) if path.exists() else []
-    for mutant in MUTANTS[len(rows) :]:
+    known = {(row["file"], row["there"], row["instead"]) for row in rows}
+    for mutant in [mutant for mutant in MUTANTS if mutant not in known]:
         now = first_failure(mutant, every=False)
         row = {"file": mutant[0], "there": mutant[1], "instead": mutant[2], "now": now}
         if not now:

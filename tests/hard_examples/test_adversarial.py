@@ -57,6 +57,18 @@ def test_several_steps_against_a_loop() -> None:
     torch.testing.assert_close(made["adversarial"].crops[0], x + delta, atol=1e-12, rtol=0)
 
 
+def test_from_a_random_start_the_first_step_climbs_there() -> None:
+    case = Case("moco", {}, {"adversarial": {"epsilon": 4.0, "step_size": 2.0, "random_start": True}})
+    still = Case("moco", {}, {"adversarial": {"epsilon": 4.0, "step_size": 0.0, "random_start": True}})
+    objective = case.objective(case.build())
+    made = objective.examples(batch())
+    x, start = made[STD].crops[0], still.objective(still.build()).examples(batch())["adversarial"].crops[0]
+    slope = objective.score.gradient(made[STD].at((start,)), MAIN)[0]
+    expected = (x + (start - x + 2 / 255 * slope.sign()).clamp(-4 / 255, 4 / 255)).clamp(0, 1)
+    torch.testing.assert_close(made["adversarial"].crops[0], expected, atol=1e-12, rtol=0)
+    assert bool((slope.sign() != made[STD].gradient(MAIN)[0].sign()).any())
+
+
 def test_l2_steps_along_the_gradient_of_each_image() -> None:
     clean, adversarial, gradient = attack(norm="l2", unit="pixel", epsilon=0.5, step_size=0.2, clip=False)
     for x, view, slope in zip(clean, adversarial, gradient, strict=True):

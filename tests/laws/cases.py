@@ -192,8 +192,8 @@ class Case:
 
 
 def all_cases() -> list[Case]:
-    """Each variant of each method, plain and with two hard examples; each method with the default of each kind, those
-    of STRAINING with each variant of it; examples of examples.
+    """Each variant of each method, plain and with two hard examples; each method with the default of each kind and
+    with statistics kept, those of STRAINING with each variant and distilled as well; examples of examples.
 
     Without those that a hard example refuses. Decision 0014 says what more of them would find.
     """
@@ -205,7 +205,7 @@ def all_cases() -> list[Case]:
             both = Case(method, fields, {"adversarial": {}, "cutmix": {}})
             cases.append(both if both.fits else Case(method, fields, {"adversarial": {}}))
         held = ({"kept": True}, {"distilled": True}, {"kept": True, "distilled": True})
-        cases += [replace(cases[-1], fields={}, **how) for how in held]
+        cases += [replace(cases[-1], fields={}, **how) for how in (held if method in STRAINING else held[:1])]
         for kind in kinds:
             variants = VARIANTS.get(kind, [{}])
             cases += [Case(method, {}, {kind: v}) for v in (variants if method in STRAINING else variants[:1])]

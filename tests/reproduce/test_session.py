@@ -24,7 +24,15 @@ from hexa.session.benchmark import SCHEMES
 from hexa.session.run import pretrain
 from tests.reproduce.conftest import costs_for, request_for
 
-TINY = {"network.widths": [4, 8], "method.queue_size": 256, "training.device": "cpu", "training.precision": "fp32"}
+TINY = {
+    "network.widths": [4, 8],
+    "method.queue_size": 256,
+    "training.device": "cpu",
+    "training.precision": "fp32",
+    "training.report": False,
+    "training.tensorboard": False,
+    "monitor.knn_every": 0,
+}
 
 
 @pytest.fixture(autouse=True)

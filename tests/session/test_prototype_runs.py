@@ -22,7 +22,7 @@ from hexa.experiment import Experiment, override
 from hexa.reporting.gallery import Gallery
 from hexa.reporting.visualize import visualize
 from hexa.runtime.signals import Interrupted
-from hexa.session.benchmark import SCHEMES, Bench, benchmark
+from hexa.session.benchmark import Bench
 from hexa.session.run import pretrain, resume
 from hexa.training.journal import METRICS
 
@@ -120,14 +120,6 @@ def test_a_picture_of_other_images_says_if_the_own_are_needed(run: tuple[str, Pa
         return
     with pytest.raises(UserError, match="remembers every image it was trained on, and their source 'folder:/nowhere'"):
         visualize(other, "digits#test", tmp_path / "a.png", num_images=3)
-
-
-@pytest.mark.parametrize("name", list(METHODS))
-def test_benchmark_covers_them(name: str) -> None:
-    fields = {"batch_size": 8, "views.size": 8, "views.extra_crops": [], "training.precision": "fp32"}
-    fields |= {"method.queue_size": 0} if name == "swav" else {}
-    measured = benchmark(experiment(name, **fields), repeats=1)
-    assert list(measured["schemes"]) == list(SCHEMES)
 
 
 def test_benchmark_measures_what_comes_after_the_warm_up() -> None:

@@ -445,7 +445,7 @@ def test_a_report_ends_in_order(name: str, run: Path, tally: Tally) -> None:
     survives(name, "report", run, tally)
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20, pytest.param(3000, marks=pytest.mark.slow)])
 def test_a_report_of_damaged_files_is_a_page(count: int, run: Path, tally: Tally) -> None:
     generator = random.Random(count)
     names = ("config.yaml", "metrics.jsonl", "results.json", "environment.json", "gallery.png")

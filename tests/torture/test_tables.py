@@ -222,7 +222,7 @@ def test_parquet_files(tmp_path: Path, tally: Tally, make: Callable[[Path], str]
     assert re.search(said, outcome(make(tmp_path), GROUP, tally))
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20, pytest.param(3000, marks=pytest.mark.slow)])
 def test_damaged_parquet_files(tmp_path: Path, tally: Tally, count: int) -> None:
     generator, path = Random(count), tmp_path / "train.parquet"
     features = json.dumps({"info": {"features": {"label": {"names": ["a", "b"]}}}})
@@ -310,7 +310,7 @@ def test_folders_of_datasets(tmp_path: Path, tally: Tally, make: Callable[[Path]
     assert re.search(said, outcome(make(tmp_path), "folders of datasets", tally))
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [13, pytest.param(1500, marks=pytest.mark.slow)])
 def test_damaged_folders_of_datasets(tmp_path: Path, tally: Tally, count: int) -> None:
     spec = dataset(tmp_path, {"label": value("int64")}, image=ROWS * 20, label=[0, 1] * 20)
     generator, place = Random(count), tmp_path / "set"

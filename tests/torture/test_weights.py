@@ -108,7 +108,7 @@ def broken(content: bytes, generator: random.Random, others: list[bytes]) -> byt
 
 
 def test_damaged_files(tmp_path: Path, tally: Tally) -> None:
-    damage(tmp_path, tally, 40, seed=0)
+    damage(tmp_path, tally, 15, seed=0)
 
 
 @pytest.mark.slow

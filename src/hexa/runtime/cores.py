@@ -32,9 +32,11 @@ def limit_threads() -> None:
 
 def crowding(threads: int, seconds: float = 0.2) -> tuple[str, str] | None:
     """What others use, measured for some seconds, and what to do; None if these threads have their cores."""
+    if threads == 1:  # waits for nobody, and could not be fewer
+        return None
     used = _used_by_others(seconds)
     free = len(allowed_cores()) - used
-    if threads <= max(1.0, free + 0.5):
+    if threads <= free + 0.5:
         return None
     return (
         f"other processes use {used:.1f} of {len(allowed_cores())} cores",
