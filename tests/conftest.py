@@ -14,6 +14,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from sklearn.datasets import load_digits
 
 #: Folder with cifar10/train.parquet and the like; tests that want real images skip without it.
 DATA_VARIABLE = "HEXA_TEST_DATA"
@@ -64,3 +65,10 @@ def real_data() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture
+def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the embedded digits, where what they are is not the point."""
+    every = load_digits(return_X_y=True)
+    monkeypatch.setattr("sklearn.datasets.load_digits", lambda **_: tuple(values[::2] for values in every))

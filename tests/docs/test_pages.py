@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
 
 from hexa import cli, recipes
 from hexa.nn.backbones import NetworkConfig
@@ -86,12 +85,11 @@ def make_photographs(folder: Path) -> None:
             image.save(folder / name / f"{number}.jpg")
 
 
+@pytest.mark.usefixtures("few_digits")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_photographs(tmp_path)
     monkeypatch.chdir(tmp_path)
-    every = load_digits(return_X_y=True)
-    monkeypatch.setattr("sklearn.datasets.load_digits", lambda **_: tuple(values[::2] for values in every))
     monkeypatch.setattr("hexa.session.benchmark.LEAST_SECONDS", 0.0)
     names: dict[str, object] = {"__name__": "__main__"}
     for block in blocks_of(page):

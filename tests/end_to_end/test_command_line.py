@@ -180,6 +180,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.usefixtures("few_digits")
 def test_the_demo_prints_its_table_and_can_be_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "demo"
     for _ in range(2):
