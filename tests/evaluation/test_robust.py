@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.data.views import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.attack import projected_gradient, smallest_radius
+from hexa.evaluation.features import extract
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.evaluation.protocols.robust import interval
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import random_backbone
+from hexa.ops.corruptions import KINDS, corrupt
 from hexa.runtime.random import Stream
 
 QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32", "cached": False}
@@ -140,3 +146,36 @@ def test_interval_is_wilsons() -> None:
     centre, half = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     expected = [100 * (centre + sign * half) / (1 + z * z / n) for sign in (-1, 1)]
     assert interval(torch.arange(n).numpy() < 45) == pytest.approx(expected)
+
+
+def test_corrupted_images_are_scored_one_kind_after_the_other() -> None:
+    backbone = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8)
+    result = evaluate("robust", backbone, "digits", preset="corruptions", images=40, **QUIET)
+    metrics, details = result["metrics"], result["details"]
+    assert result["protocol"] == "robust/corruptions-images=40"
+    table = np.array([details["corruptions"][kind] for kind in KINDS])
+    assert table.shape == (15, 5)
+    assert metrics["corrupted"] == pytest.approx(table.mean()) == pytest.approx(np.mean(details["right"]) / 75 * 100)
+    assert metrics["blur"] == pytest.approx(table[3:7].mean())
+    # an image as a loop over the test split sees it
+    test, place = open_source("digits", "test"), details["positions"][3]
+    task_image = EvaluationTransform(8)(test.decode(place))[None] / 255
+    stream = Stream(0).child("robust", place)
+    features = extract(backbone, open_source("digits", "train"), precision="fp32")
+    assert features[1] is not None
+    probe = fit_probe(features[0], features[1], 10, seed=0)
+    right = 0
+    with torch.no_grad():
+        for kind in KINDS:
+            for severity in range(1, 6):
+                made = corrupt(kind, task_image, severity, [stream])
+                right += int(probe.scores(backbone(made)).argmax()) == int(test.labels[place])
+    assert abs(right - details["right"][3]) <= 1
+    low, high = details["intervals"]["corrupted"]
+    assert low < metrics["corrupted"] < high
+
+
+def test_corruptions_want_squares() -> None:
+    backbone = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8)
+    with pytest.raises(UserError, match="--preset pgd"):
+        evaluate("robust", backbone, "digits", preset="corruptions", aspect="keep", **QUIET)

@@ -1,11 +1,12 @@
-"""Accuracy under attack: a softmax regression on the frozen backbone (that of `probe`), then projected gradients on the
-pixels through both, 20 steps from random points, ε in grey levels.
+"""Accuracy of a softmax regression on the frozen backbone (that of `probe`) where images are not as they were. Presets
+`pgd`: under attack by projected gradients on the pixels through both, 20 steps from random points, ε in grey levels;
+`corruptions`: on the fifteen corruptions of ImageNet-C and CIFAR-10-C, five severities each.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pydantic
@@ -14,18 +15,20 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 from torch import Tensor
 
-from hexa.config import Config
+from hexa.config import Config, UserError
+from hexa.data.aspect import OwnAspect
 from hexa.data.loaders import evaluation_batches
 from hexa.data.source import Subset
 from hexa.evaluation.attack import Scores, smallest_radius
 from hexa.evaluation.features import extract_part
 from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed, named_changes
 from hexa.evaluation.protocols.probe import fit_probe
+from hexa.ops import corruptions
 from hexa.runtime.random import Stream
 
 
 class AttackOptions(Config):
-    """Options of the protocol `robust`."""
+    """Options of the protocol `robust`, preset pgd."""
 
     epsilons: tuple[float, ...] = pydantic.Field(default=(0.5, 1.0, 2.0, 4.0, 8.0), min_length=1)
     """How far a pixel may be moved, ε, in grey levels of 255 (the L∞ ball); `top1` is the accuracy at 0."""
@@ -43,7 +46,19 @@ class AttackOptions(Config):
     _positive = pydantic.field_validator("epsilons")(all_positive)
 
 
-def run(task: Task, options: AttackOptions) -> Outcome:
+class CorruptionOptions(Config):
+    """Options of the protocol `robust`, preset corruptions."""
+
+    images: int | None = pydantic.Field(default=None, gt=0)
+    """Test images that are drawn, the same ones for every backbone and seed; all of them if not given."""
+
+
+def run(task: Task, options: AttackOptions | CorruptionOptions) -> Outcome:
+    """By the preset that the options belong to."""
+    return attacked(task, options) if isinstance(options, AttackOptions) else corrupted(task, options)
+
+
+def attacked(task: Task, options: AttackOptions) -> Outcome:
     """`top1` of the images as they are, and `robust@ε`: the share that no attack within ε makes misclassified.
 
     Per image, `smallest_epsilon` is the first ε at which an attack succeeds: 0 if none is needed, None if none does.
@@ -53,11 +68,12 @@ def run(task: Task, options: AttackOptions) -> Outcome:
     stream, rows = Stream(task.seed).child("robust"), drawn(task, options.images)
     scores = classifier(task)
     smallest = np.full(len(task.test), np.nan)
-    for images, labels, places in test_batches(task, rows, "attacking"):
+    for images, labels, places in test_batches(task, rows):
         streams = [stream.child(int(place)) for place in places]
         smallest[places] = smallest_radius(
             scores, images, labels, radii, options.steps, options.relative_step, options.restarts, streams
         )
+        task.report("attacking", int(np.searchsorted(rows, places[-1])) + 1, len(rows))
     places = np.flatnonzero(~np.isnan(smallest))
     found = smallest[places]
     shares = {"top1": found > 0} | {
@@ -70,6 +86,44 @@ def run(task: Task, options: AttackOptions) -> Outcome:
         "smallest_epsilon": [back.get(radius) for radius in found.tolist()],
     }
     return Outcome({name: 100 * float(right.mean()) for name, right in shares.items()}, details)
+
+
+def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
+    """`top1` of the images as they are, `corrupted`: the mean over 15 corruptions and 5 severities, and over groups.
+
+    Per image, `right` counts the 75 corrupted versions that are classified correctly. Raises UserError.
+    """
+    if len(task.backbone.mean) != 3 or isinstance(task.transform, OwnAspect):
+        raise UserError("corruptions are made for square RGB images: take --preset pgd, and leave out --aspect keep")
+    stream, rows = Stream(task.seed).child("robust"), drawn(task, options.images)
+    scores = classifier(task)
+    cases = list(itertools.product(corruptions.KINDS, range(1, corruptions.NUM_SEVERITIES + 1)))
+    clean, right, kept, done = [], [], [], 0
+    with torch.no_grad():
+        for images, labels, places in test_batches(task, rows):
+            streams = [stream.child(int(place)) for place in places]
+            clean.append((scores(images).argmax(1) == labels).cpu().numpy())
+            of_batch = []
+            for kind, severity in cases:
+                made = corruptions.corrupt(kind, images, severity, streams)
+                logits = scores(made.contiguous(memory_format=torch.channels_last))
+                of_batch.append((logits.argmax(1) == labels).cpu().numpy())
+                done += len(images)
+                task.report("corrupting", done, len(rows) * len(cases))
+            right.append(np.stack(of_batch, 1))
+            kept.append(places)
+    unharmed, table = np.concatenate(clean), np.concatenate(right)  # bool [N], [N, 75]
+    by_kind = 100 * table.mean(0).reshape(len(corruptions.KINDS), -1)  # [15, 5]
+    kinds = dict(zip(corruptions.KINDS, by_kind, strict=True))
+    metrics = {"top1": 100 * float(unharmed.mean()), "corrupted": float(by_kind.mean())}
+    metrics |= {name: float(np.mean([kinds[kind] for kind in of])) for name, of in corruptions.GROUPS.items()}
+    details = {
+        "intervals": {"top1": interval(unharmed), "corrupted": interval_of_mean(table.mean(1), stream)},
+        "corruptions": {kind: values.tolist() for kind, values in kinds.items()},
+        "positions": np.concatenate(kept).tolist(),
+        "right": table.sum(1).tolist(),
+    }
+    return Outcome(metrics, details)
 
 
 def classifier(task: Task) -> Scores:
@@ -94,16 +148,13 @@ def drawn(task: Task, count: int | None) -> NDArray[np.int64]:
     return np.sort(order[:count].numpy())
 
 
-def test_batches(task: Task, rows: NDArray[np.int64], label: str) -> Iterator[tuple[Tensor, Tensor, NDArray[np.int64]]]:
+def test_batches(task: Task, rows: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor, NDArray[np.int64]]]:
     """The test images at these positions as evaluation sees them, their labels, and their positions."""
     problems: dict[int, str] = {}
-    source, done = Subset(task.test, rows), 0
     how = (task.extraction_batch, task.device, task.num_workers, problems)
-    for images, labels, index in evaluation_batches(source, task.transform, *how):
+    for images, labels, index in evaluation_batches(Subset(task.test, rows), task.transform, *how):
         assert labels is not None, "a task has labelled sources"
         yield images, labels, rows[index.numpy()]
-        done += len(images)
-        task.report(label, done, len(rows))
     if problems:
         task.notes.append(f"{len(problems)} of {len(rows):,} test images could not be read")
 
@@ -114,10 +165,24 @@ def interval(right: NDArray[np.bool_]) -> list[float]:
     return [100 * float(ends.low), 100 * float(ends.high)]
 
 
-def _identity(preset: str, options: Any) -> str:
-    epsilons = ",".join(f"{epsilon:g}" for epsilon in sorted(set(options.epsilons)))
+def interval_of_mean(values: NDArray[np.float64], stream: Stream, draws: int = 1000) -> list[float]:
+    """95 % interval of the mean over images, in percent: 2.5 and 97.5 % of the means of images drawn with return."""
+    generator = np.random.default_rng(stream.child("bootstrap").integer())
+    means = [values[generator.integers(len(values), size=len(values))].mean() for _ in range(draws)]
+    return [100 * float(end) for end in np.quantile(means, (0.025, 0.975))]
+
+
+def _identity(preset: str, options: AttackOptions | CorruptionOptions) -> str:
     changed = named_changes(PROTOCOL.presets[preset], options, ("epsilons", "steps", "restarts"))
+    if isinstance(options, CorruptionOptions):
+        return f"corruptions{changed}"
+    epsilons = ",".join(f"{epsilon:g}" for epsilon in sorted(set(options.epsilons)))
     return f"pgd{options.steps}x{options.restarts}-eps{epsilons}{changed}"
 
 
-PROTOCOL = Protocol(run=run, presets={"pgd": AttackOptions()}, identity=_identity, extracts=lambda options: ("fit",))
+PROTOCOL = Protocol(
+    run=run,
+    presets={"pgd": AttackOptions(), "corruptions": CorruptionOptions()},
+    identity=_identity,
+    extracts=lambda options: ("fit",),
+)

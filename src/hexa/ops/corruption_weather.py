@@ -1,0 +1,81 @@
+"""Snow, frost and fog of ImageNet-C and CIFAR-10-C (Hendrycks and Dietterich 2019, arXiv 1903.12261), batched.
+
+Images are float [B, 3, S, S] in [0, 1]; lengths are in pixels.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from hexa.ops.corruption_blurs import motion, zoomed
+from hexa.ops.per_image import PerImage
+from hexa.ops.photometric import luma
+
+#: Mean of the published photographs of frost (red, green, blue), and how far they vary.
+_FROST, _SPREAD = (0.52, 0.61, 0.66), 0.3
+
+
+def snow(
+    images: Tensor,
+    mean: float,
+    deviation: float,
+    zoom: float,
+    threshold: float,
+    radius: int,
+    sigma: float,
+    kept: float,
+    draws: PerImage,
+) -> Tensor:
+    """Flakes of thresholded, enlarged noise, blurred along a line, and again turned by 180°; the image is whitened."""
+    height, width = images.shape[2:]
+    flakes = zoomed(mean + deviation * draws.normal(1, height, width), zoom)
+    flakes = torch.where(flakes < threshold, 0.0, flakes).clamp(0, 1)
+    flakes = motion(flakes, radius, sigma, draws.uniform(low=-135, high=-45))
+    whitened = torch.maximum(images, luma(images) * 1.5 + 0.5)
+    return kept * images + (1 - kept) * whitened + flakes + flakes.rot90(2, (2, 3))
+
+
+def fog(images: Tensor, strength: float, decay: float, draws: PerImage) -> Tensor:
+    """A plasma fractal is added, and the whole scaled to the brightest pixel there was."""
+    brightest = images.amax((1, 2, 3), keepdim=True)
+    size = images.shape[-1]
+    return (images + strength * plasma(size, decay, draws)) * brightest / (brightest + strength)
+
+
+def frost(images: Tensor, kept: float, added: float, draws: PerImage) -> Tensor:
+    """kept · x + added · frost. The published sets have photographs of frost, here it is a bluish plasma fractal."""
+    size = images.shape[-1]
+    colour = torch.tensor(_FROST, device=images.device, dtype=images.dtype).view(3, 1, 1)
+    crystals = colour + _SPREAD * (plasma(size, 1.75, draws) - 0.5)
+    return kept * images + added * crystals.clamp(0, 1)
+
+
+def plasma(size: int, decay: float, draws: PerImage) -> Tensor:
+    """[B, 1, size, size] in [0, 1]: a part of a periodic height map by the diamond-square algorithm.
+
+    The side is the next power of 2. Centres of squares, then of diamonds, become the mean of their four corners plus
+    uniform noise in ± w², w = 100 at first, divided by `decay` for each halving.
+    """
+    side = 2 ** math.ceil(math.log2(max(size, 2)))
+    noise = draws.uniform(side, side, low=-1, high=1)  # each point of the map is filled once
+    made = torch.zeros_like(noise)  # [B, side, side]
+    step, wibble = side, 100.0
+    while step >= 2:
+        half = step // 2
+        grid, middle, edge = slice(0, side, step), slice(half, side, step), wibble**2
+        corners = made[:, grid, grid]
+        square = corners + corners.roll(-1, 1)
+        square = square + square.roll(-1, 2)
+        made[:, middle, middle] = square / 4 + edge * noise[:, middle, middle]
+        centres, corners = made[:, middle, middle], made[:, grid, grid]
+        above = centres + centres.roll(1, 1) + corners + corners.roll(-1, 2)
+        made[:, grid, middle] = above / 4 + edge * noise[:, grid, middle]
+        beside = centres + centres.roll(1, 2) + corners + corners.roll(-1, 1)
+        made[:, middle, grid] = beside / 4 + edge * noise[:, middle, grid]
+        step, wibble = half, wibble / decay
+    made = made - made.amin((1, 2), keepdim=True)
+    made = made / made.amax((1, 2), keepdim=True)
+    return made[:, None, :size, :size]
