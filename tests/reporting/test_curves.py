@@ -52,6 +52,9 @@ def test_several_runs_give_a_chart_a_key_with_a_curve_a_run(make_run: MakeRun) -
     assert [name for name, _, _ in charts["loss/std"].legend] == ["a", "b"]
     assert [name for name, _, _ in charts["loss/cutmix"].legend] == ["a"]
     assert charts["knn over time"].header[0] == "minutes"
+    assert charts["knn over time"].rows[-1][0] == "1.55"  # 300 steps of 0.31 s, by the journal's own clock
+    assert charts["knn over steps"].header[0] == "step"
+    assert charts["knn over steps"].rows[-1][0] == "300"
     assert charts["loss/std"].rows[-1][2] == "–"  # b ended before
     assert charts["loss/std"].rows[0][2] != "–"
 

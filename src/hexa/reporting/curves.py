@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 import numpy as np
@@ -56,6 +56,11 @@ KNOWN = {
 """In the order of a report; a group that is not here follows under its own name."""
 
 
+#: What the monitor's score of several runs is drawn over, and what that is called. Minutes are of training, over all
+#: sessions of a run, without what monitors and checkpoints take.
+AXES = {"epoch": "epoch", "step": "steps", "minutes": "time"}
+
+
 @dataclass(frozen=True)
 class Series:
     """One curve, ordered by x. slot: which colour it takes."""
@@ -89,7 +94,7 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
         groups.setdefault(key if several else group(key), []).append(key)
     made = []
     for name, members in groups.items():
-        for over in ("epoch", "minutes") if several and name == "knn" else ("epoch",):
+        for over in AXES if several and name == "knn" else ("epoch",):
             if several:
                 curves = [_series(run, name, names[slot], slot, over) for slot, run in enumerate(runs)]
             else:
@@ -125,9 +130,10 @@ def _term(key: str) -> str:
 
 def _series(run: Run, key: str, name: str, slot: int, over: str = "epoch") -> Series:
     def place(line: Record) -> float | None:
-        at = line.get("seconds") if over == "minutes" else line.get("epoch", line["step"])
-        at = line["step"] if over == "epoch" and not is_number(at) else at
-        return at / (60 if over == "minutes" else 1) if is_number(at) else None
+        if over == "minutes":
+            return line["seconds"] / 60 if is_number(line.get("seconds")) else None
+        at = line.get(over)
+        return at if is_number(at) else line["step"]
 
     factor = KNOWN.get(group(key), Quantity("")).factor
     lines = [line for line in run.monitor + run.train + run.epochs if is_number(line.get(key))]
@@ -139,21 +145,26 @@ def _series(run: Run, key: str, name: str, slot: int, over: str = "epoch") -> Se
 def _chart(name: str, key: str, series: Sequence[Series], several: bool, over: str) -> Chart:
     known = KNOWN.get(group(key), Quantity(group(key).replace("_", " ").capitalize()))
     title = known.title + (f": {_term(key)}" if several and "/" in key else "")
-    title, name = (f"{title} by time", f"{name} over time") if over == "minutes" else (title, name)
+    if over != "epoch":
+        title, name = f"{title} by {AXES[over]}", f"{name} over {AXES[over]}"
+    return drawn(name, replace(known, title=title), series, over)
+
+
+def drawn(key: str, known: Quantity, series: Sequence[Series], over: str) -> Chart:
+    """The chart of these curves; `over` is what x counts."""
     legend = tuple(
         (one.name, f"{one.y[-1]:.1f} %" if known.unit == "%" else format_number(one.y[-1]), one.slot) for one in series
     )
-    svg = line_chart(series, name, over, known.unit, known.from_zero) if series else ""
+    svg = line_chart(series, key, over, known.unit, known.from_zero) if series else ""
     said = ", ".join(f"{curve} {last}" for curve, last, _ in legend)
-    label = escape(f"{title} over {over}. Last values: {said}.")
-    header = (over, *(one.name for one in series))
+    label = escape(f"{known.title} over {over}. Last values: {said}.")
     return Chart(
-        name,
-        title,
+        key,
+        known.title,
         known.about,
         svg.replace("<svg ", f'<svg aria-label="{label}" ', 1),
         legend,
-        header,
+        (over, *(one.name for one in series)),
         _sample(series),
     )
 

@@ -15,7 +15,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from hexa.config import UserError
-from hexa.reporting import comparison, counterparts, curves, scores
+from hexa.reporting import attacks, comparison, counterparts, curves, scores
 from hexa.reporting.runs import Run, is_number, read_run
 from hexa.reporting.tables import format_duration, format_number
 from hexa.runtime import parsing, processes
@@ -78,7 +78,7 @@ def render(runs: Sequence[Run], data: str | None = None) -> str:
         style=package_file("report.css"),
         script=package_file("report.js"),
         pages=[_page(run, name, slot, data) for slot, (run, name) in enumerate(zip(runs, names, strict=True))],
-        charts=curves.charts(runs),
+        charts=[*curves.charts(runs), *attacks.charts(runs, names)],
         evaluation=scores.evaluations(runs, names),
         seeds=scores.over_seeds(runs, names),
         few=scores.few_labels(runs, names),

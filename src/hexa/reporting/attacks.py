@@ -1,0 +1,58 @@
+"""Accuracy under attack over its strength, from the evaluations by `robust` of one run or of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hexa.reporting import scores
+from hexa.reporting.curves import Chart, Quantity, Series, drawn
+from hexa.reporting.runs import Record, Run, is_number
+
+_TITLE = "Accuracy under attack"
+_OVER = "ε in grey levels"
+_ATTACKED = "robust@"
+
+
+def charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
+    """A chart for each attack and set of images: of one run a curve for each of its batch-norm branches, of several
+    runs a curve each, of the main branch."""
+    several = len(runs) > 1
+    groups: dict[tuple[str, str], list[Series]] = {}
+    for slot, (run, name) in enumerate(zip(runs, names, strict=True)):
+        for result in scores.newest(run):
+            x, y = _points(result)
+            branch = str(result.get("branch", "main"))
+            if len(x) < 2 or (several and branch != "main"):
+                continue
+            attack = scores.protocol(result).removesuffix(f"-branch{branch}")
+            curves = groups.setdefault((attack, scores.data(result)), [])
+            label = name if several else branch
+            curves[:] = [curve for curve in curves if curve.name != label]  # of repetitions, the newest
+            curves.append(Series(label, slot if several else len(curves), x, y))
+    return [
+        drawn(f"{attack} on {data}", Quantity(_TITLE, f"{attack} on {data}", "%", from_zero=True), curves, _OVER)
+        for (attack, data), curves in groups.items()
+    ]
+
+
+def _points(result: Record) -> tuple[NDArray[np.float64], ...]:
+    """ε, from 0 on, and the accuracies there, in percent; of another protocol none."""
+    metrics = result["metrics"]
+    shares = {0.0: metrics.get("top1")} | {
+        _epsilon(name): value for name, value in metrics.items() if str(name).startswith(_ATTACKED)
+    }
+    numbers = ((epsilon, value) for epsilon, value in shares.items() if is_number(epsilon) and is_number(value))
+    points = sorted(point for point in numbers if point[0] >= 0)
+    x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
+    return x, y
+
+
+def _epsilon(name: str) -> float:
+    """What a metric's name says, −1 if that is not a number: the file may be a stranger's."""
+    try:
+        return float(name.removeprefix(_ATTACKED))
+    except ValueError:
+        return -1.0

@@ -1,0 +1,53 @@
+"""Evaluations by `robust` as curves over the strength of the attack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hexa.reporting import attacks
+from hexa.reporting.report import render
+from hexa.reporting.runs import Run, read_run
+from tests.reporting.conftest import MakeRun
+
+PGD = "robust/pgd20x2-eps1,8"
+
+
+def attacked(folder: Path, metrics: dict[str, Any], protocol: str = PGD, branch: str = "main") -> Run:
+    path = folder / "results.json"
+    result = {"protocol": protocol, "preset": "pgd", "metrics": metrics, "data": "digits", "branch": branch}
+    path.write_text(json.dumps([*json.loads(path.read_text()), result]))
+    return read_run(folder)
+
+
+def test_arms_stand_side_by_side(make_run: MakeRun) -> None:
+    plain = attacked(make_run("plain"), {"top1": 90.0, "robust@8": 20.0, "robust@1": 80.0})
+    hexa = attacked(make_run("hexa"), {"top1": 88.0, "robust@1": 84.0, "robust@8": 40.0})
+    hexa = attacked(hexa.folder, {"top1": 80.0, "robust@1": 79.0, "robust@8": 60.0}, f"{PGD}-branchaux", "aux")
+    (chart,) = attacks.charts([plain, hexa], ["plain", "hexa"])
+    assert chart.header == ("ε in grey levels", "plain", "hexa")
+    assert chart.rows == (("0", "90", "88"), ("1", "80", "84"), ("8", "20", "40"))
+    assert [last for _, last, _ in chart.legend] == ["20.0 %", "40.0 %"]
+    assert "Accuracy under attack" in render([plain, hexa])
+
+
+def test_branches_of_one_run_are_curves(make_run: MakeRun) -> None:
+    folder = make_run()
+    attacked(folder, {"top1": 50.0, "robust@8": 10.0})
+    attacked(folder, {"top1": 90.0, "robust@8": 20.0})  # again: the newest counts
+    run = attacked(folder, {"top1": 70.0, "robust@8": 30.0}, f"{PGD}-branchaux", "aux")
+    (chart,) = attacks.charts([run], ["run"])
+    assert chart.header == ("ε in grey levels", "main", "aux")
+    assert chart.rows[-1] == ("8", "20", "30")
+
+
+def test_another_attack_is_another_chart_and_what_is_no_attack_none(make_run: MakeRun) -> None:
+    folder = make_run()
+    attacked(folder, {"top1": 90.0, "robust@8": 20.0})
+    attacked(folder, {"top1": 90.0, "robust@8": 25.0}, "robust/pgd2x1-eps8")
+    run = attacked(folder, {"top1": 90.0, "robust@much": 1.0, "robust@nan": 2.0, "robust@inf": 3.0}, "robust/x")
+    assert [chart.about for chart in attacks.charts([run], ["run"])] == [
+        f"{PGD} on digits",
+        "robust/pgd2x1-eps8 on digits",
+    ]
