@@ -306,6 +306,30 @@ def test_what_is_monitored_is_saved_first(tmp_path: Path) -> None:
     assert len(metrics(tmp_path, "monitor")) == 3
 
 
+def test_a_run_ends_where_its_accuracy_is_reached(tmp_path: Path) -> None:
+    def score(made: Trainer) -> float:
+        return 20.0 * made.step / STEPS  # 20, 40, 60
+
+    made = monitored(tmp_path, score)
+    made.best.until = 40.0
+    made.run()
+    assert made.step == 2 * STEPS
+    (ended,) = metrics(tmp_path, "ended")
+    assert "knn has reached 40.00 %" in ended["message"]
+    # resumed, it trains no further: by its journal, and by the state where the line is not yet written
+    journal = tmp_path / METRICS
+    for lines in (journal.read_text(), journal.read_text().replace('"ended"', '"lost"')):
+        journal.write_text(lines)
+        again = monitored(tmp_path, score, state_of(made))
+        again.best.until = 40.0
+        again.run()
+        assert again.step == 2 * STEPS
+    longer = monitored(tmp_path / "longer", score)
+    longer.best.until = 70.0
+    longer.run()
+    assert longer.step == 3 * STEPS
+
+
 def test_a_monitor_that_fails_is_one_warning_and_tried_again(tmp_path: Path) -> None:
     def monitor(made: Trainer) -> float:
         made.objective.method.eval()

@@ -179,7 +179,7 @@ class _Session:
             monitor=knn,
             monitor_every=experiment.monitor.knn_every,
             watch=Watch(method.chance_loss, knn.num_classes if knn is not None else None),
-            best=Best(experiment.monitor.keep_best, experiment.monitor.patience),
+            best=Best(experiment.monitor.keep_best, experiment.monitor.patience, experiment.monitor.until),
             keep=lambda: save_backbone(self._backbone(trainer), self.folder / BEST),
         )
         return trainer

@@ -48,6 +48,8 @@ class MonitorConfig(Config):
     """The backbone of the run is that of the epoch whose measure is highest; none for the last epoch's."""
     patience: int | None = pydantic.Field(default=None, gt=0)
     """Scores in a row without a rise of keep_best's measure after which the run ends; none never ends it early."""
+    until: float | None = pydantic.Field(default=None, gt=0, le=100)
+    """Percent of k-NN at which the run ends: arms are then compared by the time it took. Schedules go by `epochs`."""
 
     knn_every: int = pydantic.Field(default=10, ge=0)
     """Epochs between two; the last epoch always has one. 0 turns it off."""
@@ -62,8 +64,9 @@ class MonitorConfig(Config):
     def _keeps_what_it_measures(self) -> MonitorConfig:
         if self.patience is not None and self.keep_best is None:
             raise ValueError("patience needs keep_best, the measure that is waited for")
-        if self.keep_best is not None and not self.knn_every:
-            raise ValueError("keep_best needs scores: give knn_every, the epochs between two")
+        for name, value in (("keep_best", self.keep_best), ("until", self.until)):
+            if value is not None and not self.knn_every:
+                raise ValueError(f"{name} needs scores: give knn_every, the epochs between two")
         if self.keep_best not in (None, "knn") and not self.label_free:
             raise ValueError(f"keep_best {self.keep_best} is measured without labels: set label_free true")
         return self
@@ -87,10 +90,15 @@ def effective_rank(embedding: Tensor) -> Tensor:
 
 @dataclass
 class Best:
-    """The highest score of a measure so far, and for how many scores it has stood. `state` survives a resume."""
+    """The highest score of a measure so far, and for how many scores it has stood. `state` survives a resume.
+
+    until, reached: the k-NN accuracy that is waited for, and the score that was as high.
+    """
 
     measure: str | None
     patience: int | None = None
+    until: float | None = None
+    reached: float | None = None
     value: float | None = None
     step: int = 0
     waited: int = 0
@@ -98,14 +106,18 @@ class Best:
     @property
     def state(self) -> dict[str, object]:
         """What a checkpoint must hold."""
-        return {"value": self.value, "step": self.step, "waited": self.waited}
+        return {"value": self.value, "step": self.step, "waited": self.waited, "reached": self.reached}
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
         self.value, self.step, self.waited = state["value"], state["step"], state["waited"]
+        self.reached = state.get("reached")  # checkpoints of hexa 0.1 lack it
 
     def judge(self, scores: Mapping[str, Any], step: int) -> bool:
         """Whether this is the highest score so far; if so, it is remembered."""
+        knn = scores.get("knn")
+        if self.until is not None and isinstance(knn, int | float) and knn >= self.until:
+            self.reached = knn
         score = scores.get(self.measure) if self.measure is not None else None
         if not isinstance(score, int | float):
             return False
@@ -115,10 +127,13 @@ class Best:
         self.value, self.step, self.waited = score, step, 0
         return True
 
-    @property
-    def is_past(self) -> bool:
-        """Whether its patience is exhausted."""
-        return self.patience is not None and self.waited >= self.patience
+    def ending(self, steps_per_epoch: int) -> str | None:
+        """Why the run should end now, if it should."""
+        if self.until is not None and self.reached is not None:
+            return f"knn has reached {self.reached:.2f} %, and {self.until:g} % was to be reached"
+        if self.patience is not None and self.waited >= self.patience:
+            return f"{self.measure} has not risen since epoch {self.step / steps_per_epoch:g}"
+        return None
 
 
 class Watch:

@@ -246,18 +246,16 @@ class Trainer:
         return said
 
     def _end_if_due(self, there: Sequence[Mapping[str, Any]] = ()) -> None:
-        """End early after an epoch, if patience or time is at an end, or was when a run that continues was stopped."""
+        """End early after an epoch, if the scores or the time say so, or did when a run that continues was stopped."""
         if self.step % self.steps_per_epoch or not 0 < self.step < self.total_steps:
             return
-        limit, why = self.config.max_seconds, None
-        if self.best.is_past:
-            why = f"{self.best.measure} has not risen since epoch {self.best.step / self.steps_per_epoch:g}"
-        elif limit is not None and self.clock.total >= limit:
+        limit, why = self.config.max_seconds, self.best.ending(self.steps_per_epoch)
+        if why is None and limit is not None and self.clock.total >= limit:
             why = f"its {limit:g} seconds are over"
         known = any(line["event"] == "ended" for line in there)
         if processes.any_of(processes.is_main() and (known or why is not None), self.device):
             if not known:
-                self.journal.write("ended", self.step, message=why)
+                self.journal.write("ended", self.step, message=why, seconds=self.clock.total)
                 self.journal.reporter.say(f"epoch {self.epoch:g}: the run ends here, {why}")
             self._ended = self.step
 
