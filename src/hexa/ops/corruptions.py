@@ -91,15 +91,16 @@ def _pixels(length: float) -> int:
 
 
 def _snow(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
-    return weather.snow(x, *p[:4], _pixels(scale * p[4]), scale * p[5], p[6], draws)
+    mean, deviation, zoom, threshold, radius, sigma, kept = p
+    return weather.snow(x, mean, deviation, zoom, threshold, _pixels(scale * radius), scale * sigma, kept, draws)
 
 
 def _frost(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
-    return weather.frost(x, *p, draws)
+    return weather.frost(x, p[0], p[1], draws)
 
 
 def _fog(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
-    return weather.fog(x, *p, draws)
+    return weather.fog(x, p[0], p[1], draws)
 
 
 def _brightness(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
@@ -119,7 +120,7 @@ def _contrast(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor
 
 
 def _elastic_transform(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
-    return blurs.elastic(x, *(scale * length for length in p), draws)
+    return blurs.elastic(x, scale * p[0], scale * p[1], scale * p[2], draws)
 
 
 def _pixelate(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:

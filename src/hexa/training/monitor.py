@@ -106,12 +106,13 @@ class Best:
     @property
     def state(self) -> dict[str, object]:
         """What a checkpoint must hold."""
-        return {"value": self.value, "step": self.step, "waited": self.waited, "reached": self.reached}
+        state = {"value": self.value, "step": self.step, "waited": self.waited}
+        return state if self.reached is None else {**state, "reached": self.reached}
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
         self.value, self.step, self.waited = state["value"], state["step"], state["waited"]
-        self.reached = state.get("reached")  # checkpoints of hexa 0.1 lack it
+        self.reached = state.get("reached")
 
     def judge(self, scores: Mapping[str, Any], step: int) -> bool:
         """Whether this is the highest score so far; if so, it is remembered."""

@@ -16,7 +16,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from hexa.config import Config, UserError
-from hexa.data.aspect import OwnAspect
+from hexa.data.evaluation_transform import OwnAspect
 from hexa.data.loaders import evaluation_batches
 from hexa.data.source import Subset
 from hexa.evaluation.attack import Scores, smallest_radius
