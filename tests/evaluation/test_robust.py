@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.data.views import EvaluationTransform
+from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.attack import projected_gradient, smallest_radius
 from hexa.evaluation.features import extract

@@ -106,7 +106,7 @@ class Best:
     @property
     def state(self) -> dict[str, object]:
         """What a checkpoint must hold."""
-        state = {"value": self.value, "step": self.step, "waited": self.waited}
+        state: dict[str, object] = {"value": self.value, "step": self.step, "waited": self.waited}
         return state if self.reached is None else {**state, "reached": self.reached}
 
     @state.setter
