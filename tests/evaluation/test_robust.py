@@ -16,12 +16,12 @@ from hexa.data import open_source
 from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.attack import projected_gradient, smallest_radius
+from hexa.evaluation.corruptions.kinds import KINDS, corrupt
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.evaluation.protocols.robust import interval
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import random_backbone
-from hexa.ops.corruptions import KINDS, corrupt
 from hexa.runtime.random import Stream
 
 QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32", "cached": False}

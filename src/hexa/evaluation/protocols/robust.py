@@ -20,10 +20,10 @@ from hexa.data.evaluation_transform import OwnAspect
 from hexa.data.loaders import evaluation_batches
 from hexa.data.source import Subset
 from hexa.evaluation.attack import Scores, smallest_radius
+from hexa.evaluation.corruptions import kinds as corruptions
 from hexa.evaluation.features import extract_part
 from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed, named_changes
 from hexa.evaluation.protocols.probe import fit_probe
-from hexa.ops import corruptions
 from hexa.runtime.random import Stream
 
 

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torchvision.io import decode_jpeg, encode_jpeg
 
-from hexa.ops import corruption_blurs as blurs
-from hexa.ops import corruption_weather as weather
-from hexa.ops.per_image import PerImage
+from hexa.evaluation.corruptions import blurs, weather
+from hexa.evaluation.corruptions.per_image import PerImage
 from hexa.runtime.random import Stream
 
 Parameters = tuple[float, ...]

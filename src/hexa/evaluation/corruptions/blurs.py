@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hexa.ops.per_image import PerImage
+from hexa.evaluation.corruptions.per_image import PerImage
 
 
 def smoothed(images: Tensor, sigma: float, border: str, truncate: float = 4.0) -> Tensor:

@@ -14,10 +14,9 @@ from PIL import Image
 from scipy import ndimage
 from torch import Tensor
 
-from hexa.ops import corruption_blurs as blurs
-from hexa.ops import corruption_weather as weather
-from hexa.ops.corruptions import KINDS, corrupt
-from hexa.ops.per_image import PerImage
+from hexa.evaluation.corruptions import blurs, weather
+from hexa.evaluation.corruptions.kinds import KINDS, corrupt
+from hexa.evaluation.corruptions.per_image import PerImage
 from hexa.runtime.random import Stream
 
 Array = NDArray[np.float64]

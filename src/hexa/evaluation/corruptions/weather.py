@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from hexa.ops.corruption_blurs import motion, zoomed
-from hexa.ops.per_image import PerImage
+from hexa.evaluation.corruptions.blurs import motion, zoomed
+from hexa.evaluation.corruptions.per_image import PerImage
 from hexa.ops.photometric import luma
 
 #: Mean of the published photographs of frost (red, green, blue), and how far they vary.
