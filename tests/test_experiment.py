@@ -73,9 +73,9 @@ def test_a_mistyped_field_names_the_nearest(path: str, message: str) -> None:
 
 
 def test_wrong_values_name_their_field() -> None:
-    with pytest.raises(ConfigError, match=r"epochs: input should be greater than 0 .*given: -1"):
+    with pytest.raises(ConfigError, match="epochs: must be > 0, got -1"):
         override(recipes.get("digits-moco-v2"), {"epochs": "-1"})
-    with pytest.raises(ConfigError, match=r"method\.temperature: .*given: 'warm'"):
+    with pytest.raises(ConfigError, match=r"method\.temperature: must be a number, got 'warm'"):
         override(recipes.get("digits-moco-v2"), {"method.temperature": "warm"})
 
 

@@ -42,17 +42,36 @@ def whole_characters(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+#: pydantic's common errors by type, in our words.
+_EXPECTED = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "must be an integer"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
+    **dict.fromkeys(("dict_type", "model_type"), "must be a mapping of fields"),
+    "string_type": "must be text",
+    "finite_number": "must be a finite number",
+    "literal_error": "must be {expected}",
+    "greater_than": "must be > {gt}",
+    "greater_than_equal": "must be ≥ {ge}",
+    "less_than": "must be < {lt}",
+    "less_than_equal": "must be ≤ {le}",
+    "missing": "is missing",
+}
+
+
 def _problems(detail: Any) -> Iterator[tuple[str, str]]:
-    path = ".".join(str(part) for part in detail["loc"])
-    cause = detail.get("ctx", {}).get("error")
+    path, context = ".".join(str(part) for part in detail["loc"]), detail.get("ctx", {})
+    cause = context.get("error")
     if isinstance(cause, ConfigError):
         for inner, message in cause.problems:
             yield ".".join(part for part in (path, inner) if part), message
         return
     message = detail["msg"].removeprefix("Value error, ")
-    given = detail.get("input")
-    shown = f" (given: {given!r})" if isinstance(given, str | int | float | bool) and not cause else ""
-    yield path, message[:1].lower() + message[1:] + shown
+    expected = _EXPECTED.get(detail["type"], message[:1].lower() + message[1:])
+    value = detail.get("input")
+    shown = f", got {value!r}" if isinstance(value, str | int | float | bool) and not cause else ""
+    yield path, expected.format(**context) + shown if detail["type"] in _EXPECTED else expected + shown
 
 
 def reason(error: BaseException, most: int = 160) -> str:

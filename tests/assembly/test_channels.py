@@ -154,7 +154,7 @@ def test_every_command_takes_them(data: str, tmp_path: Path, capsys: pytest.Capt
         export(run, "torchvision", tmp_path / "x.pth")
     with pytest.raises(UserError, match="data 'digits': images have 3 channels, but the network takes 5"):
         hexa.evaluate("knn", run, "digits")
-    with pytest.raises(UserError, match="mean must be 5 numbers, one a channel"):
+    with pytest.raises(UserError, match="mean must be 5 numbers, one per channel"):
         load_backbone(run, mean="0.1,0.2")
     assert load_backbone(run, mean="0.5").mean == (0.5,) * 5
     capsys.readouterr()
@@ -214,7 +214,7 @@ def test_a_start_of_three_channels_is_inflated_as_timm_does(channels: int, tmp_p
             network.eval()(grey), load_backbone(weights).network(grey.expand(-1, 3, -1, -1)), atol=1e-4, rtol=1e-4
         )
     without = {name: value for name, value in given.items() if name != "network.mean"}
-    with pytest.raises(UserError, match=r"network.mean: 3 numbers for \d channels; give one a channel, or auto"):
+    with pytest.raises(UserError, match=r"network.mean: 3 numbers for \d channels; give one per channel, or auto"):
         begin_from_weights(override(recipes.get("digits-moco-v2"), given), without)
     four = random_backbone(NetworkConfig(name="resnet18", channels=4, mean=(0.5,) * 4, std=(0.5,) * 4), 32)
     save_backbone(four, weights)

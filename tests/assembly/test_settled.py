@@ -62,7 +62,7 @@ def test_a_constant_channel_is_named() -> None:
 
 @pytest.mark.parametrize("field", ["mean", "std"])
 def test_statistics_of_another_number_of_channels_are_refused(field: str) -> None:
-    with pytest.raises(ConfigError, match=f"network.{field}: 2 numbers for 3 channels; give one a channel, or auto"):
+    with pytest.raises(ConfigError, match=f"network.{field}: 2 numbers for 3 channels; give one per channel, or auto"):
         _experiment(**{f"network__{field}": [0.5, 0.5]})
 
 

@@ -221,7 +221,7 @@ def test_stages_of_timms_networks() -> None:
     resnet = start.stages(backbones.build(NetworkConfig(name="resnet18")))
     assert {resnet["conv1.weight"], resnet["bn1.weight"]} == {0}
     assert [resnet[f"layer{n}.0.conv1.weight"] for n in (1, 2, 3, 4)] == [1, 2, 3, 4]
-    with pytest.raises(UserError, match="does not say what its stages are"):
+    with pytest.raises(UserError, match="does not define its stages"):
         start.stages(torch.nn.Flatten())
 
 
@@ -251,7 +251,7 @@ def test_a_resumed_run_needs_its_start_no_more_and_ends_the_same(weights: Path, 
 def test_other_weights_under_the_same_name_are_refused(weights: Path, tmp_path: Path) -> None:
     experiment = begun(weights)
     save_backbone(random_backbone(NETWORK, 8, seed=6), weights)
-    with pytest.raises(UserError, match="has changed since this experiment was set up"):
+    with pytest.raises(UserError, match="has changed since this experiment began"):
         trained(experiment, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -84,7 +84,7 @@ def test_networks_that_code_gives(tmp_path: Path, function: str, name: str, mean
             "unknown",
             r"not a ResNet by its key names .*; if timm has this network, name it: python:.*own\.py:unknown#NETWORK",
         ),
-        ("unknown#resnot18", "timm has no such network; did you mean 'resnet18'"),
+        ("unknown#resnot18", "timm has no network; did you mean 'resnet18'"),
         ("other_patches", "not the state of this network: of another shape are pos_embed"),
     ],
 )
@@ -98,7 +98,7 @@ def test_networks_that_cannot_be_built_again_are_one_line(tmp_path: Path, functi
 def test_a_configuration_runs_no_code() -> None:
     """Only what the user typed does: an experiment that came from a file or a recipe names weights, not code."""
     experiment = experiments.override(recipes.get("digits-moco-v2"), {"start.weights": "python:antigravity:fly"})
-    with pytest.raises(UserError, match="which a file must not name; give it as --start python:antigravity:fly"):
+    with pytest.raises(UserError, match="which a file must not name; use --start python:antigravity:fly"):
         begin_from_weights(experiment, {"epochs": 1})
     noted = experiments.override(experiment, {"start.sha256": "0" * 64})
     with pytest.raises(UserError, match="is code, which a file must not name"):
@@ -148,12 +148,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         ("vit.pt", {}, r"not a ResNet by its key names .*; if timm has this network, name it: .*vit\.pt#NETWORK"),
         ("vit.pt#vit_tiny_patch16_224", {}, r"it lacks blocks\.2.*; name the timm network that it was saved from"),
-        ("cut-resnet18.pt", {}, r"not a whole checkpoint \(.*\); copy it again"),
-        ("cut-vit.safetensors", {}, r"not a whole safetensors file \(.*\); copy it again"),
-        ("head.pt", {}, r"holds only a head \(fc\.weight, fc\.bias\); give the file with the whole network"),
-        ("head.pt#resnet18", {}, r"holds only a head \(fc\.weight, fc\.bias\); give the file with the whole network"),
+        ("cut-resnet18.pt", {}, r"not a complete checkpoint \(.*\); copy it again"),
+        ("cut-vit.safetensors", {}, r"not a complete safetensors file \(.*\); copy it again"),
+        ("head.pt", {}, r"has only a head \(fc\.weight, fc\.bias\); give the file with the whole network"),
+        ("head.pt#resnet18", {}, r"has only a head \(fc\.weight, fc\.bias\); give the file with the whole network"),
         ("text.pt", {}, "not a checkpoint: it begins with b'hello.*; give a file of weights"),
-        ("text.safetensors", {}, r"not a whole safetensors file \(.*\); copy it again"),
+        ("text.safetensors", {}, r"not a complete safetensors file \(.*\); copy it again"),
     ],
 )
 def test_what_does_not_fit_is_one_line_that_says_what_to_do(

@@ -125,9 +125,7 @@ def test_a_network_without_the_function_is_taken_apart() -> None:
     "network", [nn.Flatten(), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), timm.create_model("resmlp_12_224")]
 )
 def test_a_network_without_maps_is_one_line(network: nn.Module) -> None:
-    with pytest.raises(
-        UserError, match=r"^it: gives no feature maps .*; a convolutional network or a vision"
-    ) as caught:
+    with pytest.raises(UserError, match=r"^it: has no feature maps .*; a convolutional network or a vision") as caught:
         last_maps(network, "it", (64, 64))
     assert "\n" not in str(caught.value)
 
@@ -192,7 +190,7 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main([*arguments[:4], *plain]) == 2
     assert "maps_precision has no effect without maps" in capsys.readouterr().err
     assert cli.main(["embed", "pixels:8", *arguments[2:]]) == 2
-    assert "pixels:8: gives no feature maps" in capsys.readouterr().err
+    assert "pixels:8: has no feature maps" in capsys.readouterr().err
     assert cli.main([*arguments[:5], str(tmp_path / "m.npz"), "--maps"]) == 2
     assert "must end in .npy or .parquet" in capsys.readouterr().err
 

@@ -186,4 +186,5 @@ def test_labels_are_reordered_whole() -> None:
     assert isinstance(picked, MoCoLabels)
     assert picked.partner is not None
     assert own.partner is not None
-    torch.testing.assert_close(picked.partner[:, 0], own.partner[:, 3])
+    torch.testing.assert_close(picked.partner[0][:, 0], own.partner[0][:, 3])
+    assert picked.partner[1][0] == own.partner[1][3] == 2

@@ -208,7 +208,7 @@ def test_detectron2_gets_arrays_under_its_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "name", "said"),
     [
-        (NetworkConfig(name="resnet18"), "out.pth", "ends in .pkl"),
+        (NetworkConfig(name="resnet18"), "out.pth", "must end in .pkl"),
         (NetworkConfig(name="resnet18", small_stem=True), "out.pkl", "only ResNets"),
         (NetworkConfig(name="vit_tiny_patch16_224"), "out.pkl", "only ResNets"),
         (SMALL, "out.pkl", "no other library has small-resnet"),

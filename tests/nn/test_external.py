@@ -91,14 +91,14 @@ def test_it_is_evaluated_as_any_other(file: Path) -> None:
         ("python:no_such_module:f", "no module no_such_module"),
         ("python:FILE:mpas", "no function 'mpas'; did you mean 'maps'"),
         ("python:FILE:wrong", "returned int, not a torch.nn.Module"),
-        ("python:FILE:pair", r"gave tuple for images \(2, 3, 224, 224\); features \[B, D\]"),
+        ("python:FILE:pair", r"must return features \[B, D\] .* got tuple for images \(2, 3, 224, 224\)"),
         ("python:FILE:fails", r"fails on images \(2, 3, 224, 224\): RuntimeError"),
         ("python:FILE.none.py:f", "no such file"),
         ("python:FILE:raises", r"raises\(\) raised OSError: weights are somewhere else"),
         ("python:FILE:asks", r"asks\(\) raised TypeError: .* missing 1 required positional argument: 'path'"),
-        ("python:FILE:one_mean", "mean must be numbers, one a channel, got 0.5"),
-        ("python:FILE:two_stds", "std must be 3 numbers above 0, one a channel"),
-        ("python:FILE:big", "size must be a whole number of pixels .*'big'"),
+        ("python:FILE:one_mean", "mean must be numbers, one per channel, got 0.5"),
+        ("python:FILE:two_stds", "std must be 3 numbers above 0, one per channel"),
+        ("python:FILE:big", "size must be an integer .*'big'"),
     ],
 )
 def test_mistakes_are_one_line(file: Path, spec: str, said: str) -> None:

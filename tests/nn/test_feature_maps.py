@@ -109,6 +109,6 @@ def test_others_are_refused_in_one_line(kind: str) -> None:
         network = Functional()
     else:
         network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 8))
-    with pytest.raises(UserError, match=r"^name: it does not give feature maps .* such as a ResNet") as caught:
+    with pytest.raises(UserError, match=r"^name: has no feature maps .* such as a ResNet") as caught:
         parts(network, "name")
     assert "\n" not in str(caught.value)

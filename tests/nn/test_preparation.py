@@ -97,7 +97,7 @@ def test_a_named_network_is_fed_as_timm_says_of_it_or_of_its_weights(tmp_path: P
     assert plain.preparation.origins["crop"] == "timm's configuration of resnet18.a1_in1k"
     assert (tagged.preparation.crop, tagged.preparation.interpolation) == (0.875, "bilinear")
     assert plain.network_config.name == tagged.network_config.name == "resnet18"
-    with pytest.raises(UserError, match=r"resnet18\.mine: timm has no such network"):
+    with pytest.raises(UserError, match=r"resnet18\.mine: timm has no network"):
         load_backbone(f"{path}#resnet18.mine")
 
 
@@ -151,13 +151,13 @@ def test_setting_what_was_assumed_is_no_deviation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"mean": "nan"}, "mean must be 3 numbers, one a channel"),
-        ({"mean": "0.5,0.5"}, "mean must be 3 numbers, one a channel"),
-        ({"mean": "grey"}, "mean must be 3 numbers, one a channel, got 'grey'"),
+        ({"mean": "nan"}, "mean must be 3 numbers, one per channel"),
+        ({"mean": "0.5,0.5"}, "mean must be 3 numbers, one per channel"),
+        ({"mean": "grey"}, "mean must be 3 numbers, one per channel, got 'grey'"),
         ({"std": 0}, "std must be 3 numbers above 0"),
         ({"std": "1,-1,1"}, "std must be 3 numbers above 0"),
-        ({"size": 0}, "size must be a whole number of pixels from 1 to 4096, got 0"),
-        ({"size": "60000"}, "size must be a whole number of pixels from 1 to 4096"),
+        ({"size": 0}, "size must be an integer from 1 to 4096, got 0"),
+        ({"size": "60000"}, "size must be an integer from 1 to 4096"),
         ({"size": "big"}, "size must be a number, got 'big'"),
         ({"size": True}, "size must be a number, got True"),
         ({"size": float("inf")}, "size must be a number, got inf"),

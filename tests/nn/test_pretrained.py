@@ -196,7 +196,7 @@ def test_a_key_that_does_not_match_is_named(tmp_path: Path, change: str) -> None
         (lambda state: state.pop("layer3.0.conv1.weight"), "it lacks layer3.0.conv1.weight"),
         (
             lambda state: state.update({"layer3.0.convX.weight": state.pop("layer3.0.conv1.weight")}),
-            "it lacks layer3.0.conv1.weight; it has the unknown layer3.0.convX.weight",
+            "it lacks layer3.0.conv1.weight; unknown keys are layer3.0.convX.weight",
         ),
         (
             lambda state: state.update({"conv1.weight": state["conv1.weight"][:, :1]}),
@@ -214,7 +214,7 @@ def test_a_convolution_that_does_not_match_is_named(
     torch.save(
         {"state_dict": {f"module.encoder_q.{key}": value for key, value in state.items()}}, tmp_path / "m.pth.tar"
     )
-    with pytest.raises(UserError, match=re.escape(f"nearly a resnet18, but {said}")):
+    with pytest.raises(UserError, match=re.escape(f"almost a resnet18, but {said}")):
         load_backbone(tmp_path / "m.pth.tar")
 
 
@@ -224,7 +224,7 @@ def test_what_would_run_code_is_named_and_text_is_no_checkpoint(tmp_path: Path) 
             return os.system, ("false",)
 
     torch.save({"state_dict": {}, "x": Harm()}, tmp_path / "harm.pth")
-    with pytest.raises(UserError, match=r"would run code \(it names posix\.system\); if you trust it, save its"):
+    with pytest.raises(UserError, match=r"would run code \(it names posix\.system\); if you trust it, save only its"):
         load_backbone(tmp_path / "harm.pth")
     (tmp_path / "text.pth").write_text("hello world\n" * 20)
     with pytest.raises(UserError, match="not a checkpoint: it begins with b'hello world"):
@@ -257,7 +257,7 @@ def test_half_a_checkpoint_is_one_line(tmp_path: Path) -> None:
     torch.save(torchvision_resnet().state_dict(), tmp_path / "whole.pth")
     data = (tmp_path / "whole.pth").read_bytes()
     (tmp_path / "half.pth").write_bytes(data[: len(data) // 2])
-    with pytest.raises(UserError, match=r"half\.pth: not a whole checkpoint"):
+    with pytest.raises(UserError, match=r"half\.pth: not a complete checkpoint"):
         load_backbone(tmp_path / "half.pth")
 
 

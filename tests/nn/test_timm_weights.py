@@ -36,7 +36,7 @@ def test_without_a_network_the_answer_comes_at_once(unreachable: None, monkeypat
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *given, **options: None)
     begin = time.monotonic()
     with pytest.raises(
-        UserError, match=r"neither stored here nor could be fetched \(no answer from http://127"
+        UserError, match=r"not cached here and cannot be downloaded \(no answer from http://127"
     ) as caught:
         load_backbone("timm:resnet18")
     assert time.monotonic() - begin < 40

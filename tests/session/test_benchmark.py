@@ -147,5 +147,5 @@ def test_the_plan_comes_first_then_each_scheme_then_the_table(capsys: pytest.Cap
 
 
 def test_a_mistake_is_named() -> None:
-    with pytest.raises(ValueError, match="at least once"):
+    with pytest.raises(ValueError, match="repeats must be ≥ 1"):
         benchmark(recipes.get("digits-hexa-moco"), repeats=0)

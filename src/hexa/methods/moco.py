@@ -23,7 +23,7 @@ from hexa.runtime.random import Stream
 
 
 class MoCoConfig(EncoderConfig):
-    """MoCo-v2 by default; v1 is head linear, temperature 0.07 and the views of v1 (REFERENCE §2.1)."""
+    """MoCo-v2 by default; v1 has head linear, temperature 0.07 and the views of v1 (REFERENCE §2.1)."""
 
     name: Literal["moco"] = "moco"
     num_views: ClassVar = (2, 2, "MoCo compares two views")
@@ -36,15 +36,15 @@ class MoCoConfig(EncoderConfig):
     temperature: float = pydantic.Field(default=0.2, gt=0)
     """τ: 0.2 in v2, 0.07 in v1, 0.1 at CIFAR size."""
     head: Literal["mlp", "linear"] = "mlp"
-    """mlp is v2's, linear is v1's."""
+    """mlp in v2, linear in v1."""
     symmetric: bool = False
     """Add the loss with the roles of the two views swapped, and enqueue both sets of keys (REFERENCE §2.6)."""
     bn_groups: int = pydantic.Field(default=1, gt=0)
-    """Groups of images with batch statistics of their own, over all processes, between which keys are shuffled: 8 as
-    published, 4 for small batches. 1 is one batch-norm, SyncBN over several processes, and nothing to shuffle."""
+    """Groups of images with separate batch statistics, over all processes, between which keys are shuffled: 8 as
+    published, 4 for small batches. 1 is one batch-norm (SyncBN over several processes) without shuffling."""
     mixed_positives: Literal["separate", "pair", "batch"] = "separate"
-    """The dictionary of a mixed query: one of each key and the queue; both keys and the queue; all keys of the batch
-    and the queue (D11)."""
+    """The dictionary of a mixed query beside the queue: separately each of its two keys; both keys; all keys of the
+    batch (D11)."""
 
     @property
     def keys_per_image(self) -> int:
@@ -62,50 +62,42 @@ class MoCoConfig(EncoderConfig):
 
 @dataclass(frozen=True, eq=False)
 class MoCoLabels(PseudoLabels):
-    """The key of every anchor's image, and what a mixed query finds in its dictionary beside it.
+    """The key of every anchor's image, and the further keys that a mixed query is compared with.
 
-    keys: [V, B, D]. partner: [V, B, D], a second key (`pair`), not_self: [B], whether it is another image's.
-    batch_keys: [V, M, D], all keys of the batch over all processes (`batch`), own: [B], which of them is this image's.
+    keys: [V, B, D], of the images numbered `own` [B] in the global batch. batch_keys: [V, M, D] of all M images of it
+    (`batch`). Once mixed, `pair` has partner: `keys` and `own` of the second image, and `batch` is_mixed.
     """
 
     keys: Tensor
-    positives: Literal["separate", "pair", "batch"] = "separate"
-    partner: Tensor | None = None
-    not_self: Tensor | None = None
+    own: Tensor
+    pairs: bool = False
     batch_keys: Tensor | None = None
-    own: Tensor | None = None
+    partner: tuple[Tensor, Tensor] | None = None
     is_mixed: bool = False
 
     def __getitem__(self, index: Index) -> MoCoLabels:
-        return replace(
-            self,
-            keys=self.keys[:, index],
-            partner=None if self.partner is None else self.partner[:, index],
-            not_self=None if self.not_self is None else self.not_self[index],
-            own=None if self.own is None else self.own[index],
-        )
+        partner = self.partner and (self.partner[0][:, index], self.partner[1][index])
+        return replace(self, keys=self.keys[:, index], own=self.own[index], partner=partner)
 
     def mixed(self, permutation: Tensor) -> tuple[MoCoLabels, MoCoLabels]:
-        if self.positives == "pair":
-            other = self.keys[:, permutation]
-            moved = permutation != torch.arange(len(permutation), device=permutation.device)
-            return (
-                replace(self, partner=other, not_self=moved),
-                replace(self, keys=other, partner=self.keys, not_self=moved),
-            )
-        # `batch` needs to know of which image each key is, which reordering keeps, and that these queries are mixed
-        mixed = replace(self, is_mixed=True)
-        return mixed, mixed[permutation]
+        first = replace(self, is_mixed=True)
+        second = first[permutation]
+        if not self.pairs:
+            return first, second
+        return (
+            replace(first, partner=(second.keys, second.own)),
+            replace(second, partner=(first.keys, first.own)),
+        )
 
-    def similarities_beside(self, query: Tensor) -> Tensor | None:
-        """Similarities of a query [V, B, D] to what is in its dictionary beside its key and the queue; [V, B, E]."""
-        if self.partner is not None and self.not_self is not None:
-            pair = (query * self.partner).sum(-1, keepdim=True)
-            return pair.masked_fill(~self.not_self[:, None], -torch.inf)
-        if self.is_mixed and self.batch_keys is not None and self.own is not None:
-            every = query @ self.batch_keys.mT
-            own = torch.arange(every.shape[-1], device=every.device) == self.own[:, None]
-            return every.masked_fill(own, -torch.inf)
+    def further_similarities(self, query: Tensor) -> Tensor | None:
+        """Similarities [V, B, E] of queries [V, B, D] to further keys, −∞ for those of the image itself."""
+        if self.partner is not None:
+            keys, own = self.partner
+            return (query * keys).sum(-1, keepdim=True).masked_fill((own == self.own)[:, None], -torch.inf)
+        if self.batch_keys is not None and self.is_mixed:
+            scores = query @ self.batch_keys.mT
+            every = torch.arange(scores.shape[-1], device=scores.device)
+            return scores.masked_fill(every == self.own[:, None], -torch.inf)
         return None
 
 
@@ -115,9 +107,9 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
     The key encoder follows the query encoder's parameters by momentum and normalises with its own batch statistics.
     Keys are encoded once, from clean views; they enter the queue after all terms of the step (REFERENCE §5.6).
 
-    A query and its key normalised with the statistics of the same few images know each other by them (REFERENCE §2.4,
-    §10.1). So choose `bn_groups` > 1, whatever the number of processes: keys then change places between groups. With
-    one group, which is SyncBN on several processes, all are normalised alike and nothing is shuffled.
+    A query and its key normalised with the statistics of the same few images recognise each other by them (REFERENCE
+    §2.4, §10.1). So choose `bn_groups` > 1 on any number of processes: keys are then shuffled between groups. With one
+    group (SyncBN on several processes) all are normalised alike and nothing is shuffled.
     """
 
     def __init__(self, config: MoCoConfig, backbone: nn.Module, setting: Setting) -> None:
@@ -153,16 +145,15 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         views = batch.crops[1::-1] if self.config.symmetric else batch.crops[1:2]
         shuffles = [batch.stream.child("key shuffle", view) for view in range(len(views))]
         keys = [self._encode_keys(view, stream) for view, stream in zip(views, shuffles, strict=True)]
-        labels = MoCoLabels(torch.stack(keys), self.config.mixed_positives)
-        if self.config.mixed_positives != "batch":
-            return labels
         own = processes.rank() * len(batch) + torch.arange(len(batch), device=keys[0].device)
-        return replace(labels, batch_keys=torch.stack([processes.all_gather(k) for k in keys]), own=own)
+        positives = self.config.mixed_positives
+        every = torch.stack([processes.all_gather(k) for k in keys]) if positives == "batch" else None
+        return MoCoLabels(torch.stack(keys), own, positives == "pair", every)
 
     def _encode_keys(self, crops: Tensor, stream: Stream) -> Tensor:
-        """Keys [B, D] of crops; images change places, among groups and processes, while they are encoded.
+        """Keys [B, D] of crops; images are shuffled over groups and processes while they are encoded.
 
-        So no group normalises a key together with the same images as its query (shuffling BN, REFERENCE §2.4).
+        So no key is normalised together with the same images as its query (shuffling BN, REFERENCE §2.4).
         """
         if not self.shuffles:
             with use_branch(self.key):
@@ -181,18 +172,18 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         return shuffled[back[begin : begin + size]]
 
     def loss(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
-        beside = labels.similarities_beside(embedding)
+        further = labels.further_similarities(embedding)
         # two published terms are added, not averaged, when the loss is symmetric
-        return len(embedding) * info_nce(embedding, labels.keys, self.queue, self.config.temperature, beside)
+        return len(embedding) * info_nce(embedding, labels.keys, self.queue, self.config.temperature, further)
 
     def correct(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
-        return is_nearest(embedding, labels.keys, self.queue, labels.similarities_beside(embedding))
+        return is_nearest(embedding, labels.keys, self.queue, labels.further_similarities(embedding))
 
     @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor | None, labels: MoCoLabels) -> None:
         follow(self.key, self.query, self.config.momentum)
         keys = torch.cat([processes.all_gather(keys) for keys in labels.keys]).to(self.queue.dtype)
-        # positions are computed on the device: reading the pointer would make the host wait for it
+        # positions are computed on the device: reading the pointer would synchronise
         positions = (self.queue_pointer + torch.arange(len(keys), device=keys.device)) % len(self.queue)
         self.queue.index_copy_(0, positions, keys)
         self.queue_pointer.add_(len(keys)).remainder_(len(self.queue))

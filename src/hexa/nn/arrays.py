@@ -1,4 +1,4 @@
-"""Arrays from a pickle without running anything it names: Detectron2's .pkl files."""
+"""Reads arrays from Detectron2's .pkl files without running anything that a pickle names."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import torch
 
-#: What numpy's own pickles call, whatever its version calls the module.
+#: The functions that numpy's own pickles call, in whichever module this version has them.
 _FROM_BUFFER = np.empty(1).__reduce_ex__(5)[0]
 _SCALAR = np.float64(0).__reduce__()[0]
 
 
-def _empty(*asked_for: Any) -> np.ndarray[Any, Any]:
-    """numpy's pickles begin with an array of no elements; the class itself, or another shape, would take any memory."""
+def _empty(*arguments: Any) -> np.ndarray[Any, Any]:
+    """numpy's pickles begin with an empty array; the class itself could be asked for any amount of memory."""
     return np.empty(0, np.uint8)
 
 
 def _bytes(text: str, encoding: str) -> bytes:
-    """What old pickles of bytes call; other encodings are refused."""
+    """The function that old pickles of bytes call; other encodings are refused."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"encoding {encoding}")
     return text.encode("latin-1")
@@ -32,8 +32,8 @@ def _bytes(text: str, encoding: str) -> bytes:
 _NUMPY = {"_reconstruct": _empty, "ndarray": _empty, "_frombuffer": _FROM_BUFFER, "scalar": _SCALAR, "dtype": np.dtype}
 
 
-class _Arrays(pickle._Unpickler):  # the one in C makes room for the number of objects that a file claims
-    """Knows arrays, numbers, texts, lists and dictionaries; whatever else a file asks for is refused."""
+class _Arrays(pickle._Unpickler):  # the C version allocates memory for as many objects as a file claims to have
+    """Reads arrays, numbers, text, lists and dictionaries, and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "numpy" and name in _NUMPY:
@@ -46,12 +46,12 @@ class _Arrays(pickle._Unpickler):  # the one in C makes room for the number of o
 
 
 def read(path: Path) -> Any:
-    """The content of the pickle. Raises pickle.UnpicklingError for anything that is code."""
+    """The content of the pickle. Raises pickle.UnpicklingError if it names any code."""
     return _Arrays(io.BytesIO(path.read_bytes())).load()
 
 
 def tensors(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The same with tensors in the place of arrays of numbers."""
+    """The same mapping with arrays of numbers replaced by tensors."""
     return {name: _tensor(value) for name, value in values.items()}
 
 

@@ -1,4 +1,4 @@
-"""Backbones: any timm network as a feature extractor, a stem for small images, and narrow ResNets for two cores."""
+"""Backbones: any timm network as a feature extractor, a stem for small images, and narrow ResNets for CPUs."""
 
 from __future__ import annotations
 
@@ -17,36 +17,35 @@ from torchvision.models.resnet import BasicBlock
 from hexa.config import Config, ConfigError, UserError, nearest, reason
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels, mean_of, std_of
 
-#: Bounds of a network: more would fill the memory, or take minutes to outline.
+#: Bounds on widths and depths: larger networks would fill the memory, or take minutes to outline.
 _WIDEST, _DEEPEST = 4096, 512
 
 
 class NetworkConfig(Config):
-    """The network that is trained, and the statistics its input is normalised with."""
+    """The network to train, and the statistics that normalise its input."""
 
     name: str = pydantic.Field(default="resnet50", max_length=100)
     """A timm model, or small-resnet for a network of `widths`."""
     small_stem: bool = False
     """For images of about 32 pixels: a 3×3 stem of stride 1 and no max-pool (REFERENCE §2.6). ResNets only."""
     widths: tuple[Annotated[int, pydantic.Field(ge=1, le=_WIDEST)], ...] = pydantic.Field(default=(), max_length=8)
-    """small-resnet only: channels of each stage, one basic block each."""
+    """small-resnet only: channels of each stage, which has one basic block."""
     stem_stride: int = pydantic.Field(default=1, ge=1, le=4)
-    """small-resnet only: 2 halves the resolution at once, for speed."""
+    """small-resnet only: 2 halves the resolution in the stem, for speed."""
     options: dict[str, bool | int | float | str] = {}
-    """What timm is to build otherwise, such as img_size: 32 and patch_size: 4 of a ViT for small images: parameters of
-    the network's own class."""
+    """Parameters of the timm network's class, such as img_size: 32 and patch_size: 4 of a ViT for small images."""
     channels: int = pydantic.Field(default=3, ge=1, le=_WIDEST)
     """Channels of the images: 1 for grey, 4 or more for bands of TIFF and .npy files; mean and std must match."""
     mean: Channels = IMAGENET_MEAN
-    """Mean of each channel over the data, or one number for all, pixels in [0, 1]; auto measures it when the run
-    begins, and is [] until then."""
+    """Mean of each channel over the data, or one number for all, for pixels in [0, 1]; auto measures it when the run
+    begins, and is shown as [] until then."""
     std: Channels = IMAGENET_STD
     """Standard deviation of each channel; auto measures it."""
 
     @pydantic.field_validator("mean", "std", mode="before")
     @classmethod
     def _short(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
-        """`auto`, and one number for all channels."""
+        """Expand `auto`, and one number for all channels."""
         if value == "auto":
             return ()
         alike = isinstance(value, int | float) and not isinstance(value, bool)
@@ -57,9 +56,7 @@ class NetworkConfig(Config):
         for name, check in (("mean", mean_of), ("std", std_of)):
             values = getattr(self, name)
             if values and len(values) != self.channels:
-                message = (
-                    f"{len(values)} numbers for {self.channels} channels; give one a channel, or auto to measure it"
-                )
+                message = f"{len(values)} numbers for {self.channels} channels; give one per channel, or auto"
                 raise ConfigError([(name, message)])
             try:
                 check(values or (1.0,))
@@ -69,7 +66,7 @@ class NetworkConfig(Config):
 
 
 class SmallResNet(nn.Module):
-    """A ResNet of one basic block a stage, with torchvision's key names: normalised images -> features [B, widths[-1]].
+    """A ResNet with one basic block per stage and torchvision's key names: normalised images -> [B, widths[-1]].
 
     The stem is 3×3; every stage after the first halves the resolution. With four stages it has nine 3×3 layers.
     """
@@ -93,7 +90,7 @@ class SmallResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def group_matcher(self, coarse: bool = False) -> dict[str, str]:
-        """How timm's tools tell the stages apart."""
+        """How timm's tools identify the stages."""
         return {"stem": r"^conv1|bn1", "blocks": r"^layer(\d+)"}
 
     def forward_features(self, images: Tensor) -> Tensor:
@@ -110,7 +107,7 @@ class SmallResNet(nn.Module):
 def build(config: NetworkConfig) -> nn.Module:
     """The network without classifier: normalised images [B, C, S, S] -> features [B, num_features].
 
-    Weights are drawn from torch's global generator. Raises UserError for an unknown name or a stem it can't have.
+    Weights are drawn from torch's global generator. Raises UserError for an unknown name or an unsuitable stem.
     """
     if config.name == "small-resnet":
         if not config.widths:
@@ -125,8 +122,8 @@ def build(config: NetworkConfig) -> nn.Module:
 def plain_timm(config: NetworkConfig) -> nn.Module:
     """timm's network of this name, with its options and stem, without classifier.
 
-    Options come from files of strangers too. timm would also take names of files and addresses to load from: only
-    parameters of the network's own class get there. Raises UserError.
+    Options may come from untrusted files, and timm accepts names of files and addresses to load from; so only
+    parameters of the network's own class are passed on. Raises UserError.
     """
     if config.options:
         _check_options(config)
@@ -137,19 +134,19 @@ def plain_timm(config: NetworkConfig) -> nn.Module:
         if not config.options and not channels:
             raise
         field = "options" if config.options else "channels"
-        raise UserError(f"network.{field}: {config.name} can't be built so ({reason(error)})") from None
+        raise UserError(f"network.{field}: {config.name} cannot be built with these ({reason(error)})") from None
     return use_small_stem(network, config.name) if config.small_stem else network
 
 
 def outline(config: NetworkConfig) -> nn.Module:
-    """The network with shapes and no memory, so that a file's tensors are compared before anything large is made."""
+    """The network on the meta device, to compare the shapes of a file's tensors before allocating memory."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         return build(config)
 
 
 #: Parameters of timm's classes that hexa sets itself, or that are not numbers.
 _SET = {"self", "num_classes", "in_chans", "device", "dtype", "cfg", "block", "block_args", "layers"}
-#: What the builders of timm's EfficientNets read beside.
+#: Further options of timm's EfficientNets.
 _FURTHER = {"bn_momentum", "bn_eps"}
 
 
@@ -163,7 +160,7 @@ def _check_options(config: NetworkConfig) -> None:
         if name not in known:
             raise UserError(f"network.options: {name[:40]!r} is not an option of {config.name}; {nearest(name, known)}")
         if isinstance(value, str) and not re.fullmatch(r"\w{1,40}", value):
-            raise UserError(f"network.options: {name} can't be {value[:40]!r}: a name or a number is needed")
+            raise UserError(f"network.options: {name} must be a name or a number, got {value[:40]!r}")
         most = _DEEPEST if name == "depth" else _WIDEST
         if isinstance(value, int | float) and not abs(value) <= most:
             raise UserError(f"network.options: {name} must be at most {most}, got {value}")
@@ -183,8 +180,8 @@ def use_small_stem(network: nn.Module, name: str = "this network") -> nn.Module:
 
 def num_features(network: nn.Module, channels: int = 3) -> int:
     """The width of the features of a backbone for images with this number of channels."""
-    # timm's head_hidden_size is what comes out; its num_features is the width of the maps, before a layer that
-    # MobileNetV3, GhostNet or VGG have after the pooling
+    # timm's head_hidden_size is the width of the output; num_features that of the maps, before the layer that
+    # MobileNetV3, GhostNet and VGG have after the pooling
     width = getattr(network, "head_hidden_size", getattr(network, "num_features", None))
     if not isinstance(width, int):
         return num_features_at(network, 64, channels)
@@ -192,7 +189,7 @@ def num_features(network: nn.Module, channels: int = 3) -> int:
 
 
 def num_features_at(network: nn.Module, size: int, channels: int = 3) -> int:
-    """The width of the features of blank images of this size. Raises UserError if the network can't take them."""
+    """The width of the features of blank images of this size. Raises UserError if the network does not accept them."""
     try:
         with tried(network) as device:
             features = network(torch.zeros(2, channels, size, size, device=device))
@@ -203,7 +200,7 @@ def num_features_at(network: nn.Module, size: int, channels: int = 3) -> int:
 
 @contextmanager
 def tried(network: nn.Module) -> Iterator[torch.device]:
-    """The network in evaluation mode, without gradients; gives its device. It is left in the mode it was in."""
+    """Put the network into evaluation mode without gradients, and restore its mode afterwards; yields its device."""
     training = network.training
     try:
         with torch.no_grad():

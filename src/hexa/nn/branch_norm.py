@@ -16,21 +16,21 @@ from hexa.runtime import processes
 
 
 def groups_here(groups: int) -> int:
-    """How many of `groups` over all processes are in this one: runs of consecutive images with their own statistics."""
+    """How many of `groups` over all processes are in this one, as runs of consecutive images."""
     return max(1, groups // processes.world_size())
 
 
 def run_sizes(images: int, groups: int) -> list[int]:
-    """Images of each run, as many as there are groups; the first ones have one more where it does not come out even."""
+    """The number of images in each of `groups` runs; the first runs have one more if the division has a remainder."""
     least, more = divmod(images, groups)
     return [least + 1] * more + [least] * (groups - more)
 
 
 class _Switch:
-    """Which branch the batch-norms of one network use now; shared by all of them, so that switching costs nothing.
+    """The branch that the batch-norms of one network use now; shared by all of them, so that switching is free.
 
-    images: those that a pass is of, each with as many rows; 0 if each row is one. apart: processes see different
-    groups, so that their running statistics have to be averaged.
+    images: the number of images in a pass, each with equally many rows; 0 if each row is an image. apart: processes
+    see different groups, so that their running statistics have to be averaged.
     """
 
     def __init__(self, apart: bool) -> None:
@@ -46,20 +46,20 @@ class BranchBatchNorm(nn.Module):
 
         y = (x − E[x]) / √(Var[x] + eps) · weight + bias
 
-    The main set keeps the plain key names (`bn1.weight`); any other lives under its name (`bn1.aux.weight`). So a plain
-    checkpoint loads, and dropping the extra keys gives a plain network.
+    The main set keeps the plain key names (`bn1.weight`); any other is stored under its name (`bn1.aux.weight`). So a
+    plain checkpoint loads, and dropping the extra keys gives a plain network.
 
-    `groups` are those of `convert`, over all processes. Several of them in this process are runs of consecutive images,
+    `groups` are those of `convert`, over all processes. Several groups in this process are runs of consecutive images,
     each normalised with its own statistics, and running statistics follow their mean: the equivalent of one batch-norm
-    per GPU (split BN, REFERENCE §2.4). Fewer than processes are shared among consecutive ones (SyncBN).
+    per GPU (split BN, REFERENCE §2.4). Fewer groups than processes are shared by consecutive processes (SyncBN).
     """
 
     kept: bool = False
-    """Normalise by the running statistics in training too, and leave them as they are (`keep_statistics`)."""
+    """Normalise with fixed running statistics in training, too (`keep_statistics`)."""
 
     def __init__(self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: _Switch) -> None:
         super().__init__()
-        assert plain.momentum is not None, "cumulative averages have no second set"
+        assert plain.momentum is not None, "cumulative averages are not supported"
         self.eps, self.momentum = plain.eps, plain.momentum
         self.groups, self.part = groups_here(groups), max(1, processes.world_size() // groups)
         self.weight, self.bias = plain.weight, plain.bias
@@ -68,7 +68,7 @@ class BranchBatchNorm(nn.Module):
         self.num_batches_tracked: Tensor
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             self.register_buffer(name, getattr(plain, name))
-        # timm fuses normalisation, dropout and activation in one module; what follows the normalisation is kept
+        # timm fuses normalisation, dropout and activation into one module
         self.drop = getattr(plain, "drop", None)
         self.act = getattr(plain, "act", None)
         for branch in branches:
@@ -97,7 +97,7 @@ class BranchBatchNorm(nn.Module):
         return y if self.act is None else self.act(y)
 
     def _grouped(self, x: Tensor, chosen: Any, update: bool) -> Tensor:
-        """Each group is normalised on its own. None has fewer than two rows, nor a part of an image's."""
+        """Normalise each group separately. Groups have at least two rows, and all rows of their images."""
         images = self.switch.images or len(x)
         sizes = run_sizes(images, min(self.groups, images, len(x) // 2))
         rows = [len(x) // images * size for size in sizes]
@@ -107,9 +107,9 @@ class BranchBatchNorm(nn.Module):
         return y  # type: ignore[no-any-return]
 
     def _synchronized(self, x: Tensor, chosen: Any, update: bool) -> Tensor:
-        """The images of several processes are normalised together."""
+        """Normalise the images of several processes together."""
         if torch.compiler.is_compiling():
-            torch._dynamo.graph_break()  # processes exchange statistics here, which no compiled graph can hold
+            torch._dynamo.graph_break()  # a compiled graph cannot contain the exchange of statistics
         y, mean, var = synchronized_norm(x, chosen.weight, chosen.bias, self.eps, self.part)
         if update:
             self._follow(chosen, mean, var)
@@ -133,7 +133,7 @@ class BranchBatchNorm(nn.Module):
 
 
 class _GroupedNorm(torch.autograd.Function):
-    """Batch-norm of runs of consecutive images, written into one output: no re-layout, so channels_last stays.
+    """Batch-norm of runs of consecutive images, written into one output, so that channels_last is kept.
 
     Returns y and the means over groups of the batch mean and of the unbiased batch variance (for running statistics).
     """
@@ -152,7 +152,7 @@ class _GroupedNorm(torch.autograd.Function):
         ctx.save_for_backward(x, weight, mean, invstd)
         ctx.rows, ctx.eps = rows, eps
         var = invstd.pow(-2) - eps
-        if counts[0] == counts[-1]:  # as a number, so that nothing is copied to the device
+        if counts[0] == counts[-1]:  # a Python number need not be copied to the device
             var = var * (counts[0] / (counts[0] - 1))
         else:
             var = var * torch.tensor([[n / (n - 1)] for n in counts], dtype=var.dtype, device=var.device)
@@ -183,7 +183,7 @@ class _GroupedNorm(torch.autograd.Function):
 
 
 def _one_more(plain: _BatchNorm) -> nn.BatchNorm2d:
-    """A second set that starts as a copy of the first."""
+    """A further set that starts as a copy of the first."""
     extra = nn.BatchNorm2d(plain.num_features, plain.eps, plain.momentum)
     tensors = {name: value for name, value in plain.state_dict().items() if name in extra.state_dict()}
     extra.load_state_dict(tensors)
@@ -193,14 +193,13 @@ def _one_more(plain: _BatchNorm) -> nn.BatchNorm2d:
 
 
 def convert(network: nn.Module, branches: Iterable[str] = ("main", "aux"), groups: int = 1) -> nn.Module:
-    """Replace every batch-norm of `network`, any torchvision or timm network, in place; returns the network.
+    """Replace every batch-norm of a torchvision or timm network in place; returns the network.
 
-    branches: names of the sets, "main" among them.
-    groups: groups of images with statistics of their own, over all processes, so that W processes compute what one
-    does. Of G groups each process has G / W as runs of its consecutive images (split BN), or if G is less than W, W / G
-    consecutive processes share one (SyncBN; 1: all of them).
-    `Setting.check_groups` says which numbers come out even.
-    Every process calls it alike; training passes go through `use_branch`, which keeps running statistics alike.
+    branches: names of the sets, including "main".
+    groups: number of groups of images with separate statistics, over all processes, so that W processes compute what
+    one does. Each process has G / W of G groups as runs of its consecutive images (split BN), or if G < W, W / G
+    consecutive processes share one (SyncBN; 1: all of them). `Setting.check_groups` checks the numbers.
+    Every process calls it the same way; training passes go through `use_branch`, which keeps running statistics equal.
     """
     world = processes.world_size()
     processes.make_parts(max(1, world // groups))
@@ -220,9 +219,9 @@ def convert(network: nn.Module, branches: Iterable[str] = ("main", "aux"), group
 
 
 def keep_statistics(network: nn.Module) -> None:
-    """Have the batch-norms of a converted network normalise by the statistics they have, in every branch, for good.
+    """Have all batch-norms of a converted network normalise with their current statistics from now on.
 
-    Scale and shift still learn. Training passes then see the network that evaluation sees, and move no statistics.
+    Scale and shift still learn. Training passes then see the same network as evaluation, and change no statistics.
     """
     for module in network.modules():
         if isinstance(module, BranchBatchNorm):
@@ -233,12 +232,12 @@ def keep_statistics(network: nn.Module) -> None:
 def use_branch(
     network: nn.Module, name: str = "main", training: bool = True, update: bool = True, images: int = 0
 ) -> Iterator[None]:
-    """Send what runs inside through the batch-norms of one branch; restored on the way out, whatever happens.
+    """Use the batch-norms of one branch inside the context; the previous branch is restored on exit.
 
-    images: of what goes through, if an image has several rows (crops, tiles), ordered by runs of images.
-    training: normalise with batch statistics. update: let the passes move the running statistics; where processes see
-    different groups, all of them then get the mean over all groups, as one process would have it (a collective).
-    A network without batch-norm (a ViT) has one branch only, so nothing happens.
+    images: the number of images, if an image has several rows (crops, tiles), ordered by runs of images. training:
+    normalise with batch statistics. update: let the passes move the running statistics; if processes see different
+    groups, all of them then get the mean over all groups, as one process would have it (a collective). Has no effect
+    on a network without batch-norm (a ViT).
     """
     switch = next((m.switch for m in network.modules() if isinstance(m, BranchBatchNorm)), None)
     if switch is None:
@@ -257,16 +256,16 @@ def use_branch(
 def _average_statistics(network: nn.Module, branch: str) -> None:
     """Give every process the mean of all processes' running statistics.
 
-    They are linear in the batch statistics, so this is what following the mean over all groups would have given.
+    They are linear in the batch statistics, so this equals following the mean over all groups.
     """
     norms = [module for module in network.modules() if isinstance(module, BranchBatchNorm) and not module.kept]
     sets: list[Any] = [norm if branch == "main" else getattr(norm, branch) for norm in norms]
-    # .data, since torch's batch-norm keeps them for a backward to come, which in training uses neither
+    # .data: torch's batch-norm saves them for its backward, which does not use them in training
     processes.average([s.data for chosen in sets for s in (chosen.running_mean, chosen.running_var)])
 
 
 def plain_state_dict(network: nn.Module) -> dict[str, Tensor]:
-    """The state of `network` with its main batch-norms only, under the key names of the plain network."""
+    """The state of `network` without further batch-norm sets: that of the plain network."""
     extra = tuple(
         f"{path}.{branch}."
         for path, module in network.named_modules()

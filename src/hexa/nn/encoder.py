@@ -19,7 +19,7 @@ from hexa.nn.normalize import Normalize
 class Encoder(nn.Module):
     """Pixels in [0, 1], [B, C, S, S] -> projection [B, D], not normalised (z of REFERENCE §1.1).
 
-    groups: runs of images with statistics of their own in this process.
+    groups: runs of images with separate batch statistics in this process.
     """
 
     def __init__(self, backbone: nn.Module, head: nn.Module, normalize: Normalize, groups: int = 1) -> None:
@@ -31,36 +31,36 @@ class Encoder(nn.Module):
 
     @classmethod
     def branched(cls, backbone: nn.Module, head: nn.Module, setting: Setting, bn_groups: int = 1) -> Encoder:
-        """An encoder for `setting` whose batch-norms, the head's too, are those of `branch_norm.convert`."""
-        made = cls(backbone, head, Normalize(setting.mean, setting.std), groups_here(bn_groups))
-        made._convert(setting, setting.branches, bn_groups)
-        return made
+        """An encoder for `setting` whose batch-norms, including those of the head, are converted by `convert`."""
+        encoder = cls(backbone, head, Normalize(setting.mean, setting.std), groups_here(bn_groups))
+        encoder._convert(setting, setting.branches, bn_groups)
+        return encoder
 
     @classmethod
     def with_twin(
         cls, backbone: nn.Module, head: nn.Module, setting: Setting, bn_groups: int = 1
     ) -> tuple[Encoder, Encoder]:
-        """As `branched`, and its momentum twin: the same weights, main batch-norms alone, no gradient."""
+        """`branched` and its momentum twin: the same weights, main batch-norms only, no gradient."""
         twin = twin_of(cls(backbone, head, Normalize(setting.mean, setting.std), groups_here(bn_groups)))
         twin._convert(setting, ("main",), bn_groups)
         return cls.branched(backbone, head, setting, bn_groups), twin
 
     def _convert(self, setting: Setting, branches: Iterable[str], bn_groups: int) -> None:
         convert(self, branches, bn_groups)
-        if setting.keep_statistics:  # the head's, which are new, have none worth keeping
+        if setting.keep_statistics:  # those of the head are new
             keep_statistics(self.backbone)
 
     def project(self, crops: tuple[Tensor, ...], through: Branch, together: bool = True, images: int = 0) -> Tensor:
         """V crops [B, C, S_v, S_v] in [0, 1] -> projections [V, B, D].
 
-        together: crops of one size in one pass, else each in one of its own, so that the statistics of one view do not
-        enter another's. Each may be the tiles of `images` then, [B·T, …], image after image.
+        together: crops of one size share a pass and its batch statistics; otherwise each crop has its own pass, and
+        may consist of the tiles of `images`, [B·T, …], image after image.
         """
         with use_branch(self, through.name, through.training, through.update, images or len(crops[0])):
             return self.multi_crop(crops) if together else torch.stack([self(crop) for crop in crops])
 
     def embed(self, crops: tuple[Tensor, ...], through: Branch, together: bool = True) -> Tensor:
-        """As `project`, to unit rows."""
+        """`project` followed by normalisation to unit rows."""
         return unit(self.project(crops, through, together))
 
     def features(self, pixels: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class Encoder(nn.Module):
         return projection
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """As for any module; `multi_crop` and `features`, which are not calls of it, too."""
+        """Compile `forward`, `features` and `multi_crop`."""
         super().compile(*args, **kwargs)
         self.features = torch.compile(self.features, *args, **kwargs)  # type: ignore[method-assign]
         self.multi_crop = torch.compile(self.multi_crop, *args, **kwargs)  # type: ignore[method-assign]
@@ -81,16 +81,16 @@ class Encoder(nn.Module):
     def multi_crop(self, crops: tuple[Tensor, ...]) -> Tensor:
         """V crops [B, C, S_v, S_v] -> projections [V, B, D].
 
-        Consecutive crops of one size go through the backbone together, so batch statistics are those of a size; the
-        head sees all crops at once (REFERENCE §4.1). With groups, what goes in together is ordered by run, so that a
-        run holds the same images in every crop.
+        Consecutive crops of one size go through the backbone together, so batch statistics are per size; the head sees
+        all crops at once (REFERENCE §4.1). With groups, rows are ordered by run, so that a run has the same images in
+        every crop.
         """
         count, batch = len(crops), len(crops[0])
         sizes = run_sizes(batch, max(1, min(self.groups, batch)))
         features = []
         for _, same in itertools.groupby(crops, key=lambda crop: crop.shape[-1]):
             features.append(self.features(_by_run(list(same), sizes)))
-        if len(sizes) > 1:  # from (size, run, crop, image) to (run, crop, image), the order in which the head sees rows
+        if len(sizes) > 1:  # from order (size, run, crop, image) to (run, crop, image) for the head
             runs = [_runs(maps, sizes, len(maps) // batch) for maps in features]
             features = [part for run in zip(*runs, strict=True) for part in run]
         rows = self.head(torch.cat(features))
@@ -101,19 +101,19 @@ class Encoder(nn.Module):
 
 
 def _by_run(crops: list[Tensor], sizes: list[int]) -> Tensor:
-    """Crops [B, …] joined to [V·B, …]: all crops of the first run of images, then all of the next."""
+    """Concatenate crops [B, …] to [V·B, …]: all crops of the first run of images, then all of the next."""
     if len(sizes) == 1:
         return crops[0] if len(crops) == 1 else torch.cat(crops)
     return torch.cat([part for run in zip(*(torch.split(crop, sizes) for crop in crops), strict=True) for part in run])
 
 
 def _runs(rows: Tensor, sizes: list[int], crops: int) -> tuple[Tensor, ...]:
-    """The rows of each run of images, which has all its crops together."""
+    """Split rows by run of images; each run has the rows of all its crops."""
     return torch.split(rows, [crops * size for size in sizes])
 
 
 def unit(projection: Tensor) -> Tensor:
-    """Unit rows, in fp32 at least."""
+    """Normalise to unit rows, in fp32 or better."""
     return F.normalize(projection.to(torch.promote_types(projection.dtype, torch.float32)), dim=-1)
 
 
@@ -134,8 +134,9 @@ def normalized_head(width: int, hidden: int, dim: int) -> nn.Module:
 
 
 def normalized_layers(widths: Sequence[int], last_weight: bool) -> nn.Module:
-    """Linear layers without bias from each width to the next, each followed by a batch-norm and all but the last by a
-    ReLU. The last batch-norm has no shift, and unless `last_weight` no scale either (SimCLR, SimSiam).
+    """Linear layers without bias, each followed by a batch-norm, and all but the last by a ReLU (SimCLR, SimSiam).
+
+    The last batch-norm has no shift, and a scale only with `last_weight`.
     """
     layers: list[nn.Module] = []
     for before, after in itertools.pairwise(widths):

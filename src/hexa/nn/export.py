@@ -1,4 +1,4 @@
-"""A trained backbone for other software, loaded back and compared before success is claimed (DESIGN §3.4, law 8)."""
+"""Exports a backbone for other software, after loading the file back and comparing features (DESIGN §3.4, law 8)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from hexa.nn.pretrained import Backbone, load_backbone, serialized
 from hexa.runtime.files import by_plain_name, write_whole
 from hexa.runtime.random import Stream
 
-#: The largest difference of features that counts as the same, relative to the largest feature.
+#: Largest allowed difference of features, relative to the largest feature.
 TOLERANCE = 1e-5
-#: onnxruntime joins operations and adds up in another order.
+#: The same for onnxruntime, which fuses operations and adds in another order.
 ONNX_TOLERANCE = 1e-4
-#: Of batches that a batch-norm has seen.
+#: A batch-norm's count of batches.
 _COUNTER = "num_batches_tracked"
 
 
@@ -34,27 +34,26 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
     """Write the backbone for `to`, load the file strictly into the plain network, and compare features.
 
     timm: the state of timm.create_model(NAME, num_classes=0) · torchvision: of torchvision.models.NAME with fc =
-    Identity · safetensors: our own file · detectron2: a .pkl of arrays under its names, for its ResNets with the stride
-    in the 3×3 convolutions · onnx: a graph from pixels in [0, 1] to features (`onnx_file.write`), compared through
-    onnxruntime. A file named .safetensors also says in its metadata how to rebuild the network
-    and how to normalise; any other name gives torch's own format, for plain networks only. A network with the
-    small-image stem is compared in the plain one with that stem in place of its own; small-resnet in our own class.
-    given: mean, std, size, crop or interpolation instead of the backbone's own, for files that say how to feed it.
-    Raises UserError; a file that was there before stays as it was, and nothing new is left behind.
+    Identity · safetensors: our own file · detectron2: a .pkl of arrays with its names, for its ResNets with the stride
+    in the 3×3 convolutions · onnx: a graph from pixels in [0, 1] to features (`onnx_file.write`), compared with
+    onnxruntime. A file named .safetensors has metadata on how to rebuild the network and how to normalise; any other
+    name gives torch's own format, for plain networks only. A network with the small-image stem is loaded into the plain
+    one with that stem; small-resnet into our own class. given: mean, std, size, crop or interpolation instead of the
+    backbone's own, for files with metadata. Raises UserError; then an existing file is unchanged, and no new one left.
 
-    Returns what was checked: target, network (how to build it), tensors, largest_difference of features, bytes, and
-    load: a line of Python that reads the file.
+    Returns target, network (how to build it), tensors, largest_difference of features, bytes, and load: a line of
+    Python that reads the file.
     """
     if to not in (*TARGETS, "onnx"):
         raise UserError(f"--to {to}: {nearest(to, (*TARGETS, 'onnx'))}")
     out = Path(out)
     if out.is_dir():
-        raise UserError(f"{out}: a folder; give the name of a file")
+        raise UserError(f"{out}: is a folder; give the name of a file")
     if to == "safetensors" and out.suffix != ".safetensors":
-        raise UserError(f"{out}: a safetensors file is named so; end the name with .safetensors")
+        raise UserError(f"{out}: the name of a safetensors file must end in .safetensors")
     for target, suffix in (("detectron2", ".pkl"), ("onnx", ".onnx")):
         if (to == target) != (out.suffix == suffix):
-            raise UserError(f"--to {to}, {out.name}: a file for {target}, and no other, ends in {suffix}")
+            raise UserError(f"--to {to}, {out.name}: files for {target}, and only these, must end in {suffix}")
     if to == "onnx":
         onnx_file.check_packages()
     backbone = load_backbone(run, **given)
@@ -67,15 +66,14 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
         )
     if config.name == "small-resnet" and out.suffix not in (".safetensors", ".onnx"):
         raise UserError(
-            f"--to {to}: no other library has small-resnet, so the file must say how to build it: end its name with "
-            ".safetensors"
+            f"--to {to}: no other library has small-resnet, so the file must describe it: name it .safetensors"
         )
-    network = None if to == "onnx" else TARGETS[to](config)  # what can't be represented ends before anything is written
+    network = None if to == "onnx" else TARGETS[to](config)  # raises before anything is written
     missing = [folder for folder in (out.parent, *out.parent.parents) if not folder.exists()]
     tensors, difference = 0, 0.0
 
     def written(file: BinaryIO) -> None:
-        """Write the file, and compare what can be loaded back from it."""
+        """Write the file, load it back and compare features."""
         nonlocal tensors, difference
         temporary, allowed = Path(file.name), TOLERANCE
         if network is None:
@@ -83,7 +81,7 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
             difference = largest_difference(backbone, partial(onnx_file.features, temporary))
         else:
             _write(backbone, file, out.suffix)
-            # into a network built anew, so that nothing of the one in memory is compared with itself
+            # into a new network, so that nothing in memory is compared with itself
             _load(network, temporary, out.suffix)
             tensors = len(network.state_dict())
             difference = largest_difference(backbone, nn.Sequential(backbone.normalize, network.cpu().eval()))
@@ -107,7 +105,7 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
 
 
 def describe_network(config: NetworkConfig) -> str:
-    """How to build the network the exported weights belong to."""
+    """How to build the network of the exported weights."""
     if config.name == "small-resnet":
         channels = f", channels={config.channels}" if config.channels != 3 else ""
         return f"hexa.nn.backbones.SmallResNet({config.widths}, stem_stride={config.stem_stride}{channels})"
@@ -117,13 +115,13 @@ def describe_network(config: NetworkConfig) -> str:
 
 
 def _options(config: NetworkConfig) -> str:
-    """What timm.create_model is given beside the name."""
+    """Further arguments of timm.create_model, as text."""
     given = config.options | ({} if config.channels == 3 else {"in_chans": config.channels})
     return "".join(f", {name}={value!r}" for name, value in given.items())
 
 
 def how_to_load(config: NetworkConfig, to: str, out: Path) -> str:
-    """A line of Python that makes of an exported file what it was exported for."""
+    """A line of Python that loads an exported file in its target library."""
     file = repr(str(out))
     if to == "onnx":
         return f"import onnxruntime; session = onnxruntime.InferenceSession({file})"
@@ -193,7 +191,7 @@ def _read(path: Path, suffix: str) -> dict[str, Tensor]:
 
 
 def _load(network: nn.Module, path: Path, suffix: str) -> None:
-    """Strictly; Detectron2 keeps no count of the batches."""
+    """Load strictly, except for the counts of batches, which Detectron2 does not store."""
     counts = {name: value for name, value in network.state_dict().items() if name.endswith(_COUNTER)}
     network.load_state_dict((counts if suffix == ".pkl" else {}) | _read(path, suffix), strict=True)
 
@@ -209,7 +207,7 @@ def _plain_torchvision(config: NetworkConfig) -> nn.Module:
         raise UserError(f"--to torchvision: it has no network '{config.name}'; export --to timm or safetensors")
     network = cast(nn.Module, torchvision.models.get_model(config.name, weights=None))
     if not isinstance(network, torchvision.models.ResNet):
-        raise UserError(f"--to torchvision: it names the tensors of '{config.name}' otherwise; export --to timm")
+        raise UserError(f"--to torchvision: its '{config.name}' has other tensor names; export --to timm")
     network.fc = nn.Identity()
     return backbones.use_small_stem(network, config.name) if config.small_stem else network
 
@@ -227,4 +225,4 @@ TARGETS: dict[str, Callable[[NetworkConfig], nn.Module]] = {
     "safetensors": backbones.build,
     "detectron2": _plain_resnet,
 }
-"""Builds the network that a file for this target must load into."""
+"""Builds the network that a file for each target must load into."""

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from hexa.config import UserError, nearest, reason
 from hexa.nn.preparation import ASSUMED, DECLARED, Preparation, assumed
 
-#: Attributes by which a network says how to feed it, where they have another name than the field.
+#: Attributes with which a network declares its preparation, if they are named differently from the field.
 _ATTRIBUTES = {"size": "image_size", "crop": "image_crop", "interpolation": "image_interpolation"}
 
 
 class External(nn.Module):
     """A user's network as a backbone: normalised images -> features [B, D]; maps [B, D, H, W] are averaged.
 
-    preparation: what the network declares by attributes mean, std, image_size, image_crop and image_interpolation; what
-    it does not declare is assumed, ImageNet's mean and std and 224.
+    preparation: as the network declares by attributes mean, std, image_size, image_crop and image_interpolation; by
+    default ImageNet's mean and std and 224 pixels.
     """
 
     def __init__(self, network: nn.Module, spec: str) -> None:
@@ -38,7 +38,7 @@ class External(nn.Module):
 
     @torch.no_grad()
     def _width(self, spec: str) -> int:
-        """The width of the features of two blank images. Raises UserError if that is not what comes out."""
+        """The width of the features of two blank images. Raises UserError if the output is not a batch of features."""
         images = torch.zeros(2, len(self.preparation.mean), self.preparation.size, self.preparation.size)
         try:
             output: Any = self.network.eval()(images)
@@ -47,15 +47,16 @@ class External(nn.Module):
                 f"{spec}: fails on images {tuple(images.shape)}: {type(error).__name__}: {reason(error, 200)}"
             ) from error
         if not (isinstance(output, Tensor) and output.ndim in (2, 4) and len(output) == 2):
-            what = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            returned = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise UserError(
-                f"{spec}: gave {what} for images {tuple(images.shape)}; features [B, D] or maps [B, D, H, W]"
+                f"{spec}: must return features [B, D] or maps [B, D, H, W], got {returned} for images "
+                f"{tuple(images.shape)}"
             )
         return int(output.shape[1])
 
 
 def _declared(network: nn.Module, spec: str) -> Preparation:
-    """How the network says that images are prepared for it."""
+    """The preparation of images that the network declares."""
     values = assumed().values()
     attributes = {name: getattr(network, _ATTRIBUTES.get(name, name), None) for name in values}
     declared = {name: value for name, value in attributes.items() if value is not None}
@@ -63,7 +64,7 @@ def _declared(network: nn.Module, spec: str) -> Preparation:
     try:
         return Preparation(**(values | declared), origins=origins)
     except UserError as error:
-        raise UserError(f"{spec}: declares what can't be: {error}") from None
+        raise UserError(f"{spec}: declares an invalid preparation: {error}") from None
 
 
 def external(spec: str) -> External:
@@ -101,11 +102,11 @@ def _import(home: str, spec: str) -> ModuleType:
         source.loader.exec_module(module)
         return module
     try:
-        sys.path.insert(0, "")  # where the user is, as for `python -m`
+        sys.path.insert(0, "")  # the current folder, as `python -m` does
         return importlib.import_module(home)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{home}.".startswith(f"{error.name}."):
             raise UserError(f"{spec}: importing {home} failed: {error}") from error
-        raise UserError(f"{spec}: no module {home} is installed here or in this folder") from None
+        raise UserError(f"{spec}: no module {home} in this environment or folder") from None
     finally:
         sys.path.remove("")

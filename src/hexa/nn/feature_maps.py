@@ -1,4 +1,4 @@
-"""A network taken apart where its resolution halves: what needs its maps, and not its features, starts here."""
+"""Feature maps of a network: its last ones, or its modules split where the resolution halves."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hexa.config import UserError, reason
 from hexa.nn.backbones import tried
 from hexa.nn.external import External
 
+#: Sides of the image whose maps are examined; not a square, so that nothing else is mistaken for a map.
 _PROBE = (128, 192)
-"""Pixels of the image whose maps are looked at; not a square, so that nothing else is taken for a map."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A run of a network's modules that ends before the resolution falls again: maps [B, C, H, W] -> maps.
+    """Consecutive modules of a network that end before the resolution decreases again: maps [B, C, H, W] -> maps.
 
-    stride: pixels of the image for each pixel of the maps it gives. channels: of those maps.
+    stride: pixels of the image per pixel of the output maps. channels: of the output maps.
     """
 
     module: nn.Sequential
@@ -31,12 +31,12 @@ class Part:
 
 
 def parts(network: nn.Module, name: str) -> list[Part]:
-    """The network's own modules as a chain that gives its last maps, cut wherever the resolution falls.
+    """The network's modules as a chain that computes its last maps, split wherever the resolution decreases.
 
-    A ResNet is conv1 … (stride 2), maxpool and layer1 (4), layer2 (8), layer3 (16), layer4 (32), whosever it is; what
-    follows the last maps (pooling, classifier) is left out. The chain is found by watching one image pass, so it is for
-    any network whose modules act one after the other; that it gives the network's maps is checked.
-    Raises UserError for others, such as a ViT, or a forward that does more than call its modules.
+    Any ResNet is conv1 … (stride 2), maxpool and layer1 (4), layer2 (8), layer3 (16), layer4 (32); what follows the
+    last maps (pooling, classifier) is left out. The chain is recorded while one image passes, so it works for any
+    network that calls its modules one after the other; that it computes the network's maps is checked. Raises UserError
+    for others, such as a ViT or a forward that does more than call its modules.
     """
     chain: list[_Call] = []
     try:
@@ -46,14 +46,14 @@ def parts(network: nn.Module, name: str) -> list[Part]:
             for call in chain:
                 maps = call.module(maps)
         right = bool(chain) and torch.allclose(maps, chain[-1].output, rtol=1e-4, atol=1e-5)
-    except Exception:  # networks raise anything at images they are not made for
+    except Exception:  # networks raise all sorts of exceptions on unsuitable images
         right = False
     cut = list(_cut(chain)) if right else []
     strides = [part.stride for part in cut]
     if len(cut) < 2 or strides != sorted(set(strides)):
         raise UserError(
-            f"{name}: it does not give feature maps of several resolutions; a convolutional network is needed whose "
-            "modules follow one another, such as a ResNet of timm or torchvision"
+            f"{name}: has no feature maps of several resolutions; give a convolutional network that calls its modules "
+            "one after the other, such as a ResNet of timm or torchvision"
         )
     return cut
 
@@ -61,11 +61,11 @@ def parts(network: nn.Module, name: str) -> list[Part]:
 def last_maps(
     network: nn.Module, name: str, size: tuple[int, int], channels: int = 3
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """A function of normalised images [B, channels, H, W] to the last maps [B, C, h, w], and those of a blank image.
+    """A function from normalised images [B, channels, H, W] to the last maps [B, C, h, w], and those of a blank image.
 
-    Maps are what the network's own `forward_features` gives; a transformer's tokens lie on the grid of its patches,
-    further tokens in front of them left out. A network without that function is taken apart (`parts`).
-    size: (H, W) of the blank image. Raises UserError for a network that has no maps of images of this size.
+    Maps come from the network's `forward_features`; a transformer's tokens are laid out on the grid of its patches,
+    without prefix tokens. A network without that function is split into `parts`. size: (H, W) of the blank image.
+    Raises UserError for a network that has no maps of images of this size.
     """
     network = network.network if isinstance(network, External) else network
     try:
@@ -80,15 +80,15 @@ def last_maps(
         if blank.ndim != 4:
             raise ValueError(f"gave {tuple(blank.shape)}")
     except Exception as error:  # see parts
-        said = f"gives no feature maps [B, C, h, w] of images of {size[0]} × {size[1]} ({reason(error)})"
-        raise UserError(f"{name}: {said}; a convolutional network or a vision transformer is needed") from None
+        problem = f"has no feature maps [B, C, h, w] for images of {size[0]} × {size[1]} ({reason(error)})"
+        raise UserError(f"{name}: {problem}; give a convolutional network or a vision transformer") from None
     return maps, blank
 
 
 def stride(network: nn.Module, name: str, num_features: int, channels: int = 3) -> int:
-    """Pixels of the image for each pixel of the network's last maps, for a network that takes images of any aspect.
+    """Pixels of the image per pixel of the network's last maps, for a network that takes images of any aspect.
 
-    Raises UserError for one that does not, or has no maps.
+    Raises UserError for a network that does not, or has no maps.
     """
     patch = getattr(getattr(network, "patch_embed", None), "patch_size", 64)
     side = patch if isinstance(patch, int) else max(patch)
@@ -105,7 +105,7 @@ def stride(network: nn.Module, name: str, num_features: int, channels: int = 3) 
 
 
 def _laid_out(output: Tensor, network: nn.Module, images: Tensor) -> Tensor:
-    """Tokens [B, further + h·w, C] and maps [B, h, w, C] as maps [B, C, h, w]."""
+    """Convert tokens [B, prefix + h·w, C] and maps [B, h, w, C] to maps [B, C, h, w]."""
     if output.ndim == 4:
         return output.permute(0, 3, 1, 2) if getattr(network, "output_fmt", "NCHW") == "NHWC" else output
     height, width = network.patch_embed.dynamic_feat_size(images.shape[2:])  # type: ignore[union-attr, operator]
@@ -117,7 +117,7 @@ def _laid_out(output: Tensor, network: nn.Module, images: Tensor) -> Tensor:
 
 @dataclass
 class _Call:
-    """A module that was called, what it gave, and the calls inside it."""
+    """A call of a module, its output, and the calls inside it."""
 
     module: nn.Module
     output: Any = None
@@ -125,14 +125,14 @@ class _Call:
 
     @property
     def width(self) -> int:
-        """The width of the maps it gave; 0 if it gave something else."""
+        """The width of the maps in its output; 0 if the output is something else."""
         value, (height, width) = self.output, _PROBE
         is_map = isinstance(value, Tensor) and value.ndim == 4 and value.shape[2] * width == value.shape[3] * height
         return int(value.shape[3]) if is_map else 0
 
 
 def _chain(network: nn.Module, image: Tensor) -> list[_Call]:
-    """The calls that make the last maps, in their order; of nested ones the outermost that at most halve the maps."""
+    """The calls that compute the last maps, in order; of nested ones the outermost that at most halve the maps."""
     whole = _watch(network, image)
     width = int(image.shape[3])
 
@@ -152,7 +152,7 @@ def _chain(network: nn.Module, image: Tensor) -> list[_Call]:
 
 
 def _watch(network: nn.Module, image: Tensor) -> _Call:
-    """Every call of a module in one pass, as a tree."""
+    """All calls of modules in one pass, as a tree."""
     top = _Call(network)
     path = [top]
 
@@ -162,7 +162,7 @@ def _watch(network: nn.Module, image: Tensor) -> _Call:
         path.append(call)
 
     def leave(module: nn.Module, _: Any, output: Any) -> None:
-        # a module that follows may work in place
+        # the next module may work in place
         path.pop().output = output.clone() if isinstance(output, Tensor) else output
 
     handles = [m.register_forward_pre_hook(enter) for m in network.modules()]
@@ -176,7 +176,7 @@ def _watch(network: nn.Module, image: Tensor) -> _Call:
 
 
 def _cut(chain: list[_Call]) -> Iterator[Part]:
-    """Consecutive calls whose maps are of one size, joined."""
+    """Join consecutive calls whose maps have one size."""
     run: list[nn.Module] = []
     for call, following in zip(chain, [*chain[1:], None], strict=True):
         run.append(call.module)

@@ -1,4 +1,4 @@
-"""Putting a state dict into the network that it belongs to, and naming what does not fit."""
+"""Loads a state dict into its network, and names what does not fit."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hexa.nn.backbones import NetworkConfig
 
 State = Mapping[str, Tensor]
 
-#: Types that weights are stored in.
+#: Types of stored weights.
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-#: Momentum twins of the encoder that is meant, by words of their names: they hold the same keys.
+#: Parts of the names of momentum twins, which have the same keys as the encoder.
 _TWINS = ("key", "encoder_k", "momentum", "teacher", "target", "ema")
 
 
 def find_backbone(state: State, network: nn.Module, where: str) -> tuple[dict[str, Tensor], str]:
-    """The tensors of `network` inside the state of a method, under the plain key names, and its encoder: query, …
+    """The tensors of `network` in the state of a method, with plain key names, and the name of the encoder: query, …
 
-    Every prefix under which all keys of the network lie is a candidate; of several, the first that is not a momentum
-    twin. But of a student and its teacher, the teacher is what was trained for (DINO).
+    A prefix with all keys of the network is a candidate; of several, the first that is not a momentum twin is chosen,
+    but of a student and its teacher the teacher (DINO).
     """
     own = network.state_dict()
     probe = next(iter(own))
@@ -31,7 +31,7 @@ def find_backbone(state: State, network: nn.Module, where: str) -> tuple[dict[st
     whole = [prefix for prefix in prefixes if all(prefix + key in state for key in own)]
     trained = [prefix for prefix in whole if not any(word in prefix.split(".") for word in _TWINS)]
     if not whole:
-        raise UserError(f"{where}: holds no network as config.yaml describes it; the run has been changed since")
+        raise UserError(f"{where}: does not have the network in config.yaml; one of the two has been changed")
     taught = [prefix for prefix in whole if "teacher" in prefix.split(".")]
     if taught and any("student" in prefix.split(".") for prefix in whole):
         trained = taught
@@ -49,7 +49,7 @@ def with_branch(state: State, branch: str, where: str) -> dict[str, Tensor]:
 
 
 def owner(path: str) -> str:
-    """The encoder that a path such as `contrast.query.backbone` goes through last: query."""
+    """The last encoder in a path such as `contrast.query.backbone`: query."""
     parts = path.rstrip(".").split(".")
     return parts[-2] if len(parts) > 1 else "encoder"
 
@@ -57,11 +57,11 @@ def owner(path: str) -> str:
 def filled(
     config: NetworkConfig, state: State, where: str, check: Callable[[State], None], remedy: str = ""
 ) -> nn.Module:
-    """The network with a backbone's state; every key must match, and all that don't are listed in the UserError.
+    """The network with a backbone's state; every key must match, or UserError lists those that do not.
 
-    What may differ: a further batch-norm set (`bn1.aux.weight` beside `bn1.weight`) is dropped, and the counter
-    `num_batches_tracked`, which old files lack, stays 0. check: raises for tensors that can't be used.
-    remedy: what to do about tensors that don't match.
+    Exceptions: further batch-norm sets (`bn1.aux.weight` beside `bn1.weight`) are dropped, and the counter
+    `num_batches_tracked`, which old files lack, stays 0. check: raises for unusable tensors. remedy: what to do about
+    tensors that do not match.
     """
     outline = nn.Flatten() if config.name == "pixels" else outlined(config, where)
     own = outline.state_dict()
@@ -74,39 +74,36 @@ def filled(
     for key, value in plain.items():
         if own[key].is_floating_point() and value.dtype not in _REAL:
             kind = str(value.dtype).removeprefix("torch.")
-            raise UserError(f"{where}: {key} holds {kind}; weights are real numbers of 16 bits or more")
-        # buffers of masks may be infinite
+            raise UserError(f"{where}: {key} has type {kind}; weights must be floats of 16 bits or more")
+        # masks may be infinite
         if (key in learnt or key.endswith(("running_mean", "running_var"))) and not value.isfinite().all():
-            raise UserError(f"{where}: {key} holds values that are not finite; take an earlier file")
+            raise UserError(f"{where}: {key} has values that are not finite; use an earlier file")
     network = nn.Flatten() if config.name == "pixels" else backbones.build(config)
     network.load_state_dict(network.state_dict() | plain, strict=True)
     return network
 
 
 def outlined(config: NetworkConfig, where: str) -> nn.Module:
-    """`backbones.outline` of what a file describes. Raises UserError that names the file."""
+    """`backbones.outline` of a file's network. Raises UserError that names the file."""
     try:
         return backbones.outline(config)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 
 
-def misfit(own: State, given: State) -> str:
-    """Which keys a state lacks, has too much, or has in another shape than a network's own; empty if it fits."""
+def misfit(own: State, state: State) -> str:
+    """Which keys a state lacks, has in excess, or has with another shape than a network's own; empty if it fits."""
+    shapes = [k for k in own if k in state and state[k].shape != own[k].shape]
     problems = {
-        "it lacks": [k for k in own if k not in given and not k.endswith("num_batches_tracked")],
-        "it has the unknown": [k for k in given if k not in own],
-        "of another shape are": [
-            f"{k} ({list(given[k].shape)}, not {list(own[k].shape)})"
-            for k in own
-            if k in given and given[k].shape != own[k].shape
-        ],
+        "it lacks": [k for k in own if k not in state and not k.endswith("num_batches_tracked")],
+        "unknown keys are": [k for k in state if k not in own],
+        "of another shape are": [f"{k} ({list(state[k].shape)}, not {list(own[k].shape)})" for k in shapes],
     }
-    return "; ".join(f"{what} {listed(keys)}" for what, keys in problems.items() if keys)
+    return "; ".join(f"{problem} {listed(keys)}" for problem, keys in problems.items() if keys)
 
 
 def _is_further_branch(key: str, own: Mapping[str, Tensor]) -> bool:
-    """`layer.aux.weight` where `layer` is a batch-norm."""
+    """Whether a key is like `layer.aux.weight`, with `layer` a batch-norm."""
     parts = key.split(".")
     if key in own or len(parts) < 3:
         return False
@@ -115,6 +112,6 @@ def _is_further_branch(key: str, own: Mapping[str, Tensor]) -> bool:
 
 
 def listed(keys: Sequence[str], most: int = 4) -> str:
-    """The first few keys, and how many there are."""
+    """The first few keys, and their number."""
     more = f" … ({len(keys)} in all)" if len(keys) > most else ""
     return ", ".join(keys[:most]) + more

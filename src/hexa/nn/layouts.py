@@ -1,6 +1,6 @@
 """Backbones in checkpoints of other software, recognised by key names and shapes (REFERENCE §2.5).
 
-What a layout calls the tensors, and how its images are prepared, stands in tables; `foreign_state` reads them.
+Tables list each layout's tensor names and preparation of images; `foreign_state` applies them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hexa.nn.preparation import Preparation, assumed, of_timm, published
 
 State = Mapping[str, Tensor]
 
-#: What precedes the backbone's key names, longest first, and whose published code prepares images so. The last is a
-#: plain torchvision or timm file.
+#: Prefixes of the backbone's key names, longest first, and the method whose published code they identify. The last is
+#: that of a plain torchvision or timm file.
 PREFIXES: dict[str, str | None] = {
     "module.encoder_q.": "MoCo and PCL",
     "encoder_q.": None,
@@ -34,7 +34,7 @@ PREFIXES: dict[str, str | None] = {
     "module.": None,
     "": None,
 }
-#: The head of SwAV's and DeepCluster-v2's code, which normalises with another deviation of red (D22).
+#: The head in SwAV's and DeepCluster-v2's code, which normalises with another standard deviation of red (D22).
 _SWAV_HEAD = "module.projection_head."
 _SWAV = published("SwAV and DeepCluster-v2", std=(0.228, 0.224, 0.225))
 #: A classifier or projection head beside the backbone; its tensors are dropped.
@@ -44,11 +44,11 @@ RESNETS = (
     *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2"),
     *("resnext50_32x4d", "resnext101_32x8d"),
 )
-#: Networks that a state with efficientnet_pytorch's names is compared with. Its convolutions pad as TensorFlow's do and
-#: its batch-norms add 1e-3 to the variance; timm's networks without tf_ have the same tensors and do neither.
+#: Networks that a state with efficientnet_pytorch's names is compared with. It pads convolutions as TensorFlow does and
+#: adds 1e-3 to variances in batch-norms; timm's networks without tf_ have the same tensors but do neither.
 EFFICIENTNETS = tuple(f"tf_efficientnet_lite{number}" for number in range(5))
 
-#: torchvision's words for parts of a ResNet, and Detectron2's. What is in no stage has the prefix stem there.
+#: torchvision's and Detectron2's names of parts of a ResNet. Detectron2 prefixes tensors outside the stages with stem.
 _DETECTRON2 = (
     *((f"layer{stage}.", f"res{stage + 1}.") for stage in range(1, 5)),
     *((f"bn{number}.", f"conv{number}.norm.") for number in range(1, 4)),
@@ -56,8 +56,8 @@ _DETECTRON2 = (
 )
 #: lightly numbers the children of a ResNet: conv1, bn1, ReLU and pooling, then the stages.
 _LIGHTLY = {0: "conv1", 1: "bn1", 4: "layer1", 5: "layer2", 6: "layer3", 7: "layer4"}
-#: Parts of an EfficientNet in efficientnet_pytorch's words and in timm's: outside the blocks, and in blocks that begin
-#: with an expansion or do not.
+#: efficientnet_pytorch's and timm's names of parts of an EfficientNet: outside the blocks, and in blocks with and
+#: without an expansion.
 _AROUND = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
 _EXPANDED = {
     **{"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2"},
@@ -67,7 +67,7 @@ _NOT_EXPANDED = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "
 
 
 class Foreign(NamedTuple):
-    """What a state dict in another layout is: its network, how to feed it, its tensors, and the prefix they had."""
+    """A state dict in another layout: its network, preparation of images, renamed tensors, and their former prefix."""
 
     config: NetworkConfig
     preparation: Preparation
@@ -80,9 +80,9 @@ def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
 
     MoCo, PCL (`module.encoder_q.*`), SimSiam (`module.encoder.*`), SwAV and DeepCluster-v2 (`module.*`, prototypes),
     solo-learn (`backbone.*`), lightly (`backbone.0.*`), VISSL, Detectron2, EfficientNet-Lite, torchvision and timm are
-    recognised by their key names. name: the timm network, or one of its weights NAME.TAG, where the names alone don't
-    tell it. Images are prepared as published with MoCo, PCL, SimSiam, SwAV and DeepCluster-v2; by timm's configuration
-    of a named network and of EfficientNets; else as is assumed. Raises UserError if no known network has these tensors.
+    recognised by their key names. name: the timm network NAME or weights NAME.TAG, if key names are not enough. Images
+    are prepared as published for MoCo, PCL, SimSiam, SwAV and DeepCluster-v2; by timm's configuration for named
+    networks and EfficientNets; otherwise by default values. Raises UserError if no known network has these tensors.
     """
     if any(key.endswith("_conv_stem.weight") for key in state):
         return _efficientnet(state, where, name)
@@ -94,15 +94,15 @@ def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
     every = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
     kept = {key: value for key, value in every.items() if not key.startswith(HEADS)}
     if not kept:
-        raise UserError(f"{where}: holds only a head ({listed(list(every))}); give the file with the whole network")
+        raise UserError(f"{where}: has only a head ({listed(list(every))}); give a file with the whole network")
     stem = kept.get("conv1.weight")
     small = stem is not None and stem.shape[2:] == (3, 3)
     config = _recognised(kept, where) if name is None else _named(name, small, where)
-    if name is not None:  # what is called a head in one network is a normalisation in another
+    if name is not None:  # a head's name in one network is a normalisation's in another
         kept |= {key: every[key] for key in backbones.outline(config).state_dict() if key in every}
     whose = PREFIXES[prefix]
     preparation = _SWAV if swav else published(whose) if whose else assumed() if name is None else of_timm(name)
-    if config.small_stem:  # nothing published is of images this small
+    if config.small_stem:  # no published weights are for such small images
         preparation = replace(assumed(32), std=preparation.std)
     return Foreign(config, preparation, kept, prefix)
 
@@ -111,7 +111,7 @@ def _named(name: str, small: bool, where: str) -> NetworkConfig:
     """The timm network that a user named."""
     plain = name.partition(".")[0]
     if plain not in timm.list_models() or (plain != name and name not in timm.list_pretrained()):
-        raise UserError(f"{where}#{name}: timm has no such network; {nearest(name, timm.list_models())}")
+        raise UserError(f"{where}#{name}: timm has no network '{name}'; {nearest(name, timm.list_models())}")
     return NetworkConfig(name=plain, small_stem=small and plain in RESNETS)
 
 
@@ -130,12 +130,12 @@ def _recognised(state: State, where: str) -> NetworkConfig:
         wanted = _convolutions(own).items()
         if wanted == given:
             return config
-        if len(wanted ^ given) <= 0.2 * len(wanted):  # a tensor or two are lost or renamed
-            raise UserError(f"{where}: nearly a {name}, but {misfit(own, state)}")
+        if len(wanted ^ given) <= 0.2 * len(wanted):  # a few tensors are missing or renamed
+            raise UserError(f"{where}: almost a {name}, but {misfit(own, state)}")
     depths = [len({key.split(".")[1] for key in state if key.startswith(f"layer{i}.")}) for i in range(1, 5)]
     raise UserError(
-        f"{where}: a ResNet of {depths} blocks a stage and {stem.shape[0]} channels in its stem is not among the known "
-        f"ones ({', '.join(RESNETS)}); give the safetensors file of a run, which says how to build it, or {remedy}"
+        f"{where}: unknown ResNet with {depths} blocks per stage and {stem.shape[0]} channels in its stem; known: "
+        f"{', '.join(RESNETS)}; give the safetensors file of a run, which describes its network, or {remedy}"
     )
 
 
@@ -162,8 +162,8 @@ def of_detectron2(name: str) -> str:
 
 
 def _renamed(state: State) -> dict[str, Tensor]:
-    """The state with torchvision's names where VISSL (trunk._feature_blocks.conv1 …), Detectron2 (stem.conv1,
-    res2.0.conv1.norm …) or lightly (backbone.0 …) renamed a ResNet's; others stay.
+    """The state with torchvision's names of a ResNet in place of those of VISSL (trunk._feature_blocks.conv1 …),
+    Detectron2 (stem.conv1, res2.0.conv1.norm …) or lightly (backbone.0 …); other names are kept.
     """
     if any("_feature_blocks." in key for key in state):
         return {key.split("_feature_blocks.")[1]: value for key, value in state.items() if "_feature_blocks." in key}
@@ -174,16 +174,16 @@ def _renamed(state: State) -> dict[str, Tensor]:
 
 
 def _unnumbered(state: State) -> dict[str, Tensor]:
-    """lightly's numbers as names; the prefix before them stays. Raises UserError for lightly's own small ResNet."""
+    """Replace lightly's numbers by names, keeping the prefix. Raises UserError for lightly's own small ResNet."""
     stages = (re.match(r"(.*?)(\d+)\.\d+\.conv1\.weight$", key) for key in state)
     numbered = [(match[1], int(match[2])) for match in stages if match and f"{match[1]}0.weight" in state]
     if not numbered:
         return dict(state)
-    prefix = numbered[0][0]  # networks beside the first (momentum twins) come later in the file
+    prefix = numbered[0][0]  # other networks (momentum twins) come later in the file
     if _LIGHTLY.get(min(number for other, number in numbered if other == prefix)) != "layer1":
         raise UserError(
-            "lightly's small ResNet, as a Sequential of its children, has no ReLU behind its first batch-norm, so it "
-            "is not a known network; evaluate it by python:MODULE:CALLABLE"
+            "lightly's small ResNet, a Sequential without a ReLU after the first batch-norm, is not supported; give it "
+            "as python:MODULE:CALLABLE"
         )
     renamed = {}
     for key, value in state.items():
@@ -194,9 +194,9 @@ def _unnumbered(state: State) -> dict[str, Tensor]:
 
 
 def _efficientnet(state: State, where: str, name: str | None) -> Foreign:
-    """As `foreign_state`, for a state with efficientnet_pytorch's names."""
+    """`foreign_state` for a state with efficientnet_pytorch's names."""
     if name not in (None, *EFFICIENTNETS):
-        raise UserError(f"{where}#{name}: an EfficientNet with these names is one of {', '.join(EFFICIENTNETS)}")
+        raise UserError(f"{where}#{name}: the network must be one of {', '.join(EFFICIENTNETS)}")
     for candidate in EFFICIENTNETS if name is None else [name]:
         config = NetworkConfig(name=candidate)
         own = backbones.outline(config).state_dict()
@@ -204,13 +204,13 @@ def _efficientnet(state: State, where: str, name: str | None) -> Foreign:
         kept = _of_efficientnet(state, list(blocks))
         if name is not None or _convolutions(kept) == _convolutions(own):
             return Foreign(config, of_timm(candidate), kept, "")
-    raise UserError(f"{where}: an EfficientNet that is not among the known ones ({', '.join(EFFICIENTNETS)})")
+    raise UserError(f"{where}: unknown EfficientNet; known: {', '.join(EFFICIENTNETS)}")
 
 
 def _of_efficientnet(state: State, blocks: Sequence[str]) -> dict[str, Tensor]:
-    """The state with timm's names, without the classifier. blocks: timm's of the network in order, blocks.0.0 …
+    """The state with timm's names, without the classifier. blocks: timm's names of the blocks in order, blocks.0.0 …
 
-    Names that are not known, and blocks beyond the last, stay as they are.
+    Unknown names, and blocks beyond the last, are kept.
     """
     prefix = next(key for key in state if key.endswith("_conv_stem.weight")).removesuffix("_conv_stem.weight")
     renamed = {}

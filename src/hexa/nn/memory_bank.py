@@ -1,4 +1,4 @@
-"""A memory of every image, sharded over the processes and independent of their number."""
+"""A memory bank of all images, sharded over the processes and independent of their number."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hexa.runtime import processes
 class MemoryBank(nn.Module):
     """The newest embeddings of some crops of every image (REFERENCE §4.3).
 
-    Of N images and W processes, process r keeps the rows r·L … (r + 1)·L − 1, L = ⌈N / W⌉, whichever process saw them.
-    So the bank as a whole does not depend on W, and a run may continue in another number of processes. `seen` says
-    which images were written since `forget`. Buffers: embeddings [A, L + 1, D], seen [L + 1]; the last row takes what
-    belongs to other processes, so that nothing has to be counted on the device.
+    With N images and W processes, process r keeps the rows r·L … (r + 1)·L − 1, L = ⌈N / W⌉, whichever process saw
+    them. So the bank does not depend on W, and a run may continue with another number of processes. `seen` marks the
+    images written since `forget`. Buffers: embeddings [A, L + 1, D], seen [L + 1]; the last row takes what belongs to
+    other processes, so that nothing has to be counted on the device.
     """
 
     def __init__(self, data_size: int, num_crops: int, dim: int) -> None:
@@ -37,30 +37,30 @@ class MemoryBank(nn.Module):
         self.seen.index_fill_(0, local, True)
 
     def keep(self, index: Tensor) -> None:
-        """The images `index` [b] of this process were there, but not embedded: what is known of them still counts."""
+        """Mark the stored embeddings of images `index` [b], which were in the batch without being embedded, as seen."""
         local = self._rows_of(index)
         known = self.embeddings[0].index_select(0, local).any(1)
         self.seen.index_copy_(0, local, known)
 
     def _rows_of(self, index: Tensor) -> Tensor:
-        """Where the images of all processes' `index` stand in this shard, [W·b]; the last row for those elsewhere."""
+        """The rows in this shard of all processes' `index`, [W·b]; the last row for images of other shards."""
         local = processes.all_gather(index) - self.start
         return torch.where((local >= 0) & (local < self.rows), local, self.rows)
 
     def crop(self, number: int) -> tuple[Tensor, Tensor]:
-        """This process's rows [L, D] of a crop, and which of them were written since `forget`, [L]."""
+        """This process's rows [L, D] of a crop, and which of them were seen since `forget`, [L]."""
         return self.embeddings[number, : self.rows], self.seen[: self.rows]
 
     def forget(self) -> None:
-        """From now on nothing counts as seen."""
+        """Mark all images as not seen."""
         self.seen.zero_()
 
     def join(self, values: Tensor) -> Tensor:
-        """One value for each row of this process, [L], to one for each image, [N], on every process."""
+        """Gather one value per row of this process, [L], to one per image, [N], on every process."""
         return processes.all_gather(values)[: self.data_size]
 
     def whole(self) -> dict[str, Tensor]:
-        """All rows, on the main process's CPU: embeddings [A, N, D], seen [N]; empty elsewhere. Every process calls."""
+        """All rows, on the CPU of the main process: embeddings [A, N, D], seen [N]; empty elsewhere. A collective."""
         embeddings, seen = processes.gather(self.embeddings[:, : self.rows]), processes.gather(self.seen[: self.rows])
         if not seen:
             return {}
@@ -70,7 +70,7 @@ class MemoryBank(nn.Module):
         }
 
     def take(self, embeddings: Tensor, seen: Tensor) -> None:
-        """Keep this process's rows of a whole bank."""
+        """Load this process's rows of a whole bank."""
         part = slice(self.start, min(self.start + self.rows, self.data_size))
         count = max(0, part.stop - part.start)
         self.embeddings[:, :count].copy_(embeddings[:, part])
@@ -79,7 +79,7 @@ class MemoryBank(nn.Module):
 
 
 def checkpoint(network: nn.Module) -> dict[str, Any]:
-    """The state of a network with its banks whole, on the main process; every process calls it."""
+    """The state of a network with whole banks, on the main process; every process calls it."""
     state = network.state_dict()
     for path, bank in _banks(network):
         for name in ("embeddings", "seen"):
@@ -89,7 +89,7 @@ def checkpoint(network: nn.Module) -> dict[str, Any]:
 
 
 def restore(network: nn.Module, state: dict[str, Any]) -> None:
-    """Load what `checkpoint` gave, in whatever number of processes."""
+    """Load a state from `checkpoint`, with any number of processes."""
     state = dict(state)
     for path, bank in _banks(network):
         bank.take(state.pop(f"{path}.embeddings"), state.pop(f"{path}.seen"))

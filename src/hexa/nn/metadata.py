@@ -1,4 +1,4 @@
-"""What a safetensors file of hexa says of its network: how to rebuild it, and how to prepare images for it."""
+"""Metadata of hexa's safetensors files: how to rebuild the network, and how to prepare images for it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hexa.nn.preparation import CROP, NAMES, Preparation
 if TYPE_CHECKING:
     from hexa.nn.pretrained import Backbone
 
-#: Characters of a text that is taken from a file into results.
+#: Longest text that is copied from a file into results.
 _LONGEST = 300
 
 
 def metadata_of(backbone: Backbone) -> dict[str, str]:
-    """The metadata of a backbone's file. content: a sum of its tensors, by which damage is noticed."""
+    """The metadata of a backbone's file. content: a hash of its tensors, to detect damage."""
     return {
         "format": "hexa backbone 1",
         "network": backbone.network_config.model_dump_json(),
@@ -37,7 +37,7 @@ def metadata_of(backbone: Backbone) -> dict[str, str]:
 
 
 def of_metadata(metadata: Mapping[str, str], where: str) -> tuple[NetworkConfig, Preparation, dict[str, Any]]:
-    """Network, preparation and info that a file's metadata tell; older files lack some. Raises UserError."""
+    """Network, preparation and info from a file's metadata; older files lack some. Raises UserError."""
     try:
         return (
             NetworkConfig.model_validate_json(metadata["network"]),
@@ -56,17 +56,17 @@ def of_metadata(metadata: Mapping[str, str], where: str) -> tuple[NetworkConfig,
 
 
 def said(error: Exception) -> str:
-    """Why fields don't describe a network, in a few words."""
+    """Why fields do not describe a network, in a few words."""
     if isinstance(error, pydantic.ValidationError):
         error = ConfigError.of(error)
     return f"it lacks {reason(error)}" if isinstance(error, KeyError) else reason(error)
 
 
 def ordered(content: bytes) -> bytes:
-    """A safetensors file whose metadata stand in order, so that equal backbones give equal files.
+    """A safetensors file with its metadata sorted, so that equal backbones give equal files.
 
-    safetensors writes them in another order each time. A file begins with the length of its header, eight bytes, and
-    the header, JSON padded by spaces to a multiple of eight; places of tensors count from its end.
+    safetensors writes them in random order. A file begins with the length of its header in eight bytes, and the header,
+    JSON padded with spaces to a multiple of eight; offsets of tensors count from its end.
     """
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
@@ -77,7 +77,7 @@ def ordered(content: bytes) -> bytes:
 
 
 def _plain(text: str) -> dict[str, Any]:
-    """The short texts and finite numbers of a JSON object: what results and tables can show."""
+    """The short texts and finite numbers of a JSON object, which results and tables can show."""
     return {
         name: value
         for name, value in dict(json.loads(text)).items()

@@ -14,7 +14,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def twin_of(network: Network) -> Network:
-    """An exact copy without gradients and dropout."""
+    """An exact copy without gradients, dropout and drop-path."""
     twin = copy.deepcopy(network).requires_grad_(False)
     for module in twin.modules():
         if isinstance(module, nn.Dropout):
@@ -26,9 +26,9 @@ def twin_of(network: Network) -> Network:
 
 @torch.no_grad()
 def follow(twin: nn.Module, network: nn.Module, momentum: float) -> None:
-    """θ′ ← m·θ′ + (1 − m)·θ for every parameter of the twin, matched by name; buffers are the twin's own.
+    """θ′ ← m·θ′ + (1 − m)·θ for every parameter of the twin, matched by name; buffers are not changed.
 
-    Parameters that only the network has (further batch-norm sets) are passed over (REFERENCE §2.3, §5.4).
+    Parameters that only the network has (further batch-norm sets) are ignored (REFERENCE §2.3, §5.4).
     """
     source = dict(network.named_parameters())
     pairs = [(slow, source[name]) for name, slow in twin.named_parameters()]

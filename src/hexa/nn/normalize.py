@@ -19,12 +19,12 @@ CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
 
 def mean_of(values: object, channels: int | None = None) -> Channels:
-    """Finite numbers, one a channel. Raises UserError."""
+    """Finite numbers, one per channel. Raises UserError."""
     return _numbers("mean", values, -math.inf, channels)
 
 
 def std_of(values: object, channels: int | None = None) -> Channels:
-    """Finite numbers above 0, one a channel. Raises UserError."""
+    """Finite numbers > 0, one per channel. Raises UserError."""
     return _numbers("std", values, 0, channels)
 
 
@@ -36,7 +36,7 @@ def _numbers(name: str, values: object, above: float, channels: int | None) -> C
     fits = len(numbers) == (channels or len(numbers) or None)
     if not fits or not all(above < number < math.inf for number in numbers):
         kind = f"{channels or ''} numbers".strip() + (" above 0" if above == 0 else "")
-        raise UserError(f"{name} must be {kind}, one a channel, got {shorten(repr(values), 80, placeholder=' …')}")
+        raise UserError(f"{name} must be {kind}, one per channel, got {shorten(repr(values), 80, placeholder=' …')}")
     return tuple(numbers)
 
 

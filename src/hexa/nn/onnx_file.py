@@ -1,4 +1,4 @@
-"""A backbone as an ONNX graph, and its features by onnxruntime."""
+"""Writes a backbone as an ONNX graph, and computes its features with onnxruntime."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from hexa.nn.metadata import metadata_of
 from hexa.nn.pretrained import Backbone
 from hexa.runtime.packages import import_extra
 
-#: What is larger does not fit into one file, which protobuf allows 2 GiB.
+#: Bytes of tensors that fit into one file, which protobuf limits to 2 GiB.
 _LARGEST = 2**31 - 2**24
 INPUT, OUTPUT = "images", "features"
 
 
 def check_packages() -> None:
-    """Raises UserError if a package that the export needs is not installed."""
+    """Raise UserError if a package that the export needs is not installed."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
         import_extra(package, "onnx", "--to onnx")
 
 
 def write(backbone: Backbone, path: Path) -> int:
-    """The graph of `backbone` in eval mode as a file; returns how many tensors it holds.
+    """Write the graph of `backbone` in eval mode to a file; returns its number of tensors.
 
     Input `images`: float32 [batch, C, S, S], RGB or other channels, pixels in [0, 1], S = image_size, any batch;
-    normalisation is a part of the graph. Output `features`: float32 [batch, num_features]. The metadata say so, and
-    what `metadata.metadata_of` says. Raises UserError if torch can't export this network.
+    normalisation is part of the graph. Output `features`: float32 [batch, num_features]. Both are described in the
+    metadata, beside those of `metadata.metadata_of`. Raises UserError if torch cannot export this network.
     """
     size, channels = backbone.image_size, len(backbone.mean)
     if sum(value.nbytes for value in backbone.state_dict().values()) > _LARGEST:
-        raise UserError("--to onnx: a file of ONNX holds at most 2 GiB, and this network is larger; export --to timm")
+        raise UserError("--to onnx: an ONNX file has at most 2 GiB, and this network is larger; export --to timm")
     images = torch.rand(2, channels, size, size)
     batch = {INPUT: {0: torch.export.Dim("batch")}}
     try:
@@ -50,7 +50,7 @@ def write(backbone: Backbone, path: Path) -> int:
             )
     except torch.onnx.errors.OnnxExporterError as error:
         said = reason(error.__cause__ or error, 200)
-        raise UserError(f"--to onnx: torch can't export {backbone.network_config.name} ({said})") from None
+        raise UserError(f"--to onnx: torch cannot export {backbone.network_config.name} ({said})") from None
     assert program is not None
     colours = "RGB, pixels " if channels == 3 else "pixels "
     program.model.metadata_props.update(
@@ -65,7 +65,7 @@ def write(backbone: Backbone, path: Path) -> int:
 
 
 def features(path: Path, images: Tensor) -> Tensor:
-    """What onnxruntime makes of pixels in [0, 1], [B, C, S, S] -> [B, D], on the CPU."""
+    """The features that onnxruntime computes on the CPU: pixels in [0, 1], [B, C, S, S] -> [B, D]."""
     runtime: Any = import_extra("onnxruntime", "onnx", "an ONNX file")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""How images are prepared for a backbone, and how that is known (REFERENCE §0, §7, D22)."""
+"""How images are prepared for a backbone, and where that is known from (REFERENCE §0, §7, D22)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels, mean_of, st
 #: The share of the shorter side that the centre crop takes, as published: 224 of 256.
 CROP = 224 / 256
 INTERPOLATIONS = ("bilinear", "bicubic")
-#: Pixels: more than any network of timm takes; a batch of such images still fits into memory.
+#: Largest image size in pixels, above that of all timm networks.
 LARGEST = 4096
-#: Where a value comes from. A user is told of it unless it is hexa's own file.
+#: Origins of a value. Users are told about them unless it is hexa's own file.
 OWN, ASSUMED, GIVEN, DECLARED = "its own file or run", "assumed", "given", "declared by the network"
 
 
 class Given(TypedDict, total=False):
-    """What a user may set of a backbone's preparation; None leaves it as it is."""
+    """The values of a backbone's preparation that a user may set; None keeps the backbone's own."""
 
     mean: object
     std: object
@@ -36,9 +36,9 @@ class Given(TypedDict, total=False):
 class Preparation:
     """How pixels become the input of a network.
 
-    mean, std: of each channel, pixels in [0, 1]. size: of the square that the network takes. crop: the share of the
-    shorter side that the centre crop takes. interpolation: bilinear or bicubic, antialiased. origins: where each comes
-    from, by its name. Raises UserError for impossible values.
+    mean, std: of each channel, for pixels in [0, 1]. size: side of the input in pixels. crop: the share of the shorter
+    side that the centre crop takes. interpolation: bilinear or bicubic, antialiased. origins: where each value comes
+    from, by name. Raises UserError for impossible values.
     """
 
     mean: Channels
@@ -52,7 +52,7 @@ class Preparation:
         object.__setattr__(self, "mean", mean_of(self.mean))
         object.__setattr__(self, "std", std_of(self.std, len(self.mean)))
         if not _is_number(self.size) or self.size != int(self.size) or not 1 <= self.size <= LARGEST:
-            raise UserError(f"size must be a whole number of pixels from 1 to {LARGEST}, got {self.size!r}")
+            raise UserError(f"size must be an integer from 1 to {LARGEST}, got {self.size!r}")
         if not _is_number(self.crop) or not 0.1 <= self.crop <= 1:
             raise UserError(f"crop must be a share of the image from 0.1 to 1, got {self.crop!r}")
         if self.interpolation not in INTERPOLATIONS:
@@ -60,12 +60,12 @@ class Preparation:
         object.__setattr__(self, "origins", {name: self.origins.get(name, OWN) for name in NAMES})
 
     def values(self) -> dict[str, Any]:
-        """Each value by its name, as JSON has it."""
-        given = {name: getattr(self, name) for name in NAMES}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+        """Each value by its name, for JSON."""
+        values = {name: getattr(self, name) for name in NAMES}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def said(self) -> str | None:
-        """A sentence for the reader of a number made with it; None if all of it is from a file of hexa."""
+        """A sentence on the values and their origins, for readers of results; None if all are from a hexa file."""
         parts = []
         for origin in dict.fromkeys(self.origins.values()):
             values = ", ".join(f"{name} {shown(self.values()[name])}" for name in NAMES if self.origins[name] == origin)
@@ -74,7 +74,7 @@ class Preparation:
         return None if set(self.origins.values()) == {OWN} else f"images are prepared with {'; '.join(parts)}"
 
     def changed(self, given: Given) -> tuple[Preparation, dict[str, list[Any]]]:
-        """With what a user set, and {name: [before, after]} of what that changed."""
+        """The preparation with a user's values, and {name: [before, after]} of those that changed."""
         channels = len(self.mean)
         wanted = {name: _read(name, value, channels) for name, value in given.items() if value is not None}
         for name, check in (("mean", mean_of), ("std", std_of)):
@@ -90,12 +90,12 @@ NAMES = tuple(one.name for one in fields(Preparation) if one.name != "origins")
 
 
 def assumed(size: int = 224) -> Preparation:
-    """What most networks trained on ImageNet use, where the file says nothing."""
+    """The values of most networks trained on ImageNet, for files without any."""
     return Preparation(IMAGENET_MEAN, IMAGENET_STD, size, origins=dict.fromkeys(NAMES, ASSUMED))
 
 
 def published(whose: str, std: Channels = IMAGENET_STD) -> Preparation:
-    """What the published code of `whose` trains and evaluates with (REFERENCE §0, §7)."""
+    """The values in the published code of `whose` (REFERENCE §0, §7)."""
     return Preparation(IMAGENET_MEAN, std, 224, origins=dict.fromkeys(NAMES, f"published with {whose}"))
 
 
@@ -117,7 +117,7 @@ def of_timm(name: str) -> Preparation:
 
 
 def _read(name: str, value: object, channels: int) -> Any:
-    """A value as it may come from a command line: 0.5 and 0.5,0.5,0.5 and [0.5, 0.5, 0.5] for mean and std."""
+    """Parse a value from the command line: 0.5, 0.5,0.5,0.5 or [0.5, 0.5, 0.5] for mean and std."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -130,7 +130,7 @@ def _read(name: str, value: object, channels: int) -> Any:
             return int(cast(Any, value))
         return float(cast(Any, value)) if name == "crop" else value
     except (TypeError, ValueError, OverflowError):
-        kind = f"{channels} numbers, one a channel" if name in ("mean", "std") else "a number"
+        kind = f"{channels} numbers, one per channel" if name in ("mean", "std") else "a number"
         raise UserError(f"{name} must be {kind}, got {value!r}") from None
 
 
@@ -139,7 +139,7 @@ def _is_number(value: object) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value as a user may type it."""
+    """A value as a user would type it."""
     if isinstance(value, list):
         return f"{value[0]:g}" if len(set(value)) == 1 else ",".join(f"{part:g}" for part in value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Trained backbones: from whatever holds one to a network of pixels -> features, and back to a file."""
+"""Trained backbones: loaded from any supported source as a network of pixels -> features, and saved to a file."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ WEIGHTS = "backbone.safetensors"
 class Backbone(nn.Module):
     """A trained network with everything needed to use it.
 
-    forward: images in [0, 1], [B, C, S, S] -> features [B, num_features]; it normalises inside. `network` is the plain
-    torchvision or timm network with the main batch-norms, of normalised images. preparation: of the images.
-    info: recipe, encoder, branch, step … deviations: {name: [before, after]} of what a user set of the preparation.
-    Its state_dict is that of `network`, under the plain key names, and loads into the plain network.
+    forward: images in [0, 1], [B, C, S, S] -> features [B, num_features], normalising inside. `network` is the plain
+    torchvision or timm network with the main batch-norms, for normalised images. preparation: of the images.
+    info: recipe, encoder, branch, step … deviations: {name: [before, after]} of values of the preparation set by a
+    user. The state_dict is that of `network` with plain key names.
     """
 
     def __init__(
@@ -75,28 +75,28 @@ class Backbone(nn.Module):
 
     @property
     def image_size(self) -> int:
-        """Pixels of the square that it was trained at."""
+        """The side in pixels of the images that it was trained with."""
         return self.preparation.size
 
     def prepared(self, **given: Unpack[Given]) -> Backbone:
-        """The same network, its images prepared as a user says; `deviations` holds {name: [before, after]}.
+        """The same network with another preparation of images; `deviations` has {name: [before, after]}.
 
         Raises UserError for impossible values, and for a size that the network does not accept.
         """
         preparation, deviations = self.preparation.changed(given)
-        made = Backbone(self.network, preparation, self.network_config, self.info)
-        made.deviations = self.deviations | deviations
+        other = Backbone(self.network, preparation, self.network_config, self.info)
+        other.deviations = self.deviations | deviations
         if "size" in deviations and self.network_config.name != "pixels":
-            made.num_features = backbones.num_features_at(made.network, made.image_size, len(made.mean))
-        return made.train(self.training)
+            other.num_features = backbones.num_features_at(other.network, other.image_size, len(other.mean))
+        return other.train(self.training)
 
     def content_hash(self) -> str:
-        """SHA-256 over names and values of the network's state, the first 16 hexadecimal digits."""
+        """The first 16 hexadecimal digits of the SHA-256 of names and values of the network's state."""
         return content_hash(self.network.state_dict())
 
 
 def content_hash(state: Mapping[str, Tensor]) -> str:
-    """As `Backbone.content_hash`."""
+    """`Backbone.content_hash` of a state dict."""
     digest = hashlib.sha256()
     for name, value in sorted(state.items()):
         digest.update(name.encode())
@@ -115,8 +115,8 @@ def _inner_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any)
 
 
 def save_backbone(backbone: Backbone, path: Path | str) -> Path:
-    """Write a safetensors file with plain key names, atomically; its metadata says how to rebuild the network."""
-    # not save_file, whose files only their owner can read
+    """Write a safetensors file with plain key names atomically; its metadata describes how to rebuild the network."""
+    # safetensors' save_file would create files that only their owner can read
     return write_whole(Path(path), lambda file: file.write(serialized(backbone)))
 
 
@@ -127,15 +127,15 @@ def serialized(backbone: Backbone) -> bytes:
 
 
 def load_backbone(spec: str | Path | Backbone, seed: int = 0, branch: str = "main", **given: Unpack[Given]) -> Backbone:
-    """The backbone that `spec` names, in eval mode.
+    """The backbone `spec`, in eval mode.
 
-    A run folder (its backbone.safetensors, or its newest good checkpoint while it trains) · a .safetensors file · a
-    checkpoint (.pth, .pth.tar, .pt: MoCo, torchvision or timm names; FILE#NETWORK names a timm network that the names
-    don't tell) · timm:NAME · random:NAME, the network of a run folder, of timm, or small-resnet-W-W-W, with weights
+    A run folder (its backbone.safetensors, or its newest intact checkpoint while it trains) · a .safetensors file · a
+    checkpoint (.pth, .pth.tar, .pt: MoCo, torchvision or timm names; FILE#NETWORK names the timm network if key names
+    are not enough) · timm:NAME · random:NAME, the network of a run folder, of timm, or small-resnet-W-W-W, with weights
     drawn from `seed` · pixels:SIZE · python:MODULE:CALLABLE, a function that returns a network (`external.External`).
-    Only tensors are read from files, never code: but `python:` runs the code it names. Raises UserError in one line.
+    Only tensors are read from files, never code; `python:` runs the code that it names. Raises UserError.
 
-    branch: which of its batch-norms; those other than main (aux, of an adversarial run) are in checkpoints alone.
+    branch: which of its batch-norms; those other than main (aux, of an adversarial run) are only in checkpoints.
     given: mean, std, size, crop or interpolation of the images instead of the backbone's own (`Preparation`).
     """
     if isinstance(spec, Backbone):
@@ -182,7 +182,7 @@ def _random(name: str, seed: int) -> Backbone:
     if (Path(name) / "config.yaml").is_file():
         config, preparation, _ = _config_of(Path(name))
         return _drawn(config, preparation, seed)
-    if name in timm.list_models():  # fed as timm:NAME is, to be compared with it
+    if name in timm.list_models():  # images prepared as for timm:NAME, to be comparable
         return _drawn(NetworkConfig(name=name), of_timm(name), seed)
     widths = name.removeprefix("small-resnet-").split("-")
     if not name.startswith("small-resnet-") or not all(width.isdecimal() for width in widths):
@@ -195,7 +195,7 @@ def _random(name: str, seed: int) -> Backbone:
 
 
 def random_backbone(config: NetworkConfig, image_size: int, seed: int = 0) -> Backbone:
-    """The network of `config` as it is before training, weights drawn from the seed."""
+    """The network of `config` with weights drawn from the seed, as before training."""
     return _drawn(config, Preparation(config.mean, config.std, image_size), seed)
 
 
@@ -206,7 +206,7 @@ def _drawn(config: NetworkConfig, preparation: Preparation, seed: int) -> Backbo
 
 
 def _pixels(size: str) -> Backbone:
-    """The pixels themselves as features: what every backbone should beat."""
+    """The pixels themselves as features: a baseline for every backbone."""
     if not size.isdecimal():
         raise UserError(f"pixels:{size}: give the side in pixels, such as pixels:16")
     preparation = Preparation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), int(size))
@@ -242,17 +242,17 @@ def _of_run(folder: Path, branch: str = "main") -> Backbone:
     if branch == "main" and (folder / WEIGHTS).is_file():
         return _of_safetensors(folder / WEIGHTS)
     if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder}: neither {WEIGHTS} nor config.yaml is in it; give the folder of a run")
+        raise UserError(f"{folder}: has neither {WEIGHTS} nor config.yaml; give the folder of a run")
     for path in sorted((folder / "checkpoints").glob("step-*.pt"), reverse=True):
         try:
             return _of_checkpoint(weight_files.read(path), path, folder, branch)
         except Unreadable:
-            continue  # cut short or damaged: the one before it is kept for this
-    raise UserError(f"{folder}: the run has no good checkpoint yet; continue it with `hexa resume {folder}`")
+            continue  # truncated or damaged: the one before is kept for this case
+    raise UserError(f"{folder}: the run has no intact checkpoint yet; continue it with `hexa resume {folder}`")
 
 
 def _of_checkpoint(weights: Weights, path: Path, folder: Path, branch: str = "main") -> Backbone:
-    """The backbone inside the state of a method; the run's config.yaml knows the network."""
+    """The backbone in the state of a method, whose network is described by the run's config.yaml."""
     config, preparation, recipe = _config_of(folder)
     state, encoder = find_backbone(weights.state, outlined(config, str(folder / "config.yaml")), str(path))
     if branch != "main":
@@ -265,7 +265,7 @@ def _of_checkpoint(weights: Weights, path: Path, folder: Path, branch: str = "ma
 
 
 def _config_of(folder: Path) -> tuple[NetworkConfig, Preparation, str]:
-    """Network, preparation of images and recipe of a run."""
+    """The network, preparation of images and recipe of a run."""
     path = folder / "config.yaml"
     try:
         fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML))
@@ -283,14 +283,14 @@ def _of_safetensors(path: Path, name: str | None = None) -> Backbone:
     network = filled(config, weights.state, str(path), weights.check)
     kept = weights.metadata.get("content")  # older files lack it
     if kept is not None and kept != content_hash(weights.state):
-        raise Unreadable(f"{path}: damaged: its tensors do not match the sum that it keeps of them")
+        raise Unreadable(f"{path}: damaged: its tensors do not match their checksum in the file")
     return Backbone(network, preparation, config, info)
 
 
 def _of_state(weights: Weights, name: str | None = None) -> Backbone:
     """The backbone of a state dict in another layout."""
     if not weights.state:
-        raise Unreadable(f"{weights.where}: holds no tensors")
+        raise Unreadable(f"{weights.where}: has no tensors")
     config, preparation, kept, prefix = foreign_state(weights.state, weights.where, name)
     remedy = f"name the timm network that it was saved from: {weights.where}#NETWORK"
     network = filled(config, kept, weights.where, weights.check, remedy)
@@ -298,10 +298,10 @@ def _of_state(weights: Weights, name: str | None = None) -> Backbone:
 
 
 def describe(backbone: Backbone) -> dict[str, Any]:
-    """What a result says of its backbone: hash, network, encoder, branch, step; how images are prepared for it."""
+    """The description of a backbone in results: hash, network, encoder, branch, step, and preparation of images."""
     preparation = backbone.preparation
     return {
-        **{"encoder": "encoder", "branch": "main", **backbone.info},  # a file's words do not hide what was found
+        **{"encoder": "encoder", "branch": "main", **backbone.info},  # first, so that a file cannot override the rest
         "hash": backbone.content_hash(),
         "network": backbone.network_config.name,
         "num_features": backbone.num_features,

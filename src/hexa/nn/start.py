@@ -1,4 +1,4 @@
-"""Weights to begin from, and how gently they are trained further."""
+"""Initial weights of the backbone, and how they are trained further."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ _POSITIONS = "pos_embed"
 
 
 class StartConfig(Config):
-    """Weights that the backbone begins with, and how gently they are treated. The head begins with random ones."""
+    """Initial weights of the backbone, and how they are trained further. The head begins with random weights."""
 
     weights: str | None = None
     """A run folder, a file in any layout that `hexa evaluate` reads, or timm:NAME; none draws weights from the seed. On
-    the command line also python:MODULE:CALLABLE, whose weights go into a file, which then stands here. They bring their
-    network, normalisation and image size, unless these are given too."""
+    the command line also python:MODULE:CALLABLE, whose weights are saved to a file, which is then recorded here. Their
+    network, normalisation and image size are used unless given."""
     sha256: str | None = None
-    """SHA-256 of the weights' file (of their tensors where they are not a file). It is noted when the run begins, and
-    other weights under the same name are refused from then on."""
+    """SHA-256 of the weights' file (of their tensors if they are not a file), recorded when the run begins; other
+    weights with the same name are then refused."""
     batch_norm: Literal["keep", "re-estimate", "follow"] = "keep"
-    """keep: the backbone's batch-norms normalise by the statistics of the start, which stay as they are; re-estimate:
-    they are first estimated anew on images of the data, not augmented, then kept; follow: they normalise by those of
-    the batch, and their running statistics move to those of augmented views, as from random weights."""
+    """keep: the backbone's batch-norms normalise with the statistics of the start, which stay fixed; re-estimate: these
+    are first estimated again on images of the data without augmentation; follow: they normalise with batch statistics,
+    and running statistics follow those of augmented views, as from random weights."""
     freeze_backbone: int = pydantic.Field(default=0, ge=0)
-    """Epochs at the beginning in which the head learns alone."""
+    """Number of epochs at the beginning in which only the head learns."""
     trainable_stages: int | None = pydantic.Field(default=None, gt=0)
-    """The last stages of the backbone that learn at all (a ViT's blocks are stages); none for the whole backbone."""
+    """Number of the backbone's last stages that learn (a ViT's blocks are stages); none for the whole backbone."""
     backbone_rate: float = pydantic.Field(default=1.0, gt=0, le=1)
     """The learning rate of the backbone as a share of the head's."""
     layer_decay: float = pydantic.Field(default=1.0, gt=0, le=1)
     """Each stage of the backbone learns at this share of the rate of the stage above it."""
     l2_sp: float = pydantic.Field(default=0.0, ge=0)
-    """β of the pull β/2 · ‖θ − θ0‖² of the backbone's learning parameters towards the start (L2-SP). It takes the place
-    of weight decay there, as published; the head is decayed as ever."""
+    """β of the penalty β/2 · ‖θ − θ0‖² on the backbone's learning parameters (L2-SP). It replaces weight decay there,
+    as published; the head is still decayed."""
     distillation: float = pydantic.Field(default=0.0, ge=0)
-    """γ of the term γ · (1 − cos(f(x), f0(x))) that holds the features of clean views to those of the start, frozen: a
-    mean over images and crops. It costs a forward pass of the start. No hard example attacks it, for which an attack
-    that takes its gradient from the clean pass needs a pass of its own."""
+    """γ of the term γ · (1 − cos(f(x), f0(x))) that keeps the features of clean views close to those of the frozen
+    start, a mean over images and crops. It costs a forward pass of the start. Hard examples do not attack it, so an
+    attack that shares the gradient of the clean pass needs a separate pass."""
 
     @pydantic.model_validator(mode="after")
     def _only_with_weights(self) -> StartConfig:
         given = [name for name, value in self if name != "weights" and value != type(self).model_fields[name].default]
         if self.weights is None and given:
-            raise ValueError(f"{given[0]} has no effect without start.weights; name the weights to begin from")
+            raise ValueError(f"{given[0]} has no effect without start.weights; set start.weights")
         return self
 
     @property
     def keeps_statistics(self) -> bool:
-        """Whether the backbone's batch-norms normalise by running statistics that stay as they are in training."""
+        """Whether the backbone's batch-norms normalise with fixed running statistics in training."""
         return self.weights is not None and self.batch_norm != "follow"
 
 
@@ -83,19 +83,19 @@ def digest(weights: str, backbone: Backbone) -> str:
 
 
 def read(weights: str) -> Backbone:
-    """The backbone to begin from. Raises UserError for what holds no weights of a network that can be built again."""
-    if weights.startswith("python:"):  # before it is read: a config.yaml from elsewhere must not run code
-        raise UserError(f"start.weights: {weights} is code, which a file must not name; give it as --start {weights}")
+    """The initial backbone. Raises UserError unless these are weights of a network that can be built again."""
+    if weights.startswith("python:"):  # first, since a config.yaml from elsewhere must not run code
+        raise UserError(f"start.weights: {weights} is code, which a file must not name; use --start {weights}")
     if weights.startswith("pixels:"):
         raise UserError(f"start.weights: {weights} has no weights; give a run, a file of weights or timm:NAME")
     return load_backbone(weights)
 
 
 def made_by_code(spec: str) -> Backbone:
-    """The network that `python:MODULE:CALLABLE` gives, as one of timm's that can be built again without that code.
+    """The network that `python:MODULE:CALLABLE` returns, as a timm network that can be built again without that code.
 
-    spec: as the user typed it: the code runs. The network says which of timm's it is (`pretrained_cfg`), or is a ResNet
-    with torchvision's names, or the user adds #NETWORK. It must have the same tensors, but for a classifier.
+    spec: as the user typed it; the code is run. The network declares which timm network it is (`pretrained_cfg`), or is
+    a ResNet with torchvision's names, or the user adds #NETWORK. Its tensors must be the same, except for a classifier.
     Raises UserError.
     """
     call, _, name = spec.partition("#")
@@ -124,7 +124,7 @@ def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
     sha256 = digest(config.weights, backbone)
     if config.sha256 not in (None, sha256):
         raise UserError(
-            f"start.weights: {config.weights} has changed since this experiment was set up (SHA-256 {sha256}, not "
+            f"start.weights: {config.weights} has changed since this experiment began (SHA-256 {sha256}, not "
             f"{config.sha256}); restore it, or begin a new experiment with --start"
         )
     state = dict(backbone.network.state_dict())
@@ -138,7 +138,7 @@ def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
 
 
 def _of_channels(channels: int, given: Tensor, own: Tensor | None) -> Tensor:
-    """A convolution of RGB for images of `channels`, as timm adapts it; any other tensor as it is."""
+    """A convolution of RGB images adapted to `channels` by timm's rule; any other tensor unchanged."""
     of_rgb = given.ndim == 4 and given.shape[1] == 3 and own is not None and own.shape[1:2] == (channels,)
     adapted: Tensor = adapt_input_conv(channels, given) if of_rgb else given
     return adapted
@@ -155,15 +155,15 @@ def _positions(network: nn.Module, given: Tensor) -> Tensor:
 
 
 def stages(network: Any) -> dict[str, int]:
-    """The stage of every parameter by name, 0 next to the pixels: the stem, then stages or blocks, as timm groups them.
+    """The stage of every parameter by name, as timm groups them: 0 for the stem, then stages or blocks.
 
-    Raises UserError for a network that does not say what its stages are.
+    Raises UserError for a network that does not define its stages.
     """
     try:
         groups: dict[str, int] = group_parameters(network, network.group_matcher(coarse=True), reverse=True)
     except (AttributeError, AssertionError):
         raise UserError(
-            f"start: {type(network).__name__} does not say what its stages are; leave out start.layer_decay and "
+            f"start: {type(network).__name__} does not define its stages; leave out start.layer_decay and "
             "start.trainable_stages"
         ) from None
     ranks = {stage: rank for rank, stage in enumerate(sorted(set(groups.values())))}
@@ -171,9 +171,9 @@ def stages(network: Any) -> dict[str, int]:
 
 
 def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
-    """The share of the learning rate of each parameter of a method's backbones; of those that never learn, 0.
+    """Each backbone parameter's share of the learning rate; 0 if it never learns.
 
-    backbone_rate · layer_decay^(n − 1 − stage) for n stages. Momentum twins, which follow, are left out.
+    backbone_rate · layer_decay^(n − 1 − stage) for n stages. Momentum twins are left out.
     """
     shares: dict[nn.Parameter, float] = {}
     by_stage = config.layer_decay < 1 or config.trainable_stages is not None
@@ -189,13 +189,13 @@ def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
 
 
 def learning(method: Any) -> nn.Module:
-    """The backbone of a method that learns: of a student and its teacher, the student's."""
+    """The backbone of a method that learns; the student's, if there is a teacher."""
     backbone: nn.Module = next(_learning(method), method.backbone)
     return backbone
 
 
 def _learning(method: nn.Module) -> Iterator[nn.Module]:
-    """The backbones of a method's encoders but for momentum twins."""
+    """The backbones of a method's encoders, without momentum twins."""
     for module in method.modules():
         if isinstance(module, Encoder) and any(p.requires_grad for p in module.backbone.parameters()):
             yield module.backbone

@@ -16,22 +16,22 @@ def synchronized_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, part:
 
         y = (x − E[x]) / √(Var[x] + eps) · weight + bias
 
-    Returns y, and E[x] and the unbiased Var[x] for running statistics, the same bits on every process of the part.
-    Statistics are fp32 at least. Processes may hold different numbers of images; each calls it in the same order, and
-    each back-propagates: the input gradient is that of the sum of all processes' losses, and the gradients of weight
-    and bias are this process's share, as those of any other parameter are. One collective each way.
+    Returns y, and E[x] and the unbiased Var[x] for running statistics, bit-identical on every process of the part.
+    Statistics are fp32 or better. Processes may have different numbers of images; each must call it in the same order
+    and back-propagate: the input gradient is that of the sum of all processes' losses, and the gradients of weight and
+    bias are this process's share, as for any other parameter. One collective each way.
     """
     normalised: tuple[Tensor, Tensor, Tensor] = _SynchronizedNorm.apply(x, weight, bias, eps, part)
     return normalised
 
 
 class _SynchronizedNorm(torch.autograd.Function):
-    """torch's fused kernels, told other statistics than their own; they keep channels_last."""
+    """torch's fused kernels with statistics given from outside; they keep channels_last."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, part: int) -> tuple[Tensor, ...]:
         channels, dtype = x.shape[1], torch.promote_types(x.dtype, torch.float32)
-        # the op wants running statistics to move; by their type it also knows that those of bf16 are fp32
+        # the op requires running statistics; their type also makes it compute those of bf16 in fp32
         nothing = torch.zeros(channels, dtype=dtype, device=x.device)
         mean, var = torch.batch_norm_update_stats(x, nothing, nothing, 0.0)
         count = torch.full((1,), x.numel() // channels, dtype=dtype, device=x.device)
@@ -53,7 +53,7 @@ class _SynchronizedNorm(torch.autograd.Function):
         """dx = weight / √(Var[x] + eps) · (dy − E[dy] − x̂ · E[dy·x̂]), x̂ the normalised x, E over the part's images."""
         x, weight, mean, var, total = ctx.saved_tensors
         dy = gradients[0].to(x.dtype)
-        # dx here is the first summand alone; Σ dy·x̂ and Σ dy are the gradients of weight and bias
+        # dx is only the first summand here; Σ dy·x̂ and Σ dy are the gradients of weight and bias
         wanted = [bool(ctx.needs_input_grad[0]), True, True]
         dx, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
             dy, x, weight, mean, var, None, None, False, ctx.eps, wanted

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class TileHead(nn.Module):
-    """Features of the tiles of images, image after image, [B·T, F] -> [B, D]: `each` on every tile, then `joined`."""
+    """Features of tiles, image after image, [B·T, F] -> [B, D]: `each` on tiles, then `joined` on images."""
 
     def __init__(self, tiles: int, each: nn.Module, joined: nn.Module) -> None:
         super().__init__()

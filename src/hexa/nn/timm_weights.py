@@ -1,4 +1,4 @@
-"""timm's own weights, fetched or from its cache, with an answer in seconds where there is no network."""
+"""timm's weights, downloaded or from its cache, failing within seconds if there is no network."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from torch import nn
 
 from hexa.config import UserError, nearest, reason
 
-#: Seconds to wait for the first answer of the server that holds the weights.
+#: Seconds to wait for the first answer of the server.
 PATIENCE = 3.0
 
 
 def load(name: str) -> nn.Module:
-    """The network NAME or NAME.TAG of timm with its trained weights, without classifier.
+    """timm's network NAME or NAME.TAG with its trained weights, without classifier.
 
-    Raises UserError for an unknown name, and if the weights are neither stored here nor can be fetched.
+    Raises UserError for an unknown name, and if the weights are neither cached nor can be downloaded.
     """
     if name not in timm.list_models() and name not in timm.list_pretrained():
         raise UserError(f"timm:{name}: timm has no such model; {nearest(name, timm.list_models()).split(':')[0]}")
     config = timm.models.get_pretrained_cfg(name)
     stored = None
-    if config is not None and not _answers(_address(config)):  # timm would ask again and again for 47 seconds
+    if config is not None and not _answers(_address(config)):  # timm would retry for 47 seconds
         stored = _stored(config)
         if stored is None:
             raise _missing(name, f"no answer from {_address(config)}")
@@ -42,13 +42,13 @@ def load(name: str) -> nn.Module:
 def _missing(name: str, why: str) -> UserError:
     plain = name.partition(".")[0]
     return UserError(
-        f"timm:{name}: its weights are neither stored here nor could be fetched ({why}); "
-        f"give a file of them, FILE#{plain}, or random:{plain} for the bare network"
+        f"timm:{name}: its weights are not cached here and cannot be downloaded ({why}); "
+        f"give a file of weights, FILE#{plain}, or random:{plain} for an untrained network"
     )
 
 
 def _address(config: timm.models.PretrainedCfg) -> str:
-    """Where timm would ask for the weights."""
+    """The address from which timm would download the weights."""
     if config.hf_hub_id:
         from huggingface_hub import constants
 
@@ -57,7 +57,7 @@ def _address(config: timm.models.PretrainedCfg) -> str:
 
 
 def _stored(config: timm.models.PretrainedCfg) -> str | None:
-    """The file of the weights in the cache of the Hugging Face hub, or of torch's, where timm looks for it too."""
+    """The file of the weights in the cache of the Hugging Face hub or of torch, where timm looks for it."""
     if not config.hf_hub_id:
         path = Path(torch.hub.get_dir(), "checkpoints", PurePosixPath(config.url or "/").name)
         return str(path) if path.is_file() else None
@@ -70,7 +70,7 @@ def _stored(config: timm.models.PretrainedCfg) -> str | None:
 
 
 def _answers(address: str) -> bool:
-    """Whether a server answers within PATIENCE, whatever it says; asked in a thread, since resolving a name may hang.
+    """Whether a server answers anything within PATIENCE; asked in a thread, since resolving a name may hang.
 
     True in the hub's offline mode, which needs no server.
     """
@@ -83,10 +83,10 @@ def _answers(address: str) -> bool:
     def ask() -> None:
         try:
             urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE).close()
-        except urllib.error.HTTPError:  # it answered
+        except urllib.error.HTTPError:  # an answer
             pass
         except (OSError, ValueError) as error:
-            if "SSL" not in str(error):  # certificates are timm's affair
+            if "SSL" not in str(error):  # certificates are left to timm
                 return
         answered.set()
 

@@ -1,8 +1,8 @@
 """Recipes: an experiment is a function that returns a complete `Experiment`.
 
 Its docstring states the command, the expected result and the cost; `hexa recipes` prints them. The name on the command
-line is the function's, with dashes. Modifiers follow it: `cifar10-simclr+small+adversarial` (`hexa.recipes.modifiers`).
-Your own recipe is such a function in any file, run by `hexa pretrain ./mine.py:name`.
+line is the function's, with dashes, optionally followed by modifiers (`hexa.recipes.modifiers`), such as
+`cifar10-simclr+small+adversarial`. Your own recipe is such a function in any file: `hexa pretrain ./mine.py:name`.
 """
 
 from __future__ import annotations
@@ -20,23 +20,31 @@ if TYPE_CHECKING:
 
 Recipe = Callable[[], "Experiment"]
 _registry: dict[str, Recipe] = {}
+#: Of families: the docstring, or what writes it, and the fields that the small version changes too.
+_docs: dict[str, str | Callable[[Experiment], str]] = {}
 _small: dict[str, dict[str, Any]] = {}
 
 
 def recipe(function: Recipe) -> Recipe:
     """Offer this function by its name with dashes."""
     name = function.__name__.replace("_", "-")
-    # a module whose import failed halfway registers again
-    assert _registry.get(name, function).__module__ == function.__module__, f"two recipes are called {name}"
+    assert name not in _registry, f"two recipes are called {name}"
     _registry[name] = function
     return function
 
 
-def register(name: str, function: Recipe, doc: str, small: dict[str, Any] | None = None) -> None:
-    """Offer one of a family of recipes that differ by a parameter. small: fields that its small version changes too."""
-    function.__doc__ = doc
+def register(
+    name: str,
+    function: Recipe,
+    doc: str | Callable[[Experiment], str],
+    small: dict[str, Any] | None = None,
+) -> None:
+    """Offer one of a family of recipes that differ by a parameter.
+
+    doc: a docstring, or a function from the recipe's experiment to one. small: fields that its small version changes.
+    """
     function.__name__ = name.replace("-", "_")
-    _small[name] = small or {}
+    _docs[name], _small[name] = doc, small or {}
     recipe(function)
 
 
@@ -52,7 +60,7 @@ def names() -> list[str]:
 
 
 def is_recipe(name: str) -> bool:
-    """Whether this names a recipe, with modifiers or without."""
+    """Whether this is the name of a recipe, with or without modifiers."""
     from hexa.recipes import former
 
     return former.current(name)[0].partition("+")[0] in _all()
@@ -65,19 +73,20 @@ def get(name: str) -> Experiment:
 
     known = _all()
     current, fields = former.current(name)
-    base, *given = current.split("+")
+    base, *chosen = current.split("+")
     if base not in known:
         raise UserError(f"unknown recipe '{name}'; {nearest(base, known)}; `hexa recipes` lists them")
-    made = modifiers.apply(known[base](), given, _small.get(base, {}))
-    return override(made, fields) if fields else made
+    experiment = modifiers.apply(known[base](), chosen, _small.get(base, {}))
+    return override(experiment, fields) if fields else experiment
 
 
 def describe() -> list[dict[str, Any]]:
-    """What can be run: name, method, hard examples, data, and what the docstring says of result and cost."""
+    """All recipes: name, method, hard examples, data, and what the docstring says about result and cost."""
     described = []
     for name, function in sorted(_all().items()):
         experiment = function()
-        summary, facts = _read(inspect.getdoc(function) or "")
+        doc = _docs.get(name) or inspect.getdoc(function) or ""
+        summary, facts = _read(inspect.cleandoc(doc if isinstance(doc, str) else doc(experiment)))
         described.append(
             {
                 "name": name,

@@ -9,6 +9,7 @@ prototypes a head, because 3000 clusters of 50,000 images are poor pseudo-labels
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from hexa.core import ObjectiveConfig
@@ -213,7 +214,7 @@ def _make(name: str) -> Experiment:
 for _name, (_title, _, _small) in RECIPES.items():
     register(
         f"cifar10-{_name}",
-        lambda name=_name: _make(name),  # type: ignore[misc]
+        partial(_make, _name),
         f"""{_title} on CIFAR-10, {"a ViT of 12 layers" if "vit" in _name else "ResNet-18"}.
 
         Command: hexa pretrain cifar10-{_name}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hexa import published
@@ -93,6 +94,7 @@ def swav(epochs: int, *, large: bool) -> Experiment:
 
 
 _HEXA = "HEXA-MoCo, adversarial queries beside the clean ones"
+_HEXA_PLUS = "HEXA⁺-DCluster, 8-crop"
 _ABLATION = "published as a bar without a number; every scheme above the plain one, cutmix above cutmix-adversarial"
 _ATTACKS = "published without numbers for ε and η of 1 and 3; only (3, 3) is worse (REFERENCE §5.2)"
 _MIXING = "published without numbers; every Beta(α, β) above no cut-mix (ablate-dcluster)"
@@ -100,7 +102,7 @@ _SHORT = "MoCo-v2, 20 epochs, then a 1-epoch linear probe; the ablation's scheme
 _SHORTER = "DeepCluster-v2, 2×160 + 4×96, 5 epochs, then a 1-epoch probe; the ablation's schemes are modifiers"
 _ADV, _PLUS = SCHEMES["ii"].hard_examples, SCHEMES["iv"].hard_examples
 
-#: Name -> what it is, how it is made, and what was published where it is not the linear top-1 of a table.
+#: Name -> title, experiment, and what was published if it is not the linear top-1 of a table.
 ROWS: dict[str, tuple[str, Callable[[], Experiment], str]] = {
     "imagenet-moco-v1-200": ("MoCo v1", moco_v1, ""),
     "imagenet-moco-v2-200": ("MoCo-v2, the baseline", lambda: moco(200, {}), ""),
@@ -116,16 +118,8 @@ ROWS: dict[str, tuple[str, Callable[[], Experiment], str]] = {
     "imagenet-hexa-dcluster-200": ("HEXA-DCluster, 2-crop", lambda: dcluster(200, _ADV, "swav"), ""),
     "imagenet-hexa-dcluster-8crop-200": ("HEXA-DCluster, 8-crop", lambda: dcluster(200, _ADV, "swav-8crop"), ""),
     "imagenet-hexa-dcluster-8crop-800": ("HEXA-DCluster, 8-crop", lambda: dcluster(800, _ADV, "swav-8crop"), ""),
-    "imagenet-hexa-dcluster-plus-8crop-200": (
-        "HEXA⁺-DCluster, 8-crop",
-        lambda: dcluster(200, _PLUS, "swav-8crop"),
-        "",
-    ),
-    "imagenet-hexa-dcluster-plus-8crop-800": (
-        "HEXA⁺-DCluster, 8-crop",
-        lambda: dcluster(800, _PLUS, "swav-8crop"),
-        "",
-    ),
+    "imagenet-hexa-dcluster-plus-8crop-200": (_HEXA_PLUS, lambda: dcluster(200, _PLUS, "swav-8crop"), ""),
+    "imagenet-hexa-dcluster-plus-8crop-800": (_HEXA_PLUS, lambda: dcluster(800, _PLUS, "swav-8crop"), ""),
     "ablate-moco": (_SHORT, lambda: moco(20, {}), _ABLATION),
     "ablate-dcluster": (_SHORTER, lambda: dcluster(5, {}, "swav-6crop"), _ABLATION),
     "grid-attack": (
@@ -142,22 +136,21 @@ ROWS: dict[str, tuple[str, Callable[[], Experiment], str]] = {
 
 
 def _make(name: str) -> Experiment:
-    made: Experiment = ROWS[name][1]()
-    return made.model_copy(update={"recipe": name})
+    return ROWS[name][1]().model_copy(update={"recipe": name})
 
 
-for _name, (_what, _, _published) in ROWS.items():
-    _row = _make(_name)
-    _times = 1 + (0.75 if "moco" in _name else 1) * len(_row.hard_examples)
-    register(
-        _name,
-        lambda name=_name: _make(name),  # type: ignore[misc]
-        f"""{_what}: ImageNet, ResNet-50, {_row.epochs} epochs.
+def _doc(name: str, experiment: Experiment) -> str:
+    title, _, expected = ROWS[name]
+    times = 1 + (0.75 if "moco" in name else 1) * len(experiment.hard_examples)
+    return f"""{title}: ImageNet, ResNet-50, {experiment.epochs} epochs.
 
-        Command: torchrun --nproc-per-node 8 -m hexa pretrain {_name} --data folder:imagenet
+    Command: torchrun --nproc-per-node 8 -m hexa pretrain {name} --data folder:imagenet
 
-        Expected: {_published or f"published linear top-1 {published.linear_top1(_name)}"}. Not run here.
+    Expected: {expected or f"published linear top-1 {published.linear_top1(name)}"}. Not run here.
 
-        Cost: {_times:g} times that of the plain method; batches of {_row.batch_size}, many GPUs for days.
-        """,
-    )
+    Cost: {times:g} times that of the plain method; batches of {experiment.batch_size}, many GPUs for days.
+    """
+
+
+for _name in ROWS:
+    register(_name, partial(_make, _name), partial(_doc, _name))

@@ -6,6 +6,7 @@ the papers print for a linear classifier on the frozen network. HEXA was never p
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from hexa import published
@@ -174,7 +175,7 @@ def _make(short: str) -> Experiment:
 for _short, (_title, _fields) in RECIPES.items():
     register(
         f"imagenet-{_short}",
-        lambda short=_short: _make(short),  # type: ignore[misc]
+        partial(_make, _short),
         f"""{_title}: ImageNet, {_fields["epochs"]} epochs of batches of {_fields["batch_size"]}.
 
         Command: torchrun --nproc-per-node 8 -m hexa pretrain imagenet-{_short} --data folder:imagenet

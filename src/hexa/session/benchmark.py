@@ -1,4 +1,4 @@
-"""What hard examples cost on this machine: every scheme in one run, interleaved, medians of several repeats."""
+"""Measures what hard examples cost on this machine: all schemes in one run, interleaved, medians of several repeats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from hexa.assembly.build import Machine, build_method, build_objective, kernels, refusals, roomy_setting, settled
+from hexa.assembly.build import (
+    Machine,
+    build_method,
+    build_objective,
+    build_optimizer,
+    kernels,
+    refusals,
+    roomy_setting,
+    settled,
+)
 from hexa.core import MAIN, STD, Batch, Objective
 from hexa.core import schemes as published
 from hexa.data import ArraySource
@@ -22,16 +31,15 @@ from hexa.data.views import Views
 from hexa.experiment import Experiment, override
 from hexa.runtime.random import Stream
 from hexa.session.memory import MEASURE, peak_bytes
-from hexa.training import optimizers
 from hexa.training.journal import environment
 
 #: The schemes of the ablation by name: their terms beside the clean one.
 SCHEMES = {scheme.name: scheme.terms for scheme in published.SCHEMES.values()}
 NAIVE = ("std+adv", "std+adv+cmx")
-#: Seconds that a measurement takes at least, so that a fast device is not timed by its launches.
+#: Shortest measurement in seconds, so that on a fast device launches do not dominate.
 LEAST_SECONDS = 0.3
 _BATCHES_OF_DATA = 4
-#: Steps are numbered from here, where no warm-up is left (PCL-v2's, a queue to fill, frozen prototypes).
+#: The number of the first step, after every warm-up (PCL-v2's, a queue to fill, frozen prototypes).
 _SETTLED = 10**9
 
 
@@ -43,28 +51,29 @@ def benchmark(
     progress: Callable[[str, int, int], None] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Measure an experiment's method, network, views and batch size in every scheme, on images of its views' size.
+    """Measure an experiment's method, network, views and batch size in every scheme, on random images of that size.
 
-    The images are drawn, not loaded, and live on the device, as any small source does. Returns
-    {"machine", "recipe", "precision", "query_share", "schemes": {name: {"images_per_second", "relative_cost",
-    "peak_memory_bytes"}}, "naive": the same for steps in which generation is a pass of its own,
-    "views_images_per_second", "end_to_end_images_per_second"}. relative_cost is time over that of scheme i;
-    query_share is the time of the query's forward, loss and backward over that of the plain step, so that with shared
-    gradients std+adv should cost 1 + q (REFERENCE §6.2). The whole, end to end, is that of the experiment's own scheme.
-    Where the experiment's hard examples are those of no scheme, "own" is its step, in the same way.
-    Schemes with hard examples that the method does not support are left out. schemes: measure only these and the plain
-    one, and nothing naive. say: takes a line for each scheme when it was measured for the first time.
+    The images are kept on the device, as those of any small source. Returns {"machine", "recipe", "precision",
+    "query_share", "schemes": {name: {"images_per_second", "relative_cost", "peak_memory_bytes"}}, "naive": the same
+    for steps in which generation is a separate pass, "views_images_per_second", "end_to_end_images_per_second"}.
+    relative_cost is the time over that of scheme i; query_share the time of the query's forward, loss and backward
+    over that of the plain step, so that with shared gradients std+adv should cost 1 + q (REFERENCE §6.2). End to end is
+    the experiment's own scheme; "own" is its step, if its hard examples are those of no scheme. Hard examples that the
+    method does not support are left out. schemes: measure only these and the plain one, and nothing naive. say: takes
+    a line for each scheme after its first measurement.
     """
     if repeats < 1:
-        raise ValueError(f"repeats is {repeats}; measure at least once")
+        raise ValueError(f"repeats must be ≥ 1, got {repeats}")
     machine, size = Machine.of(experiment), experiment.batch_size
     about = environment(machine.device, machine.precision)
+    if alone := experiment.start.freeze_backbone:
+        say(f"not measured: the first {alone} epochs, in which only the head learns, are faster")
     with kernels(experiment.training.deterministic):
         bench = Bench(experiment, machine, schemes)
         work = bench.work()
         counts, peaks, plain = dict[str, int](), dict[str, int](), 0.0
         for name, step in work.items():
-            step()  # compiles kernels, picks algorithms, fills caches
+            step()  # compiles kernels, chooses algorithms, fills caches
             once = timed(machine.device, step, 1)
             counts[name], plain = max(1, round(LEAST_SECONDS / once)), plain or once
             if name in bench.objectives:
@@ -107,7 +116,7 @@ def benchmark(
 
 
 def table(measured: dict[str, Any]) -> Table:
-    """A benchmark's result for a terminal."""
+    """The result of a benchmark as a table for the terminal."""
     machine, q = measured["machine"], measured["query_share"]
     title = f"{measured['recipe']}, {machine['device']}, {measured['precision']}, batch {machine['batch_size']}"
     shown = Table("step", "images/s", "relative cost", "by counting", "peak memory", title=title)
@@ -123,12 +132,12 @@ def table(measured: dict[str, Any]) -> Table:
         shown.add_row("the recipe's own", speed, f"{row['relative_cost']:.2f}", "", memory)
     shown.add_row("views alone", f"{measured['views_images_per_second']:,.0f}", "", "", "")
     shown.add_row("end to end", f"{measured['end_to_end_images_per_second']:,.0f}", "", "", "")
-    shown.caption = f"query's share of the plain step q = {q:.2f}; by counting: 1 + q for every further pass"
+    shown.caption = f"the query's share of the plain step is q = {q:.2f}; by counting: 1 + q for every further pass"
     return shown
 
 
 def _hard_examples(experiment: Experiment, terms: Iterable[str]) -> dict[str, Any]:
-    """The hard examples of a scheme, with the fields that the experiment's own of that kind have, or the defaults."""
+    """The hard examples of a scheme, with the fields of the experiment's own of that kind, or the defaults."""
 
     def fields(kind: str) -> dict[str, Any]:
         own = (hard for hard in experiment.hard_examples.values() if hard.kind == kind and hard.source == STD)
@@ -139,7 +148,7 @@ def _hard_examples(experiment: Experiment, terms: Iterable[str]) -> dict[str, An
 
 
 def possible(experiment: Experiment, only: Collection[str] | None = None) -> dict[str, Experiment]:
-    """The experiment in every scheme whose hard examples its method takes. only: these and the plain one."""
+    """The experiment in every scheme whose hard examples its method supports. only: these and the plain one."""
     plain = {"objective.split": False, "objective.clean_fraction": 1.0}
     made = {
         name: override(experiment, {"hard_examples": _hard_examples(experiment, terms), **plain})
@@ -150,14 +159,14 @@ def possible(experiment: Experiment, only: Collection[str] | None = None) -> dic
 
 
 def has_own(experiment: Experiment) -> bool:
-    """Whether the hard examples of an experiment are those of no scheme, so that its own step is worth a row."""
+    """Whether no scheme has the hard examples of an experiment, so that its own step gets a row."""
     hard = [example for example in experiment.hard_examples.values() if example.weight > 0]
     known = all(example.kind in ("adversarial", "cutmix") and example.fraction == 1 for example in hard)
     return bool(hard) and not (known and not experiment.objective.split)
 
 
 class Bench:
-    """One method and one optimizer that all schemes train in turn: what differs is the objective around them."""
+    """One method and one optimizer that all schemes train in turn, each with its own objective."""
 
     def __init__(self, experiment: Experiment, machine: Machine, only: Collection[str] | None = None) -> None:
         data_size, size = _BATCHES_OF_DATA * experiment.batch_size, experiment.views.size
@@ -169,16 +178,14 @@ class Bench:
         self.experiment, self.machine = experiment, machine
         self.schemes = possible(experiment, only)
         terms = dict.fromkeys(term for name in self.schemes for term in SCHEMES[name])
-        # the experiment's own terms may need batch-norms that no scheme has
+        # the experiment's own terms may need further batch-norms
         own = experiment.model_dump(mode="json")["hard_examples"]
         hard = own | _hard_examples(experiment, terms)
         needed = override(experiment, {"hard_examples": hard, "objective.split": False})
         self.method = build_method(needed, roomy_setting(needed, data_size), machine, filled=False)
-        self.optimizer = optimizers.build(
-            self.method.parameters(), experiment.optimizer, experiment.batch_size, self.method.unscheduled()
-        )
+        self.optimizer = build_optimizer(needed, self.method)
         for group in self.optimizer.param_groups:
-            group["lr"] = 1e-6  # what is measured must not depend on how long it was trained
+            group["lr"] = 1e-6  # so that the measurement does not depend on its length
         self.views = Views(experiment.views)
         self.loader = PretrainLoader(source, self.views, experiment.batch_size, Stream(0), machine.device)
         self.batches = self._forever()
@@ -209,7 +216,7 @@ class Bench:
         }
 
     def standing(self) -> list[Tensor]:
-        """What takes memory between steps."""
+        """The tensors that stay in memory between steps."""
         assert self.loader.store is not None
         state = [
             value for kept in self.optimizer.state.values() for value in kept.values() if isinstance(value, Tensor)

@@ -18,10 +18,10 @@ _PROBE, _SMALLEST = 32, 4
 
 @dataclass(frozen=True)
 class Plan:
-    """What is going to be measured."""
+    """What a benchmark will measure."""
 
     experiment: Experiment
-    """With the batch size that is measured."""
+    """The experiment with the batch size to measure."""
     repeats: int
     seconds: float
     """Expected."""
@@ -42,9 +42,9 @@ class Plan:
 
 
 def plan(experiment: Experiment, repeats: int | None = None, keep_batch: bool = False) -> Plan:
-    """Time a step of the plain scheme, on few images first, and choose what is not given.
+    """Time a step of the plain scheme, first with a small batch, and choose the batch size and repeats.
 
-    keep_batch: measure at the experiment's batch size, however long it takes.
+    keep_batch: keep the experiment's batch size, however long it takes.
     """
     machine, own = Machine.of(experiment), experiment.batch_size
 
@@ -53,7 +53,7 @@ def plan(experiment: Experiment, repeats: int | None = None, keep_batch: bool = 
         with kernels(experiment.training.deterministic):
             work = Bench(_at(experiment, batch), machine, ()).work()
             for name in ("std", "query"):
-                work[name]()  # algorithms are picked, memory is taken
+                work[name]()  # chooses algorithms, allocates memory
             step, query = (timed(machine.device, work[name], 1) for name in ("std", "query"))
         own = len(experiment.hard_examples)
         costs = units(list(possible(experiment)), query / step, own)
@@ -71,9 +71,9 @@ def plan(experiment: Experiment, repeats: int | None = None, keep_batch: bool = 
 
 
 def units(schemes: list[str], query: float, own: int) -> dict[str, float]:
-    """What each piece of work costs in plain steps, by counting: `query` for every pass beyond those of the plain one.
+    """The cost of each piece of work in plain steps, by counting: `query` for every further pass.
 
-    own: hard examples of the experiment, whose own step is measured with its data.
+    own: the number of hard examples of the experiment, whose own step is measured end to end.
     """
     costs = {name: 1 + query * name.count("+") for name in schemes}
     naive = {f"naive {name}": costs[name] + query for name in NAIVE if name in costs}
@@ -81,8 +81,10 @@ def units(schemes: list[str], query: float, own: int) -> dict[str, float]:
 
 
 def expected(step: float, work: Mapping[str, float], repeats: int) -> float:
-    """Seconds of a benchmark whose plain step takes `step`: each piece of work runs twice to begin with, schemes once
-    more for their memory, then `repeats` measurements of at least LEAST_SECONDS each.
+    """Seconds of a benchmark whose plain step takes `step` seconds.
+
+    Each piece of work runs twice at first, schemes once more for their memory, then `repeats` measurements of at least
+    LEAST_SECONDS each follow.
     """
     total = 0.0
     for name, cost in work.items():
@@ -92,12 +94,12 @@ def expected(step: float, work: Mapping[str, float], repeats: int) -> float:
 
 
 def fit_batch(sizes: list[int], per_image: float, work: Mapping[str, float], repeats: int) -> int:
-    """The first of these sizes with which everything is expected to fit the budget, else the last."""
+    """The first of these sizes with which the benchmark should fit the budget, or the last."""
     return next((size for size in sizes if expected(size * per_image, work, repeats) <= BUDGET), sizes[-1])
 
 
 def fit_repeats(step: float, work: Mapping[str, float]) -> int:
-    """The most rounds, of one to five, that fit the budget."""
+    """The number of rounds, one to five, that fits the budget."""
     return next((n for n in range(_MOST_REPEATS, 1, -1) if expected(step, work, n) <= BUDGET), 1)
 
 
@@ -106,7 +108,7 @@ def _at(experiment: Experiment, batch: int) -> Experiment:
 
 
 def _sizes(experiment: Experiment) -> list[int]:
-    """The experiment's batch size, halved again and again for as long as the method supports it."""
+    """The experiment's batch size and its halves, for as long as the method supports them."""
     sizes = [experiment.batch_size]
     while sizes[-1] % 2 == 0 and sizes[-1] // 2 >= _SMALLEST:
         try:

@@ -1,4 +1,4 @@
-"""Peak memory of a piece of work: what a GPU's allocator says, or on a CPU the bytes of the tensors alive."""
+"""Peak memory of a piece of work: from a GPU's allocator, or on a CPU the bytes of live tensors."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-#: How the figure is made, by device type.
+#: How memory is measured, by device type.
 MEASURE = {"cuda": "torch.cuda.max_memory_allocated", "cpu": "largest sum of live tensors' bytes, by dispatch"}
 
 
 def peak_bytes(work: Callable[[], object], device: torch.device, standing: Iterable[Tensor]) -> int:
-    """The most memory that tensors took at any time while `work` ran, `standing` ones (weights, queue …) included.
+    """Peak memory of tensors in bytes while `work` runs, including `standing` ones (weights, queue …).
 
-    On CUDA this is the allocator's own figure. On a CPU every operation's outputs are followed until they are freed, so
-    that what autograd keeps counts; scratch space inside an operation does not.
+    On CUDA this is the allocator's figure. On a CPU the outputs of all operations are tracked until they are freed, so
+    that tensors kept by autograd count; scratch space inside an operation does not.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -34,7 +34,7 @@ def peak_bytes(work: Callable[[], object], device: torch.device, standing: Itera
 
 
 class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of storages that operations make, from their making to their freeing."""
+    """Counts the bytes of storages that operations create, until they are freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -44,7 +44,7 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        for tensor in _tensors((args, kwargs)):  # what is met first as an input was there before
+        for tensor in _tensors((args, kwargs)):  # a storage first seen as an input existed before
             self._follow(tensor, 0)
         out = function(*args, **(kwargs or {}))
         for tensor in _tensors(out):
