@@ -1,4 +1,4 @@
-"""The command line. Nothing heavy is imported here: `hexa --help` answers before torch would have been loaded."""
+"""The command line. Nothing slow is imported here, so that `hexa --help` is fast."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hexa.runtime.output import drained, one_line
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that reports an error as ours: one line."""
+    """argparse that reports an error in one line, as UserError."""
 
     def error(self, message: str) -> NoReturn:
-        from hexa.config import UserError  # pydantic comes with it, which help can do without
+        from hexa.config import UserError  # imports pydantic, which help does not need
 
         raise UserError(f"{message}; see `{self.prog} --help`")
 
 
 def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
-    """The parser, and the parser of each command by name; with the options of one command `only`, where that is known.
+    """The parser, and the parser of each command by name.
 
-    A single command's options spare the others' imports.
+    only: declare the options of this command alone, which saves imports.
     """
     parser = Parser(
         prog="hexa",
@@ -51,9 +51,9 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
 
 
 def _add_fields(parser: Parser, request: str) -> None:
-    """The fields of a class of `hexa.evaluation.request` as options; those that are not given stay absent.
+    """Add the fields of a class of `hexa.evaluation.request` as options, absent unless given.
 
-    A description may begin with what stands for the value in help: "SOURCE: images to score".
+    A description may begin with the name of the value in help: "SOURCE: images to score".
     """
     from hexa.evaluation import request as requests
 
@@ -66,10 +66,10 @@ def _add_fields(parser: Parser, request: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0, 2 after a mistake of the user's, 1 after one of ours.
+    """Run one command and return its exit status: 0, 2 after a user's mistake, 1 after a bug.
 
-    An interrupted run that saved gives 128 + signal number, one stopped by a non-finite loss or by the end of another
-    of its processes 1. Output that can't be written (a reader that has gone, a full disk) is dropped and changes none.
+    An interrupted run that was saved gives 128 + signal number; one stopped by a non-finite loss or by the end of
+    another process gives 1. Output that cannot be written (a closed pipe, a full disk) is dropped.
     """
     with drained():
         return _guarded(list(sys.argv[1:] if arguments is None else arguments))
@@ -91,7 +91,7 @@ def _guarded(arguments: list[str]) -> int:
         traceback.print_exc()
         if own := own_file(error):
             return _say(own, 2)
-        return _say("this is a bug of hexa's: please report it with the lines above and the output of `hexa doctor`", 1)
+        return _say("this is a bug in hexa: please report it with the lines above and the output of `hexa doctor`", 1)
 
 
 def _run(arguments: list[str]) -> int:

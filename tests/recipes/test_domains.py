@@ -62,6 +62,6 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "run").mkdir()
     picture = ["--domain", "aerial", "--out", str(tmp_path / "x.png")]
     assert cli.main(["visualize", str(tmp_path / "run"), *picture]) == 2
-    assert "--domain: a run has its fields already" in capsys.readouterr().err
+    assert "--domain: the fields of a run are fixed" in capsys.readouterr().err
     assert cli.main(["visualize", "digits-moco-v2", *picture, "--num-images", "2"]) == 0
     assert (tmp_path / "x.png").stat().st_size

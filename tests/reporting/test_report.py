@@ -326,7 +326,7 @@ def test_links_out_of_a_run_are_not_followed(make_run: MakeRun, tmp_path: Path) 
         (folder / name).unlink()
         (folder / name).symlink_to(tmp_path / "outside")
         page = page_of([folder], tmp_path)
-        assert "link out of its folder" in page.text
+        assert "links out of its folder" in page.text
         assert "a-secret" not in page.text
 
 

@@ -107,6 +107,6 @@ def test_only_regular_files_of_a_bounded_size_in_their_folder_are_read(tmp_path:
         assert read_text(folder / name, MOST_YAML, within=folder) == "a: 2"
     assert read_text(folder / "out", MOST_YAML) == "a: 1"
     assert read_text(folder / "bom", MOST_YAML) == "a: 1"
-    for name, said in (("out", "link out"), ("pipe", "not a file"), ("large", "too large"), ("utf16", "UTF-8")):
+    for name, said in (("out", "links out"), ("pipe", "not a file"), ("large", "too large"), ("utf16", "UTF-8")):
         with pytest.raises(UserError, match=said):
             read_text(folder / name, MOST_YAML, within=folder)

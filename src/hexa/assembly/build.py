@@ -1,4 +1,4 @@
-"""From an experiment to the objects that carry it out: the seam between training and methods, networks and data."""
+"""Builds the objects of an experiment: the seam between training and methods, networks and data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Machine:
 
     @classmethod
     def of(cls, experiment: Experiment) -> Machine:
-        """What the experiment asks for, on this machine. Raises UserError for a device that is not available."""
+        """The device and precision of an experiment on this machine. Raises UserError for an unavailable device."""
         device = precisions.pick_device(experiment.training.device)
         with torch.device("meta"):
             network = backbones.build(experiment.network)
@@ -56,7 +56,7 @@ class Machine:
 
 
 def setting_of(experiment: Experiment, data_size: int) -> Setting:
-    """What a method must know to allocate its buffers. Raises ConfigError for sizes that don't fit together."""
+    """What a method must know to allocate its buffers. Raises ConfigError for sizes that do not fit together."""
     batch, world = experiment.batch_size, processes.world_size()
     if batch > data_size:
         message = f"{batch} is more than the {data_size} images of {experiment.data}; use at most {data_size}"
@@ -90,10 +90,10 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
 
 
 def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[str]]:
-    """The experiment with what follows from its images filled in, and lines for the user about it.
+    """The experiment with fields that depend on its images filled in, and lines about them for the user.
 
-    Mean and std that are `auto` are measured, by the main process for all. Images that are not RGB have no colours, so
-    colour augmentations are switched off. Raises UserError, in all processes.
+    Mean and std that are `auto` are measured, by the main process for all. Colour augmentations are switched off for
+    images that are not RGB. Raises UserError, in all processes.
     """
     network, views, notes = experiment.network, experiment.views, []
     changes: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def refusals(experiment: Experiment) -> list[tuple[str, str]]:
 
 
 def _needed(experiment: Experiment) -> list[str]:
-    """The hard examples that are trained on, and those they are made from, which may have weight 0 themselves."""
+    """The hard examples that are trained on, and those they are made from, which may have weight 0."""
     needed = []
     for name, hard in experiment.hard_examples.items():
         while hard.weight > 0 and name != STD:
@@ -148,11 +148,11 @@ def _needed(experiment: Experiment) -> list[str]:
 def build_method(
     experiment: Experiment, setting: Setting, machine: Machine, source: Source | None = None, *, filled: bool = True
 ) -> Method:
-    """The method as it is before training, on the device and in its memory format.
+    """The method before training, on the device and in its memory format.
 
-    Weights are drawn from the seed alone. The backbone's are those of `start`, and with it those of its momentum twin
-    and further batch-norms; not `filled`, they are left as drawn, for a checkpoint to come.
-    source: the images of the run, for `start.batch_norm: re-estimate`; without it the start's own statistics stay.
+    Weights are drawn from the seed alone. The backbone, its momentum twin and further batch-norms get the weights of
+    `start`, unless `filled` is false because a checkpoint will be loaded. source: the images of the run, for
+    `start.batch_norm: re-estimate`; without it the start's statistics are kept.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Stream(experiment.seed).child("initial weights").integer())
@@ -176,7 +176,7 @@ def build_method(
 
 
 def build_optimizer(experiment: Experiment, method: Method) -> torch.optim.Optimizer:
-    """The optimizer of what the method trains, with the paces that the start gives to parts of the backbone."""
+    """The optimizer of the method's parameters, with the paces of `start` for the backbone."""
     return optimizers.build(
         method.parameters(),
         experiment.optimizer,
@@ -187,7 +187,7 @@ def build_optimizer(experiment: Experiment, method: Method) -> torch.optim.Optim
 
 
 def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]:
-    """How the parameters of a backbone learn that begins with weights; those that never do lose `requires_grad`."""
+    """How the parameters of a backbone with initial weights learn; those that never do lose `requires_grad`."""
     if config.weights is None:
         return {}
     rates, decayed = start.rates(method, config), not config.l2_sp
@@ -198,7 +198,7 @@ def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]
 
 
 def branch_notes(method: Method, setting: Setting) -> list[str]:
-    """A note for the user if the backbone has no batch-norms to separate the branches by."""
+    """A note for the user if the backbone has no batch-norms to separate the branches."""
     extra = [branch for branch in setting.branches if branch != "main"]
     if not extra or any(isinstance(module, BranchBatchNorm) for module in method.backbone.modules()):
         return []
@@ -226,7 +226,7 @@ def build_objective(
 
 
 def roomy_setting(experiment: Experiment, data_size: int) -> Setting:
-    """A setting as if there were as many images as the method asks for, for looking and measuring without training."""
+    """A setting with as many images as the method needs, for looking and measuring without training."""
     for _ in range(20):
         try:
             return setting_of(experiment, data_size)
@@ -237,14 +237,13 @@ def roomy_setting(experiment: Experiment, data_size: int) -> Setting:
 
 
 def fingerprint(experiment: Experiment, source: Source, pairs: Pairs | None = None, *, former: bool = False) -> str:
-    """A hash of all that decides the trajectory: the experiment but for `training` and `monitor`, and the images.
+    """A hash of everything that determines the trajectory: the images, and the experiment without training and monitor.
 
-    Fields at their defaults do not enter, so that a field that is new does not part a run from its checkpoints.
-    pairs: enter by which images belong together. former: as hexa 0.1 computed it, which knew image files by their names
-    and sizes alone.
+    Fields at their defaults are left out, so that new fields do not separate runs from their checkpoints. pairs: their
+    groups are included. former: as hexa 0.1 computed it, from names and sizes of image files alone.
     """
     others: dict[str, Any] = dict.fromkeys(("training", "monitor", "recipe", "data"), True)
-    # where the weights and the pairs lie does not matter: their digests say what they are
+    # the paths of weights and pairs do not matter, since their digests are included
     others |= {"start": {"weights"}, "pairs": {"of"}}
     fields = experiment.model_dump(mode="json", exclude=others, exclude_defaults=True)
     kinds = [experiment.method.name, *(hard.kind for hard in experiment.hard_examples.values())]
@@ -255,7 +254,7 @@ def fingerprint(experiment: Experiment, source: Source, pairs: Pairs | None = No
 
 @contextmanager
 def kernels(deterministic: bool) -> Iterator[None]:
-    """Deterministic kernels inside, or on a GPU the fastest ones for the shapes at hand; as before on the way out."""
+    """Use deterministic kernels, or on a GPU the fastest ones for the given shapes; restored on exit."""
     cudnn, before = torch.backends.cudnn, torch.are_deterministic_algorithms_enabled()
     benchmark, fill = cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     cudnn.benchmark = not deterministic
@@ -272,7 +271,7 @@ def kernels(deterministic: bool) -> Iterator[None]:
 
 
 def backbone_of(experiment: Experiment, method: Method, step: int, epoch: float) -> Backbone:
-    """The backbone of a method as it is now, as a plain network; step and epoch are noted with it."""
+    """The current backbone of a method as a plain network, with step and epoch in its info."""
     network = backbones.build(experiment.network)
     path = next(name for name, module in method.named_modules() if module is method.backbone)
     state = plain_state_dict(method.backbone)

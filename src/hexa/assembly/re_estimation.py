@@ -1,4 +1,4 @@
-"""Batch-norm statistics re-estimated on other images, with nothing learned."""
+"""Re-estimates batch-norm statistics on other images, without learning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hexa.evaluation.transforms import transform_of
 from hexa.nn.pretrained import Backbone
 from hexa.runtime.random import Stream
 
-#: Images that are enough: a thousand and more (Wu & Johnson 2021).
+#: Images that suffice: a thousand and more (Wu & Johnson 2021).
 MOST = 2048
 _BATCH = 256
 
@@ -24,15 +24,15 @@ _BATCH = 256
 def re_estimate(
     backbone: Backbone, source: Source, seed: int = 0, most: int = MOST, device: torch.device | str = "cpu"
 ) -> Backbone:
-    """The backbone, changed in place: its batch-norms' running statistics are those of `source`; all else is as it was.
+    """Set the running statistics of the backbone's batch-norms to those of `source`, in place; returns the backbone.
 
-    At most `most` images, chosen by the seed, not augmented, prepared as for evaluation; fp32. A function of weights,
-    images, seed and kind of device alone: every process of a run computes the same, without communication.
-    Raises UserError for a network without batch-norms, and for images that can't be read.
+    At most `most` images, chosen by the seed, without augmentation, prepared as for evaluation; fp32. A function of
+    weights, images, seed and type of device alone, so every process of a run computes the same. Raises UserError for a
+    network without batch-norms, and for unreadable images.
     """
     order = torch.randperm(len(source), generator=Stream(seed).child("re-estimated statistics").generator())
     chosen = order[:most].sort().values
-    size = -(-len(chosen) // -(-len(chosen) // _BATCH))  # batches of one size, but for a few images
+    size = -(-len(chosen) // -(-len(chosen) // _BATCH))  # batches of nearly equal size
     images = evaluation_batches(Subset(source, chosen.numpy()), transform_of(backbone), size, device)
     backbone.to(device)
     accumulate(backbone, (pixels for pixels, _, _ in images))
@@ -46,8 +46,8 @@ def accumulate(network: nn.Module, batches: Iterable[Tensor]) -> None:
 
         μ = Σ n_b·μ_b / n        σ² = (Σ n_b·(σ_b² + μ_b²) / n − μ²) · n / (n − 1)
 
-    n_b counts the values per channel of batch b, n those of all; sums are fp64. Each batch is normalised by its own μ_b
-    and σ_b² on its way, as in training (Wu & Johnson 2021, "Rethinking 'Batch' in BatchNorm"). The network is left in
+    n_b is the number of values per channel in batch b, n that of all; sums are fp64. Each batch is normalised with its
+    own μ_b and σ_b², as in training (Wu & Johnson 2021, "Rethinking 'Batch' in BatchNorm"). The network is left in
     evaluation mode. Raises UserError if it has no batch-norm.
     """
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]

@@ -1,4 +1,4 @@
-"""What an experiment takes over from the weights it begins with: network, normalisation, image size."""
+"""Adapts an experiment to its initial weights: network, normalisation, image size."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hexa.runtime.files import cache_folder
 
 
 def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> Experiment:
-    """The experiment with the network, normalisation and image size of `start.weights`, and their digest noted.
+    """The experiment with the network, normalisation and image size of `start.weights`, and their digest recorded.
 
-    given: dotted paths of fields that the user set, which win over what the weights say. Code is run only if
-    `start.weights` is among them and names it; the weights that it gives go into a file in the cache. Crops of other
-    sizes (multi-crop) keep their proportion to the first ones. An experiment without a start, or whose digest is noted
-    already, is returned as it is. Raises UserError for weights that cannot be read or are of another network.
+    given: dotted paths of fields that the user set, which override those of the weights. Code is run only if
+    `start.weights` is among them; the weights that it returns are saved to a file in the cache. Crops of other sizes
+    (multi-crop) keep their proportion to the first ones. An experiment without a start, or with a recorded digest, is
+    returned unchanged. Raises UserError for weights that cannot be read or are of another network.
     """
     config = experiment.start
     if config.weights is None or config.sha256 is not None:

@@ -1,4 +1,4 @@
-"""The commands of the command line: one function each, with its options declared above it."""
+"""The commands of the command line, a function each, with its options declared in its decorator."""
 
 from hexa.commands import backbones, machine, training
 from hexa.commands.declare import COMMANDS

@@ -1,4 +1,4 @@
-"""Commands that measure, use or look at a run or any other backbone."""
+"""Commands that evaluate, use or visualise a run or any other backbone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """Around the work that the processes of a torchrun share; all notice a user's mistake, the first reports it."""
+    """Wraps work that the processes of a torchrun share; all notice a user's mistake, and the first reports it."""
     from hexa.config import UserError
     from hexa.runtime import processes
 
@@ -161,7 +161,7 @@ def visualize(given: Given, extra: Fields) -> int:
     if Path(given.target).is_dir():
         if extra or given.domain:
             option = next(iter(extra), "domain")
-            raise UserError(f"--{option}: a run has its fields already; they can be set for a recipe only")
+            raise UserError(f"--{option}: the fields of a run are fixed; only those of a recipe can be set")
         _import_if_trusted(given)
     else:
         given.recipe = given.target
@@ -244,7 +244,7 @@ def report(given: Given, extra: Fields) -> int:
 
 
 def _requested(request: type[Config], given: Given, extra: Fields) -> dict[str, Any]:
-    """The options that are fields of a request, and those that the parser does not know."""
+    """The options of a request, declared ones and those unknown to the parser."""
     from hexa.runtime.parsing import from_option
 
     typed = {name: getattr(given, name) for name in request.model_fields if hasattr(given, name)}
@@ -252,7 +252,7 @@ def _requested(request: type[Config], given: Given, extra: Fields) -> dict[str, 
 
 
 def _import_if_trusted(given: Given) -> None:
-    """Looking at a run imports no file that it names, unless that is asked for."""
+    """Import the file that a run names, only with --trust."""
     if given.trust:
         from hexa import plugins
 

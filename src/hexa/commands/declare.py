@@ -1,6 +1,6 @@
-"""How a command and its options are declared, and the options that several commands share.
+"""Declares commands and their options, including those that several commands share.
 
-Nothing heavy is imported here or at the top of the commands' modules: help answers before torch would be loaded.
+Nothing slow is imported here or at the top of the commands' modules, so that help is fast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Handler = Callable[[Given, Fields], int]
 
 @dataclass(frozen=True)
 class Command:
-    """A command: a line for the list of commands, its options, more for its own help, and what it runs."""
+    """A command: its line in the list of commands, options, longer description for its help, and function."""
 
     summary: str
     options: tuple[Option, ...]
@@ -34,10 +34,10 @@ COMMANDS: dict[str, Command] = {}
 def command(
     summary: str, *options: Option, description: str = "", request: str = "", open: bool = False
 ) -> Callable[[Handler], Handler]:
-    """Make a function of the parsed options and of further `--any.field VALUE` pairs a command; it returns the status.
+    """Make a command of a function from parsed options and further `--any.field VALUE` pairs to the exit status.
 
-    request: a class of `hexa.evaluation.request`, whose fields are options as well. open: further options are fields
-    of the experiment or the protocol.
+    request: a class of `hexa.evaluation.request`, whose fields become options. open: further options are fields of the
+    experiment or the protocol.
     """
 
     def declared(run: Handler) -> Handler:

@@ -1,4 +1,4 @@
-"""Commands that train, or say what can be trained and where."""
+"""Commands that train, and those that list what can be trained."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def demo(given: Given, extra: Fields) -> int:
 
 
 def experiment_of(given: Given, extra: Fields) -> Experiment:
-    """The recipe or file with the fields of the command line. Raises UserError before anything else happens."""
+    """The experiment of a recipe or file with the fields of the command line. Raises UserError."""
     from hexa.config import UserError
 
     config = getattr(given, "config", None)
@@ -231,7 +231,7 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
     changes: dict[str, Any] = dict(extra)
     changes |= {path: value for name, path in _SHORT.items() if (value := getattr(given, name, None)) is not None}
     if domain := getattr(given, "domain", None):
-        # first: a recipe of views replaces what still has its default, as much of a domain has
+        # first, since a recipe of views replaces fields at their defaults, which many of a domain's are
         experiment = override(experiment, {path: changes[path] for path in ("views.recipe",) if path in changes})
         changes |= domains.changes(domain, changes)
     known = [field.path for field in fields.of_experiment(experiment)]
@@ -239,7 +239,7 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
     return begin_from_weights(override(experiment, changes), changes)
 
 
-#: Declared options of `hexa pretrain` and the fields they stand for.
+#: Short options of `hexa pretrain` and their fields.
 _SHORT = {
     "data": "data",
     "start": "start.weights",
@@ -254,6 +254,6 @@ _SHORT = {
 def _finished(run: Path, data: str) -> int:
     from hexa.runtime.output import be_patient
 
-    be_patient(lambda: 10.0)  # everything is stored: the process may end even if nobody reads this
+    be_patient(lambda: 10.0)  # everything is stored, so do not wait long for a reader
     say(f"run: {run}", f"next: {shlex.join(['hexa', 'evaluate', 'knn', str(run), '--data', data])}")
     return 0

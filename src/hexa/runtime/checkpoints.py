@@ -1,4 +1,4 @@
-"""Checkpoints: written atomically, and refused if they are damaged or not ours."""
+"""Checkpoints, written atomically, and refused if they are damaged or foreign."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def path_of(folder: Path, step: int) -> Path:
 def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, stays: int | None = None) -> Path:
     """Write the state of a step atomically, then delete all but the newest `keep` up to this step.
 
-    stays: those of every so many steps are not deleted.
+    stays: checkpoints at multiples of this step are not deleted.
 
-    Whenever the machine stops, every file with a checkpoint's name is a complete one. `state` holds tensors, numbers,
-    text, lists and dictionaries of them; a checksum over all of it is stored beside, because a disk may damage what is
-    whole. The run's folder must be there: one that was removed does not come back. Raises OSError.
+    Whenever the machine stops, every file with a checkpoint's name is complete. `state` has tensors, numbers, text,
+    lists and dictionaries of them; a checksum over all of it is stored too, in case the disk damages the file. The
+    run's folder must exist: a removed one is not created again. Raises OSError.
     """
     folder.mkdir(exist_ok=True)
     content: State = {"format": FORMAT, "step": step, **state}
@@ -58,15 +58,15 @@ def load(path: Path, device: torch.device | str = "cpu") -> State:
 
 
 def _opened(path: Path, device: torch.device | str, mapped: bool = False) -> tuple[State, object]:
-    """What a file holds, uncompared, and its checksum. mapped: the tensors are read from the disk as they are used."""
-    if path.exists() and not path.is_file():  # a pipe would make us wait for ever
+    """The content of a file, not yet compared, and its checksum. mapped: tensors are read from the disk when used."""
+    if path.exists() and not path.is_file():  # reading a pipe may never end
         raise BadCheckpoint(f"{path}: not a file")
     try:
         with by_plain_name(path) as name:
             content = torch.load(name, map_location=device, weights_only=True, mmap=mapped)
     except OSError as error:
         raise BadCheckpoint(f"{path}: {error.strerror or error}") from None
-    except Exception as error:  # torch's reader raises whatever the damaged bytes lead it to
+    except Exception as error:  # torch raises all sorts of exceptions on damaged bytes
         raise BadCheckpoint(f"{path}: truncated, damaged or foreign ({_first_line(error)})") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BadCheckpoint(f"{path}: not a checkpoint of hexa (format {FORMAT})")
@@ -74,10 +74,10 @@ def _opened(path: Path, device: torch.device | str, mapped: bool = False) -> tup
 
 
 def _compared(path: Path, content: State, stored: object) -> State:
-    """The content, if it is the one that the checksum was made of. Raises BadCheckpoint."""
+    """The content, if it matches its checksum. Raises BadCheckpoint."""
     try:
         same = _is_plausible(content, path.stat().st_size) and stored == checksum(content)
-    except (RuntimeError, TypeError, OSError):  # tensors of a kind, or nested to a depth, that we never write
+    except (RuntimeError, TypeError, OSError):  # kinds of tensors, or depths of nesting, that we never write
         same = False
     if not same:
         raise BadCheckpoint(f"{path}: damaged (its content does not match its checksum)")
@@ -85,8 +85,9 @@ def _compared(path: Path, content: State, stored: object) -> State:
 
 
 def _is_plausible(content: State, size: int) -> bool:
-    """Whether a file of this size can hold this. One made by hand may contain itself, or an element that claims to be a
-    billion: walking through either would never end.
+    """Whether a file of this size can have this content.
+
+    A manipulated one may contain itself, or an element that claims to be a billion; traversing either would never end.
     """
     waiting: list[Any] = [content]
     entries = total = 0
@@ -110,7 +111,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def step_of(path: Path) -> int:
-    """The step that a checkpoint's name tells."""
+    """The step in a checkpoint's name."""
     match = _NAME.fullmatch(path.name)
     assert match is not None
     return int(match.group(1))
@@ -119,17 +120,17 @@ def step_of(path: Path) -> int:
 def newest_good(
     folder: Path, warn: Callable[[str], None], device: torch.device | str = "cpu"
 ) -> tuple[Path, State] | None:
-    """The newest checkpoint that is intact, or None; bad ones are skipped with a warning."""
+    """The newest intact checkpoint, or None; damaged ones are skipped with a warning."""
     newest = _newest_good(folder, warn, device)
     return None if newest is None else newest[:2]
 
 
 def newest_good_of_all(folder: Path, warn: Callable[[str], None], device: torch.device) -> tuple[Path, State] | None:
-    """`newest_good` for all processes of a run, which call it together and exchange through `device`.
+    """`newest_good` for all processes of a run, which call it together and communicate through `device`.
 
-    The main one reads and compares everything. The others map the file it found, so that they read no more of it than
-    what they take: of a bank of features their own rows. Tensors lie on the CPU, and as long as one is kept, so is the
-    file. Raises UserError if they don't see the same file.
+    The main process reads and compares everything. The others map its file into memory, so that they only read what
+    they use: of a bank of features their own rows. Tensors are on the CPU; the file stays open as long as one of them
+    exists. Raises UserError if processes see different files.
     """
     newest = _newest_good(folder, warn, "cpu", mapped=True) if processes.is_main() else None
     step = processes.of_main(-1 if newest is None else step_of(newest[0]), device)
@@ -139,7 +140,7 @@ def newest_good_of_all(folder: Path, warn: Callable[[str], None], device: torch.
             newest = (path, *_opened(path, "cpu", mapped=True))
     seen = zlib.crc32(repr((bool(checkpoints(folder)), newest and newest[2])).encode())
     if processes.any_of(seen != processes.of_main(seen, device), device):
-        raise UserError(f"{folder}: the processes don't see the same checkpoints; use a disk that all machines share")
+        raise UserError(f"{folder}: processes see different checkpoints; use a disk that all machines share")
     return None if newest is None else newest[:2]
 
 

@@ -1,4 +1,4 @@
-"""The console of all commands: it prints text, never markup, and a failure to print ends nothing."""
+"""The console of all commands, which prints text, never markup, and ignores failures to print."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hexa.runtime.output import printable
 
 
 class Console(RichConsole):
-    """On standard output or error, whatever they are at the time; silent in all processes but the first.
+    """A console on the current standard output or error; silent in all processes but the first.
 
-    Names of files, classes and runs are printed as they are, but for control characters, which are escaped. Styles are
-    given as `Text` or `style=`. Lines are as long as they are; tables and bars fit the width.
+    Names of files, classes and runs are printed literally, with control characters escaped. Styles are given as `Text`
+    or `style=`. Lines are not wrapped; tables and bars fit the width.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -41,7 +41,7 @@ class Console(RichConsole):
 
 
 class _Standard:
-    """sys.stdout or sys.stderr as it is at the time of writing; what it doesn't take is dropped."""
+    """The current sys.stdout or sys.stderr; text that cannot be written is dropped."""
 
     def __init__(self, stderr: bool) -> None:
         self._name = "stderr" if stderr else "stdout"
@@ -49,10 +49,12 @@ class _Standard:
     @property
     def _stream(self) -> Any:
         stream = getattr(sys, self._name)
-        return getattr(stream, "rich_proxied_file", stream)  # what a progress bar puts in its place prints through us
+        return getattr(
+            stream, "rich_proxied_file", stream
+        )  # a progress bar replaces it by a proxy that prints through us
 
     def write(self, text: str) -> int:
-        # there is none, a disk is full, it has been closed, it can't hold a character
+        # it is None, closed, on a full disk, or its encoding lacks a character
         with contextlib.suppress(AttributeError, OSError, ValueError):
             self._stream.write(text)
         return len(text)

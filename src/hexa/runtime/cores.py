@@ -1,4 +1,4 @@
-"""The processor's cores: how many this process may use, and how many others are using. Without torch."""
+"""The processor's cores: how many this process may use, and how many others use. Does not import torch."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ def allowed_cores() -> list[int]:
 
 
 def usable_cores() -> int:
-    """How many those are, or what a container's share of their time amounts to if that is less."""
+    """How many cores this process may use, limited by a container's share of their time."""
     return max(1, math.ceil(min([len(allowed_cores()), *_quotas()])))
 
 
 def limit_threads() -> None:
-    """Have OpenMP, if it is yet to be loaded, start no more threads than `usable_cores`: it does not see a container's
-    share, and threads that have used it up stand still. What the user set stays.
+    """Limit the threads of OpenMP, if it is not loaded yet, to `usable_cores`, unless the user has set a limit.
+
+    OpenMP does not know a container's share, and threads stall once it is used up.
     """
     if usable_cores() < len(allowed_cores()):
         os.environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
 
 
 def crowding(threads: int, seconds: float = 0.2) -> tuple[str, str] | None:
-    """What others use, measured for some seconds, and what to do; None if these threads have their cores."""
+    """What other processes use, measured for `seconds`, and what to do; None if enough cores are free."""
     if threads == 1:  # waits for nobody, and could not be fewer
         return None
     used = _used_by_others(seconds)
@@ -40,13 +41,13 @@ def crowding(threads: int, seconds: float = 0.2) -> tuple[str, str] | None:
         return None
     return (
         f"other processes use {used:.1f} of {len(allowed_cores())} cores",
-        f"{threads} threads wait for each other in every operation, and for a core all the time: "
+        f"{threads} threads have to wait for cores and for each other: "
         f"OMP_NUM_THREADS={max(1, round(free))} can be many times as fast",
     )
 
 
 def _used_by_others(seconds: float) -> float:
-    """Cores, a mean over these seconds; 0 where the system does not tell."""
+    """Cores used by other processes, a mean over these seconds; 0 if the system does not report it."""
     try:
         before, own = _busy_seconds(), sum(os.times()[:2])
         begin = time.monotonic()
@@ -58,7 +59,7 @@ def _used_by_others(seconds: float) -> float:
 
 
 def _busy_seconds() -> float:
-    """Time that the cores this process may run on have spent on any process, or on other machines' (proc(5))."""
+    """Time that this process's cores have spent on any process, or on other virtual machines (proc(5))."""
     names = {f"cpu{number}" for number in allowed_cores()}
     total = 0
     for line in Path("/proc/stat").read_text().splitlines():
@@ -70,7 +71,7 @@ def _busy_seconds() -> float:
 
 
 def _quotas(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[float]:
-    """Processor seconds a second that each control group around this process may use, of both versions of them."""
+    """CPU seconds per second that each enclosing control group (version 1 or 2) may use."""
     with suppress(OSError):
         for line in own.read_text().splitlines():
             _, controllers, path = line.split(":", 2)

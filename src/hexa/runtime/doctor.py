@@ -1,4 +1,4 @@
-"""What this machine has, what is wrong with it, and how to fix it."""
+"""Examines this machine: what it has, what is wrong, and how to fix it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Status = Literal["ok", "warning", "failure"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One result. A failure means that hexa can't work here; a warning that something is slow or missing."""
+    """One result. A failure means that hexa cannot work here, a warning that something is slow or missing."""
 
     name: str
     status: Status
@@ -39,7 +39,7 @@ class Finding:
 
 
 def diagnose(folder: Path) -> list[Finding]:
-    """Look at everything; `folder` is where runs would be written. Never raises: what breaks is a finding."""
+    """Run all checks; `folder` is where runs would be written. Never raises: errors become findings."""
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "python": _python,
         "packages": _packages,
@@ -53,18 +53,18 @@ def diagnose(folder: Path) -> list[Finding]:
     for name, check in checks.items():
         try:
             findings.extend(check())
-        except Exception as error:  # a broken installation breaks in ways of its own
+        except Exception as error:  # broken installations raise all sorts of exceptions
             findings.append(Finding(name, "failure", _line(error), "fix the failures above first, then install again"))
     return findings
 
 
 def failed(findings: list[Finding]) -> bool:
-    """Whether something essential doesn't work."""
+    """Whether something essential does not work."""
     return any(finding.status == "failure" for finding in findings)
 
 
 def _warned(name: str, found: str, remedy: str, wrong: bool = True) -> Finding:
-    """A warning with its remedy if something is wrong, else a finding without one."""
+    """A warning with its remedy if something is wrong, otherwise an ok finding."""
     return Finding(name, "warning", found, remedy) if wrong else Finding(name, "ok", found)
 
 
@@ -133,7 +133,9 @@ def _works(device: object) -> Finding:
         weights = torch.rand(8, 3, 3, 3, device=device)  # type: ignore[call-overload]
         torch.nn.functional.conv2d(images.contiguous(memory_format=torch.channels_last), weights).sum().backward()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
-        return Finding(name, "failure", _line(error), "this build of torch doesn't support the device; install another")
+        return Finding(
+            name, "failure", _line(error), "this build of torch does not support the device; install another"
+        )
     if images.grad is None or not torch.isfinite(images.grad).all():
         remedy = "gradients are not finite: test the device's memory, or another build of torch"
         return Finding(name, "failure", "wrong", remedy)

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-#: What the system says of a disk that takes no more, and what to do.
+#: Errors of a disk that is full, and what to do.
 _FULL = {
     errno.ENOSPC: "the disk is full; make room",
     errno.EDQUOT: "the disk quota is used up; make room",
@@ -20,9 +20,9 @@ _FULL = {
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> Path:
-    """Have `write` fill a temporary file in the same folder, flush it to the disk, rename it, and flush the folder.
+    """Write a file atomically: `write` fills a temporary file, which is flushed to the disk and renamed.
 
-    Raises OSError, whose filename is `path`, if that fails; what was there before stays.
+    Raises OSError, whose filename is `path`, if that fails; an existing file is then unchanged.
     """
     before = sys.exception()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,9 +51,9 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def sweep(folder: Path, *names: str) -> None:
-    """Remove what killed processes left of `write_whole` in a folder: of all files, or of those with these names.
+    """Remove temporary files that killed processes left in a folder: of all files, or of those with these names.
 
-    Only for the process that writes them.
+    Only for the process that writes these files.
     """
     wanted = "|".join(map(re.escape, names)) if names else ".*"
     left = re.compile(rf"\.({wanted})\.\d+\.tmp", re.DOTALL)
@@ -64,7 +64,7 @@ def sweep(folder: Path, *names: str) -> None:
 
 @contextmanager
 def by_plain_name(path: Path) -> Iterator[str]:
-    """A name to read the file by, for libraries that accept only UTF-8; Linux has another one for any open file."""
+    """A name to open the file by, for libraries that accept only UTF-8; on Linux any open file also has such a name."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -81,13 +81,13 @@ def cache_folder() -> Path:
 
 
 def describe(error: OSError) -> str:
-    """The file and what the system says of it, in one line, with what to do if its disk is full."""
+    """The file and the system's error in one line, with what to do if the disk is full."""
     what = _FULL.get(error.errno or 0) or error.strerror or str(error) or type(error).__name__
     return f"{error.filename}: {what}" if error.filename is not None else what
 
 
 def _of_the_system(error: BaseException | None, before: BaseException | None) -> OSError | None:
-    """The error of the system behind an error, since `before`: torch and others raise one of theirs after it."""
+    """The system error that caused an error, since `before`: torch and others raise their own after it."""
     while error is not before and error is not None:
         if isinstance(error, OSError) and error.errno is not None:
             return error
@@ -96,7 +96,7 @@ def _of_the_system(error: BaseException | None, before: BaseException | None) ->
 
 
 def _flush_folder(folder: Path) -> None:
-    """A rename is on the disk once its folder is; systems that can't open folders need no such thing."""
+    """Make a rename permanent by flushing its folder; systems that cannot open folders do not need this."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:

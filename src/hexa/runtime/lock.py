@@ -1,6 +1,6 @@
-"""One process at a time: a lock that ends with the process that holds it.
+"""A file lock that is released when its process ends, in whatever way.
 
-The package filelock leaves its files behind and does not say who holds a lock.
+The package filelock leaves its files behind and does not tell who holds a lock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ except ImportError:  # not a Unix
     fcntl = None  # type: ignore[assignment]
 
 _POLL_SECONDS = 0.05
-#: What a network disk answers if it has no locks.
+#: Errors of a network disk without locks.
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 #: Lock files that this process has open.
 _open: weakref.WeakSet[FileIO] = weakref.WeakSet()
@@ -33,12 +33,11 @@ _open: weakref.WeakSet[FileIO] = weakref.WeakSet()
 def locked(
     path: Path, what: str, *, patience: float = 0.0, say: Callable[[str], object] | None = None
 ) -> Iterator[None]:
-    """Hold a lock file while entered; the system frees it when the process ends, however it does.
+    """Hold a lock file inside the context; the system releases it when the process ends, in whatever way.
 
-    Children that this process forks, and that outlive it, don't hold the lock. The file is removed afterwards, and so
-    are folders that were made for it and that nothing else was put into.
-    patience: seconds to wait for it. say: called if the disk has no locks.
-    Raises UserError, "process N on MACHINE" and `what`, if another process still holds it; OSError if it can't be
+    Forked children that outlive this process do not hold the lock. The file is removed afterwards, and so are folders
+    that were created for it and are empty. patience: seconds to wait for it. say: called if the disk has no locks.
+    Raises UserError, "process N on MACHINE" and `what`, if another process still holds it; OSError if it cannot be
     written.
     """
     made = [folder for folder in path.parents if not folder.exists()]
@@ -49,8 +48,8 @@ def locked(
                 say(f"{path.parent}: its disk has no file locks, so make sure that no other process works there")
             yield
         finally:
-            if file is not None and not file.closed:  # as it is in a forked child
-                if _is_at(file, path):  # while it is held: no process may take a file that is about to go
+            if file is not None and not file.closed:  # it is closed in a forked child
+                if _is_at(file, path):  # removed while held, so that nobody locks a file that is about to go
                     with suppress(OSError):
                         path.unlink()
                 fcntl.flock(file, fcntl.LOCK_UN)  # a child may be between fork and exec
@@ -62,7 +61,7 @@ def locked(
 
 
 def _take(path: Path, what: str, patience: float) -> FileIO | None:
-    """The lock file, locked; None if there are no locks here."""
+    """The lock file, locked; None if the disk has no locks."""
     if fcntl is None:
         return None
     until = time.monotonic() + patience
@@ -91,7 +90,7 @@ def _take(path: Path, what: str, patience: float) -> FileIO | None:
                 path.unlink()
             return None
         if _is_at(file, path):
-            with suppress(OSError):  # a full disk: it is held all the same
+            with suppress(OSError):  # on a full disk it is held nevertheless
                 file.truncate(0)
                 file.write(f"{os.getpid()} on {platform.node()}".encode())
             return file
@@ -99,7 +98,7 @@ def _take(path: Path, what: str, patience: float) -> FileIO | None:
 
 
 def _is_at(file: FileIO, path: Path) -> bool:
-    """Whether an open file is still the one of this name."""
+    """Whether an open file still has this name."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except OSError:
@@ -107,7 +106,7 @@ def _is_at(file: FileIO, path: Path) -> bool:
 
 
 def _let_go() -> None:
-    """In a forked child: a lock lasts as long as any copy of its file is open."""
+    """Close lock files in a forked child, since a lock lasts as long as any copy of its file is open."""
     for file in list(_open):
         file.close()
 

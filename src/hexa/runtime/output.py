@@ -1,4 +1,4 @@
-"""Standard output and error that never fail: what can't be written is dropped."""
+"""Standard output and error that never fail; text that cannot be written is dropped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-#: As much as can be written without waiting where `select` says that something can.
+#: Bytes that can be written without blocking whenever `select` reports that writing is possible.
 _CHUNK = getattr(select, "PIPE_BUF", 512)
 _POLL_SECONDS = 0.2
 #: Escape sequences, other control characters (a line may end, a tab stay), direction marks, halves of characters.
@@ -20,20 +20,20 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202
 
 
 def printable(text: str) -> str:
-    """`text` with escapes (\\x1b, \\udcff) for whatever a terminal would obey or an encoding can't hold."""
+    """`text` with escapes (\\x1b, \\udcff) for what a terminal would interpret or an encoding cannot represent."""
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode-escape", "surrogatepass").decode(), text)
 
 
 def one_line(text: str) -> str:
-    """As `printable`, with escapes for ends of lines too: names of files and classes may hold them."""
+    """`printable` with escaped line ends, which names of files and classes may contain."""
     return printable(text).replace("\n", "\\n")
 
 
 class Drain(io.RawIOBase):
-    """A file descriptor to write to that never fails: what a full disk or a reader that has gone doesn't take is lost.
+    """A writable file descriptor that never fails: what a full disk or a closed pipe does not accept is lost.
 
-    patience: how many seconds a reader that pauses is waited for, asked again while waiting. Once it was too slow it is
-    not waited for until it has read on.
+    patience: seconds to wait for a reader that pauses, called again while waiting. A reader that was too slow is not
+    waited for until it continues.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -73,8 +73,8 @@ class Drain(io.RawIOBase):
 
 @contextmanager
 def drained() -> Iterator[None]:
-    """Have sys.stdout and sys.stderr never fail while entered, where they are those that the process began with."""
-    if os.name != "posix":  # where only sockets can be asked whether they take some
+    """Replace sys.stdout and sys.stderr by versions that never fail, unless somebody else has replaced them."""
+    if os.name != "posix":  # elsewhere select supports only sockets
         yield
         return
     for descriptor in (0, 1, 2):  # or the next file that is opened would become standard output
@@ -102,7 +102,7 @@ def _drained(stream: TextIO | None, descriptor: int) -> TextIO:
 
 
 def be_patient(patience: Callable[[], float]) -> None:
-    """How many seconds a reader that pauses may hold this process up, from now on; asked again while it does."""
+    """Set how many seconds a reader that pauses may block this process; `patience` is called again while it does."""
     for stream in (sys.stdout, sys.stderr):
         drain = getattr(getattr(stream, "rich_proxied_file", stream), "buffer", None)
         if isinstance(drain, Drain):

@@ -1,7 +1,7 @@
-"""Versions of packages and of this code, and the commands that install what is missing into hexa's environment.
+"""Versions of packages and of this code, and commands that install missing packages into hexa's environment.
 
-On package indexes the name `hexa` belongs to another project. What is printed installs from the checkout if hexa runs
-from one, and elsewhere the packages of an extra by their own names: a wheel may be gone since, or come from no index.
+On package indexes the name `hexa` belongs to another project. So the commands install from the checkout if hexa runs
+from one, and otherwise the packages of an extra by their own names, since the wheel may not be available any more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def version(package: str) -> str:
 
 
 def import_extra(module: str, extra: str, what: str) -> ModuleType:
-    """A module of a package that only `what` needs. Raises UserError that says how to install it."""
+    """Import a module that only `what` needs. Raises UserError with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -72,7 +72,7 @@ def _installer() -> str:
 
 
 def _requirements(extra: str) -> list[str]:
-    """What the installed distribution asks for an extra, `onnx>=1.17` …."""
+    """The requirements of an extra of the installed distribution, such as `onnx>=1.17`."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -83,10 +83,9 @@ def _requirements(extra: str) -> list[str]:
 
 @functools.cache
 def commit() -> str | None:
-    """The commit of the checkout that the package lies in, with -dirty if files differ; None outside a checkout.
+    """The commit of the package's checkout, with -dirty if files differ; None outside a checkout.
 
-    It is what it was when this process first asked: code is loaded once, whatever is checked out while it works. So ask
-    at the start.
+    Cached from the first call, since later checkouts do not change code that is already loaded. So call it early.
     """
     here = Path(__file__).resolve().parent
 
@@ -95,7 +94,7 @@ def commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
     try:
-        # a package installed into some other project's checkout is not under that project's version
+        # an installed package in another project's checkout does not have that project's version
         if not git("ls-files", "--", Path(__file__).name):
             return None
         return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")

@@ -1,4 +1,4 @@
-"""Small YAML and JSON files from anywhere, read within bounds of size, depth and features."""
+"""Reads small, untrusted YAML and JSON files within bounds of size, depth and features."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import yaml
 
 from hexa.config import UserError, reason
 
-#: Bytes. The largest that hexa writes have a few kB, and a few kB for each evaluation or session.
+#: Largest files in bytes. Those that hexa writes have a few kB, plus a few kB per evaluation or session.
 MOST_YAML, MOST_JSON = 256 * 1024, 16 * 1024**2
 _DEPTH = 50
 
 
 def check(path: Path, most: int, within: Path | None = None) -> None:
-    """Raise OSError, or UserError if this isn't a regular file of at most `most` bytes.
+    """Raise OSError, or UserError unless this is a regular file of at most `most` bytes.
 
-    within: a folder that the file must lie in, wherever links lead.
+    within: a folder that must contain the file after resolving links.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise UserError(f"{path}: is not a file")
     if within is not None and not path.resolve().is_relative_to(within.resolve()):
-        raise UserError(f"{path}: is a link out of its folder, which is not followed")
+        raise UserError(f"{path}: links out of its folder are not followed")
     if status.st_size > most:
         raise UserError(f"{path}: is too large ({status.st_size:,} bytes, at most {most:,} are read)")
 
 
 def read_text(path: Path, most: int, within: Path | None = None) -> str:
-    """The text of a file. Raises as `check`, and UserError if it isn't UTF-8."""
+    """The text of a file. Raises as `check`, and UserError if it is not UTF-8."""
     check(path, most, within)
     with path.open("rb") as file:
         content = file.read(most)
@@ -59,14 +59,14 @@ def from_yaml(text: str) -> Any:
 
 
 def from_option(text: str) -> Any:
-    """The value of a command-line option: `none`, true, a number, a list, {fields}; else it is text as given."""
+    """The value of a command-line option: `none`, true, a number, a list, {fields}, or otherwise the text itself."""
     try:
         value = from_yaml(text)
     except UserError:
         return text
     if isinstance(value, str) and value.lower() == "none":
         return None
-    # "folder:photos: 2" is text to its user, whatever YAML makes of it; fields stand in braces
+    # YAML reads "folder:photos: 2" as a mapping, but users mean text; mappings need braces
     of_words = isinstance(value, dict) and not text.lstrip().startswith("{")
     return text if isinstance(value, str) or of_words else value
 
@@ -92,7 +92,7 @@ def _parts(value: Any) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader without aliases, and with the core types alone."""
+    """SafeLoader without aliases, limited to the core types."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -109,14 +109,14 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        made: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise _refused("a key must be text", key)
-            if key.value in made:
+            if key.value in mapping:
                 raise _refused(f"the key '{key.value}' is given twice", key)
-            made[key.value] = self.construct_object(value, deep=deep)
-        return made
+            mapping[key.value] = self.construct_object(value, deep=deep)
+        return mapping
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         value = super().construct_yaml_int(node)

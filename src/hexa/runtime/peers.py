@@ -1,4 +1,4 @@
-"""The processes of a run watch each other: which one has ended when a collective fails."""
+"""Processes of a run watch each other, to tell which one has ended when a collective fails."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import Store
 
-#: How long a failure is looked into, in seconds. A process that is killed closes its connections before it is gone.
+#: Seconds to investigate a failure. A killed process closes its connections before it is gone.
 PATIENCE = 5.0
 _NOTE = "hexa: who has ended"
 _ORDER = "hexa: order"
-#: How often those that wait for an order look for it, in seconds.
+#: Seconds between two looks for an order.
 _LOOK = 0.05
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A process of the run. started: when, in its machine's clock ticks, so that a reused number is not mistaken."""
+    """A process of the run. started: in its machine's clock ticks, so that a reused pid is recognised."""
 
     rank: int
     host: str
@@ -39,24 +39,24 @@ class Peer:
         return cls(rank, socket.gethostname(), os.getpid(), state[1] if state is not None else None)
 
     def is_visible(self) -> bool:
-        """Whether this process can see that one: same machine, and not in another container."""
+        """Whether this process can see that one: it is on the same machine and in the same container."""
         state = _stat(self.pid)
         return self.host == socket.gethostname() and state is not None and state[1] == self.started
 
     def is_over(self) -> bool:
-        """Whether it ran on this machine and has ended, as far as this machine can tell."""
+        """Whether it ran on this machine and has ended, as far as can be told."""
         return self.host == socket.gethostname() and _stat(os.getpid()) is not None and self.has_ended()
 
     def has_ended(self) -> bool:
-        """Whether a visible process is gone, or a zombie that its parent has not noticed yet."""
+        """Whether a visible process is gone, or is a zombie that its parent has not noticed yet."""
         state = _stat(self.pid)
         return state is None or state[1] != self.started or state[0] in "ZX"
 
 
 class ProcessEnded(RuntimeError):
-    """Another process of the run has ended, so that this one can't continue. Exit code 1.
+    """Another process of the run has ended, so that this one cannot continue. Exit code 1.
 
-    `speaks` is true in one of those that noticed: the one that was first.
+    `speaks` is true only in the process that noticed it first, which reports it.
     """
 
     exit_code = 1
@@ -66,7 +66,7 @@ class ProcessEnded(RuntimeError):
         self.speaks = speaks
 
     def with_remedy(self, remedy: str) -> ProcessEnded:
-        """The same, with what to do."""
+        """The same error with a remedy."""
         return ProcessEnded(f"{self}; {remedy}", self.speaks)
 
 
@@ -83,14 +83,14 @@ class Peers:
         self._orders = 0
 
     def ended(self) -> list[Peer]:
-        """Those that are seen to have ended by now."""
+        """The watched processes that have ended."""
         return [peer for peer in self.watched if peer.has_ended()]
 
     def reason(self, error: RuntimeError) -> ProcessEnded | None:
         """The cause of a failed collective; None if it is the caller's mistake.
 
-        The first to see which process ended leaves a note for all, because those that noticed it end as well and would
-        be taken for the cause. Waits up to `PATIENCE` for something to be seen.
+        The first process to see which one ended leaves a note for all, because those that noticed it end as well and
+        could be mistaken for the cause. Waits up to `PATIENCE` seconds.
         """
         if not self.ended() and not _is_of_connection(error):
             return None
@@ -106,19 +106,19 @@ class Peers:
         return self._tell(f"another process failed, which the report of torchrun names ({cause})")
 
     def order(self, what: Any) -> None:
-        """In the main process: hand a JSON value to every `await_order` of the others."""
+        """In the main process: pass a JSON value to every `await_order` of the others."""
         self.store.set(f"{_ORDER} {self._orders}", json.dumps(what))
         self._orders += 1
 
     def await_order(self) -> Any:
-        """In another process: wait for the next order, without a time limit, which a collective would have.
+        """In another process: wait for the next order, without the time limit of a collective, and interruptible.
 
-        Raises ProcessEnded if the main process is seen to have ended without it.
+        Raises ProcessEnded if the main process ends without one.
         """
         name = f"{_ORDER} {self._orders}"
         try:
             while not self.store.check([name]):
-                # what was ordered last may lie there by now
+                # the last order may have arrived by now
                 if any(peer.rank == 0 for peer in self.ended()) and not self.store.check([name]):
                     raise self._tell(f"{self._name(next(p for p in self.watched if p.rank == 0))} ended")
                 time.sleep(_LOOK)
@@ -126,7 +126,7 @@ class Peers:
         except RuntimeError as error:
             if isinstance(error, ProcessEnded):
                 raise
-            # the store was in the main process, which says itself what it died of
+            # the store was in the main process, which reports its own failure
             raise ProcessEnded("the main process ended", speaks=False) from None
         self._orders += 1
         return json.loads(value)
@@ -137,7 +137,7 @@ class Peers:
         return ProcessEnded(what if note is None else note, speaks=note is None)
 
     def _leave(self, note: str | None) -> str | None:
-        """Leave a note in the store that all processes share, unless there is one; returns that of another process."""
+        """Leave a note in the shared store, unless there is one; returns the note of another process."""
         try:
             if note is None:
                 there = self.store.get(_NOTE).decode() if self.store.check([_NOTE]) else ""
@@ -152,11 +152,11 @@ class Peers:
 
 
 def agree_on_start(store: Store, rank: int, size: int) -> str:
-    """A name that all processes of this start of the run agree on and that no earlier start had.
+    """A name for this start of the run, agreed on by all processes and different from those of earlier starts.
 
-    torchrun keeps one store for all its restarts, in which torch would find the addresses of processes that are gone,
-    and the number of restarts differs between machines. So every process gives a name of its own, to which the first
-    one answers. Raises TimeoutError if not all come.
+    torchrun keeps one store for all its restarts, in which torch would find the addresses of former processes, and the
+    number of restarts differs between machines. So every process announces a random name, and the first process answers
+    to each. Raises TimeoutError if not all processes arrive.
     """
     if rank > 0:
         own = uuid.uuid4().hex
@@ -168,21 +168,21 @@ def agree_on_start(store: Store, rank: int, size: int) -> str:
     deadline = time.monotonic() + default_pg_timeout.total_seconds()
     while missing:
         for other in sorted(missing):
-            # what is there may be of an earlier start; then there is none to hear the answer
+            # a name may be from an earlier start; then nobody receives the answer
             if store.check([f"hexa/from/{other}"]):
                 store.set(f"hexa/to/{store.get(f'hexa/from/{other}').decode()}", name)
             if store.check([f"hexa/heard/{name}/{other}"]):
                 missing.remove(other)
         if missing and time.monotonic() > deadline:
-            raise TimeoutError(f"process {min(missing)} of {size} did not come within {default_pg_timeout}")
+            raise TimeoutError(f"process {min(missing)} of {size} did not start within {default_pg_timeout}")
         time.sleep(0.01)
     return name
 
 
 def launcher() -> str:
-    """What started this process, the same for all processes and restarts of one torchrun: its id, or its own process.
+    """An identifier of the torchrun that started this process, the same for all its processes and restarts.
 
-    Without torchrun it is the parent process.
+    Without torchrun it identifies the parent process.
     """
     run_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
     if run_id not in ("", "none"):  # "none" is what torchrun calls every run without an id
@@ -197,12 +197,12 @@ def restarts() -> int:
 
 
 def restarts_left() -> int:
-    """How often torchrun may yet start this process again."""
+    """How many more times torchrun may start this process again."""
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) - restarts()
 
 
 def _stat(pid: int) -> tuple[str, str] | None:
-    """State and start time of a process from /proc, where there is such a thing."""
+    """State and start time of a process from /proc; None if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -17,7 +17,7 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """`auto` is this process's GPU if there is one, else the CPU. Raises UserError for a device that isn't there."""
+    """`auto` is this process's GPU if there is one, otherwise the CPU. Raises UserError for an unavailable device."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -39,7 +39,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def crowded(device: torch.device) -> list[str]:
-    """A line on others that use the cores that this process computes on, and on what to do, if that is so."""
+    """A warning, with a remedy, if other processes use the cores that this process computes on."""
     if device.type != "cpu" or processes.world_size() > 1:
         return []
     crowd = crowding(torch.get_num_threads())
@@ -60,10 +60,9 @@ def has_native_bf16(device: torch.device) -> bool:
 
 
 def resolve(precision: Precision, device: torch.device, learns: nn.Module | None = None) -> Literal["fp32", "bf16"]:
-    """`auto` is bf16 where the hardware has it, but on a CPU not to train a network of depthwise convolutions.
+    """`auto` is bf16 if the hardware supports it, except for training depthwise convolutions on a CPU.
 
-    On CPUs torch takes two to three times as long for their gradients in bf16 as in fp32. learns: the network, if it
-    is to be trained.
+    Their gradients take two to three times as long in bf16 as in fp32 there. learns: the network, if it is trained.
     """
     if precision != "auto":
         return precision

@@ -1,4 +1,4 @@
-"""Processes and collectives, a thin layer over torch.distributed that works with one process too."""
+"""Processes and collectives: a thin layer over torch.distributed that also works with a single process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ProcessEnded"]
 
 @dataclass
 class _World:
-    """What belongs to torch's process group and lives as long: who is in it, and its parts."""
+    """State that belongs to torch's process group: its members, and its parts."""
 
     peers: Peers | None = None
     parts: dict[int, dist.ProcessGroup] = field(default_factory=dict)
@@ -33,7 +33,7 @@ _world = _World()
 
 
 def initialize(device: torch.device | None = None) -> None:
-    """Join the group that torchrun announces in the environment; nothing to do for a single process."""
+    """Join the process group that torchrun announces in the environment; does nothing for a single process."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         on_gpu = device is not None and device.type == "cuda"
         if on_gpu:
@@ -49,23 +49,23 @@ def initialize(device: torch.device | None = None) -> None:
 
 
 def shutdown(failed: bool = False) -> None:
-    """Leave the group, if there is one. failed: without waiting for others, which may have ended."""
+    """Leave the process group, if there is one. failed: do not wait for others, which may have ended."""
     if not dist.is_initialized():
         return
     if failed and dist.get_backend() == "nccl":
-        # leaving in order waits for what is under way, which may be for ever
+        # an orderly exit waits for pending operations, possibly forever
         dist.distributed_c10d._abort_process_group()
     else:
         dist.destroy_process_group()
     _world.peers, _world.parts, _world.alone = None, {}, False
 
 
-# -- the main process works, the others help where it asks them to ---------------------------------------------------
+# -- evaluation: the main process works, the others are its helpers ---------------------------------------------------
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """In the main process: what it does inside involves no other process, as if there were none."""
+    """Work in the main process inside the context as if there were no other processes."""
     before, _world.alone = _world.alone, True
     try:
         yield
@@ -74,24 +74,24 @@ def alone() -> Iterator[None]:
 
 
 def helpers() -> int:
-    """How many other processes there are, `alone` or not."""
+    """The number of other processes, also inside `alone`."""
     return 0 if _world.peers is None else _world.peers.size - 1
 
 
 def order(what: Any) -> None:
-    """In the main process: hand a JSON value to every `await_order` of its helpers."""
+    """In the main process: pass a JSON value to every `await_order` of its helpers."""
     if _world.peers is not None:
         _world.peers.order(what)
 
 
 def await_order() -> Any:
-    """In a helper: wait for the next order, with no time limit. Raises ProcessEnded if the main process ends first."""
+    """In a helper: wait for the next order without a time limit. Raises ProcessEnded if the main process ends first."""
     assert _world.peers is not None
     return _world.peers.await_order()
 
 
 def exchange(what: Any) -> list[Any]:
-    """What the main process and its helpers give, in rank order, on all of them; `alone` or not."""
+    """The values of all processes in rank order, on all of them; also inside `alone`."""
     values = [what] * (1 + helpers())
     if helpers():
         with _together():
@@ -100,7 +100,7 @@ def exchange(what: Any) -> list[Any]:
 
 
 def gather_rows(rows: Tensor) -> list[Tensor]:
-    """As `gather`, for CPU tensors whose first dimensions may differ; `alone` or not. Helpers get an empty list."""
+    """`gather` for CPU tensors whose first dimensions may differ; also inside `alone`. Helpers get an empty list."""
     shapes = exchange(tuple(rows.shape))
     with _together():
         if dist.is_initialized() and dist.get_rank() > 0:
@@ -116,13 +116,13 @@ def gather_rows(rows: Tensor) -> list[Tensor]:
 
 
 def ended() -> list[Peer]:
-    """The other processes on this machine that are seen to have ended."""
+    """The other processes on this machine that have ended."""
     return [] if _world.peers is None else _world.peers.ended()
 
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """Around a collective: if it fails because another process has ended, ProcessEnded says which."""
+    """Wraps a collective: if it fails because another process has ended, raises ProcessEnded with its name."""
     try:
         yield
     except RuntimeError as error:
@@ -133,23 +133,23 @@ def _together() -> Iterator[None]:
 
 
 def make_parts(size: int) -> None:
-    """Make groups of `size` consecutive processes, for collectives among them; every process calls it alike.
+    """Create groups of `size` consecutive processes, for collectives among them; every process calls it.
 
-    `size` divides the number of processes. Made once each, for as long as the processes stay together.
+    `size` must divide the number of processes. Groups are created once.
     """
     assert world_size() % size == 0
     if size in (1, world_size()) or size in _world.parts:
         return
     with _together():
-        for first in range(0, world_size(), size):  # each process makes all of them, as torch asks
+        for first in range(0, world_size(), size):  # torch requires that each process creates all of them
             ranks = list(range(first, first + size))
             group = dist.new_group(ranks)
-            if isinstance(group, dist.ProcessGroup):  # a number for those that aren't in it
+            if isinstance(group, dist.ProcessGroup):  # processes outside of the group get a number
                 _world.parts[size] = group
 
 
 def world_size() -> int:
-    """The number of processes that work together; 1 within `alone`."""
+    """The number of processes that work together; 1 inside `alone`."""
     return dist.get_world_size() if dist.is_initialized() and not _world.alone else 1
 
 
@@ -159,12 +159,12 @@ def rank() -> int:
 
 
 def local_rank() -> int:
-    """The number of this process on its machine: the number of its GPU."""
+    """The number of this process on its machine, which is that of its GPU."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def is_main() -> bool:
-    """Whether this process writes files and speaks."""
+    """Whether this is the process that writes files and prints."""
     return rank() == 0
 
 
@@ -176,9 +176,9 @@ def barrier() -> None:
 
 
 def all_gather(tensor: Tensor, part: int | None = None) -> Tensor:
-    """The tensors of all processes joined along the first dimension in rank order, without gradient; equal shapes.
+    """Concatenate the tensors of all processes along the first dimension in rank order, without gradient; equal shapes.
 
-    part: only among this process's group of that size, see `make_parts`.
+    part: only of this process's group of that size, see `make_parts`.
     """
     size = part or world_size()
     if size == 1:
@@ -190,9 +190,9 @@ def all_gather(tensor: Tensor, part: int | None = None) -> Tensor:
 
 
 def all_gather_with_gradient(tensor: Tensor) -> Tensor:
-    """As `all_gather`; a process's gradient is that of the sum of what all processes compute from its tensor.
+    """`all_gather` whose gradient is that of the sum of all processes' losses.
 
-    Averaged over processes, as gradients are, it is that of the mean of their losses. Each must back-propagate.
+    Averaged over processes, as all gradients are, it is that of the mean of their losses. Each must back-propagate.
     """
     if world_size() == 1:
         return tensor
@@ -208,7 +208,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        # a copy: the sum is made in place, and autograd may still need what it was given
+        # a copy, since the sum is computed in place and autograd may still need its gradient
         total = all_reduce_sum(gradients[0].clone(memory_format=torch.contiguous_format))
         return total[rank() * ctx.rows : (rank() + 1) * ctx.rows]
 
@@ -224,7 +224,7 @@ def gather(tensor: Tensor) -> list[Tensor]:
 
 
 def all_reduce_max(value: Tensor) -> Tensor:
-    """The largest of the processes' values, in place."""
+    """The maximum over all processes, in place."""
     if world_size() > 1:
         with _together():
             dist.all_reduce(value, dist.ReduceOp.MAX)
@@ -232,7 +232,7 @@ def all_reduce_max(value: Tensor) -> Tensor:
 
 
 def all_reduce_sum(value: Tensor, part: int | None = None) -> Tensor:
-    """The sum of the processes' values, in place; `value` must be contiguous. part: as in `all_gather`."""
+    """The sum over all processes, in place; `value` must be contiguous. part: as for `all_gather`."""
     size = part or world_size()
     if size > 1:
         with _together():
@@ -241,12 +241,12 @@ def all_reduce_sum(value: Tensor, part: int | None = None) -> Tensor:
 
 
 def any_of(flag: bool, device: torch.device) -> bool:
-    """Whether the flag is set in any process; they exchange it through `device`."""
+    """Whether the flag is set in any process; communicated through `device`."""
     return bool(all_reduce_max(torch.tensor(float(flag), device=device)).item())
 
 
 def of_main(number: int, device: torch.device) -> int:
-    """The main process's number, in all of them."""
+    """The main process's number, on all processes."""
     value = torch.tensor([number], device=device)
     if world_size() > 1:
         with _together():
@@ -260,7 +260,7 @@ def _group(size: int) -> dist.ProcessGroup | None:
 
 @torch.no_grad()
 def average(tensors: list[Tensor]) -> None:
-    """Average tensors of one type over all processes, in place and in one reduction."""
+    """Average tensors of one dtype over all processes, in place and in one reduction."""
     if world_size() == 1 or not tensors:
         return
     flat = all_reduce_sum(torch.cat([tensor.reshape(-1) for tensor in tensors])).div_(world_size())
@@ -271,8 +271,8 @@ def average(tensors: list[Tensor]) -> None:
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Average the gradients over all processes in one reduction, once a step, after the last backward (REFERENCE §6.5).
 
-    A parameter without gradient here counts as zero where another process has one, and keeps none where all lack it;
-    every process walks the same list, so that all agree.
+    A missing gradient counts as zero if another process has one, and stays missing if none has. All processes pass the
+    same parameters.
     """
     if world_size() == 1:
         return

@@ -1,4 +1,4 @@
-"""Progress for people: a bar on a terminal, plain lines elsewhere, nothing from any process but the main one."""
+"""Progress display: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PAUSE = 5.0
 
 
 class Bar:
-    """Progress of long work of several kinds, such as an evaluation: a bar for each, or a line now and then."""
+    """Progress of work with several parts, such as an evaluation: a bar for each, or occasional lines."""
 
     PAUSE = 15.0
     """Seconds between two lines."""
@@ -44,11 +44,11 @@ class Bar:
         self._progress.stop()
 
     def __call__(self, label: str, done: int, total: int) -> None:
-        """Show how much of the work with this label is done."""
+        """Show the progress of the part with this label."""
         now = time.monotonic()
         if label not in self._tasks:
             self._tasks[label] = self._progress.add_task(one_line(label))
-        if done < self._done.get(label, done + 1):  # new, or again from the start
+        if done < self._done.get(label, done + 1):  # new, or restarted
             self._begun[label] = done, now
         self._done[label] = done
         self._progress.update(self._tasks[label], completed=done, total=total)
@@ -61,7 +61,7 @@ class Bar:
 
 
 class Reporter:
-    """Shows a run's steps. console None is silent."""
+    """Shows a run's steps; silent without a console."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console
@@ -71,7 +71,7 @@ class Reporter:
         self._task: TaskID | None = None
 
     def begin(self, total: int, done: int = 0) -> None:
-        """From now on steps are shown, of which some are done."""
+        """Begin to show steps, of which some are already done."""
         self._total, self._first, self._begin = total, done, time.monotonic()
         self._shown = self._begin - _PAUSE
         if self._console is not None and self._console.is_terminal:
@@ -80,12 +80,12 @@ class Reporter:
             self._bar.start()
 
     def step(self, step: int) -> None:
-        """One more step is done."""
+        """Show that a step is done."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=step)
 
     def metrics(self, step: int, line: Mapping[str, object]) -> None:
-        """A line of metrics was written."""
+        """Show a line of metrics."""
         text = _describe(line)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, description=text, completed=step)
@@ -98,12 +98,12 @@ class Reporter:
         self.say(f"step {step}/{self._total} · {text} · {_duration(left)} left")
 
     def say(self, message: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self._console is not None:
             _print(self._console, message)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -119,7 +119,7 @@ def _columns() -> tuple[ProgressColumn, ...]:
 
 
 def _print(console: Console, line: str) -> None:
-    """On any console: as `Text`, which is never markup."""
+    """Print on any console as `Text`, which is never markup."""
     console.print(Text(one_line(line)), soft_wrap=True)
 
 

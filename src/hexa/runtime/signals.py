@@ -45,12 +45,12 @@ class Interrupted(Exception):
 
 
 class Interrupts:
-    """While entered, the first SIGINT or SIGTERM is remembered in `received`; a second one acts as it always does.
+    """Record the first SIGINT or SIGTERM in `received`; a second one has its usual effect.
 
-    Of several processes each ignores further ones: a scheduler signals all processes of a job, and torchrun, which it
-    signals too, passes that on to them once more. SIGKILL still ends them at once.
-    Handlers belong to the main thread; entered in another one it does nothing. They only record it: the work asks
-    `noticed` after each step, which reports it. A reader of our output that pauses can't hold up the work for long.
+    Several processes ignore further ones, since a scheduler signals all processes of a job, and torchrun passes its own
+    signal on to them again. SIGKILL still ends them immediately. Handlers need the main thread; elsewhere this does
+    nothing. They only record the signal: the work calls `noticed` after each step. A reader of our output that pauses
+    cannot block the work for long.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -69,7 +69,7 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # once a process has ended, torchrun tells the others to end, which must not keep them from saying why
+        # once a process has ended, torchrun signals the others, which must still be able to report the reason
         if not isinstance(error, processes.ProcessEnded):
             self._restore()
         if self.received is None:
@@ -92,11 +92,11 @@ class Interrupts:
         self._before = {}
 
     def noticed(self) -> int | None:
-        """The signal that this process received."""
+        """The signal that this process received, if any."""
         return self._told(self.received)
 
     def agreed(self, device: torch.device) -> int | None:
-        """The signal that any process received, the same on all of them; a collective call."""
+        """The signal that any process received, the same on all of them; a collective."""
         if processes.world_size() == 1:
             return self.noticed()
         value = torch.tensor(self.received or 0, device=device)
@@ -110,9 +110,9 @@ class Interrupts:
 
 
 def end_with(parent: int) -> None:
-    """Have this process receive SIGTERM once its parent is gone, killed or not; on Linux, nothing elsewhere."""
+    """Have Linux send this process SIGTERM once its parent is gone; does nothing on other systems."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it went before this was asked for
+    if os.getppid() != parent:  # it has already gone
         os.kill(os.getpid(), signal.SIGTERM)

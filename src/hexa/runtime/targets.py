@@ -1,4 +1,4 @@
-"""Output paths, checked before the work whose results they are for."""
+"""Checks output paths before the work whose results they will have."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hexa.config import UserError, reason
 
 
 def check(path: Path | str, suffixes: Sequence[str] = (), option: str = "--out") -> Path:
-    """`path` if a file can be written there; nothing is left behind by trying. Raises UserError that says why not.
+    """`path`, if a file can be written there. Raises UserError with the reason if not.
 
-    suffixes: the endings it may have. Tried is what writing will do: make the folders that are missing, and in them
-    first a file of a similar name.
+    Tries what writing will do, creating missing folders and a file with a similar name, and removes them again.
+    suffixes: allowed endings of the name.
     """
     out = Path(path)
     if suffixes and out.suffix not in suffixes:
@@ -28,13 +28,13 @@ def check(path: Path | str, suffixes: Sequence[str] = (), option: str = "--out")
         raise UserError(f"{option} {path}: cannot be written ({error.strerror or error}); name another file") from None
     except UserError:
         raise
-    except (ValueError, RecursionError) as error:  # a name with a zero byte; a thousand folders in each other
+    except (ValueError, RecursionError) as error:  # a zero byte, or a thousand nested folders
         raise UserError(f"{option} {str(path)[:160]}: cannot be the name of a file ({reason(error)})") from None
     return out
 
 
 def check_folder(path: Path | str, option: str = "--out") -> Path:
-    """As `check`, for a folder that files are to be written into."""
+    """`check` for a folder in which files will be written."""
     out = Path(path)
     if out.exists() and not out.is_dir():
         raise UserError(f"{option} {path}: is a file; give a folder")
@@ -43,7 +43,7 @@ def check_folder(path: Path | str, option: str = "--out") -> Path:
 
 
 def _try(out: Path) -> None:
-    """In a folder of its own, beside what is there: whatever other processes try at the same time is elsewhere."""
+    """Try in a temporary folder, so that other processes may try at the same time."""
     there = next(folder for folder in out.parents if folder.exists() or folder.is_symlink())
     with tempfile.TemporaryDirectory(prefix=".hexa-", dir=there) as place:
         folder = Path(place) / out.parent.relative_to(there)

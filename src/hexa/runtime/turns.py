@@ -1,8 +1,8 @@
-"""Trainings on one machine take turns at its cores.
+"""Trainings on one machine take turns in using its cores.
 
 The threads of an operation wait for each other by spinning: OpenMP's for a while, those of oneDNN's weight gradients
-for as long as it takes. Where another process has the core of one of them, the rest spin until the scheduler comes
-round, hundreds of times a step. So a training with n threads holds n cores, and offers them now and then.
+without limit. If another process occupies the core of one of them, the rest spin until the scheduler switches, hundreds
+of times per step. So a training with n threads locks n cores, and offers them from time to time.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-#: Seconds of a turn, which shorter steps share.
+#: Shortest turn in seconds, which several short steps share.
 _TURN = 0.1
-#: Seconds to wait for a turn; then it computes beside a process that does not give way (stopped, or in a long step).
+#: Seconds to wait for a turn before working beside a process that does not give way (stopped, or in a long step).
 _PATIENCE = 120.0
 _POLL = 0.001
 
 
 @contextmanager
 def turns(device: torch.device) -> Iterator[Callable[[], None]]:
-    """While entered, a core for each of torch's threads is held; the function that it gives, to be called every step,
-    lets others have them first if they wait. It changes no figure.
+    """Lock a core for each of torch's threads; yields a function to call in every step, which lets others go first.
 
-    Nothing happens on a GPU, where the system lacks such locks, and where processes train together, since they wait for
-    each other in every step.
+    Has no effect on results. Does nothing on a GPU, on systems without such locks, and if several processes train
+    together, since they wait for each other in every step.
     """
     file = None if device.type != "cpu" or processes.helpers() else _open()
     if file is None:
@@ -49,11 +48,11 @@ def turns(device: torch.device) -> Iterator[Callable[[], None]]:
         cores.take()
         yield cores.offer
     finally:
-        os.close(file)  # which frees what is held
+        os.close(file)  # releases the locks
 
 
 class _Cores:
-    """Byte 1 + n of a file is core n, byte 0 the head of the queue. The system frees what a process had when it ends.
+    """Locks on a file: byte 1 + n is core n, byte 0 the head of the queue. The system releases them with the process.
 
     patience: seconds to wait for cores.
     """
@@ -64,13 +63,13 @@ class _Cores:
         self._since, self.patience = 0.0, _PATIENCE
 
     def offer(self) -> None:
-        """Give way to others that wait, unless the cores were taken a moment ago."""
+        """Give way to others that wait, unless this turn has just begun."""
         if time.monotonic() - self._since >= _TURN:
             fcntl.lockf(self._file, fcntl.LOCK_UN)
             self.take()
 
     def take(self) -> None:
-        """Wait for the cores. Who came first has them first, however many it wants."""
+        """Wait for the cores, first come, first served, however many a process wants."""
         begin, first = time.monotonic(), False
         while True:
             first = first or self._lock(0)
@@ -94,7 +93,7 @@ class _Cores:
 
 
 def _open() -> int | None:
-    """One file for all of a user's processes on this machine; None where it cannot be."""
+    """One file for all of a user's processes on this machine; None if it cannot be opened."""
     if fcntl is None:
         return None
     path = Path(tempfile.gettempdir()) / f"hexa-cores-{os.getuid()}"

@@ -1,4 +1,4 @@
-"""The folder of a run: one process at a time may train in it; what is left when a run is stopped."""
+"""The folder of a run: locked for one training at a time, and what is left in it when a run stops."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from hexa.training import trackers
 from hexa.training.journal import ENVIRONMENT, METRICS
 
 CONFIG, BACKBONE, REPORT, CHECKPOINTS = "config.yaml", "backbone.safetensors", "report.html", "checkpoints"
-#: What `hexa adapt` writes before anything else: its plan.
+#: The record of `hexa adapt`, which it writes first.
 ADAPTATION = "adapt.json"
-#: The backbone of the epoch that the monitor liked best.
+#: The backbone of the epoch that the monitor scored best.
 BEST = "best.safetensors"
-#: Held by the process that trains into the folder; there while it does, or after it was killed.
+#: Locked by the process that trains into the folder.
 LOCK = ".lock"
-#: Seconds that a process that was killed may take to be gone.
+#: Seconds that a killed process may take to be gone.
 PATIENCE = 5.0
 
 
 @contextmanager
 def mine(folder: Path, say: Callable[[str], object] | None = None) -> Iterator[bool]:
-    """Lock a run's folder, which is created if need be, for this run; only the main process does.
+    """Lock a run's folder, creating it if needed; only the main process does. Yields whether this is the main process.
 
-    Yields whether this is the main one. What killed processes left half written is removed. Others may read the folder
-    meanwhile, and add results to it. say: called where the disk has no locks. Raises UserError if another process
-    trains there.
+    Temporary files of killed processes are removed. Others may still read the folder and add results to it. say: called
+    if the disk has no locks. Raises UserError if another process trains there.
     """
-    # asked before the processes have found each other, so that nothing has to be undone
+    # done before the processes connect, so that nothing has to be undone
     if os.environ.get("RANK", "0") != "0":
         yield False
         return
@@ -48,7 +47,7 @@ def mine(folder: Path, say: Callable[[str], object] | None = None) -> Iterator[b
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether this torchrun began the run in `folder`. Raises UserError if the folder holds anything else of value."""
+    """Whether this torchrun began the run in `folder`. Raises UserError if the folder has anything else of value."""
     if _is_empty(folder) or _is_stillborn(folder):
         return False
     if peers.restarts() and _noted(folder, "launcher") == peers.launcher():
@@ -59,7 +58,7 @@ def is_ours(folder: Path) -> bool:
 
 
 def _is_empty(folder: Path) -> bool:
-    """Whether a folder is empty, or has only what a run that was killed at once wrote first."""
+    """Whether a folder is empty, or has only the first files of a run that was killed immediately."""
     there = {path.name for path in folder.iterdir()} - {LOCK, ADAPTATION}
     return not there or (there == {ENVIRONMENT} and _process(folder) is not None)
 
@@ -67,8 +66,8 @@ def _is_empty(folder: Path) -> bool:
 def _is_stillborn(folder: Path) -> bool:
     """Whether a run in `folder` ended with nothing to continue from, so that it may start again.
 
-    Its loss stopped being finite before the first checkpoint; or it ran on this machine and ended before it logged a
-    step (unreadable images …), unless its process is still running, or that cannot be known.
+    Its loss became non-finite before the first checkpoint; or it ran on this machine and ended before it logged a step
+    (unreadable images …). A run whose process is still running, or may be, does not count.
     """
     if not (folder / CONFIG).is_file() or (folder / BACKBONE).exists() or (folder / CHECKPOINTS).exists():
         return False
@@ -81,7 +80,7 @@ def _is_stillborn(folder: Path) -> bool:
 
 
 def _process(folder: Path) -> peers.Peer | None:
-    """The main process of the run in `folder`, as environment.json has it."""
+    """The main process of the run in `folder`, from its environment.json."""
     try:
         peer = peers.Peer(**_noted(folder, "process"))  # type: ignore[arg-type]
     except TypeError:  # something else
@@ -99,7 +98,7 @@ def _noted(folder: Path, name: str) -> object:
 
 @contextmanager
 def stopping_well(folder: Path) -> Iterator[None]:
-    """Make a full disk, or a worker that ended, one line that says how to continue."""
+    """Report a full disk, or a worker that ended, in one line that says how to continue."""
     try:
         yield
     except (WorkerEnded, OSError) as error:
@@ -108,7 +107,7 @@ def stopping_well(folder: Path) -> Iterator[None]:
 
 
 def way_on(folder: Path) -> str:
-    """How to continue a run that is stopped from outside."""
+    """How to continue a run that was stopped from outside."""
     if not (folder / CONFIG).is_file():
         return f"the run stops; {folder} has nothing to continue from"
     saved = checkpoints.checkpoints(folder / CHECKPOINTS)

@@ -1,4 +1,4 @@
-"""The monitor: what the frozen features are worth while they are being trained (REFERENCE §7.3)."""
+"""The monitor: scores the frozen features during training (REFERENCE §7.3)."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from hexa.ops.photometric import unit
 from hexa.runtime.random import Stream
 
 _BATCH = 512
-#: The share of images that ask, where the source has no test split.
+#: The share of images used as queries if the source has no test split.
 _HELD_OUT = 0.2
-#: Images that are measured without labels, at most: neighbours of each among all are looked for.
+#: Most images measured without labels, which needs the neighbours of each among all.
 _LABEL_FREE = 2000
 #: Images, uint8 where that is exact, and their labels, on the CPU.
 _Images = tuple[Tensor, Tensor | None]
 
 
 class KnnMonitor:
-    """Top-1 accuracy in percent of a k-NN vote, main batch-norms, no augmentation.
+    """Top-1 accuracy in percent of a k-NN vote, with main batch-norms and without augmentation.
 
-    Labelled images of the training split vote on the test split; where the source has none, on others of their own
-    split. At most `max_images` of each, the same in every call and every session; they are decoded at the first call.
-    Those that can't be read are left out, however many they are, with a warning. With `label_free` the images
-    that ask are measured without labels as well, in two random views each.
+    Labelled images of the training split vote on the test split or, if there is none, on others of their own split. At
+    most `max_images` of each, the same in every call and every session; they are decoded at the first call. Unreadable
+    ones are left out, however many, with a warning. With `label_free` the queries are also measured without labels, in
+    two random views each.
 
-    source: what the run is trained on, or `monitor.data`. held: images of it to ask, instead of its test split.
+    source: the training images, or `monitor.data`. held: held-out images as queries, instead of its test split.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class KnnMonitor:
     def of(
         cls, experiment: Experiment, source: Source, method: Method, machine: Machine, held: Source | None = None
     ) -> KnnMonitor | None:
-        """The monitor, or None if it is turned off or has nothing to measure. Raises UserError for its `data`."""
+        """The monitor, or None if it is off or has nothing to measure. Raises UserError for its `data`."""
         config = experiment.monitor
         if not config.knn_every:
             return None
@@ -102,14 +102,14 @@ class KnnMonitor:
         return measured
 
     def _decoded(self, warn: Callable[[str], object]) -> tuple[_Images, _Images]:
-        """Those that vote and those that ask."""
+        """The images that vote, and the queries."""
         bank, queries = self.parts()
         asking = self._read(queries, warn)
-        # without labels nobody votes: thousands of photographs need not be decoded
+        # without labels there is no vote, and thousands of photographs need not be decoded
         return (self._read(bank, warn) if bank.classes is not None else (asking[0][:0], None)), asking
 
     def parts(self) -> tuple[Source, Source]:
-        """The images that vote, and those that ask."""
+        """The sources of images that vote, and of queries."""
         source, most = self.source, self.config.max_images
         order = torch.randperm(len(source), generator=self.stream.child("train").generator())
         if self.held is not None:
@@ -139,8 +139,9 @@ class KnnMonitor:
         return torch.cat(alike(images)), torch.cat(labels) if labels else None
 
     def _features(self, images: Tensor, seen: Stream | None = None) -> Tensor:
-        """Features [N, D] fp32 on the device of images [N, C, S, S], uint8 or float in [0, 1], or of a random view of
-        each from `seen`.
+        """Features [N, D], fp32 on the device, of images [N, C, S, S], uint8 or float in [0, 1].
+
+        seen: draws a random view of each image, whose features are returned instead.
         """
         features = []
         for start in range(0, len(images), _BATCH):
@@ -156,7 +157,7 @@ class KnnMonitor:
 
 
 def without_holdout(experiment: Experiment, source: Source) -> tuple[Source, Source | None]:
-    """The images to train on, and those that `monitor.holdout` keeps for the monitor."""
+    """The images to train on, and those that `monitor.holdout` reserves for the monitor."""
     count = round(experiment.monitor.holdout * len(source))
     if not count:
         return source, None

@@ -1,4 +1,4 @@
-"""A run from its experiment to its folder: pretrain and resume (DESIGN §2)."""
+"""Carries out a run, from its experiment to its folder: pretrain and resume (DESIGN §2)."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ __all__ = ["BACKBONE", "CONFIG", "pretrain", "resume"]
 def pretrain(experiment: Experiment, out: Path | str | None = None, *, console: Console | None = None) -> Path:
     """Carry out an experiment in the folder `out`, by default runs/RECIPE, and return the folder.
 
-    Everything that can be wrong with an experiment is found before the folder is made. Under torchrun every process
-    calls it, and if torchrun starts them again (--max-restarts), it continues from the last checkpoint.
-    console: where progress is shown, standard error by default.
-    Raises UserError; Interrupted after a signal, the run being saved; NonFiniteError; ProcessEnded.
+    Mistakes in an experiment are found before the folder is created. Under torchrun every process calls it; if torchrun
+    starts them again (--max-restarts), it continues from the last checkpoint. console: where progress is shown,
+    standard error by default. Raises UserError; Interrupted after a signal, with the run saved; NonFiniteError;
+    ProcessEnded.
     """
     folder = Path(out) if out is not None else Path("runs") / experiment.recipe.rpartition(":")[2]
     notes: list[str] = []
@@ -68,8 +68,8 @@ def pretrain(experiment: Experiment, out: Path | str | None = None, *, console: 
 def resume(run: Path | str, *, console: Console | None = None) -> Path:
     """Continue a run exactly where it stopped, from its newest intact checkpoint; returns its folder.
 
-    What follows equals what would have followed without the stop, bit for bit (on a GPU with training.deterministic).
-    A run that is complete only gets what is missing of its results. Raises as `pretrain` does.
+    The result is bit-identical to that of a run without the stop (on a GPU with training.deterministic). A finished run
+    only gets results that are missing. Raises as `pretrain` does.
     """
     folder = Path(run)
     if not (folder / CONFIG).is_file():
@@ -86,7 +86,7 @@ def _carry_out(experiment: Experiment, folder: Path, console: Console | None, re
     try:
         console = (console or Console(stderr=True)) if processes.is_main() else None
         resumed = processes.any_of(resumed, machine.device)
-        # the random numbers of whoever called are left as they were
+        # the caller's random state is restored
         with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
             _Session(experiment, folder, console, machine, resumed).run(notes)
         failed = False
@@ -97,17 +97,17 @@ def _carry_out(experiment: Experiment, folder: Path, console: Console | None, re
         if experiment.training.compile and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             why = str(error).strip().splitlines()[0][:200]
             remedy = f"set 'compile: false' in its {CONFIG}, then 'hexa resume {folder}'"
-            raise UserError(f"training.compile: torch can't compile on this machine ({why}); {remedy}") from None
+            raise UserError(f"training.compile: torch cannot compile on this machine ({why}); {remedy}") from None
         raise
     finally:
-        # a trainer and its hooks refer to each other: without this, images and weights would outlive their run
+        # a trainer and its hooks form cycles; without this, images and weights would outlive their run
         gc.collect()
         processes.shutdown(failed)
 
 
 @dataclass
 class _Session:
-    """What one process does for a run, from now to its end or the next stop. console: None on all but the main one."""
+    """One process's part of a run, until its end or the next stop. console: None on all but the main process."""
 
     experiment: Experiment
     folder: Path
@@ -116,13 +116,13 @@ class _Session:
     resumed: bool
 
     def run(self, warnings: list[str]) -> None:
-        """Set everything up, train, write the results. warnings: what there is to warn of so far."""
+        """Set everything up, train, write the results. warnings: warnings so far."""
         experiment = self.experiment
         trackers.check(experiment.training.tracker)
         split = None if "#" in experiment.data else "train"
         source = open_source(experiment.data, split, experiment.training.max_image_pixels, experiment.network.channels)
         source, held = without_holdout(experiment, source)
-        setting_of(experiment, len(source))  # finds mistakes before the images are read, which may take a while
+        setting_of(experiment, len(source))  # raises before images are read, which may take a while
         self._show(_headline(experiment, source, self.machine, self.folder, self.resumed))
         self.experiment, settlements = settled(experiment, source)
         setting = setting_of(self.experiment, len(source))
@@ -185,7 +185,7 @@ class _Session:
         return trainer
 
     def _continue(self, trainer: Trainer) -> list[str]:
-        """Load the newest intact checkpoint, if there is any checkpoint; returns warnings. Raises UserError."""
+        """Load the newest intact checkpoint, if there are checkpoints; returns warnings. Raises UserError."""
         warnings: list[str] = []
         folder = self.folder / CHECKPOINTS
         newest = checkpoints.newest_good_of_all(folder, warnings.append, trainer.device)
@@ -198,15 +198,15 @@ class _Session:
             return warnings + restore(trainer, state)
         except torch.OutOfMemoryError:
             raise
-        except (KeyError, TypeError, AttributeError, RuntimeError) as error:  # whole, but made for something else
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:  # intact, but of another experiment
             message = f"{path}: not a checkpoint of this experiment ({reason(error)}); start a new run"
             raise UserError(message) from error
 
     def _train(self, trainer: Trainer, warnings: list[str]) -> None:
-        """From wherever the trainer stands to the end; all that is written to the folder."""
+        """Train from the current step to the end, and write everything to the folder."""
         step, folder, journal = trainer.step, self.folder, trainer.journal
         if processes.is_main():
-            # first: it says whose folder this is
+            # first, since it identifies the owner of the folder
             write_environment(folder, trainer.device, self.machine.precision, step if self.resumed else None)
             if not self.resumed:
                 discard(folder)
@@ -225,9 +225,7 @@ class _Session:
         processes.barrier()
 
     def _trackers(self, trainer: Trainer, warnings: list[str]) -> list[Tracker]:
-        """The trackers of the main process. One that can't begin stops a new run; a run that continues does so
-        without it.
-        """
+        """The trackers of the main process. One that cannot begin stops a new run, but not one that continues."""
         begun: list[Tracker] = []
         name, problem = self.experiment.training.tracker, None
         if processes.is_main():
@@ -240,16 +238,16 @@ class _Session:
             except ConfigError as error:
                 problem = error
         if processes.any_of(problem is not None, trainer.device) and not self.resumed:
-            raise problem or ConfigError([("training.tracker", "it can't begin")])  # the main process says why
+            raise problem or ConfigError([("training.tracker", "it cannot begin")])  # the main process says why
         if problem is not None:
-            warnings.append(f"{problem}; the run goes on without it")
+            warnings.append(f"{problem}; the run continues without it")
         return begun
 
     def _backbone(self, trainer: Trainer) -> Backbone:
         return backbone_of(self.experiment, trainer.objective.method, trainer.step, trainer.epoch)
 
     def _finish(self, trainer: Trainer) -> None:
-        """The backbone and the report, written by the main process."""
+        """Write the backbone and the report, in the main process."""
         folder, best = self.folder, trainer.best
         kept = best.measure is not None and best.value is not None
         save_backbone(load_backbone(folder / BEST) if kept else self._backbone(trainer), folder / BACKBONE)
