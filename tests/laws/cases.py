@@ -36,6 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "simsiam": {"dim": 16, "predictor_hidden": 8, "bn_groups": 2},
     "instdisc": {"dim": 8, "num_negatives": 16, "bn_groups": 2},
     "pirl": {"dim": 8, "num_negatives": 16, "puzzle": {"grid": 2}, "bn_groups": 2},
+    "infomin": {"contrast.queue_size": 32, "contrast.dim": 8, "contrast.bn_groups": 2, "puzzle": {"grid": 2}},
     "jigsaw": {"hidden": 8, "puzzle": {"grid": 2}, "num_permutations": 24, "bn_groups": 2},
     "rotation": {"bn_groups": 2},
     "dino": {
@@ -57,6 +58,7 @@ CROPS: dict[str, tuple[int, ...]] = {
     "rotation": (SIZE,),
     "jigsaw": (16,),
     "pirl": (16, 16),
+    "infomin": (16, 16, 16),
 }
 
 #: Variants of each kind of hard example worth a law of their own; kinds without an entry get their defaults.
@@ -117,6 +119,7 @@ METHODS: dict[str, list[dict[str, Any]]] = {
     "simsiam": [{}, {"projector_layers": 2, "bn_groups": 1}],
     "instdisc": [{}, {"objective": "softmax", "bn_groups": 1}],
     "pirl": [{}, {"puzzle_weight": 0.2, "bn_groups": 1}],
+    "infomin": [{}, {"puzzle_weight": 0.2, "contrast.bn_groups": 1}],
     "dino": [{}, {"freeze_prototypes_epochs": 1}, {"teacher_crops": 1, "bn_groups": 1}],
 }
 

@@ -59,6 +59,14 @@ class MoCoConfig(EncoderConfig):
             message = f"{self.queue_size} is not divisible by the {keys} keys of a step; {remedy}"
             raise ConfigError([("method.queue_size", message)])
 
+    def check_within(self, setting: Setting) -> None:
+        """As `check`, of a method that has this as its field `contrast`."""
+        try:
+            self.check(setting)
+        except ConfigError as error:
+            problems = [(path.replace("method.", "method.contrast.", 1), message) for path, message in error.problems]
+            raise ConfigError(problems) from None
+
 
 @dataclass(frozen=True, eq=False)
 class MoCoLabels(PseudoLabels):

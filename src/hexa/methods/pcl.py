@@ -46,19 +46,13 @@ class PCLConfig(MethodConfig):
         return {**_CONTRAST, **value} if isinstance(value, dict) else value
 
     def check(self, setting: Setting) -> None:
-        problems = []
-        try:
-            self.contrast.check(setting)
-        except ConfigError as error:
-            problems = [(path.replace("method.", "method.contrast.", 1), message) for path, message in error.problems]
+        self.contrast.check_within(setting)
         most = max(self.num_clusters)
         if most > setting.data_size:
             largest = max(1, setting.data_size // 13)
             fewer = ",".join(str(max(1, count * largest // most)) for count in self.num_clusters)
             message = f"{most} are more than the {setting.data_size} images; use [{fewer}]"
-            problems.append(("method.num_clusters", message))
-        if problems:
-            raise ConfigError(problems)
+            raise ConfigError([("method.num_clusters", message)])
 
 
 @dataclass(frozen=True, eq=False)

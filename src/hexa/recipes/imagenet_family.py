@@ -14,6 +14,7 @@ from hexa.data.views import ViewsConfig
 from hexa.experiment import Experiment
 from hexa.methods.byol import BYOLConfig
 from hexa.methods.dino import DINOConfig
+from hexa.methods.infomin import InfoMinConfig
 from hexa.methods.instdisc import InstDiscConfig
 from hexa.methods.jigsaw import JigsawConfig
 from hexa.methods.moco import MoCoConfig
@@ -123,12 +124,12 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
         {"views": _views("crop-flip"), "method": RotationConfig(), **_HANDCRAFTED},
     ),
     "infomin": (
-        "MoCo-v2 with the views of InfoMin",
+        "InfoMin with its jigsaw branch",
         {
             "epochs": 800,
             "batch_size": 256,
-            "views": _views("infomin"),
-            "method": MoCoConfig(bn_groups=8, temperature=0.15),
+            "views": _views("infomin", extra_crops=[{"count": 1, "size": 255, "scale": (0.6, 1.0)}]),
+            "method": InfoMinConfig(contrast=MoCoConfig(bn_groups=8, temperature=0.15)),
             "optimizer": _sgd(0.03, 256),
             "schedule": ScheduleConfig(kind="cosine", per="epoch"),
         },

@@ -1,0 +1,104 @@
+"""InfoMin (Tian et al., NeurIPS 2020; REFERENCE §9): MoCo-v2 whose key is to be recognised from a puzzle as well."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+
+from hexa.config import ConfigError
+from hexa.core import Batch, Branch, Method, MethodConfig, Setting
+from hexa.methods.jigsaw import UNMIXABLE, PuzzleConfig
+from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels
+from hexa.nn.backbones import num_features
+from hexa.nn.branch_norm import use_branch
+from hexa.nn.encoder import mlp_head, unit
+from hexa.nn.tiles import TileHead
+from hexa.ops import tiles
+
+#: What InfoMin's MoCo has of its own; the rest is MoCo-v2's.
+_CONTRAST = {"temperature": 0.15}
+
+
+class InfoMinConfig(MethodConfig):
+    """InfoMin with its jigsaw branch, as published for ImageNet; without the branch it is `moco` with these views."""
+
+    name: Literal["infomin"] = "infomin"
+    num_views: ClassVar = (3, 3, "InfoMin takes a query, a key and a view that becomes a puzzle")
+    unmixable: ClassVar[str] = UNMIXABLE
+    contrast: MoCoConfig = pydantic.Field(default=MoCoConfig.model_validate(_CONTRAST))
+    """The part that is MoCo: m 0.999, τ 0.15, a queue of 65,536."""
+    puzzle: PuzzleConfig = PuzzleConfig()
+    """How the third view becomes a puzzle."""
+    puzzle_weight: float = pydantic.Field(default=0.5, ge=0, le=1)
+    """β: the share of the puzzle's term; the query's has the rest."""
+
+    @pydantic.field_validator("contrast", mode="before")
+    @classmethod
+    def _complete(cls, value: Any) -> Any:
+        """Naming one field of MoCo leaves the others what they are in InfoMin."""
+        return {**_CONTRAST, **value} if isinstance(value, dict) else value
+
+    def check(self, setting: Setting) -> None:
+        self.contrast.check_within(setting)
+        if self.contrast.symmetric:
+            raise ConfigError([("method.contrast.symmetric", "InfoMin has one key an image; use false")])
+
+
+class InfoMin(Method[MoCoLabels], config=InfoMinConfig):
+    """L = (1 − β)·InfoNCE(q, k⁺) + β·InfoNCE(g(puzzle), k⁺), both against the queue; g a head of its own.
+
+    The anchors are the query and the puzzle of the third view, as a picture; both are attacked where they are seen. The
+    published code leaves the colours of that view alone, here it has those of the others.
+    """
+
+    def __init__(self, config: InfoMinConfig, backbone: nn.Module, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        dim, width, count = config.contrast.dim, num_features(backbone), config.puzzle.grid**2
+        self.contrast = MoCo(config.contrast, backbone, setting)
+        self.puzzle_head = TileHead(count, mlp_head(width, dim), nn.Linear(count * dim, dim))
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.contrast.backbone
+
+    @property
+    def chance_loss(self) -> float:
+        """ln(1 + K): both terms are told apart from the same queue."""
+        return self.contrast.chance_loss
+
+    def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
+        view, numbers = batch.crops[2], batch.stream.child("order").generator()
+        order = torch.rand(batch.rows.stop, self.config.puzzle.grid**2, generator=numbers)[batch.rows].argsort(1)
+        return batch.crops[0], self.config.puzzle.puzzle(view, order.to(view.device, non_blocking=True), batch)
+
+    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+        rows = [self.contrast.embed(crops[:1], branch)[0]]
+        encoder = self.contrast.query
+        for puzzle in crops[1:]:
+            with use_branch(encoder, branch.name, branch.training, branch.update, len(puzzle)):
+                features = encoder.features(tiles.cut(puzzle, self.config.puzzle.grid))
+            rows.append(unit(self.puzzle_head(features)))
+        return torch.stack(rows)
+
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> MoCoLabels:
+        labels = self.contrast.pseudo_labels(batch, embedding)
+        return replace(labels, keys=labels.keys.repeat(2, 1, 1))
+
+    def loss(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
+        share = self.config.puzzle_weight
+        # MoCo adds its terms; the mean over two anchors takes that back, and halves what the weights should not
+        weights = torch.tensor([1 - share, share])[: len(embedding), None]
+        return self.contrast.loss(embedding, labels) * weights.to(embedding.device, non_blocking=True)
+
+    def correct(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
+        return self.contrast.correct(embedding, labels)
+
+    @torch.no_grad()
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: MoCoLabels) -> None:
+        self.contrast.commit(batch, embedding, replace(labels, keys=labels.keys[:1]))
