@@ -15,7 +15,7 @@ from tests.methods.setting import BATCH, batch, small
 
 def infomin(**fields: object) -> InfoMin:
     contrast = {"queue_size": 16, "dim": 6, "temperature": 0.15}
-    made = small(InfoMinConfig.model_validate({"contrast": contrast, "puzzle": {"grid": 2}, **fields}))
+    made = small(InfoMinConfig.model_validate({"contrast": contrast, "puzzle": {"grid": 2}, **fields}), num_crops=3)
     assert isinstance(made, InfoMin)
     return made
 

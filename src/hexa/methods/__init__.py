@@ -3,6 +3,7 @@
 from hexa.methods.byol import BYOL, BYOLConfig
 from hexa.methods.deepcluster import DeepCluster, DeepClusterConfig
 from hexa.methods.dino import DINO, DINOConfig
+from hexa.methods.infomin import InfoMin, InfoMinConfig
 from hexa.methods.instdisc import InstDisc, InstDiscConfig
 from hexa.methods.jigsaw import Jigsaw, JigsawConfig
 from hexa.methods.moco import MoCo, MoCoConfig
@@ -22,6 +23,8 @@ __all__ = [
     "DINOConfig",
     "DeepCluster",
     "DeepClusterConfig",
+    "InfoMin",
+    "InfoMinConfig",
     "InstDisc",
     "InstDiscConfig",
     "Jigsaw",

@@ -43,7 +43,8 @@ class InfoMinConfig(MethodConfig):
         return {**_CONTRAST, **value} if isinstance(value, dict) else value
 
     def check(self, setting: Setting) -> None:
-        self.contrast.check_within(setting)
+        super().check(setting)
+        self.contrast.check_within(replace(setting, num_crops=2))
         if self.contrast.symmetric:
             raise ConfigError([("method.contrast.symmetric", "InfoMin has one key an image; use false")])
 
