@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hexa import cli
 from hexa.config import UserError
 from hexa.evaluation import evaluate
 from hexa.reproduce import plan, reproduce, storage
@@ -52,6 +53,24 @@ def test_published_curves_are_the_default_at_the_published_settings() -> None:
     assert [arm.recipe for arm in b.arms] == ["imagenet-swav-200", "imagenet-hexa-dcluster-8crop-200"]
     assert b.lengths == (1.0,)
     assert [(m.protocol, m.options) for m in b.measures] == [("linear", {"preset": "swav"})]
+
+
+def test_a_plan_says_what_each_source_is_measured_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        "reproduce",
+        "table1",
+        "--data",
+        f"folder:{tmp_path}/imagenet",
+        "--scale",
+        "full",
+        "--plan",
+        "--evaluate-on",
+    ]
+    command += [f"folder:{tmp_path}/imagenet", "cifar10", "--data-voc", f"voc:{tmp_path}/VOCdevkit", "--seeds", "0"]
+    assert cli.main([*command, "--out", str(tmp_path / "study")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for part in (f"linear moco on folder:{tmp_path}/imagenet", "linear cifar on cifar10", f"svm on voc:{tmp_path}/VOC"):
+        assert part in said
 
 
 def test_several_runs_stay_an_option() -> None:

@@ -38,6 +38,7 @@ def run(
     if session.joined:
         seeds = ", ".join(map(str, session.joined))
         console.print(f"with seeds {seeds}, of which {session.out} has results already")
+    console.print(f"measured by {', '.join(dict.fromkeys(session.measures()))}")
     for note in study.notes:
         console.print(note)
     if costs is None:

@@ -157,6 +157,12 @@ class Session:
         """A line a run, to be started anywhere by hand; what they leave in the folder is found and evaluated."""
         return [printing.command_of(job, self.out) for job in self.jobs(None)[1]]
 
+    def measures(self) -> list[str]:
+        """The protocols, with their presets, and the images that each is measured on."""
+        chosen = plan.measures_of(self.study, self.request)
+        named = (f"{one.protocol} {one.options.get('preset', '')}".strip() for one, *_ in chosen)
+        return [f"{name} on {evaluation.source}" for name, evaluation in zip(named, chosen, strict=True)]
+
     # -- the work -----------------------------------------------------------------------------------------------------
 
     def carry_out(self, console: Console, progress: Progress | None = None) -> Path:

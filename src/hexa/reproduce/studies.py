@@ -84,8 +84,8 @@ GRID_NOTE = (
     "differed by was seed noise."
 )
 _OTHERS = (
-    "--method moco, dcluster, swav and compared make the rows of the paper. BigBiGAN is a published row alone, because "
-    "it predicts no pseudo-label, and CMC and CPC-v2 are (decision 0008)."
+    "--method moco, dcluster, swav and compared make the rows of the paper. Published rows only: BigBiGAN, which "
+    "predicts no pseudo-label, and CMC and CPC-v2, which are not implemented (decision 0008)."
 )
 _NOTES = {
     "attack-grid": (GRID_NOTE,),
