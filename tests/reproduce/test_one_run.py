@@ -12,12 +12,13 @@ from hexa import cli
 from hexa.config import UserError
 from hexa.evaluation import evaluate
 from hexa.reproduce import plan, reproduce, storage
-from hexa.reproduce.studies import study
+from hexa.reproduce.studies import KNN, study
 from tests.reproduce.conftest import request_for
 from tests.reproduce.test_session import TINY
 
 
-def test_one_run_is_measured_at_four_epochs(tmp_path: Path) -> None:
+def test_one_run_is_measured_at_four_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "measures_of", lambda *_: (plan.Evaluation(KNN, "digits"),))  # the quickest
     given: dict[str, Any] = {"seeds": (0,), "epochs": 4, "rates": (0.03,), "one_run": True}
     out = reproduce("learning-curves", "digits", out=tmp_path / "study", **given, **TINY)
     found = json.loads((out / storage.RESULT).read_text())
