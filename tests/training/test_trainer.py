@@ -152,7 +152,13 @@ def test_every_promised_metric_is_there(tmp_path: Path) -> None:
 
 
 def test_a_term_is_logged_from_where_it_sets_in_and_is_a_mean_over_its_own_steps(tmp_path: Path) -> None:
-    trainer(tmp_path / "each", hard=LATE, log_every=1).run()
+    made, said = trainer(tmp_path / "each", hard=LATE, log_every=1), list[str]()
+    made.journal.reporter.say = said.append  # type: ignore[method-assign]
+    made.run()
+    assert [line for line in said if "sets in" in line] == [
+        "epoch 0.8: adversarial sets in",
+        "epoch 1.4: cutmix sets in",
+    ]
     trainer(tmp_path / "five", hard=LATE, log_every=5).run()
     each = {line["step"]: line for line in metrics(tmp_path / "each")}
     assert [min(s for s, line in each.items() if f"loss/{name}" in line) for name in LATE] == [5, 8]

@@ -39,10 +39,8 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
         raise UserError(f"{experiment.recipe}: unknown modifier '+{name}'; {nearest(name, MODIFIERS)}")
     if {"adversarial", "fast-adversarial"} <= asked:
         raise UserError(f"{experiment.recipe}: +adversarial and +fast-adversarial are one hard example; leave one out")
-    if (
-        "cutmix-adversarial" in asked
-        and not asked & {"adversarial", "fast-adversarial"} | experiment.hard_examples.keys()
-    ):
+    attacked = "adversarial" in experiment.hard_examples or asked & {"adversarial", "fast-adversarial"}
+    if "cutmix-adversarial" in asked and not attacked:
         raise UserError(f"{experiment.recipe}+cutmix-adversarial mixes adversarial views; add +adversarial")
     if "split" in asked and (asked & set(_HARD) != {"split"} or experiment.hard_examples):
         raise UserError(f"{experiment.recipe}: +split mixes half of the batch; leave out other hard examples")
