@@ -181,14 +181,18 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 
 
 @pytest.mark.usefixtures("few_digits")
-def test_the_demo_prints_its_table_and_can_be_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_prints_its_table_and_can_be_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hexa.demo.ATTACK", {"epsilons": (8, 16), "steps": 1, "restarts": 1, "images": 40})
     out = tmp_path / "demo"
     for _ in range(2):
         assert cli.main(["demo", "--epochs", "1", "--out", str(out)]) == 0
         printed = capsys.readouterr().out
         for name in ("raw pixels", "random init", "MoCo-v2", "HEXA-MoCo"):
             assert name in printed
-        assert (out / "report.html").is_file()
+        assert "ε=16" in printed
+        assert "Accuracy under attack" in (out / "report.html").read_text()
     stranger = tmp_path / "stranger"
     (stranger / "digits-moco-v2").mkdir(parents=True)
     (stranger / "digits-moco-v2" / "thesis.txt").write_text("mine")
