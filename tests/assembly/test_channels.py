@@ -152,7 +152,7 @@ def test_every_command_takes_them(data: str, tmp_path: Path, capsys: pytest.Capt
     assert load_backbone(tmp_path / "x.safetensors")(torch.rand(2, BANDS, SIDE, SIDE)).shape[0] == 2
     with pytest.raises(UserError, match="--to torchvision: its networks take 3 channels, this one 5"):
         export(run, "torchvision", tmp_path / "x.pth")
-    with pytest.raises(UserError, match="data 'digits': images have 3 channels, but the network takes 5"):
+    with pytest.raises(UserError, match="data 'digits': its images have 3 channels, but the network takes 5"):
         hexa.evaluate("knn", run, "digits")
     with pytest.raises(UserError, match="mean must be 5 numbers, one per channel"):
         load_backbone(run, mean="0.1,0.2")
