@@ -223,3 +223,15 @@ def test_shares_that_do_not_fit_are_refused() -> None:
     case = Case("moco", {}, {"adversarial": {"fraction": 0.6}})
     with pytest.raises(ConfigError, match=r"std 0\.5 \+ adversarial 0\.6"):
         case.objective(case.build(), ObjectiveConfig(split=True, clean_fraction=0.5))
+
+
+@pytest.mark.parametrize("branch", ["aux", "main"])
+def test_views_are_trained_through_the_branch_that_is_asked_for(branch: str) -> None:
+    case = Case("moco", {}, {"adversarial": {"branch": branch, "generation": "aux_eval"}})
+    assert case.objective(case.build()).examples(batch())["adversarial"].branch == Branch(branch)
+
+
+def test_only_a_first_step_at_the_clean_view_takes_the_gradient_of_its_pass() -> None:
+    assert Adversarial().gradient_of_source == MAIN
+    assert Adversarial(generation="aux_eval").gradient_of_source == Branch.of("aux_eval")
+    assert Adversarial(random_start=True).gradient_of_source is None

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hexa.core import Setting
+from hexa.core import MAIN, Setting
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import Encoder, normalized_head
@@ -67,3 +67,9 @@ def test_compiling_reaches_several_crops() -> None:
     made.compile(backend=backend)
     torch.testing.assert_close(made.multi_crop(crops), expected)
     assert seen
+
+
+def test_embeddings_are_projections_of_length_one() -> None:
+    made = Encoder(nn.Flatten(), nn.Linear(48, 5), Normalize((0.5,) * 3, (0.5,) * 3)).double()
+    projections, embedding = (of(crops(3, 4, 4), MAIN) for of in (made.project, made.embed))
+    torch.testing.assert_close(embedding, projections / projections.norm(dim=-1, keepdim=True))

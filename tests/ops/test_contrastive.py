@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hexa.ops.contrastive import info_nce, is_nearest
+from hexa.ops.contrastive import finds_other_view, info_nce, is_nearest, nt_xent
 
 
 def unit(*shape: int, seed: int = 0) -> Tensor:
@@ -70,3 +70,21 @@ def test_is_nearest_against_a_loop() -> None:
                 others = [float(q[v, b] @ row) for row in n] + ([] if beside is None else beside[v, b].tolist())
                 assert bool(found[v, b]) == (float(q[v, b] @ k[v, b]) > max(others))
         assert 0 < int(found.sum()) < 40
+
+
+def test_nt_xent_against_a_loop_over_the_dictionary() -> None:
+    """Images that the query shows are no negatives, in its own view; the same image in the other view is."""
+    size, batch, temperature = 6, 3, 0.3
+    query, dictionary = unit(2, batch, 8), unit(2, size, 8, seed=1)
+    own, shown = torch.tensor([4, 0, 2]), torch.tensor([[1], [5], [0]])
+    losses = nt_xent(query, dictionary, own, shown, temperature)
+    nearest = finds_other_view(query, dictionary, own, shown)
+    for v in range(2):
+        for i in range(batch):
+            hidden = {(v, int(own[i])), *((v, int(image)) for image in shown[i])}
+            entries = [(w, m) for w in range(2) for m in range(size) if (w, m) not in hidden]
+            scores = torch.stack([query[v, i] @ dictionary[entry] for entry in entries])
+            positive = entries.index((1 - v, int(own[i])))
+            expected = F.cross_entropy(scores / temperature, torch.tensor(positive))
+            torch.testing.assert_close(losses[v, i], expected)
+            assert bool(nearest[v, i]) == (int(scores.argmax()) == positive)
