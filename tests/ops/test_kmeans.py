@@ -182,7 +182,7 @@ def test_large_clusters_are_summed_exactly_enough() -> None:
 @pytest.mark.parametrize(("valid", "limit"), [(None, 20), (torch.arange(20) < 9, 9)])
 def test_more_clusters_than_rows_are_refused_with_a_number_that_works(valid: Tensor | None, limit: int) -> None:
     rows = clouds(20)
-    with pytest.raises(ValueError, match=f"21 clusters of {limit} rows; use at most {limit} clusters"):
+    with pytest.raises(ValueError, match=f"21 clusters for {limit} rows; use at most {limit} clusters"):
         spherical_kmeans(rows, 21, seeded(), valid=valid)
     assert spherical_kmeans(rows, limit, seeded(), valid=valid).counts.tolist() == [1] * limit
     with pytest.raises(ValueError, match="at least 1 cluster"):
