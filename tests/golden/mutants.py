@@ -81,9 +81,9 @@ MUTANTS = [
     ),
     ("ops/contrastive.py", "views[..., None] * size  # [V", "0 * size  # [V"),
     ("ops/sinkhorn.py", "codes /= codes.sum(1, keepdim=True)", "codes /= codes.sum(0, keepdim=True)"),
-    ("methods/moco.py", "partner=None if self.partner is None else self.partner[:, index]", "partner=self.partner"),
-    ("methods/moco.py", "own=None if self.own is None else self.own[index]", "own=self.own"),
-    ("methods/moco.py", "return mixed, mixed[permutation]", "return mixed, mixed"),
+    ("methods/moco.py", "self.partner[1][index])", "self.partner[1])"),
+    ("methods/moco.py", "own=self.own[index], partner=partner", "partner=partner"),
+    ("methods/moco.py", "partner=(first.keys, first.own)", "partner=(second.keys, second.own)"),
     (
         "methods/simclr.py",
         "return replace(self, own=self.own[index], shown=self.shown[index], crops=crops)",
