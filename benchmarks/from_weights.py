@@ -83,7 +83,7 @@ PASSES = {"adversarial": 2, "cutmix": 2, "both": 3}
 #: MoCo-v2's passes of the key network cost the same for every arm.
 MOCO_EPOCHS = {"moco": 11, "moco, adversarial": 6, "moco, cutmix": 6, "moco, both": 4, "moco, split": 11}
 #: What lightly-train does in the same time, rounded up.
-LIGHTLY_TRAIN = {"omniglot": 6, "cifar10": 3}
+LIGHTLY_TRAIN = {"omniglot": 6, "cifar10": 3, "voc": 3}
 #: Its rates for a batch of 256; 0.01 is 0.005 for our 128.
 LIGHTLY_RATES = {"lightly-train": "default", "lightly-train, our rate": "0.01"}
 #: Neighbours, and the weight decay of the probe: with 242 classes a search for the best one would take longer than the
