@@ -301,6 +301,8 @@ FURTHER = {
     "adversarial": "+ adversarial",
     "cutmix": "+ cut-mixed",
     "both": "+ adversarial + cut-mixed",
+    "moco": "MoCo-v2",
+    "moco, adversarial": "MoCo-v2 + adversarial",
     "lightly-train": "SimCLR by lightly-train, its own rate",
     "lightly-train, our rate": "SimCLR by lightly-train, our rate",
     "random weights": "SimCLR from random weights",
@@ -329,19 +331,30 @@ def from_weights() -> str:
 def equal_time() -> str:
     """With and without hard examples, and by another library, in the same time; mean and deviation over seeds."""
     rows = result(EQUAL_TIME)["rows"]
-    arms = ("start", "head first", "adversarial", "cutmix", "both", "random weights")
+    arms = ("start", "head first", "adversarial", "cutmix", "both", "moco", "moco, adversarial", "random weights")
     arms += ("lightly-train", "lightly-train, our rate")
     body = []
     for arm in arms:
         line = [FURTHER[arm]]
-        for name in ("omniglot", "cifar10"):
-            runs = [row for row in rows if (row["data"], row["arm"]) == (name, arm)]
-            scores = " / ".join(mean_std([run["metrics"][key] for run in runs]) for key in SETS[name][1])
+        for name, (_, metrics) in SETS.items():
+            runs = [row for row in rows if (row["data"].removesuffix("-moco"), row["arm"]) == (name, arm)]
+            scores = " / ".join(mean_std([run["metrics"][key] for run in runs]) for key in metrics)
             spent = [run["cpu_seconds"] for run in runs if "cpu_seconds" in run]
-            seconds = f"{statistics.mean(spent):.0f} s" if spent else ""
-            line += [f"{scores} ({len(runs)})" if runs else "–", seconds]
+            seconds = f", {statistics.mean(spent):.0f} s" if spent else ""
+            line.append(f"{scores} ({len(runs)}{seconds})" if runs else "–")
         body.append(line)
-    return table(body, "arm (runs)", SETS["omniglot"][0], "one core", SETS["cifar10"][0], "one core")
+    return table(body, "arm (runs, seconds of one core)", *(title for title, _ in SETS.values()))
+
+
+def few_labels() -> str:
+    """The same runs on CIFAR-10, by one SVM per class and by probes of a few labels."""
+    rows = [row for row in result(EQUAL_TIME)["rows"] if row["data"] == "cifar10"]
+    metrics = ("svm mAP", "probe top1@1", "probe top1@4", "probe top1@16")
+    body = []
+    for arm in ("start", "head first", "adversarial", "cutmix", "both"):
+        runs = [row["metrics"] for row in rows if row["arm"] == arm]
+        body.append([f"{FURTHER[arm]} ({len(runs)})", *(mean_std([run[key] for run in runs]) for key in metrics)])
+    return table(body, "arm (runs)", "SVM mAP", *(f"probe, {k} a class" for k in (1, 4, 16)))
 
 
 def label_free() -> str:
@@ -427,6 +440,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "moco": lambda: arms(MOCO, "MoCo-v2"),
     "from-weights": from_weights,
     "equal-time": equal_time,
+    "few-labels": few_labels,
     "label-free": label_free,
     "verdicts": verdicts,
     "moco-in-short": lambda: arms_in_short(MOCO, "MoCo-v2"),

@@ -8,6 +8,8 @@ import pytest
 
 from hexa import recipes
 from hexa.config import UserError
+from hexa.hard_examples import CutMix
+from hexa.recipes import modifiers
 from hexa.recipes.modifiers import MODIFIERS
 
 
@@ -60,6 +62,9 @@ def test_an_unknown_modifier_names_the_nearest() -> None:
             recipes.get(f"cifar10-moco-v2+{other}+split")
     with pytest.raises(UserError, match=r"add \+adversarial"):
         recipes.get("cifar10-simclr+cutmix-adversarial")
+    mixed = recipes.get("cifar10-simclr").model_copy(update={"hard_examples": {"cutmix": CutMix()}})
+    with pytest.raises(UserError, match=r"add \+adversarial"):  # another hard example is not what is mixed
+        modifiers.apply(mixed, ["cutmix-adversarial"], {})
 
 
 @pytest.mark.parametrize(
