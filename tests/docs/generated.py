@@ -357,6 +357,54 @@ def few_labels() -> str:
     return table(body, "arm (runs)", "SVM mAP", *(f"probe, {k} a class" for k in (1, 4, 16)))
 
 
+def goals() -> str:
+    """Of each goal: which hard example, from which weights, at which cost, and what it changed."""
+
+    def paper(name: str, arm: str, timed: bool) -> str:
+        record = result(name)
+        epochs = record["epochs_at_equal_time"][arm] if timed else record["epochs"]
+        runs, base = _runs(record, arm, epochs), _runs(record, "plain", record["epochs"])
+        return f"{_change(runs, base)} ({len(runs)})"
+
+    def schemes(key: str) -> str:
+        same = {row["key"]: row for row in result(ABLATIONS["dcluster"])["summary"] if row["comparison"] == EPOCHS}
+        return f"{_change(_by_seed(same[key]), _by_seed(same['i']))} ({len(_by_seed(same[key]))})"
+
+    def further(data: str, arm: str, plain: str, *metrics: str) -> str:
+        runs = {(row["arm"], row["seed"]): row["metrics"] for row in result(EQUAL_TIME)["rows"] if row["data"] == data}
+        seeds = [seed for name, seed in runs if name == arm and (plain, seed) in runs]
+        changes = (statistics.fmean(runs[arm, s][m] - runs[plain, s][m] for s in seeds) for m in metrics)
+        return " / ".join(f"{change:+.1f}" for change in changes).replace("-", "−") + f" ({len(seeds)})"
+
+    both, first = "k-NN / probe", "head first"
+    rows = [
+        ("more from given images, CIFAR-10", "MoCo-v2 + cut-mixed", "20 epochs each", both, paper(MOCO, "+cmx", False)),
+        ("", "MoCo-v2 + adversarial", "20 epochs each", both, paper(MOCO, "+adv", False)),
+        ("", "DeepCluster-v2, six crops, + adversarial", "2 epochs each", both, schemes("ii")),
+        ("", "DeepCluster-v2, six crops, + all three", "2 epochs each", both, schemes("vi")),
+        ("more in a given time, CIFAR-10", "MoCo-v2 + cut-mixed", "equal time", both, paper(MOCO, "+cmx", True)),
+        ("", "MoCo-v2, split", "equal time", both, paper(MOCO, "split", False)),
+        ("", "MoCo-v2 + adversarial", "equal time", both, paper(MOCO, "+adv", True)),
+    ]
+    for goal, data, arm, plain, metrics in (
+        ("weights carried far, Omniglot", "omniglot", "adversarial", first, ("knn", "probe")),
+        ("", "omniglot", "cutmix", first, ("knn", "probe")),
+        ("", "omniglot-moco", "moco, adversarial", "moco", ("knn", "probe")),
+        ("weights carried to small photographs, CIFAR-10", "cifar10", "adversarial", first, ("knn", "probe")),
+        ("", "cifar10", "cutmix", first, ("knn", "probe")),
+        ("few labels, those runs", "cifar10", "adversarial", first, ("probe top1@1", "probe top1@4", "probe top1@16")),
+        ("", "cifar10", "cutmix", first, ("probe top1@1", "probe top1@4", "probe top1@16")),
+        ("weights near their images, VOC07 subset", "voc", "adversarial", first, ("svm mAP",)),
+        ("", "voc", "cutmix", first, ("svm mAP",)),
+    ):
+        method = "MoCo-v2" if plain == "moco" else "SimCLR"
+        kind = "cut-mixed" if arm == "cutmix" else "adversarial"
+        what = {1: "SVM mAP", 2: both, 3: "probe of 1 / 4 / 16 a class"}[len(metrics)]
+        change = further(data, arm, plain, *metrics)
+        rows.append((goal, f"{method} from ImageNet's weights + {kind}", "equal time", what, change))
+    return table(rows, "goal", "hard example", "compared at", "measured by", "change (seeds)")
+
+
 def label_free() -> str:
     """Rank correlations of each measure with k-NN over all states of a data set."""
     rows = [row for row in result(FROM_WEIGHTS)["rows"] if row.get("states") and row["arm"] != "random weights"]
@@ -441,6 +489,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "from-weights": from_weights,
     "equal-time": equal_time,
     "few-labels": few_labels,
+    "goals": goals,
     "label-free": label_free,
     "verdicts": verdicts,
     "moco-in-short": lambda: arms_in_short(MOCO, "MoCo-v2"),
