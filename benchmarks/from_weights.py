@@ -53,6 +53,7 @@ ARMS: dict[str, dict[str, Any]] = {
         "hard_examples.adversarial.weight": 1.0,
         "hard_examples.cutmix.weight": 1.0,
     },
+    "shorter": {"start.freeze_backbone": 1},  # as many epochs as one hard example gets
     "random weights": {},
     # for VOC, which is near the start
     "near": {"start.freeze_backbone": 1, "start.distillation": 1.0, "optimizer.learning_rate": 0.0005},
@@ -79,7 +80,7 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 #: Epochs of an arm with no hard examples; each of those divides them.
 EPOCHS = {"omniglot": 12, "cifar10": 6, "voc": 6}
-PASSES = {"adversarial": 2, "cutmix": 2, "both": 3}
+PASSES = {"adversarial": 2, "cutmix": 2, "both": 3, "shorter": 2}
 #: MoCo-v2's passes of the key network cost the same for every arm.
 MOCO_EPOCHS = {"moco": 11, "moco, adversarial": 6, "moco, cutmix": 6, "moco, both": 4, "moco, split": 11}
 #: What lightly-train does in the same time, rounded up.
