@@ -43,6 +43,7 @@ TORTURE = "2026-11-22-torture.json"
 VERDICTS = "2026-11-22-adapt-verdicts.json"
 FROM_WEIGHTS = "2026-11-22-from-weights.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
+ROBUST = "2026-11-22-robust-digits.json"
 COSTS = {
     "MoCo-v2, ResNet-18": "2026-11-21-schemes-cifar10-resnet18.json",
     "MoCo-v2, narrow": "2026-11-21-schemes-cifar10-small.json",
@@ -305,6 +306,7 @@ FURTHER = {
     "moco, adversarial": "MoCo-v2 + adversarial",
     "lightly-train": "SimCLR by lightly-train, its own rate",
     "lightly-train, our rate": "SimCLR by lightly-train, our rate",
+    "shorter": "the same for half as long, the epochs that one hard example gets",
     "random weights": "SimCLR from random weights",
 }
 SETS = {
@@ -331,7 +333,7 @@ def from_weights() -> str:
 def equal_time() -> str:
     """With and without hard examples, and by another library, in the same time; mean and deviation over seeds."""
     rows = result(EQUAL_TIME)["rows"]
-    arms = ("start", "head first", "adversarial", "cutmix", "both", "moco", "moco, adversarial", "random weights")
+    arms = ("start", "head first", "shorter", "adversarial", "cutmix", "both", "moco", "moco, adversarial", "random weights")
     arms += ("lightly-train", "lightly-train, our rate")
     body = []
     for arm in arms:
@@ -355,6 +357,18 @@ def few_labels() -> str:
         runs = [row["metrics"] for row in rows if row["arm"] == arm]
         body.append([f"{FURTHER[arm]} ({len(runs)})", *(mean_std([run[key] for run in runs]) for key in metrics)])
     return table(body, "arm (runs)", "SVM mAP", *(f"probe, {k} a class" for k in (1, 4, 16)))
+
+
+def robust() -> str:
+    """The demo's arms under attack: means and deviations over seeds."""
+    rows = result(ROBUST)["rows"]
+    body = []
+    for arm, label in (("plain", "MoCo-v2"), ("longer", "MoCo-v2, longer"), ("adversarial", "HEXA-MoCo")):
+        runs = [row for row in rows if row["arm"] == arm]
+        scores = (mean_std([run["metrics"][key] for run in runs]) for key in ("top1", "robust@8", "robust@16", "knn"))
+        seconds = f"{statistics.mean(run['cpu_seconds'] for run in runs):.0f} s"
+        body.append([label, str(runs[0]["epochs"]), seconds, *scores])
+    return table(body, "arm", "epochs", "one core", "clean", "ε = 8", "ε = 16", "k-NN, clean")
 
 
 def goals() -> str:
@@ -394,14 +408,25 @@ def goals() -> str:
         ("", "cifar10", "cutmix", first, ("knn", "probe")),
         ("few labels, those runs", "cifar10", "adversarial", first, ("probe top1@1", "probe top1@4", "probe top1@16")),
         ("", "cifar10", "cutmix", first, ("probe top1@1", "probe top1@4", "probe top1@16")),
-        ("weights near their images, VOC07 subset", "voc", "adversarial", first, ("svm mAP",)),
-        ("", "voc", "cutmix", first, ("svm mAP",)),
+        ("weights near their images, VOC07 subset", "voc", "adversarial", "shorter", ("svm mAP",)),
+        ("", "voc", "cutmix", "shorter", ("svm mAP",)),
     ):
         method = "MoCo-v2" if plain == "moco" else "SimCLR"
         kind = "cut-mixed" if arm == "cutmix" else "adversarial"
         what = {1: "SVM mAP", 2: both, 3: "probe of 1 / 4 / 16 a class"}[len(metrics)]
         change = further(data, arm, plain, *metrics)
-        rows.append((goal, f"{method} from ImageNet's weights + {kind}", "equal time", what, change))
+        rows.append((goal, f"{method} + {kind}", "3 epochs each" if plain == "shorter" else "equal time", what, change))
+    attacked = result(ROBUST)["rows"]
+
+    def under_attack(plain: str) -> str:
+        seeds = {row["seed"]: row["metrics"] for row in attacked if row["arm"] == plain}
+        hard = {row["seed"]: row["metrics"] for row in attacked if row["arm"] == "adversarial" and row["seed"] in seeds}
+        changes = (statistics.fmean(hard[s][m] - seeds[s][m] for s in hard) for m in ("top1", "robust@8", "robust@16"))
+        return " / ".join(f"{change:+.1f}" for change in changes).replace("-", "−") + f" ({len(hard)})"
+
+    what = "linear head: clean / under attack of 8 / of 16 grey levels"
+    rows.append(("robustness, digits", "MoCo-v2 + adversarial", "40 epochs each", what, under_attack("plain")))
+    rows.append(("", "MoCo-v2 + adversarial", "equal time", what, under_attack("longer")))
     return table(rows, "goal", "hard example", "compared at", "measured by", "change (seeds)")
 
 
@@ -490,6 +515,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "equal-time": equal_time,
     "few-labels": few_labels,
     "goals": goals,
+    "robust": robust,
     "label-free": label_free,
     "verdicts": verdicts,
     "moco-in-short": lambda: arms_in_short(MOCO, "MoCo-v2"),
