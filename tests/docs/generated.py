@@ -333,7 +333,17 @@ def from_weights() -> str:
 def equal_time() -> str:
     """With and without hard examples, and by another library, in the same time; mean and deviation over seeds."""
     rows = result(EQUAL_TIME)["rows"]
-    arms = ("start", "head first", "shorter", "adversarial", "cutmix", "both", "moco", "moco, adversarial", "random weights")
+    arms = (
+        "start",
+        "head first",
+        "shorter",
+        "adversarial",
+        "cutmix",
+        "both",
+        "moco",
+        "moco, adversarial",
+        "random weights",
+    )
     arms += ("lightly-train", "lightly-train, our rate")
     body = []
     for arm in arms:

@@ -41,7 +41,7 @@ def experiment(name: str, hard: tuple[str, ...] = ("adversarial",), **changes: A
         "network.widths": [4, 8],
         "batch_size": 256,
         "epochs": 2,
-        "views.num_views": min(2, len(CROPS.get(name, (0, 0)))),
+        "views.num_views": 3 if name == "infomin" else min(2, len(CROPS.get(name, (0, 0)))),
         "hard_examples": {kind: {"kind": kind} for kind in hard},
         "monitor.knn_every": 0,
         "training.report": False,

@@ -80,7 +80,8 @@ def last_maps(
         if blank.ndim != 4:
             raise ValueError(f"gave {tuple(blank.shape)}")
     except Exception as error:  # see parts
-        problem = f"has no feature maps [B, C, h, w] for images of {size[0]} × {size[1]} ({reason(error)})"
+        why = "" if isinstance(error, UserError) else f" ({reason(error)})"
+        problem = f"has no feature maps [B, C, h, w] for images of {size[0]} × {size[1]}{why}"
         raise UserError(f"{name}: {problem}; give a convolutional network or a vision transformer") from None
     return maps, blank
 
