@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pydantic
+import torch
+from torch import Tensor
 
 from hexa.config import ConfigError, UserError, reason
 from hexa.nn.backbones import NetworkConfig
@@ -18,6 +21,15 @@ if TYPE_CHECKING:
 
 #: Longest text that is copied from a file into results.
 _LONGEST = 300
+
+
+def content_hash(state: Mapping[str, Tensor]) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of names and values of a network's state."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def metadata_of(backbone: Backbone) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
@@ -10,7 +9,6 @@ from typing import Any, Unpack
 import pydantic
 import safetensors.torch
 import timm
-import torch
 from torch import Tensor, nn
 
 from hexa.config import UserError, nearest
@@ -19,7 +17,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.nn.external import external
 from hexa.nn.fitting import filled, find_backbone, outlined, with_branch
 from hexa.nn.layouts import foreign_state
-from hexa.nn.metadata import metadata_of, of_metadata, ordered, said
+from hexa.nn.metadata import content_hash, metadata_of, of_metadata, ordered, said
 from hexa.nn.normalize import Channels, Normalize, mean_of
 from hexa.nn.preparation import Given, Preparation, of_timm
 from hexa.nn.weight_files import Unreadable, Weights
@@ -93,15 +91,6 @@ class Backbone(nn.Module):
     def content_hash(self) -> str:
         """The first 16 hexadecimal digits of the SHA-256 of names and values of the network's state."""
         return content_hash(self.network.state_dict())
-
-
-def content_hash(state: Mapping[str, Tensor]) -> str:
-    """`Backbone.content_hash` of a state dict."""
-    digest = hashlib.sha256()
-    for name, value in sorted(state.items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def _plain_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
