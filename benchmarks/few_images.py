@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from from_weights import subset
+from from_weights import COMMON, subset
 
 #: modifiers -> epochs
 ARMS = {
@@ -29,7 +29,6 @@ ARMS = {
     "+adversarial": 460,
     "+cutmix": 496,
 }
-FIELDS = {"monitor.knn_every": 0, "training.report": False, "training.tensorboard": False}
 
 
 def unit(arm: str, seed: int, data: str, scored: str, run: Path) -> dict[str, Any]:
@@ -41,7 +40,7 @@ def unit(arm: str, seed: int, data: str, scored: str, run: Path) -> dict[str, An
     from hexa.session.run import pretrain, resume
 
     row: dict[str, Any] = {"arm": arm, "seed": seed, "epochs": ARMS[arm], "commit": commit()}
-    fields = FIELDS | {"data": data, "seed": seed, "epochs": ARMS[arm]}
+    fields = COMMON | {"data": data, "seed": seed, "epochs": ARMS[arm]}
     begun, going_on = time.process_time(), (run / "config.yaml").exists()
     _ = resume(run) if going_on else pretrain(override(recipes.get(f"cifar10-moco-v2+small{arm}"), fields), run)
     if not going_on:

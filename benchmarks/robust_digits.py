@@ -15,6 +15,8 @@ import json
 import time
 from pathlib import Path
 
+from from_weights import COMMON
+
 from hexa import recipes
 from hexa.evaluation import evaluate
 from hexa.experiment import override
@@ -22,7 +24,6 @@ from hexa.runtime.packages import commit
 from hexa.session.run import pretrain, resume
 
 ARMS = {"plain": ("digits-moco-v2", 40), "adversarial": ("digits-hexa-moco", 40), "longer": ("digits-moco-v2", 70)}
-FIELDS = {"monitor.knn_every": 0, "training.report": False, "training.tensorboard": False}
 ATTACK = {"epsilons": [4, 8, 16], "steps": 10, "restarts": 1}
 
 
@@ -45,7 +46,7 @@ def main() -> None:
             if (run / "config.yaml").exists():
                 _ = resume(run)
             else:
-                _ = pretrain(override(recipes.get(recipe), FIELDS | {"seed": seed, "epochs": epochs}), run)
+                _ = pretrain(override(recipes.get(recipe), COMMON | {"seed": seed, "epochs": epochs}), run)
                 row["cpu_seconds"] = time.process_time() - begun
             metrics = evaluate("robust", str(run), "digits", **ATTACK)["metrics"]
             row["metrics"] = metrics | {"knn": evaluate("knn", str(run), "digits")["metrics"]["top1"]}

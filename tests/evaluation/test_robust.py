@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -179,3 +181,16 @@ def test_corruptions_want_squares() -> None:
     backbone = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8)
     with pytest.raises(UserError, match="--preset pgd"):
         evaluate("robust", backbone, "digits", preset="corruptions", aspect="keep", **QUIET)
+
+
+@pytest.mark.parametrize("preset", ["pgd", "corruptions"])
+def test_no_readable_test_image_is_one_line(preset: str, tmp_path: Path) -> None:
+    for place in (tmp_path / part / label for part in ("train", "test") for label in "ab"):
+        place.mkdir(parents=True)
+        for number in range(2):
+            Image.new("RGB", (8, 8), (80 * number, 0, 0)).save(place / f"{number}.png")
+    for file in (tmp_path / "test").rglob("*.png"):
+        file.write_bytes(b"broken")
+    options = QUIET | {"images": 1, "preset": preset, "num_workers": 0, "size": 8}
+    with pytest.raises(UserError, match="holds no image that can be read"):
+        evaluate("robust", "random:small-resnet-4-8", f"folder:{tmp_path}", **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -106,6 +106,12 @@ def nothing_read(source: Source) -> UserError:
     return UserError(f"data '{source.name}#{source.split}': holds no image that can be read")
 
 
+def note_lost(task: Task, source: Source, lost: Sequence[int], which: str) -> None:
+    """Note how many images of a source could not be read, and the first of them. which: training or test."""
+    names = ", ".join(source.paths[place] for place in lost[:3]) + (" …" if lost[3:] else "")
+    task.notes.append(f"{len(lost)} of {len(source):,} {which} images could not be read: {names}")
+
+
 def extract_part(task: Task, part: Part) -> tuple[Tensor, Tensor]:
     """Features [N, D] and labels of one of the two sources of a task, on the CPU; kept for the next protocol that asks.
 
@@ -129,9 +135,7 @@ def extract_part(task: Task, part: Part) -> tuple[Tensor, Tensor]:
     features, positions = known or _none_of(task)
     if len(features) < len(source):
         lost = sorted(set(range(len(source))) - set(positions.tolist()))
-        names = ", ".join(source.paths[place] for place in lost[:3]) + (" …" if lost[3:] else "")
-        which = "training" if part == "fit" else "test"
-        task.notes.append(f"{len(lost)} of {len(source):,} {which} images could not be read: {names}")
+        note_lost(task, source, lost, "training" if part == "fit" else "test")
     task.extracted[part] = features, torch.from_numpy(source.labels)[positions]
     return task.extracted[part]
 

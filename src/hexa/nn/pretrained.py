@@ -223,7 +223,7 @@ def _of_branch(path: Path, branch: str) -> Backbone:
     if path.is_dir():
         return _of_run(path, branch)
     if path.suffix == ".safetensors" or not path.is_file():
-        raise UserError(f"{path}: batch-norms '{branch}' are kept in the checkpoints of a run alone; give its folder")
+        raise UserError(f"{path}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder")
     return _of_checkpoint(weight_files.read(path), path, path.absolute().parent.parent, branch)
 
 

@@ -21,13 +21,20 @@ from hexa.data.loaders import evaluation_batches
 from hexa.data.source import Subset
 from hexa.evaluation.attack import Scores, smallest_radius
 from hexa.evaluation.corruptions import kinds as corruptions
-from hexa.evaluation.features import extract_part
+from hexa.evaluation.features import extract_part, note_lost, nothing_read
 from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed, named_changes
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.runtime.random import Stream
 
 
-class AttackOptions(Config):
+class CorruptionOptions(Config):
+    """Options of the protocol `robust`, preset corruptions."""
+
+    images: int | None = pydantic.Field(default=None, gt=0)
+    """Test images that are drawn, the same ones for every backbone and seed; all of them if not given."""
+
+
+class AttackOptions(CorruptionOptions):
     """Options of the protocol `robust`, preset pgd."""
 
     epsilons: tuple[float, ...] = pydantic.Field(default=(0.5, 1.0, 2.0, 4.0, 8.0), min_length=1)
@@ -38,22 +45,13 @@ class AttackOptions(Config):
     """The length of a step, as a multiple of ε / steps."""
     restarts: int = pydantic.Field(default=2, gt=0)
     """Attacks, each from another random point of the ball, of which one has to succeed."""
-    images: int | None = pydantic.Field(default=None, gt=0)
-    """Test images that are drawn, the same ones for every backbone and seed; all of them if not given."""
 
     _listed = pydantic.field_validator("epsilons", mode="before")(listed)
 
     _positive = pydantic.field_validator("epsilons")(all_positive)
 
 
-class CorruptionOptions(Config):
-    """Options of the protocol `robust`, preset corruptions."""
-
-    images: int | None = pydantic.Field(default=None, gt=0)
-    """Test images that are drawn, the same ones for every backbone and seed; all of them if not given."""
-
-
-def run(task: Task, options: AttackOptions | CorruptionOptions) -> Outcome:
+def run(task: Task, options: CorruptionOptions) -> Outcome:
     """By the preset that the options belong to."""
     return attacked(task, options) if isinstance(options, AttackOptions) else corrupted(task, options)
 
@@ -75,15 +73,15 @@ def attacked(task: Task, options: AttackOptions) -> Outcome:
         )
         task.report("attacking", int(np.searchsorted(rows, places[-1])) + 1, len(rows))
     places = np.flatnonzero(~np.isnan(smallest))
-    found = smallest[places]
-    shares = {"top1": found > 0} | {
-        f"robust@{epsilon:g}": found > radius for epsilon, radius in zip(epsilons, radii, strict=True)
+    broken = smallest[places]  # the radius that was enough
+    shares = {"top1": broken > 0} | {
+        f"robust@{epsilon:g}": broken > radius for epsilon, radius in zip(epsilons, radii, strict=True)
     }
     back = dict(zip([0.0, *radii], [0.0, *epsilons], strict=True))
     details = {
         "intervals": {name: interval(right) for name, right in shares.items()},
         "positions": places.tolist(),
-        "smallest_epsilon": [back.get(radius) for radius in found.tolist()],
+        "smallest_epsilon": [back.get(radius) for radius in broken.tolist()],
     }
     return Outcome({name: 100 * float(right.mean()) for name, right in shares.items()}, details)
 
@@ -149,14 +147,19 @@ def drawn(task: Task, count: int | None) -> NDArray[np.int64]:
 
 
 def test_batches(task: Task, rows: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor, NDArray[np.int64]]]:
-    """The test images at these positions as evaluation sees them, their labels, and their positions."""
+    """The test images at these positions as evaluation sees them, their labels, and their positions. Raises UserError
+    if none can be read.
+    """
     problems: dict[int, str] = {}
+    source = Subset(task.test, rows)
     how = (task.extraction_batch, task.device, task.num_workers, problems)
-    for images, labels, index in evaluation_batches(Subset(task.test, rows), task.transform, *how):
+    for images, labels, index in evaluation_batches(source, task.transform, *how):
         assert labels is not None, "a task has labelled sources"
         yield images, labels, rows[index.numpy()]
     if problems:
-        task.notes.append(f"{len(problems)} of {len(rows):,} test images could not be read")
+        note_lost(task, source, sorted(problems), "test")
+    if len(problems) == len(rows):
+        raise nothing_read(source)
 
 
 def interval(right: NDArray[np.bool_]) -> list[float]:
@@ -172,9 +175,9 @@ def interval_of_mean(values: NDArray[np.float64], stream: Stream, draws: int = 1
     return [100 * float(end) for end in np.quantile(means, (0.025, 0.975))]
 
 
-def _identity(preset: str, options: AttackOptions | CorruptionOptions) -> str:
+def _identity(preset: str, options: CorruptionOptions) -> str:
     changed = named_changes(PROTOCOL.presets[preset], options, ("epsilons", "steps", "restarts"))
-    if isinstance(options, CorruptionOptions):
+    if not isinstance(options, AttackOptions):
         return f"corruptions{changed}"
     epsilons = ",".join(f"{epsilon:g}" for epsilon in sorted(set(options.epsilons)))
     return f"pgd{options.steps}x{options.restarts}-eps{epsilons}{changed}"
