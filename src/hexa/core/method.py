@@ -99,6 +99,14 @@ class MethodConfig(Config):
         """Raise ConfigError if the method can't run in this setting, before anything is built or written."""
         setting.check_crops(*self.num_views)
 
+    def check_within(self, field: str, setting: Setting) -> None:
+        """As `check`, of a method that has this one as its field."""
+        try:
+            self.check(setting)
+        except ConfigError as error:
+            inner = f"method.{field}."
+            raise ConfigError((path.replace("method.", inner, 1), said) for path, said in error.problems) from None
+
     def build(self, backbone: nn.Module, setting: Setting) -> Method:
         """The method around `backbone`, a network of normalised images [B, 3, S, S] -> features [B, num_features]."""
         self.check(setting)

@@ -44,7 +44,7 @@ class InfoMinConfig(MethodConfig):
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
-        self.contrast.check_within(replace(setting, num_crops=2))
+        self.contrast.check_within("contrast", replace(setting, num_crops=2))
         if self.contrast.symmetric:
             raise ConfigError([("method.contrast.symmetric", "InfoMin has one key an image; use false")])
 

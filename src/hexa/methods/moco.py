@@ -17,6 +17,7 @@ from hexa.nn.backbones import num_features
 from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import Encoder, linear_head, mlp_head, unit
 from hexa.nn.momentum import follow
+from hexa.nn.shuffling import in_other_places
 from hexa.ops.contrastive import info_nce, is_nearest
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
@@ -58,14 +59,6 @@ class MoCoConfig(EncoderConfig):
             remedy = f"use {below} or {above}" if below else f"use {above}"
             message = f"{self.queue_size} is not divisible by the {keys} keys of a step; {remedy}"
             raise ConfigError([("method.queue_size", message)])
-
-    def check_within(self, setting: Setting) -> None:
-        """As `check`, of a method that has this as its field `contrast`."""
-        try:
-            self.check(setting)
-        except ConfigError as error:
-            problems = [(path.replace("method.", "method.contrast.", 1), message) for path, message in error.problems]
-            raise ConfigError(problems) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +116,6 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
     def __init__(self, config: MoCoConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        self.shuffles = config.bn_groups > 1
         head = (mlp_head if config.head == "mlp" else linear_head)(num_features(backbone), config.dim)
         self.query, self.key = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         draw = torch.randn(config.queue_size, config.dim, generator=Stream(setting.seed).child("queue").generator())
@@ -151,33 +143,20 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> MoCoLabels:
         views = batch.crops[1::-1] if self.config.symmetric else batch.crops[1:2]
-        shuffles = [batch.stream.child("key shuffle", view) for view in range(len(views))]
-        keys = [self._encode_keys(view, stream) for view, stream in zip(views, shuffles, strict=True)]
+        keys = [self._keys(view, batch.stream.child("key shuffle", number)) for number, view in enumerate(views)]
         own = processes.rank() * len(batch) + torch.arange(len(batch), device=keys[0].device)
         positives = self.config.mixed_positives
         every = torch.stack([processes.all_gather(k) for k in keys]) if positives == "batch" else None
         return MoCoLabels(torch.stack(keys), own, positives == "pair", every)
 
-    def _encode_keys(self, crops: Tensor, stream: Stream) -> Tensor:
-        """Keys [B, D] of crops; images are shuffled over groups and processes while they are encoded.
+    def _keys(self, crops: Tensor, stream: Stream) -> Tensor:
+        """Keys [B, D]; with groups, images change places so that no key shares its query's statistics (§2.4)."""
 
-        So no key is normalised together with the same images as its query (shuffling BN, REFERENCE §2.4).
-        """
-        if not self.shuffles:
+        def encode(images: Tensor) -> Tensor:
             with use_branch(self.key):
-                return unit(self.key(crops))
-        size, begin = len(crops), processes.rank() * len(crops)
-        permutation = torch.randperm(size * processes.world_size(), generator=stream.generator())
-        permutation = permutation.to(crops.device, non_blocking=True)
-        mine = processes.all_gather(crops)[permutation[begin : begin + size]]
-        if crops.is_contiguous(memory_format=torch.channels_last):
-            mine = mine.contiguous(memory_format=torch.channels_last)
-        with use_branch(self.key):
-            keys = unit(self.key(mine))
-        shuffled = processes.all_gather(keys)
-        back = torch.empty_like(permutation)
-        back[permutation] = torch.arange(len(permutation), device=crops.device)
-        return shuffled[back[begin : begin + size]]
+                return unit(self.key(images))
+
+        return in_other_places(crops, encode, stream) if self.config.bn_groups > 1 else encode(crops)
 
     def loss(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
         further = labels.further_similarities(embedding)

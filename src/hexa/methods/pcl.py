@@ -46,7 +46,7 @@ class PCLConfig(MethodConfig):
         return {**_CONTRAST, **value} if isinstance(value, dict) else value
 
     def check(self, setting: Setting) -> None:
-        self.contrast.check_within(setting)
+        self.contrast.check_within("contrast", setting)
         most = max(self.num_clusters)
         if most > setting.data_size:
             largest = max(1, setting.data_size // 13)

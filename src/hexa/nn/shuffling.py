@@ -1,0 +1,28 @@
+"""Images change places between groups and processes while they are encoded (shuffling BN, REFERENCE §2.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
+
+
+def in_other_places(crops: Tensor, encode: Callable[[Tensor], Tensor], stream: Stream) -> Tensor:
+    """encode(crops) [B, …] of this process's crops [B, …], each encoded in a random place of the global batch.
+
+    The permutation of all processes' images is drawn from `stream`, which is the same on each of them.
+    """
+    size, begin = len(crops), processes.rank() * len(crops)
+    permutation = torch.randperm(size * processes.world_size(), generator=stream.generator())
+    permutation = permutation.to(crops.device, non_blocking=True)
+    mine = processes.all_gather(crops)[permutation[begin : begin + size]]
+    if crops.is_contiguous(memory_format=torch.channels_last):
+        mine = mine.contiguous(memory_format=torch.channels_last)
+    shuffled = processes.all_gather(encode(mine))
+    back = torch.empty_like(permutation)
+    back[permutation] = torch.arange(len(permutation), device=crops.device)
+    return shuffled[back[begin : begin + size]]
