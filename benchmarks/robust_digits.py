@@ -3,9 +3,10 @@
     python benchmarks/robust_digits.py --work FOLDER --result FILE [--seeds 0 1 2]
 
 The recipes of the demo, unchanged, 40 epochs each, so HEXA-MoCo trains for longer (`cpu_seconds`); `longer` is MoCo-v2
-for 70 epochs, which is HEXA-MoCo's time by counting passes (1.75). The attack is the demo's: ten steps from one random
-start, on the 450 test images, through backbone and probe. Its strengths were chosen on held-out training images. A row
-is written as soon as it exists, and rows that FILE has are not made again.
+for 70 epochs, which is HEXA-MoCo's time by counting passes (1.75). The other arms change one thing of HEXA-MoCo, or are
+other hard examples, 40 epochs each. The attack is the demo's: ten steps from one random start, on the 450 test images,
+through backbone and probe. Its strengths were chosen on held-out training images. A row is written as soon as it
+exists, and rows that FILE has are not made again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 from from_weights import COMMON
 
@@ -23,7 +25,21 @@ from hexa.experiment import override
 from hexa.runtime.packages import commit
 from hexa.session.run import pretrain, resume
 
-ARMS = {"plain": ("digits-moco-v2", 40), "adversarial": ("digits-hexa-moco", 40), "longer": ("digits-moco-v2", 70)}
+_ADVERSARIAL = "hard_examples.adversarial"
+#: recipe, epochs, and what is changed of it
+ARMS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "plain": ("digits-moco-v2", 40, {}),
+    "adversarial": ("digits-hexa-moco", 40, {}),
+    "longer": ("digits-moco-v2", 70, {}),
+    "ε = ½": ("digits-hexa-moco", 40, {f"{_ADVERSARIAL}.epsilon": 0.5}),
+    "ε = 2": ("digits-hexa-moco", 40, {f"{_ADVERSARIAL}.epsilon": 2.0, f"{_ADVERSARIAL}.step_size": 2.0}),
+    "ε = 4": ("digits-hexa-moco", 40, {f"{_ADVERSARIAL}.epsilon": 4.0, f"{_ADVERSARIAL}.step_size": 4.0}),
+    "α₁ = ½": ("digits-hexa-moco", 40, {f"{_ADVERSARIAL}.weight": 0.5}),
+    "α₁ = 2": ("digits-hexa-moco", 40, {f"{_ADVERSARIAL}.weight": 2.0}),
+    "late": ("digits-hexa-moco", 40, {f"{_ADVERSARIAL}.start": 0.5}),
+    "cutmix": ("digits-moco-v2+cutmix", 40, {}),
+    "both": ("digits-moco-v2+adversarial+cutmix", 40, {}),
+}
 ATTACK = {"epsilons": [4, 8, 16], "steps": 10, "restarts": 1}
 
 
@@ -40,13 +56,13 @@ def main() -> None:
         for arm in given.arms:
             if any((row["arm"], row["seed"]) == (arm, seed) for row in stored["rows"]):
                 continue
-            recipe, epochs = ARMS[arm]
+            recipe, epochs, changes = ARMS[arm]
             run, begun = given.work / f"{arm}-{seed}", time.process_time()
             row = {"arm": arm, "seed": seed, "epochs": epochs, "commit": commit()}
             if (run / "config.yaml").exists():
                 _ = resume(run)
             else:
-                _ = pretrain(override(recipes.get(recipe), COMMON | {"seed": seed, "epochs": epochs}), run)
+                _ = pretrain(override(recipes.get(recipe), COMMON | changes | {"seed": seed, "epochs": epochs}), run)
                 row["cpu_seconds"] = time.process_time() - begun
             metrics = evaluate("robust", str(run), "digits", **ATTACK)["metrics"]
             row["metrics"] = metrics | {"knn": evaluate("knn", str(run), "digits")["metrics"]["top1"]}
