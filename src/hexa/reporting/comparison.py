@@ -167,6 +167,6 @@ def _hard_examples(fields: Record) -> str:
         remarks = [f"of {text(source)}"] if source != "std" else []
         remarks += [f"weight {format_number(weight)}"] if is_number(weight) and weight != 1 else []
         start = example.get("start", 0)
-        remarks += [f"from {start:.0%} on"] if is_number(start) and start else []
+        remarks += [f"from {start:.0%} of training"] if is_number(start) and start else []
         names.append(str(name) + (f" ({', '.join(remarks)})" if remarks else ""))
     return ", ".join(names) or "none"

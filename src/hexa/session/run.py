@@ -263,7 +263,7 @@ class _Session:
 
 def _headline(experiment: Experiment, source: Source, machine: Machine, folder: Path, resumed: bool) -> str:
     hard = "".join(
-        f" + {name}" + (f" from {config.start:.0%} on" if config.start else "")
+        f" + {name}" + (f" from {config.start:.0%} of training" if config.start else "")
         for name, config in experiment.hard_examples.items()
         if config.weight > 0
     )
