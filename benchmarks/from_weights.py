@@ -139,7 +139,7 @@ def measured(name: str, backbone: Any, data: str, held_out: bool = False) -> dic
 
 
 def further(name: str, backbone: Any, data: str) -> dict[str, float]:
-    """The mAP of one SVM per class, and probes of 1 to 16 labels a class, the mean over five draws."""
+    """The mAP of one SVM per class, and probes of 1 to 16 labels per class, the mean over five draws."""
     from hexa.evaluation import evaluate
 
     how = {"size": SETS[name]["views.size"], "crop": 1.0}

@@ -112,7 +112,7 @@ def _table(rows: list[Row]) -> Table:
     table = Table(title="accuracy on held-out digits, %", title_justify="left", header_style="bold")
     table.add_column("features")
     table.add_column("k-NN", justify="right")
-    table.add_column("linear probe, 5 labels a class", justify="right")
+    table.add_column("linear probe, 5 labels per class", justify="right")
     table.add_column("all labels", justify="right")
     for epsilon in EPSILONS:
         table.add_column(f"attacked, ε={epsilon}", justify="right")

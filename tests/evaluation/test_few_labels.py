@@ -1,4 +1,4 @@
-"""Few labels a class: k-NN and probe over draws, against scikit-learn on the same drawn images."""
+"""Few labels per class: k-NN and probe over draws, against scikit-learn on the same drawn images."""
 
 from __future__ import annotations
 

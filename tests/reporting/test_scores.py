@@ -132,7 +132,7 @@ def test_few_labels_are_compared_draw_by_draw(make_run: MakeRun) -> None:
     folders = [with_results(make_run(name), few(draws)) for name, draws in (("a", first), ("b", second))]
     folders.append(with_results(make_run("c"), few({"1": [10.0, 20.0, 30.0]}, seed=1)))
     grid = scores.few_labels([read_run(folder) for folder in folders], list("abc"))
-    assert grid.header == ("protocol", "data", "labels a class", "a", "b", "c", "b − a", "c − a")
+    assert grid.header == ("protocol", "data", "labels per class", "a", "b", "c", "b − a", "c − a")
     rows = {row[2]: row[3:] for row in grid.rows}
     # t(2 degrees of freedom, 97.5 %) = 4.3027, of a table: 4.3027 · 10 / √3, · 11 / √3 and · 1 / √3
     assert rows["1"] == ("20.0 ± 24.8", "22.0 ± 27.3", "20.0 ± 24.8", "+2.0 ± 2.5", "–")

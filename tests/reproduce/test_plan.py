@@ -121,7 +121,7 @@ def test_images_of_several_classes_are_measured_by_svms() -> None:
     with pytest.raises(UserError, match="needs boxes"):
         plan.measures_of(detection, request_for("digits"))
     fine_tuning = study("table5", data="digits")
-    with pytest.raises(UserError, match="needs one class an image"):
+    with pytest.raises(UserError, match="needs one class per image"):
         plan.measures_of(fine_tuning, Request("voc:somewhere", (Target("voc:somewhere", several=True),), 10))
 
 

@@ -1,4 +1,4 @@
-"""Few labels a class: scores from images drawn class by class, their mean over draws, and how sure it is."""
+"""Few labels per class: scores from images drawn class by class, their mean over draws, and how sure it is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _distinct(shots: tuple[int, ...]) -> tuple[int, ...]:
     return shots
 
 
-#: The type of an option that lists numbers of labels a class.
+#: The type of an option that lists numbers of labels per class.
 Shots = Annotated[tuple[int, ...], pydantic.BeforeValidator(listed), pydantic.AfterValidator(_distinct)]
 
 
@@ -62,7 +62,7 @@ def over_draws(
     for i, k in enumerate(kept):
         scores = []
         for number in range(draws):
-            task.report(f"{k} labels a class", i * draws + number, len(kept) * draws)
+            task.report(f"{k} labels per class", i * draws + number, len(kept) * draws)
             rows = torch.from_numpy(draw_per_class(labels, k, Stream(task.seed).child("labels", number)))
             scores.append(score(fit[rows], fit_labels[rows], test, test_labels))
         name = "top1" if len(kept) == 1 else f"top1@{k}"

@@ -79,7 +79,7 @@ class Protocol:
     identity: Callable[[str, Any], str]
     """(preset, options) -> the protocol id that a result carries, without the protocol's name."""
     labels: Literal["one", "any"] = "one"
-    """What it can learn from: one class an image, [N], or multi-label images too, [N, C]."""
+    """What it can learn from: one class per image, [N], or multi-label images too, [N, C]."""
     extracts: Callable[[Any], tuple[Part, ...]] = lambda options: ("fit", "test")
     """options -> the images whose features from the frozen network it needs; none if the network itself is trained."""
     resizes: bool = False

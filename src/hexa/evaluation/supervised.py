@@ -39,7 +39,7 @@ class AugmentedImages:
     """
 
     def __init__(self, task: Task, source: Source, batch_size: int, stream: Stream, smallest: int = 1) -> None:
-        assert source.classes is not None, "a task for this has one label an image"
+        assert source.classes is not None, "a task for this has one label per image"
         views = Views(ViewsConfig.model_validate({"recipe": "crop-flip", "size": task.backbone.image_size}))
         self.batch_size = min(batch_size, len(source))
         self._labels = torch.from_numpy(source.classes).to(task.device)

@@ -1,4 +1,4 @@
-"""Hard examples, one file a kind; a new kind is found by being a file of this package."""
+"""Hard examples, one file per kind; a new kind is found because it is a file of this package."""
 
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.chain import Chain

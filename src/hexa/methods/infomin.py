@@ -46,7 +46,7 @@ class InfoMinConfig(MethodConfig):
         super().check(setting)
         self.contrast.check_within("contrast", replace(setting, num_crops=2))
         if self.contrast.symmetric:
-            raise ConfigError([("method.contrast.symmetric", "InfoMin has one key an image; use false")])
+            raise ConfigError([("method.contrast.symmetric", "InfoMin has one key per image; use false")])
 
 
 class InfoMin(Method[MoCoLabels], config=InfoMinConfig):

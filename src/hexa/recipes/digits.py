@@ -52,7 +52,7 @@ def digits_moco_v2() -> Experiment:
 
     Command: hexa pretrain digits-moco-v2
 
-    Expected: k-NN 96.7 %, probe with 5 labels a class 91.2 ± 2.5 % (untrained: 82.9, 79.6; raw pixels: 95.3, 82.1).
+    Expected: k-NN 96.7 %, probe with 5 labels per class 91.2 ± 2.5 % (untrained: 82.9, 79.6; raw pixels: 95.3, 82.1).
     With all labels 98.7 %, attacked within 8 and 16 grey levels 73.6 and 16.9 % (one seed).
 
     Cost: half a minute on two cores.
@@ -66,7 +66,7 @@ def digits_hexa_moco() -> Experiment:
 
     Command: hexa pretrain digits-hexa-moco
 
-    Expected: k-NN 95.6 %, probe with 5 labels a class 89.5 ± 3.0 %: no better than plain on data this small. With all
+    Expected: k-NN 95.6 %, probe with 5 labels per class 89.5 ± 3.0 %: no better than plain on data this small. With all
     labels 98.7 %, attacked within 8 and 16 grey levels 82.7 and 32.4 % (plain: 73.6 and 16.9; one seed).
 
     Cost: a minute on two cores.

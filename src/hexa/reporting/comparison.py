@@ -93,7 +93,7 @@ def _changes(config: Record) -> Record:
 
 @dataclass(frozen=True)
 class Group:
-    """Fields of one part of a configuration: rows of (field within the part, a cell a run)."""
+    """Fields of one part of a configuration: rows of (field within the part, one cell per run)."""
 
     name: str
     rows: tuple[tuple[str, ...], ...]
@@ -118,7 +118,7 @@ _OF_ONE_RUN = ("time", "command", "launcher", "process", "resumed")
 
 
 def _differing(flat: Sequence[Record]) -> list[tuple[str, ...]]:
-    """(dotted path, a cell a run) of the fields that are not the same in all."""
+    """(dotted path, one cell per run) of the fields that are not the same in all."""
     rows: dict[str, tuple[str, ...]] = {}
     for path in dict.fromkeys(path for fields in flat for path in fields):
         part = path.rpartition(".")[0]

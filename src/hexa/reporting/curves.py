@@ -85,7 +85,7 @@ class Chart:
 
 
 def charts(runs: Sequence[Run]) -> list[Chart]:
-    """Every chart: of one run a chart a group with a curve a term; of several, a chart a key with a curve a run."""
+    """Every chart: of one run one per group, with a curve per term; of several, one per key, with a curve per run."""
     several, names = len(runs) > 1, labels(runs)
     keys = sorted(dict.fromkeys(key for run in runs for key in run.quantities), key=_order)[:MOST_QUANTITIES]
     terms = list(dict.fromkeys(_term(key) for key in keys if "/" in key))  # a term has one colour in all charts
@@ -115,7 +115,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 
 def group(key: str) -> str:
-    """`loss/std` belongs to `loss`; the total, whose size is another, stands alone."""
+    """`loss/std` belongs to `loss`; the total, which is of another size, stands alone."""
     return "total loss" if key == "loss" else key.split("/", 1)[0]
 
 

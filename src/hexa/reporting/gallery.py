@@ -1,4 +1,4 @@
-"""The grid of hard examples: view | perturbation | adversarial | cut-mixed …, a row an image (REFERENCE §8.7).
+"""The grid of hard examples: view | perturbation | adversarial | cut-mixed …, one row per image (REFERENCE §8.7).
 
 Columns follow from the objective: a hard example that reports a perturbation gets a column of it, magnified around
 mid-grey, with its mean |δ| in grey levels; one that mixes pseudo-labels says in what shares. Below each view is its

@@ -42,7 +42,7 @@ def report(
     in which they differ, curves overlaid, evaluations side by side. What is missing or broken in a run is said in the
     report. Nothing that a run names is opened or imported. data: a source of images, for runs without a gallery of
     their hard examples, or of clusters of their features (`gallery.png`, `clusters.png`), which are then made.
-    left_out: gets a line on pictures that are missing for lack of it. An evaluation's JSON file may stand for a run.
+    left_out: gets a line on pictures that are missing without it. An evaluation's JSON file may stand for a run.
     Raises UserError for a folder that is not a run, or without any run.
     """
     if not runs:

@@ -23,12 +23,12 @@ Score = tuple[float, float | None]
 
 
 def evaluations(runs: Sequence[Run], names: Sequence[str]) -> Grid:
-    """One run: a row an evaluation with everything it tells. Several: a row a metric, a column a run."""
+    """One run: one row per evaluation with all it tells. Several: one row per metric, one column per run."""
     return _listed(runs[0]) if len(runs) == 1 else _side_by_side([[run] for run in runs], tuple(names))
 
 
 def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Grid:
-    """Mean ± std over runs that differ by their seed alone, a column an arm; empty if no experiment was repeated."""
+    """Mean ± std over runs that differ by their seed alone, one column per arm; empty if no experiment was repeated."""
     arms: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
         fields = {path: value for path, value in run.config.items() if path not in _INCIDENTAL}
@@ -41,7 +41,7 @@ def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Grid:
 
 
 def few_labels(runs: Sequence[Run], names: Sequence[str]) -> Grid:
-    """A row for each number of labels a class: the mean over draws with its 95 % interval, a column a run.
+    """A row for each number of labels per class: the mean over draws with its 95 % interval, one column per run.
 
     Further columns hold each run's difference to the first one, paired by draw, where both drew the same images.
     """
@@ -58,7 +58,7 @@ def few_labels(runs: Sequence[Run], names: Sequence[str]) -> Grid:
     for (named, images, labels), cells in found.items():
         means = [NOTHING if cell is None else _with_interval(cell[1]) for cell in cells]
         rows.append((named, datasets[images], labels, *means, *(_paired(cells[0], cell) for cell in cells[1:])))
-    header = ("protocol", "data", "labels a class", *names, *(f"{name} − {names[0]}" for name in names[1:]))
+    header = ("protocol", "data", "labels per class", *names, *(f"{name} − {names[0]}" for name in names[1:]))
     return Grid(header if rows else (), tuple(rows), 3)
 
 
@@ -159,7 +159,7 @@ def _listed(run: Run) -> Grid:
 
 
 def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Grid:
-    """A row a (protocol, data, metric), a column an arm; the best mean of each row is marked.
+    """One row per (protocol, data, metric), one column per arm; the best mean of each row is marked.
 
     Data is the same where its test images are, however each run spelt the source. The network that was evaluated is
     named where a run has several: methods call theirs by different names (query, teacher …).

@@ -38,7 +38,7 @@ def visualize(
     problems: list[str] | None = None,
     opens_own: bool = True,
 ) -> Path:
-    """Write a PNG: a row an image, with its view, the magnified perturbation, the adversarial and the cut-mixed view.
+    """Write a PNG, one row per image: its view, the magnified perturbation, the adversarial and the cut-mixed view.
 
     target: a run folder, whose newest checkpoint is taken, or a recipe's name or an experiment, with random weights.
     data: a source; None for the experiment's own. gain: of the perturbation, around mid-grey; None chooses. seed: of

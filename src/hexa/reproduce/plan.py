@@ -204,7 +204,7 @@ def measures_of(study: Study, request: Request) -> tuple[Evaluation, ...]:
         shown = ", ".join(target.source for target in request.targets)
         if study.measures[0].protocol == "detect":
             raise UserError(f"{study.name} needs boxes around objects, {shown} has none; give --data-voc voc:PATH")
-        raise UserError(f"{study.name} needs one class an image, those of {shown} show several; give other images")
+        raise UserError(f"{study.name} needs one class per image, but those of {shown} have several; give other images")
     return tuple(chosen.values())
 
 

@@ -154,7 +154,7 @@ class Session:
         return printing.table(jobs, self.request, costs, [job["name"] for job in self._stored(jobs)])
 
     def commands(self) -> list[str]:
-        """A line a run, to be started anywhere by hand; what they leave in the folder is found and evaluated."""
+        """One line per run, to be started anywhere by hand; what they leave in the folder is found and evaluated."""
         return [printing.command_of(job, self.out) for job in self.jobs(None)[1]]
 
     def measures(self) -> list[str]:
@@ -208,7 +208,7 @@ class Session:
 
 @dataclass
 class _Count:
-    """Says what each job found, as the how-manieth."""
+    """Reports each finished job with its number."""
 
     console: Console
     total: int

@@ -71,7 +71,7 @@ def sentence(text: str) -> str:
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """One line an arm, comparison and column."""
+    """One line per arm, comparison and column."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     head = "arm comparison epochs learning_rate metric mean std seeds published diverged relative_time"

@@ -1,4 +1,4 @@
-"""Optimizers by name, and what moves their rates. A new one needs an entry in `_BUILDERS` and a name in the config."""
+"""Optimizers by name, and what sets their rates. A new one needs an entry in `_BUILDERS` and a name in the config."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class Anchors(nn.Module):
 
 
 def _anchors(used: Sequence[Part], options: DetectOptions) -> Anchors:
-    """All sizes on the one level of c4; on a pyramid one size a level, from the finest to the coarsest."""
+    """All sizes on the one level of c4; on a pyramid one size per level, from the finest to the coarsest."""
     strides = [part.stride for part in used]
     if options.kind == "c4":
         return Anchors([options.anchor_sizes], strides)

@@ -25,9 +25,9 @@ _FEW = 20
 class Confusion:
     """What attacks of several radii and steps do to the same views.
 
-    crossed: a row a radius, a column a number of steps: of the views that are recognised clean, the share in percent
-    that no longer are once moved; loss: the mean loss of all moved views, likewise. recognised: the share of clean
-    views whose pseudo-label is the most likely one, in percent; clean_loss: their mean loss.
+    crossed: one row per radius, one column per number of steps: of the views that are recognised clean, the
+    share in percent that no longer are once moved; loss: the mean loss of all moved views, likewise. recognised: the
+    share of clean views whose pseudo-label is the most likely one, in percent; clean_loss: their mean loss.
     """
 
     radii: tuple[float, ...]
@@ -96,7 +96,7 @@ def _recognised(example: Example) -> tuple[Tensor, float]:
 
 
 def confusion_curves(measured: Confusion, *, title: str = "", remark: str = "") -> Figure:
-    """Left the share that crossed a boundary over the steps, a line a radius; right the loss."""
+    """Left the share that crossed a boundary over the steps, one line per radius; right the loss."""
     count = round(measured.num_views * measured.recognised / 100)
     few = ": too few to tell much" if count < _FEW else ""
     about = f"{count} of {measured.num_views} views are recognised clean{few}. {remark}".strip()

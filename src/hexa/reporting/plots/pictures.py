@@ -52,7 +52,7 @@ def pictures(
 
 
 def hard_examples(gallery: Gallery, *, title: str = "", remark: str = "") -> Figure:
-    """The grid of `hexa visualize` as a figure: view, perturbation, adversarial, cut-mixed …, a row an image."""
+    """The grid of `hexa visualize` as a figure: view, perturbation, adversarial, cut-mixed …, one row per image."""
     columns = gallery.columns
     rows = [
         PictureRow("", np.stack([column.tiles[n] for column in columns]), [column.captions[n] for column in columns])

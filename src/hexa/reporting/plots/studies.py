@@ -42,7 +42,7 @@ class Bar:
 def bars(
     groups: Mapping[str, Sequence[Bar]], *, y_label: str, title: str = "", remark: str = "", share_y: bool = True
 ) -> Figure:
-    """A panel a group, a bar an arm: the mean, ± one standard deviation over seeds, a dot a seed.
+    """One panel per group and one bar per arm: the mean, ± one standard deviation over seeds, one dot per seed.
 
     The axis does not begin at zero, which the dashed line at the first bar makes up for: arms are compared with it.
     """
@@ -108,7 +108,7 @@ class Curve:
 def curves(
     groups: Mapping[str, Sequence[Curve]], *, y_label: str, title: str = "", remark: str = "", doubling: bool = False
 ) -> Figure:
-    """A panel a group, named by its x axis; a line an arm, ± one standard deviation. doubling: a logarithmic x axis."""
+    """One panel per group, named by its x axis; one line per arm, ± one standard deviation. doubling: log x axis."""
     with drawing(len(groups), title, remark, width=4.4, height=3.5, share_y=len(groups) > 1) as (figure, axes):
         for ax, (x_label, group) in zip(axes, groups.items(), strict=True):
             for number, curve in enumerate(group):
