@@ -20,7 +20,7 @@ from hexa.evaluation.protocol import Task
 from hexa.runtime.files import by_plain_name, cache_folder
 from hexa.runtime.lock import locked
 
-#: Size of the cache in GB unless HEXA_CACHE_GB is set. What was not used for longest is deleted first.
+#: Size of the cache in GB unless HEXA_CACHE_GB is set. The least recently used entries are deleted first.
 _GIGABYTES = 20.0
 #: Goes up with every change of the code by which the same images come to other pixels. 2: bytes are resized as bytes.
 #: 3: strips are cut before they are resized.
@@ -106,7 +106,7 @@ def trim() -> str | None:
 
 
 def _make_room(allowed: float) -> None:
-    """Delete what was not used for longest, except states in use, until at most `allowed` bytes are left."""
+    """Delete the least recently used entries, except states in use, until at most `allowed` bytes are left."""
     entries = []
     for path in (path for folder in (_folder(), _states()) if folder.is_dir() for path in folder.iterdir()):
         with contextlib.suppress(OSError):  # another process made room

@@ -169,7 +169,7 @@ def interval(right: NDArray[np.bool_]) -> list[float]:
 
 
 def interval_of_mean(values: NDArray[np.float64], stream: Stream, draws: int = 1000) -> list[float]:
-    """95 % interval of the mean over images, in percent: 2.5 and 97.5 % of the means of images drawn with return."""
+    """95 % interval of the mean over images, in percent: quantiles of the means of images drawn with replacement."""
     generator = np.random.default_rng(stream.child("bootstrap").integer())
     means = [values[generator.integers(len(values), size=len(values))].mean() for _ in range(draws)]
     return [100 * float(end) for end in np.quantile(means, (0.025, 0.975))]
