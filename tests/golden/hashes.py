@@ -38,6 +38,7 @@ METHODS = [
     "pcl-v2",
     "pirl",
     "instdisc",
+    "cmc",
     "jigsaw",
     "rotation",
 ]

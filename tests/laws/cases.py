@@ -35,6 +35,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "byol": {"dim": 8, "hidden": 16, "bn_groups": 2},
     "simsiam": {"dim": 16, "predictor_hidden": 8, "bn_groups": 2},
     "instdisc": {"dim": 8, "num_negatives": 16, "bn_groups": 2},
+    "cmc": {"dim": 8, "num_negatives": 16, "bn_groups": 2},
     "pirl": {"dim": 8, "num_negatives": 16, "puzzle": {"grid": 2}, "bn_groups": 2},
     "infomin": {"contrast.queue_size": 32, "contrast.dim": 8, "contrast.bn_groups": 2, "puzzle": {"grid": 2}},
     "jigsaw": {"hidden": 8, "puzzle": {"grid": 2}, "num_permutations": 24, "bn_groups": 2},
@@ -49,12 +50,16 @@ SMALL: dict[str, dict[str, Any]] = {
     },
 }
 
+#: Networks of methods that need one of their own.
+NETWORK: dict[str, dict[str, Any]] = {"cmc": {"streams": "lab"}}
+
 #: Sizes of the crops of each method, small ones last; methods without an entry get two of SIZE.
 CROPS: dict[str, tuple[int, ...]] = {
     "deepcluster-v2": (SIZE, SIZE, 8),
     "swav": (SIZE, SIZE, 8),
     "dino": (SIZE, SIZE, 8),
     "instdisc": (SIZE,),
+    "cmc": (SIZE,),
     "rotation": (SIZE,),
     "jigsaw": (16,),
     "pirl": (16, 16),
@@ -118,6 +123,7 @@ METHODS: dict[str, list[dict[str, Any]]] = {
     "simclr": [{}, {"adversarial_terms": "joint"}, {"adversarial_terms": "clae"}, {"head_layers": 3, "bn_groups": 1}],
     "simsiam": [{}, {"projector_layers": 2, "bn_groups": 1}],
     "instdisc": [{}, {"objective": "softmax", "bn_groups": 1}],
+    "cmc": [{}, {"objective": "softmax", "bn_groups": 1}],
     "pirl": [{}, {"puzzle_weight": 0.2, "bn_groups": 1}],
     "infomin": [{}, {"puzzle_weight": 0.2, "contrast.bn_groups": 1}],
     "dino": [{}, {"freeze_prototypes_epochs": 1}, {"teacher_crops": 1, "bn_groups": 1}],
@@ -151,7 +157,8 @@ class Case:
         torch.manual_seed(0)
         config_class = choices(MethodConfig, "name", "hexa.methods")[self.method]
         config = config_class(**nested({**SMALL.get(self.method, {}), **self.fields, **fields}))
-        network = network or build(NetworkConfig(name="small-resnet", widths=(4, 8)))
+        own = NetworkConfig(name="small-resnet", widths=(4, 8), **NETWORK.get(self.method, {}))
+        network = network or build(own)
         branches = dict.fromkeys(["main", *(b for h in self.hard().values() for b in h.branches())])
         setting = Setting(
             DATA,
@@ -161,6 +168,7 @@ class Case:
             num_crops=len(CROPS.get(self.method, (SIZE, SIZE))),
             branches=tuple(branches),
             keep_statistics=self.kept,
+            streams=own.streams,
         )
         method = config.build(network, setting).to(dtype)
         method.start_epoch(0, CasePasses(self, dtype))

@@ -12,9 +12,10 @@ DATA, BATCH = 16, 4
 
 
 def small(config: MethodConfig, num_crops: int = 2, **setting: object) -> Method:
-    """The method around a narrow ResNet, with seeded weights."""
+    """The method around a narrow ResNet, with seeded weights; of two streams if the setting says so."""
     torch.manual_seed(0)
-    network = build(NetworkConfig(name="small-resnet", widths=(4, 8)))
+    streams = setting.get("streams", "one")
+    network = build(NetworkConfig.model_validate({"name": "small-resnet", "widths": (4, 8), "streams": streams}))
     return config.build(network, Setting(DATA, BATCH, num_crops=num_crops, **setting)).double()  # type: ignore[arg-type]
 
 

@@ -52,7 +52,7 @@ def test_nce_is_the_published_estimate() -> None:
     found = made.loss(embedding, labels)
     for i in range(BATCH):
         own = made.bank.rows[data.index[i]]
-        torch.testing.assert_close(found[0, i], naive_nce(embedding[0, i], own, labels.others, made.partition))
+        torch.testing.assert_close(found[0, i], naive_nce(embedding[0, i], own, labels.others, made.bank.partition))
 
 
 def test_softmax_is_over_all_images() -> None:

@@ -21,7 +21,7 @@ from hexa.reporting.visualize import visualize
 from hexa.session.benchmark import SCHEMES, benchmark
 from hexa.session.run import pretrain, resume
 from hexa.training.journal import METRICS
-from tests.laws.cases import CROPS, SMALL, nested
+from tests.laws.cases import CROPS, NETWORK, SMALL, nested
 
 METHODS = sorted(choices(MethodConfig, "name", "hexa.methods"))
 UNMIXABLE = sorted(
@@ -38,6 +38,7 @@ def experiment(name: str, hard: tuple[str, ...] = ("adversarial",), **changes: A
             place["queue_size"] = 512
     fields = {
         "method": {"name": name, **method},
+        **{f"network.{field}": value for field, value in NETWORK.get(name, {}).items()},
         "network.widths": [4, 8],
         "batch_size": 256,
         "epochs": 2,

@@ -84,6 +84,7 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
         std=experiment.network.std,
         seed=experiment.seed,
         keep_statistics=experiment.start.keeps_statistics,
+        streams=experiment.network.streams,
     )
     experiment.method.check(setting)
     return setting

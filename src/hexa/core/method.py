@@ -23,7 +23,8 @@ class Setting:
 
     batch_size is global; num_crops counts the views of an image; branches are the names of all batch-norm sets that
     some pass will use; epochs is how long the run is to be, for schedules of the method's own. keep_statistics: the
-    backbone's batch-norms normalise by the running statistics they begin with, which stay as they are.
+    backbone's batch-norms normalise by the running statistics they begin with, which stay as they are. streams: what
+    the backbone's features are joined of, `network.streams`.
     """
 
     data_size: int
@@ -36,6 +37,7 @@ class Setting:
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     seed: int = 0
     keep_statistics: bool = False
+    streams: str = "one"
 
     @property
     def steps_per_epoch(self) -> int:

@@ -1,6 +1,7 @@
 """Self-supervised methods, one file each; a new one is found by being a file of this package."""
 
 from hexa.methods.byol import BYOL, BYOLConfig
+from hexa.methods.cmc import CMC, CMCConfig
 from hexa.methods.deepcluster import DeepCluster, DeepClusterConfig
 from hexa.methods.dino import DINO, DINOConfig
 from hexa.methods.infomin import InfoMin, InfoMinConfig
@@ -16,10 +17,12 @@ from hexa.methods.swav import SwAV, SwAVConfig
 
 __all__ = [
     "BYOL",
+    "CMC",
     "DINO",
     "PCL",
     "PIRL",
     "BYOLConfig",
+    "CMCConfig",
     "DINOConfig",
     "DeepCluster",
     "DeepClusterConfig",

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import pydantic
 import timm
@@ -16,6 +16,7 @@ from torchvision.models.resnet import BasicBlock
 
 from hexa.config import Config, ConfigError, UserError, nearest, reason
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels, mean_of, std_of
+from hexa.nn.two_streams import TwoStreams
 
 #: Bounds on widths and depths: larger networks would fill the memory, or take minutes to outline.
 _WIDEST, _DEEPEST = 4096, 512
@@ -36,6 +37,9 @@ class NetworkConfig(Config):
     """Parameters of the timm network's class, such as img_size: 32 and patch_size: 4 of a ViT for small images."""
     channels: int = pydantic.Field(default=3, ge=1, le=_WIDEST)
     """Channels of the images: 1 for grey, 4 or more for bands of TIFF and .npy files; mean and std must match."""
+    streams: Literal["one", "lab"] = "one"
+    """lab: two such networks for RGB images, one of lightness and one of colour (L, and a and b of CIE Lab), whose
+    features are joined (CMC)."""
     mean: Channels = IMAGENET_MEAN
     """Mean of each channel over the data, or one number for all, for pixels in [0, 1]; auto measures it when the run
     begins, and is shown as [] until then."""
@@ -50,6 +54,12 @@ class NetworkConfig(Config):
             return ()
         alike = isinstance(value, int | float) and not isinstance(value, bool)
         return (value,) * info.data.get("channels", 3) if alike else value
+
+    @pydantic.model_validator(mode="after")
+    def _colours(self) -> NetworkConfig:
+        if self.streams == "lab" and self.channels != 3:
+            raise ConfigError([("streams", f"lab takes RGB images, not {self.channels} channels; use one")])
+        return self
 
     @pydantic.model_validator(mode="after")
     def _one_a_channel(self) -> NetworkConfig:
@@ -109,6 +119,9 @@ def build(config: NetworkConfig) -> nn.Module:
 
     Weights are drawn from torch's global generator. Raises UserError for an unknown name or an unsuitable stem.
     """
+    if config.streams == "lab":
+        lightness, colour = (build(config.model_copy(update={"streams": "one", "channels": n})) for n in (1, 2))
+        return TwoStreams(lightness, colour, num_features(lightness, 1), config.mean, config.std)
     if config.name == "small-resnet":
         if not config.widths:
             raise UserError("network.widths: small-resnet needs the channels of its stages, such as [16, 32, 64, 128]")

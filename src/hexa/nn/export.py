@@ -38,8 +38,9 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
     in the 3×3 convolutions · onnx: a graph from pixels in [0, 1] to features (`onnx_file.write`), compared with
     onnxruntime. A file named .safetensors has metadata on how to rebuild the network and how to normalise; any other
     name gives torch's own format, for plain networks only. A network with the small-image stem is loaded into the plain
-    one with that stem; small-resnet into our own class. given: mean, std, size, crop or interpolation instead of the
-    backbone's own, for files with metadata. Raises UserError; then an existing file is unchanged, and no new one left.
+    one with that stem; small-resnet into our own class; two streams fit safetensors and onnx alone. given: mean, std,
+    size, crop or interpolation instead of the backbone's own, for files with metadata. Raises UserError; then an
+    existing file is unchanged, and no new one left.
 
     Returns target, network (how to build it), tensors, largest_difference of features, bytes, and load: a line of
     Python that reads the file.
@@ -60,6 +61,8 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
     config = backbone.network_config
     if config.name == "pixels" or (config.name == "python" and to != "onnx"):
         raise UserError(f"{run}: not a network that hexa can build; export a run or a file of weights")
+    if config.streams != "one" and to not in ("safetensors", "onnx"):
+        raise UserError(f"--to {to}: no other library has networks of two streams; export --to safetensors or onnx")
     if config.channels != 3 and to in ("torchvision", "detectron2"):
         raise UserError(
             f"--to {to}: its networks take 3 channels, this one {config.channels}; export --to timm or onnx"
@@ -106,6 +109,9 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
 
 def describe_network(config: NetworkConfig) -> str:
     """How to build the network of the exported weights."""
+    if config.streams != "one":
+        each = describe_network(config.model_copy(update={"streams": "one"}))
+        return f"two streams, of L and of a and b, each {each} of 1 or 2 channels"
     if config.name == "small-resnet":
         channels = f", channels={config.channels}" if config.channels != 3 else ""
         return f"hexa.nn.backbones.SmallResNet({config.widths}, stem_stride={config.stem_stride}{channels})"

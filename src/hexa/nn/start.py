@@ -21,6 +21,7 @@ from hexa.nn.fitting import filled
 from hexa.nn.layouts import foreign_state
 from hexa.nn.preparation import DECLARED, Given, of_timm
 from hexa.nn.pretrained import WEIGHTS, Backbone, load_backbone
+from hexa.nn.two_streams import TwoStreams
 
 #: A vision transformer's positions, [1, prefix tokens + h·w, D].
 _POSITIONS = "pos_embed"
@@ -157,8 +158,10 @@ def _positions(network: nn.Module, given: Tensor) -> Tensor:
 def stages(network: Any) -> dict[str, int]:
     """The stage of every parameter by name, as timm groups them: 0 for the stem, then stages or blocks.
 
-    Raises UserError for a network that does not define its stages.
+    Two streams have their stages in common. Raises UserError for a network that does not define its stages.
     """
+    if isinstance(network, TwoStreams):
+        return {f"{name}.{key}": n for name, stream in network.named_children() for key, n in stages(stream).items()}
     try:
         groups: dict[str, int] = group_parameters(network, network.group_matcher(coarse=True), reverse=True)
     except (AttributeError, AssertionError):

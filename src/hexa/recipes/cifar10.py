@@ -16,6 +16,7 @@ from hexa.core import ObjectiveConfig
 from hexa.data.views import ViewsConfig
 from hexa.experiment import Experiment
 from hexa.methods.byol import BYOLConfig
+from hexa.methods.cmc import CMCConfig
 from hexa.methods.deepcluster import DeepClusterConfig
 from hexa.methods.dino import DINOConfig
 from hexa.methods.instdisc import InstDiscConfig
@@ -44,6 +45,10 @@ def _views(recipe: str = "moco-cifar", **fields: Any) -> ViewsConfig:
 def _moco(bn_groups: int, head: str = "linear") -> MoCoConfig:
     fields: Fields = {"head": head, "bn_groups": bn_groups}
     return MoCoConfig(queue_size=4096, momentum=0.99, temperature=0.1, **fields)
+
+
+def _resnet(**fields: Any) -> NetworkConfig:
+    return NetworkConfig(name="resnet18", small_stem=True, mean=CIFAR_MEAN, std=CIFAR_STD, **fields)
 
 
 def _vit(**options: bool | int | float | str) -> NetworkConfig:
@@ -128,6 +133,15 @@ RECIPES: dict[str, tuple[str, Fields, Fields]] = {
         },
         {},
     ),
+    "cmc": (
+        "CMC, L against ab,",
+        {
+            "method": CMCConfig(objective="softmax", temperature=0.1),
+            "network": _resnet(streams="lab"),
+            "views": _views("crop-flip", scale=(0.2, 1.0)),
+        },
+        {},
+    ),
     "pirl": (
         "PIRL",
         {
@@ -201,7 +215,7 @@ def _make(name: str) -> Experiment:
         data="cifar10",
         epochs=200,
         batch_size=512,
-        network=NetworkConfig(name="resnet18", small_stem=True, mean=CIFAR_MEAN, std=CIFAR_STD),
+        network=_resnet(),
         views=_views(),
         method=_moco(8),
         optimizer=OptimizerConfig(learning_rate=0.03, base_batch_size=256, weight_decay=5e-4),

@@ -13,6 +13,7 @@ from hexa import published
 from hexa.data.views import ViewsConfig
 from hexa.experiment import Experiment
 from hexa.methods.byol import BYOLConfig
+from hexa.methods.cmc import CMCConfig
 from hexa.methods.dino import DINOConfig
 from hexa.methods.infomin import InfoMinConfig
 from hexa.methods.instdisc import InstDiscConfig
@@ -95,6 +96,18 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
             "views": _views("moco-v1", num_views=1),
             "method": InstDiscConfig(),
             "optimizer": _sgd(0.03, 256),
+            "schedule": _falls(120, 160),
+        },
+    ),
+    "cmc": (
+        "CMC, L against ab, two ResNet-50",
+        {
+            "epochs": 200,
+            "batch_size": 128,
+            "network": NetworkConfig(name="resnet50", streams="lab"),
+            "views": _views("crop-flip", scale=(0.2, 1.0)),
+            "method": CMCConfig(),
+            "optimizer": _sgd(0.03, 128),
             "schedule": _falls(120, 160),
         },
     ),

@@ -63,11 +63,13 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
 
 def _narrow(experiment: Experiment) -> dict[str, Any]:
     """The fields of every small version. The terms are averaged: no arm of a short comparison steps further."""
+    given = experiment.network
     network = NetworkConfig(
         name="small-resnet",
-        widths=(16, 32, 64, 128),
+        widths=(16, 32, 64, 128) if given.streams == "one" else (8, 16, 32, 64),
         stem_stride=2,
-        mean=experiment.network.mean,
-        std=experiment.network.std,
+        streams=given.streams,
+        mean=given.mean,
+        std=given.std,
     )
     return {"epochs": 20, "batch_size": 256, "network": network, "objective": ObjectiveConfig(reduction="mean")}

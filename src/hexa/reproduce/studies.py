@@ -85,7 +85,7 @@ GRID_NOTE = (
 )
 _OTHERS = (
     "--method moco, dcluster, swav and compared make the rows of the paper. Published rows only: BigBiGAN, which "
-    "predicts no pseudo-label, and CMC and CPC-v2, which are not implemented (decision 0008)."
+    "predicts no pseudo-label, and CPC-v2, which is not implemented (decision 0008)."
 )
 _NOTES = {
     "attack-grid": (GRID_NOTE,),

@@ -1,0 +1,81 @@
+"""Two networks behind a change of colour space: one of lightness, one of colour (CMC; REFERENCE §9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+#: sRGB with white D65 (IEC 61966-2-1): linear RGB to XYZ, each divided by that of white.
+_WHITE = (0.95047, 1.0, 1.08883)
+_TO_XYZ = (
+    (0.412453, 0.357580, 0.180423),
+    (0.212671, 0.715160, 0.072169),
+    (0.019334, 0.119193, 0.950227),
+)
+#: sRGB is linear up to here, and Lab up to δ³ of white.
+_DARK, _DELTA = 0.04045, 6 / 29
+#: The middle and half the range that L, a and b have over all of RGB; these are brought to −1 … 1, as published.
+_MIDDLE = (50.0, (98.233 - 86.183) / 2, (94.478 - 107.857) / 2)
+_HALF_RANGE = (50.0, (98.233 + 86.183) / 2, (94.478 + 107.857) / 2)
+
+
+def lab(pixels: Tensor) -> Tensor:
+    """CIE L*a*b* of sRGB pixels in [0, 1], [B, 3, H, W]: L in 0 … 100, a and b within about ±108.
+
+        linear u = u / 12.92                     where u ≤ 0.04045, else ((u + 0.055) / 1.055)^2.4
+        f(t)     = t / (3δ²) + 4/29              where t ≤ δ³,      else ∛t,        δ = 6/29
+        L = 116·f(Y) − 16,  a = 500·(f(X) − f(Y)),  b = 200·(f(Y) − f(Z)),  X, Y, Z by their value for white
+
+    The gradient is finite everywhere, at black too: what is selected away is never evaluated where its slope is not.
+    """
+    base = ((pixels + 0.055) / 1.055).clamp_min((_DARK + 0.055) / 1.055)
+    linear = torch.where(pixels <= _DARK, pixels / 12.92, base**2.4).unbind(1)
+    f = []
+    for row, white in zip(_TO_XYZ, _WHITE, strict=True):  # no product of matrices, which autocast would round
+        t = sum((weight / white * part for weight, part in zip(row, linear, strict=True)), torch.zeros_like(linear[0]))
+        root = t.clamp_min(_DELTA**3) ** (1 / 3)
+        f.append(torch.where(t <= _DELTA**3, t / (3 * _DELTA**2) + 4 / 29, root))
+    x, y, z = f
+    return torch.stack((116 * y - 16, 500 * (x - y), 200 * (y - z)), 1)
+
+
+class TwoStreams(nn.Module):
+    """Normalised RGB images [B, 3, S, S] -> features [B, 2·F]: `lightness` of L, then `colour` of a and b.
+
+    lightness, colour: networks of 1 and of 2 channels with F features each. mean, std: what the images are normalised
+    with, which is undone; L, a and b are then brought to −1 … 1.
+    """
+
+    def __init__(
+        self, lightness: nn.Module, colour: nn.Module, width: int, mean: Sequence[float], std: Sequence[float]
+    ) -> None:
+        super().__init__()
+        self.lightness, self.colour = lightness, colour
+        self.num_features = 2 * width
+        scales = {"mean": mean or (0.0,), "std": std or (1.0,), "middle": _MIDDLE, "half_range": _HALF_RANGE}
+        for name, values in scales.items():
+            self.register_buffer(name, torch.tensor(values).view(-1, 1, 1), persistent=False)
+        self.mean: Tensor
+        self.std: Tensor
+        self.middle: Tensor
+        self.half_range: Tensor
+        # as timm's networks tell how their maps are laid out
+        self.output_fmt = getattr(lightness, "output_fmt", "NCHW")
+
+    def channels(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """L [B, 1, S, S], and a and b [B, 2, S, S], within −1 … 1."""
+        normalized = (lab(images * self.std + self.mean) - self.middle) / self.half_range
+        return normalized[:, :1], normalized[:, 1:]
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """The maps of both streams, joined along their channels."""
+        streams: tuple[Any, Any] = (self.lightness, self.colour)
+        maps = [stream.forward_features(part) for stream, part in zip(streams, self.channels(images), strict=True)]
+        return torch.cat(maps, 1 if maps[0].ndim == 4 and self.output_fmt != "NHWC" else -1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        lightness, colour = self.channels(images)
+        return torch.cat([self.lightness(lightness), self.colour(colour)], 1)

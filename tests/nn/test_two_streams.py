@@ -1,0 +1,152 @@
+"""Lightness and colour: the change of colour space by hand, and two networks as one backbone anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pydantic
+import pytest
+import torch
+from torch import Tensor
+
+from hexa.config import UserError
+from hexa.core import MAIN, Branch, Setting
+from hexa.nn import start
+from hexa.nn.backbones import NetworkConfig, build, num_features
+from hexa.nn.encoder import Encoder, linear_head
+from hexa.nn.export import export
+from hexa.nn.feature_maps import last_maps, parts
+from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.nn.start import StartConfig
+from hexa.nn.two_streams import TwoStreams, lab
+
+SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), streams="lab")
+
+
+def naive(red: float, green: float, blue: float) -> tuple[float, float, float]:
+    """The formulas of the CIE and of sRGB, number by number."""
+
+    def linear(u: float) -> float:
+        return u / 12.92 if u <= 0.04045 else ((u + 0.055) / 1.055) ** 2.4
+
+    def f(t: float) -> float:
+        return t ** (1 / 3) if t > (6 / 29) ** 3 else t * (29 / 6) ** 2 / 3 + 4 / 29
+
+    r, g, b = linear(red), linear(green), linear(blue)
+    x = f((0.412453 * r + 0.357580 * g + 0.180423 * b) / 0.95047)
+    y = f(0.212671 * r + 0.715160 * g + 0.072169 * b)
+    z = f((0.019334 * r + 0.119193 * g + 0.950227 * b) / 1.08883)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def pixels(*colours: tuple[float, float, float]) -> Tensor:
+    return torch.tensor(colours, dtype=torch.float64)[:, :, None, None]
+
+
+def test_lab_is_that_of_the_formulas() -> None:
+    colours = torch.rand(200, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 3  # many are dark
+    expected = torch.tensor([naive(*colour) for colour in colours.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(lab(colours[:, :, None, None])[..., 0, 0], expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("colour", "printed"),
+    [
+        ((1.0, 1.0, 1.0), (100.0, 0.0, 0.0)),
+        ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)),
+        ((1.0, 0.0, 0.0), (53.24, 80.09, 67.20)),
+        ((0.0, 1.0, 0.0), (87.73, -86.18, 83.18)),
+        ((0.0, 0.0, 1.0), (32.30, 79.19, -107.86)),
+    ],
+)
+def test_lab_of_white_black_and_the_primaries_is_as_printed(
+    colour: tuple[float, float, float], printed: tuple[float, float, float]
+) -> None:
+    torch.testing.assert_close(lab(pixels(colour)).flatten(), pixels(printed).flatten(), atol=0.02, rtol=0)
+
+
+def test_the_gradient_is_finite_and_right_where_branches_meet() -> None:
+    """Black, both sides of the two thresholds, white, and a rounding error outside of the pixels."""
+    levels = [0.0, 1e-12, -1e-9, 0.04044, 0.04046, 0.0920, 0.0925, 1.0, 1 + 1e-7]
+    given = pixels(*[(a, b, c) for a in levels for b in levels for c in (0.0, a, 1.0)]).requires_grad_()
+    lab(given).abs().sum().backward()
+    assert given.grad is not None
+    assert given.grad.isfinite().all()
+    assert (lab(pixels((0.0,) * 3)) == 0).all()
+    smooth = pixels(*[(level + 1e-4,) * 3 for level in levels if level >= 0]).requires_grad_()
+    assert torch.autograd.gradcheck(lab, (smooth,), eps=1e-7, atol=1e-3)
+
+
+def test_each_stream_sees_its_channels_of_the_pixels() -> None:
+    network, images = build(SMALL).eval(), torch.rand(3, 3, 16, 16)
+    assert isinstance(network, TwoStreams)
+    assert num_features(network) == 16
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (SMALL.mean, SMALL.std))
+    middle, half = torch.tensor([50.0, 6.025, -6.6895]), torch.tensor([50.0, 92.208, 101.1675])
+    channels = (lab(images) - middle.view(3, 1, 1)) / half.view(3, 1, 1)
+    assert channels.abs().max() <= 1
+    expected = torch.cat([network.lightness(channels[:, :1]), network.colour(channels[:, 1:])], 1)
+    torch.testing.assert_close(network((images - mean) / std), expected, rtol=1e-4, atol=1e-5)
+    maps, _ = last_maps(network, "two", (16, 16))
+    torch.testing.assert_close(maps((images - mean) / std).mean((2, 3)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_grey_images_have_no_colour() -> None:
+    network = build(SMALL).eval()
+    assert isinstance(network, TwoStreams)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (SMALL.mean, SMALL.std))
+    grey = (torch.rand(2, 1, 16, 16).expand(-1, 3, -1, -1) - mean) / std
+    _, colour = network.channels(grey)
+    torch.testing.assert_close(colour[0], colour[1], atol=1e-3, rtol=0)  # both without any
+
+
+def test_any_method_takes_two_streams_with_batch_norms_of_each_branch() -> None:
+    setting = Setting(16, 4, branches=("main", "aux"))
+    query, key = Encoder.with_twin(build(SMALL), linear_head(16, 8), setting)
+    crops = (torch.rand(4, 3, 16, 16, requires_grad=True),)
+    query.embed(crops, Branch("aux")).sum().backward()
+    assert all(p.grad is None for name, p in query.named_parameters() if "bn" in name and ".aux." not in name)
+    assert query.backbone.colour.bn1.aux.weight.grad is not None  # type: ignore[union-attr]
+    assert crops[0].grad is not None
+    assert crops[0].grad.abs().sum() > 0
+    torch.testing.assert_close(key.embed(crops, MAIN), query.embed(crops, MAIN))
+
+
+def test_a_file_of_two_streams_is_read_back_and_started_from(tmp_path: Path) -> None:
+    backbone, images = random_backbone(SMALL, 16), torch.rand(2, 3, 16, 16)
+    path = save_backbone(backbone, tmp_path / "two.safetensors")
+    assert torch.equal(load_backbone(path)(images), backbone(images))
+    report = export(path, "safetensors", tmp_path / "again.safetensors")
+    assert report["largest_difference"] == 0
+    assert "two streams" in report["network"]
+    made = start.begun(SMALL, StartConfig(weights=str(path)))
+    assert made.state_dict().keys() == backbone.network.state_dict().keys()
+    with pytest.raises(UserError, match="the weights bring theirs"):
+        start.begun(SMALL.model_copy(update={"streams": "one"}), StartConfig(weights=str(path)))
+
+
+def test_a_graph_has_the_change_of_colour_inside(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    assert export(random_backbone(SMALL, 16), "onnx", tmp_path / "two.onnx")["largest_difference"] < 1e-4
+
+
+@pytest.mark.parametrize(("target", "name"), [("timm", "a.pth"), ("torchvision", "a.pth"), ("detectron2", "a.pkl")])
+def test_other_libraries_have_no_such_network(tmp_path: Path, target: str, name: str) -> None:
+    backbone = random_backbone(NetworkConfig(name="resnet18", streams="lab"), 32)
+    with pytest.raises(UserError, match=f"--to {target}: .*two streams; export --to safetensors or onnx"):
+        export(backbone, target, tmp_path / name)
+    assert not any(tmp_path.iterdir())
+
+
+def test_stages_are_those_of_both_streams_and_pyramids_are_refused() -> None:
+    network = build(SMALL)
+    by_name = start.stages(network)
+    assert by_name.keys() == dict(network.named_parameters()).keys()
+    assert by_name["lightness.layer2.0.conv1.weight"] == by_name["colour.layer2.0.conv1.weight"] == 2
+    with pytest.raises(UserError, match="no feature maps of several resolutions"):
+        parts(network, "two")
+
+
+def test_images_without_colours_are_refused() -> None:
+    with pytest.raises(pydantic.ValidationError, match="streams: lab takes RGB images, not 1 channels; use one"):
+        NetworkConfig(name="resnet18", streams="lab", channels=1)
