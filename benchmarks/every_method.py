@@ -23,7 +23,7 @@ from typing import Any
 
 METHODS = ("simclr", "byol", "simsiam", "instdisc", "pirl", "cmc", "rotation", "jigsaw", "infomin", "dino", "dino-vit")
 #: These train for so many times as long: their memory is random in the first epoch and half so in the second.
-SLOW_STARTERS = {"instdisc": 2, "pirl": 2, "cmc": 2}
+SLOW_STARTERS = {"instdisc": 2, "pirl": 2}
 #: Methods that are to be seen with three seeds.
 THREE_SEEDS = ("simclr", "byol")
 QUIET = {"training.tensorboard": "false", "training.report": "false", "monitor.knn_every": "0"}
