@@ -21,7 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-METHODS = ("simclr", "byol", "simsiam", "instdisc", "pirl", "cmc", "rotation", "jigsaw", "infomin", "dino", "dino-vit")
+CONTRASTIVE = ("simclr", "byol", "simsiam", "instdisc", "pirl", "cmc", "cpc")
+METHODS = (*CONTRASTIVE, "rotation", "jigsaw", "infomin", "dino", "dino-vit")
 #: These train for so many times as long: their memory is random in the first epoch and half so in the second.
 SLOW_STARTERS = {"instdisc": 2, "pirl": 2}
 #: Methods that are to be seen with three seeds.

@@ -39,6 +39,7 @@ METHODS = [
     "pirl",
     "instdisc",
     "cmc",
+    "cpc",
     "jigsaw",
     "rotation",
 ]

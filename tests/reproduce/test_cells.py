@@ -28,7 +28,6 @@ ELSEWHERE = {
     "Supervised†": "one command each, which the study names",
     "Random init": "one command each, which the study names",
     "BigBiGAN": "predicts no pseudo-label",
-    "CPC-v2": "decision 0008",
     **dict.fromkeys(("Pseudo-labels", "VAT", "S4L rotation", "UDA", "FixMatch"), "learn from labels"),
     "PCL": "of version 1, which has no recipe",
 }
@@ -125,7 +124,7 @@ def test_what_stands_elsewhere_is_named_there() -> None:
     methods = {row.method for table in published.TABLES for row in table.rows}
     assert set(ELSEWHERE) <= methods
     notes = " ".join(studies.study("table1", scale="full").notes)
-    assert all(name in notes for name in ("BigBiGAN", "CPC-v2", "Supervised", "random"))
+    assert all(name in notes for name in ("BigBiGAN", "Supervised", "random"))
     assert "random:resnet50" in " ".join(studies.study("table5", scale="full").notes)
 
 

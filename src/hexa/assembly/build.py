@@ -85,6 +85,7 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
         seed=experiment.seed,
         keep_statistics=experiment.start.keeps_statistics,
         streams=experiment.network.streams,
+        view_size=experiment.views.size,
     )
     experiment.method.check(setting)
     return setting

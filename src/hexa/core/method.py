@@ -24,7 +24,7 @@ class Setting:
     batch_size is global; num_crops counts the views of an image; branches are the names of all batch-norm sets that
     some pass will use; epochs is how long the run is to be, for schedules of the method's own. keep_statistics: the
     backbone's batch-norms normalise by the running statistics they begin with, which stay as they are. streams: what
-    the backbone's features are joined of, `network.streams`.
+    the backbone's features are joined of, `network.streams`. view_size: pixels of a view's side, if known.
     """
 
     data_size: int
@@ -38,6 +38,7 @@ class Setting:
     seed: int = 0
     keep_statistics: bool = False
     streams: str = "one"
+    view_size: int | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -96,6 +97,8 @@ class MethodConfig(Config):
     num_views: ClassVar[tuple[int, int | None, str]] = (1, None, "")
     #: Why parts of two images can't be mixed into an example of this method; empty where they can.
     unmixable: ClassVar[str] = ""
+    #: Why a crop of a view can't stand for the view; empty where it can.
+    uncroppable: ClassVar[str] = ""
 
     def check(self, setting: Setting) -> None:
         """Raise ConfigError if the method can't run in this setting, before anything is built or written."""

@@ -39,9 +39,7 @@ class HardViews(HardExample):
         return self.but(scale=1 - share * (1 - self.scale))
 
     def refusal(self, method: MethodConfig) -> str:
-        return (
-            "its views are puzzles, and a crop of one is not; use adversarial or vat views" if method.unmixable else ""
-        )
+        return method.uncroppable
 
     @torch.no_grad()
     def __call__(self, source: Example, stream: Stream) -> Example:

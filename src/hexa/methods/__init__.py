@@ -2,6 +2,7 @@
 
 from hexa.methods.byol import BYOL, BYOLConfig
 from hexa.methods.cmc import CMC, CMCConfig
+from hexa.methods.cpc import CPC, CPCConfig
 from hexa.methods.deepcluster import DeepCluster, DeepClusterConfig
 from hexa.methods.dino import DINO, DINOConfig
 from hexa.methods.infomin import InfoMin, InfoMinConfig
@@ -18,11 +19,13 @@ from hexa.methods.swav import SwAV, SwAVConfig
 __all__ = [
     "BYOL",
     "CMC",
+    "CPC",
     "DINO",
     "PCL",
     "PIRL",
     "BYOLConfig",
     "CMCConfig",
+    "CPCConfig",
     "DINOConfig",
     "DeepCluster",
     "DeepClusterConfig",

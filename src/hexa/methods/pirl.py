@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
 from hexa.methods.instdisc import InstanceLabels
-from hexa.methods.jigsaw import UNMIXABLE, PuzzleConfig
+from hexa.methods.jigsaw import UNCROPPABLE, UNMIXABLE, PuzzleConfig
 from hexa.nn.backbones import num_features
 from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import Encoder, linear_head, unit
@@ -27,6 +27,7 @@ class PIRLConfig(EncoderConfig):
     name: Literal["pirl"] = "pirl"
     num_views: ClassVar = (2, 2, "PIRL takes a view as it is and a second one as a puzzle")
     unmixable: ClassVar[str] = UNMIXABLE
+    uncroppable: ClassVar[str] = UNCROPPABLE
     dim: int = pydantic.Field(default=128, gt=0)
     """Width of the embedding, D."""
     puzzle: PuzzleConfig = PuzzleConfig()

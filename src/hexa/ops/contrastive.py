@@ -98,6 +98,32 @@ def _dictionary_scores(query: Tensor, dictionary: Tensor, own: Tensor, shown: Te
     return scores.scatter(-1, hidden, -torch.inf), (own + (1 - views) * size)[..., None]
 
 
+def patch_nce(predictions: Tensor, targets: Tensor, ahead: int, own: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
+    """InfoNCE of predicted patches among all patches of a batch, in fp32 (CPC; REFERENCE §9).
+
+        ℓ_(i,r,c) = −log [ exp(p_(i,r,c) · t_(own_i, r+k, c)) / Σ exp(p_(i,r,c) · t) ],   k = ahead,
+
+    the sum over all patches t of `targets`, but those at this place of the images that the view shows beside its own.
+    predictions: [..., B, D, G, G], of which the last k rows predict nothing. targets: [M, D, G, G]; both may take a
+    gradient. own: int64 [B], shown: [B, S], indices into targets. Returns ℓ [..., B, G − k, G], and whether the own
+    patch is the most likely one.
+    """
+    grid = targets.shape[-1]
+    with torch.autocast(predictions.device.type, enabled=False):
+        dtype = torch.promote_types(predictions.dtype, torch.float32)
+        query = predictions[..., : grid - ahead, :].flatten(-2).mT.to(dtype)  # [..., B, (G − k)·G, D]
+        scores = query @ targets.to(dtype).movedim(1, -1).flatten(0, 2).T  # [..., B, (G − k)·G, M·G²]
+        place = ahead * grid + torch.arange((grid - ahead) * grid, device=own.device)
+        patch = (own[:, None] * grid**2 + place)[..., None].expand(*scores.shape[:-1], 1)
+        positive = scores.gather(-1, patch)
+        hidden = (shown[:, None] * grid**2 + place[:, None]).expand(*scores.shape[:-1], -1)
+        # an image that is mixed with itself hides nothing of it
+        scores = scores.scatter(-1, hidden, -torch.inf).scatter(-1, patch, positive) if shown.shape[1] else scores
+        losses, hits = scores.logsumexp(-1) - positive.squeeze(-1), scores.argmax(-1) == patch.squeeze(-1)
+    shape = (*losses.shape[:-1], grid - ahead, grid)
+    return losses.view(shape), hits.view(shape)
+
+
 def nce(query: Tensor, positive: Tensor, noise: Tensor, temperature: float, partition: float, size: int) -> Tensor:
     """Noise-contrastive estimation over a memory of N = `size` images, in fp32 (InstDisc; REFERENCE §9).
 

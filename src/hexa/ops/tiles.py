@@ -1,4 +1,4 @@
-"""Jigsaw puzzles: images cut into a grid of tiles that are put together in another order."""
+"""Images cut into tiles: overlapping patches, and puzzles of tiles that are put together in another order."""
 
 from __future__ import annotations
 
@@ -33,6 +33,15 @@ def cut(mosaics: Tensor, grid: int) -> Tensor:
     tile = size // grid
     cells = mosaics.view(batch, channels, grid, tile, grid, tile)
     return cells.permute(0, 2, 4, 1, 3, 5).reshape(batch * grid * grid, channels, tile, tile)
+
+
+def patches(images: Tensor, side: int, stride: int) -> Tensor:
+    """The overlapping patches of images [B, C, S, S], row by row: [B, G, G, C, side, side].
+
+    G = (S − side) / stride + 1, rounded down: what is left at the right and below is in no patch. Differentiable.
+    """
+    cut = images.unfold(2, side, stride).unfold(3, side, stride)  # [B, C, G, G, side, side]
+    return cut.permute(0, 2, 3, 1, 4, 5)
 
 
 def permutations(length: int, count: int, generator: torch.Generator, candidates: int = 100) -> Tensor:

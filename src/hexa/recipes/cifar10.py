@@ -17,6 +17,7 @@ from hexa.data.views import ViewsConfig
 from hexa.experiment import Experiment
 from hexa.methods.byol import BYOLConfig
 from hexa.methods.cmc import CMCConfig
+from hexa.methods.cpc import CPCConfig
 from hexa.methods.deepcluster import DeepClusterConfig
 from hexa.methods.dino import DINOConfig
 from hexa.methods.instdisc import InstDiscConfig
@@ -75,6 +76,11 @@ def _deepcluster(hidden: int) -> DeepClusterConfig:
 def _swav(hidden: int) -> SwAVConfig:
     """Prototypes start to learn after an epoch of 195 steps; balancing 300 codes over 512 rows needs no queue."""
     return SwAVConfig(hidden=hidden, num_prototypes=300, freeze_prototypes_steps=195)
+
+
+def _cpc(hidden: int) -> CPCConfig:
+    """Two rows below is the next patch without a common pixel."""
+    return CPCConfig(patch=16, stride=8, ahead=(2,), layers=2, hidden=hidden)
 
 
 def _pcl(contrast: MoCoConfig, warmup_epochs: int) -> PCLConfig:
@@ -141,6 +147,20 @@ RECIPES: dict[str, tuple[str, Fields, Fields]] = {
             "views": _views("crop-flip", scale=(0.2, 1.0)),
         },
         {},
+    ),
+    # Published with layer-norm, because the statistics of a batch tell a patch of others; the narrow network of the
+    # small version has batch-norm, over all patches of all images.
+    "cpc": (
+        "CPC-v2, 3 × 3 patches of 16 pixels,",
+        {
+            "batch_size": 256,
+            "network": _resnet(options={"norm_layer": "groupnorm1"}),
+            "method": _cpc(256),
+            "views": _views(num_views=1, scale=(0.3, 1.0)),
+            "optimizer": OptimizerConfig(name="adamw", learning_rate=4e-4, weight_decay=1e-5),
+            "schedule": ScheduleConfig(**_WARM),
+        },
+        {"method": _cpc(64)},
     ),
     "pirl": (
         "PIRL",

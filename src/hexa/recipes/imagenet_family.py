@@ -14,6 +14,7 @@ from hexa.data.views import ViewsConfig
 from hexa.experiment import Experiment
 from hexa.methods.byol import BYOLConfig
 from hexa.methods.cmc import CMCConfig
+from hexa.methods.cpc import CPCConfig
 from hexa.methods.dino import DINOConfig
 from hexa.methods.infomin import InfoMinConfig
 from hexa.methods.instdisc import InstDiscConfig
@@ -109,6 +110,18 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
             "method": CMCConfig(),
             "optimizer": _sgd(0.03, 128),
             "schedule": _falls(120, 160),
+        },
+    ),
+    "cpc": (
+        "CPC-v2 with a ResNet-50",
+        {
+            "epochs": 200,
+            "batch_size": 512,
+            "network": NetworkConfig(name="resnet50", options={"norm_layer": "groupnorm1"}),
+            "views": _views("moco-v1", num_views=1, size=260),
+            "method": CPCConfig(),
+            "optimizer": OptimizerConfig(name="adamw", learning_rate=4e-4, weight_decay=1e-5),
+            "schedule": _cosine(),
         },
     ),
     "pirl": (

@@ -167,6 +167,7 @@ METHODS = {
             "cifar": (
                 _compared("instdisc", "InstDisc", 200),
                 _compared("jigsaw", "Jigsaw", 90),
+                _compared("cpc", "CPC-v2", 200),
                 _compared("cmc", "CMC", 200),
                 _compared("simclr", "SimCLR", 1000),
                 _compared("pirl", "PIRL", 800),
@@ -178,6 +179,7 @@ METHODS = {
         full=(
             _full("imagenet-instdisc", "i", "InstDisc", 200),
             _full("imagenet-jigsaw-90", "i", "Jigsaw", 90),
+            _full("imagenet-cpc", "i", "CPC-v2", 200),
             _full("imagenet-cmc", "i", "CMC", 200),
             _full("imagenet-simclr-200", "i", "SimCLR", 200),
             _full("imagenet-simclr", "i", "SimCLR", 1000),

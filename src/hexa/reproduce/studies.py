@@ -84,8 +84,8 @@ GRID_NOTE = (
     "differed by was seed noise."
 )
 _OTHERS = (
-    "--method moco, dcluster, swav and compared make the rows of the paper. Published rows only: BigBiGAN, which "
-    "predicts no pseudo-label, and CPC-v2, which is not implemented (decision 0008)."
+    "--method moco, dcluster, swav and compared make the rows of the paper. A published row only: BigBiGAN, which "
+    "predicts no pseudo-label."
 )
 _NOTES = {
     "attack-grid": (GRID_NOTE,),
