@@ -73,7 +73,7 @@ def adapt(
 
     from hexa.adaptation.command import Request
     from hexa.adaptation.command import adapt as run
-    from hexa.adaptation.plan import seconds_of
+    from hexa.runtime.parsing import seconds_of
 
     return run(Request(str(backbone), data, labelled, seconds_of(time), domain, fields), Path(out))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -38,7 +37,6 @@ _HEAD_FIRST = 3
 SCORES, _SCORED = 4, 7
 #: Steps are timed for this share of the given time, within bounds in seconds, and at least two.
 _TIMING, _LEAST, _MOST = 0.02, 3.0, 15.0
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True)
@@ -49,14 +47,6 @@ class Plan:
     seconds: float
     """Expected length of the training."""
     lines: tuple[str, ...]
-
-
-def seconds_of(text: str) -> float:
-    """A duration such as 30m, 1.5h, 90s, in seconds. Raises UserError."""
-    duration = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smhd])", text.strip())
-    if duration is None or not float(duration[1]):
-        raise UserError(f"--time must be a number > 0 followed by s, m, h or d, such as 30m; got {text}")
-    return float(duration[1]) * _UNITS[duration[2]]
 
 
 def first_draft(backbone: str, data: str, seen: Seen, domain: str | None, fields: Mapping[str, Any]) -> Experiment:

@@ -144,8 +144,8 @@ def adapt(given: Given, extra: Fields) -> int:
     from hexa import fields, recipes
     from hexa.adaptation.command import Request
     from hexa.adaptation.command import adapt as run
-    from hexa.adaptation.plan import seconds_of
     from hexa.runtime.console import Console
+    from hexa.runtime.parsing import seconds_of
 
     changes = dict(extra) | {_SHORT[name]: value for name in ("device", "precision") if (value := getattr(given, name))}
     known = [field.path for field in fields.of_experiment(recipes.get("adapt"))]
@@ -160,7 +160,8 @@ def adapt(given: Given, extra: Fields) -> int:
     "the paper's experiments as one command: plan, runs, tables, figures; continues wherever it was stopped",
     option(
         "EXPERIMENT",
-        "ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1, table2, table3, table4 or table5",
+        "ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1, table2, table3, table4, table5, "
+        "or all of them",
     ),
     DATA,
     option("--scale NAME", "small (the default), or full: as published", default="small"),
@@ -183,6 +184,7 @@ def adapt(given: Given, extra: Fields) -> int:
         choices=("one-run", "several-runs"),
     ),
     option("--workers N", "runs at once, a process each; 1 if not given", type=whole(1, 256), default=1),
+    option("--time TIME", "for all experiments together, such as 12h: chooses how many epochs all runs take"),
     PLAN,
     description="Plan an experiment of the paper, run or continue it, and write tables and figures into one folder. "
     "Any field of an experiment is an option here too and holds for every arm.",

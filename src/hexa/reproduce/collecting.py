@@ -78,7 +78,7 @@ def _row(study: Study, arm: Arm, comparison: str, epochs: int, time: float | Non
     scores: dict[str, list[float]] = {}
     beside: dict[str, float] = {}
     for result in (result for run in runs for result in run["results"]):
-        columns = _columns(study, result)
+        columns = metrics_of(study, result)
         for metric, column in columns.items():
             scores.setdefault(column, []).append(result["metrics"][metric])
         beside |= _published(study, arm, epochs, result, columns)
@@ -103,7 +103,7 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.scores))
 
 
-def _columns(study: Study, result: Mapping[str, Any]) -> dict[str, str]:
+def metrics_of(study: Study, result: Mapping[str, Any]) -> dict[str, str]:
     """The metrics of a result that are columns (those its measure names, or all but spreads and last epochs) by name.
 
     A column is called by the measure's title, and the metric where there are several.

@@ -43,7 +43,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for, beside the study. None leaves a thing to the recipes."""
+    """What was asked for, beside the study. None leaves a thing to the recipes.
+
+    shared: the folder of the runs that several studies share, from each one's.
+    """
 
     data: str
     targets: tuple[Target, ...]
@@ -52,6 +55,7 @@ class Request:
     epochs: int | None = None
     rates: tuple[float, ...] | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    shared: str = ""
 
 
 class Evaluation(NamedTuple):
@@ -68,13 +72,17 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One pre-training with its evaluations; everything it needs, and a name to store it by."""
+    """One pre-training with its evaluations; everything it needs, and a name to store it by.
+
+    run: the folder of a run that studies share; runs/NAME if there is none.
+    """
 
     name: str
     phase: Literal["search", "final"]
     arm: Arm
     experiment: Experiment
     measures: tuple[Evaluation, ...]
+    run: str = ""
 
     @property
     def rate(self) -> float:
@@ -85,6 +93,7 @@ class Job:
         several = len({source for _, source, *_ in self.measures}) > 1
         return {
             "name": self.name,
+            **({"run": self.run} if self.run else {}),
             "phase": self.phase,
             "arm": self.arm.key,
             "epochs": self.experiment.epochs,
@@ -148,7 +157,16 @@ def _job(phase: Literal["search", "final"], name: str, arm: Arm, request: Reques
     kept = [measure.epochs for measure in measures if measure.epochs]
     changes: dict[str, Any] = {"training.keep_every": math.gcd(*kept)} if kept else {}
     experiment = experiment_of(arm, request, epochs=epochs, seed=seed, **{"optimizer.learning_rate": rate}, **changes)
-    return Job(name, phase, arm, experiment, measures)
+    run = f"{request.shared}/{run_name(arm, experiment)}" if request.shared else ""
+    return Job(name, phase, arm, experiment, measures, run)
+
+
+def run_name(arm: Arm, experiment: Experiment) -> str:
+    """The name of a run by all that decides it, so that studies with the same one share it."""
+    decisive = json.dumps(experiment.model_dump(mode="json", exclude={"training", "monitor"}), sort_keys=True)
+    digest = hashlib.sha256(decisive.encode()).hexdigest()[:8]
+    scheme = SCHEMES[arm.scheme].name
+    return f"{arm.recipe}-{scheme}-{experiment.epochs}ep-seed{experiment.seed}-{digest}"
 
 
 def search_jobs(study: Study, request: Request) -> list[Job]:

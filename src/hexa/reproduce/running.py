@@ -52,7 +52,7 @@ def carry_out(record: dict[str, Any], out: Path, console: Console | None = None)
 
     It has the run to itself. A process that outlived its study saves and ends soon, which is waited for.
     """
-    run = out / "runs" / record["name"]
+    run = Path(os.path.normpath(out / record.get("run", f"runs/{record['name']}")))
     what = f"trains {run} still; wait until it ends, or end it, and give the command again"
     with locked(storage.lock_file(out, record["name"]), what, patience=_PATIENCE_SECONDS):
         # stored if it was finished meanwhile
@@ -82,12 +82,7 @@ def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | 
 
 def _pretrain(record: dict[str, Any], run: Path, console: Console | None) -> None:
     """Begin or resume the run of a job, unless it is finished."""
-    experiment = experiments.validate(record["experiment"])
-    network = experiment.network
-    if not (network.mean and network.std) or network.channels != 3:  # then images decide a part of it
-        split = None if "#" in experiment.data else "train"
-        limit = experiment.training.max_image_pixels
-        experiment, _ = settled(experiment, open_source(experiment.data, split, limit, network.channels))
+    experiment = complete(experiments.validate(record["experiment"]))
     if (run / CONFIG).is_file():
         if _without_training(experiments.load(run / CONFIG)) != _without_training(experiment):
             raise UserError(f"{run}: is a run with other settings; remove it, or give another --out")
@@ -95,6 +90,16 @@ def _pretrain(record: dict[str, Any], run: Path, console: Console | None) -> Non
             resume(run, console=console)  # from its beginning, if it had not got as far as a checkpoint
     else:
         pretrain(experiment, run, console=console)
+
+
+def complete(experiment: experiments.Experiment) -> experiments.Experiment:
+    """With what the images decide, where the recipe leaves it to them."""
+    network = experiment.network
+    if network.mean and network.std and network.channels == 3:
+        return experiment
+    split = None if "#" in experiment.data else "train"
+    limit = experiment.training.max_image_pixels
+    return settled(experiment, open_source(experiment.data, split, limit, network.channels))[0]
 
 
 def _after(run: Path, epochs: int, of: int) -> Path:

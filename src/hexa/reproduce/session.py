@@ -31,14 +31,19 @@ _CALLED = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "voc": "VOC07"}
 
 
 def reproduce(experiment: str, data: str, *, console: Console | None = None, **options: Any) -> Path:
-    """Carry out one of the paper's experiments, or resume it, and return its folder.
+    """Carry out one of the paper's experiments, or "all" of them, or resume it, and return its folder.
 
-    options: those of `Session.begin`; all others are fields of every arm's experiment, by dotted path.
+    options: those of `Session.begin`, for all of `Whole.begin`; others are fields of every arm's experiment, by path.
     The folder holds table.md, table.csv, result.json, figures/ as PNG and SVG, runs/. Raises UserError before any work.
     """
-    known = inspect.signature(Session.begin).parameters
-    fields = {name: options.pop(name) for name in list(options) if name not in known}
-    return Session.begin(experiment, data, fields=fields, **options).carry_out(console or Console(stderr=True))
+    from hexa.reproduce.together import carry_out  # which is made of sessions
+    from hexa.reproduce.whole import Whole
+
+    console, known = console or Console(stderr=True), inspect.signature(Session.begin).parameters
+    fields = {name: options.pop(name) for name in list(options) if name not in {*known, "time"}}
+    if experiment == "all":
+        return carry_out(Whole.begin(data, fields=fields, **options), console)
+    return Session.begin(experiment, data, fields=fields, **options).carry_out(console)
 
 
 @dataclass(frozen=True)
@@ -81,27 +86,11 @@ class Session:
         learning curves as published. workers: runs at once. fields: of every arm's experiment, by dotted path.
         """
         chosen = study(experiment, method=method, scale=scale, data=data, one_run=one_run)
-        if epochs is not None and epochs < 1:
-            raise UserError(f"epochs must be ≥ 1, got {epochs}")
-        if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-            raise UserError("seeds: give one or more different numbers from 0, such as 0 1 2")
-        if workers < 1:
-            raise UserError(f"workers must be ≥ 1, got {workers}")
         if any(not rate > 0 for rate in rates or ()):
             raise UserError("rates: every learning rate must be above 0")
-        taken = {"data", "seed", "epochs", "optimizer.learning_rate"} & set(fields or {})
-        if taken:
-            raise UserError(f"{min(taken)} is what a study decides; use --data, --seeds, --epochs or --rates")
-        images = _opened(data, scale)
-        request = Request(
-            data,
-            tuple(_target(source, scale) for source in _measured_on(experiment, data, evaluate_on, data_voc)),
-            _IMAGENET if images is None else len(images),
-            tuple(seeds),
-            epochs,
-            tuple(rates) if rates else None,
-            fields or {},
-        )
+        sources = _measured_on(experiment, data, evaluate_on, data_voc)
+        request = requested(data, sources, scale, seeds, epochs, workers, fields)
+        request = replace(request, rates=tuple(rates) if rates else None)
         plan.check(chosen, request)
         plan.final_jobs(chosen, request, plan.best_rates(chosen, request, []), None)  # raises for a wrong field
         folder = Path(out) if out is not None else Path("runs") / f"{experiment}-{chosen.method}-{scale}"
@@ -115,7 +104,6 @@ class Session:
     def _claim(self) -> dict[str, Any]:
         """What all runs of a folder have in common, as JSON; seeds may be added."""
         given = self.request
-        fields = {name: from_option(value) if isinstance(value, str) else value for name, value in given.fields.items()}
         claim = {
             "experiment": self.study.name,
             "method": self.study.method,
@@ -124,7 +112,7 @@ class Session:
             "measured_on": [target.source for target in given.targets],
             "epochs": given.epochs,
             "rates": given.rates,
-            "fields": fields,
+            "fields": plain_fields(given),
             "one_run": self.study.one_run or None,
         }
         return dict(json.loads(json.dumps(claim)))
@@ -141,17 +129,17 @@ class Session:
     def jobs(self, costs: Costs | None) -> tuple[list[Job], list[Job]]:
         """The search, and what follows from as much of it as is done."""
         search = plan.search_jobs(self.study, self.request)
-        rates = plan.best_rates(self.study, self.request, self._stored(search))
+        rates = plan.best_rates(self.study, self.request, self.stored(search))
         return search, plan.final_jobs(self.study, self.request, rates, costs)
 
-    def _stored(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    def stored(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         stored = (storage.stored(self.out, job.name, job.identity) for job in jobs)
         return [job for job in stored if job is not None]
 
     def table(self, costs: Costs | None) -> Table:
         """The plan for a terminal: runs and cost of each arm, what is done, and the whole."""
         jobs = [job for phase in self.jobs(costs) for job in phase]
-        return printing.table(jobs, self.request, costs, [job["name"] for job in self._stored(jobs)])
+        return printing.table(jobs, self.request, costs, [job["name"] for job in self.stored(jobs)])
 
     def commands(self) -> list[str]:
         """One line per run, to be started anywhere by hand; what they leave in the folder is found and evaluated."""
@@ -176,7 +164,7 @@ class Session:
                 for phase in (0, 1):  # the rates of the second follow from the first
                     jobs = self.jobs(costs)
                     every = [*jobs[0], *jobs[1]]
-                    said = _Count(console, len(every), len(self._stored(every)))
+                    said = Count(console, len(every), len(self.stored(every)))
                     run_jobs(jobs[phase], self.out, workers=self.workers, console=console, said=said)
             finally:
                 self.collect(costs, figures=False)
@@ -189,7 +177,7 @@ class Session:
         figures: False removes those that were drawn of fewer runs.
         """
         search, final = self.jobs(costs)
-        searched, runs = self._stored(search), self._stored(final)
+        searched, runs = self.stored(search), self.stored(final)
         rows = collecting.rows_of(self.study, self.request, costs, runs)
         if not rows:
             return
@@ -206,8 +194,38 @@ class Session:
             shutil.rmtree(self.out / drawing.FOLDER, ignore_errors=True)
 
 
+def requested(
+    data: str,
+    sources: Sequence[str],
+    scale: str,
+    seeds: Sequence[int],
+    epochs: int | None,
+    workers: int,
+    fields: Mapping[str, Any] | None,
+) -> Request:
+    """What all studies are asked for. sources: to measure on. Raises UserError."""
+    if epochs is not None and epochs < 1:
+        raise UserError(f"epochs must be ≥ 1, got {epochs}")
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise UserError("seeds: give one or more different numbers from 0, such as 0 1 2")
+    if workers < 1:
+        raise UserError(f"workers must be ≥ 1, got {workers}")
+    taken = {"data", "seed", "epochs", "optimizer.learning_rate"} & set(fields or {})
+    if taken:
+        raise UserError(f"{min(taken)} is what a study decides; use --data, --seeds, --epochs or --rates")
+    images, targets = _opened(data, scale), tuple(_target(source, scale) for source in sources)
+    return Request(
+        data, targets, _IMAGENET if images is None else len(images), tuple(seeds), epochs, None, fields or {}
+    )
+
+
+def plain_fields(request: Request) -> dict[str, Any]:
+    """The fields by their values, however they were spelled."""
+    return {name: from_option(value) if isinstance(value, str) else value for name, value in request.fields.items()}
+
+
 @dataclass
-class _Count:
+class Count:
     """Reports each finished job with its number."""
 
     console: Console

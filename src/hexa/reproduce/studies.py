@@ -83,17 +83,37 @@ GRID_NOTE = (
     "the same runs stand in them. Published were ε and η of 1 and 3, with three of four cells alike: what they "
     "differed by was seed noise."
 )
+_SUPERVISED = {
+    "table1": "hexa evaluate linear timm:resnet50.tv_in1k --data folder:PATH/imagenet",
+    "table2": "hexa evaluate low-shot timm:resnet50.tv_in1k --data voc:PATH/VOCdevkit",
+    "table3": "hexa evaluate semi-supervised random:resnet50 --data folder:PATH/imagenet --percent 1",
+    "table4": "hexa evaluate detect timm:resnet50.tv_in1k --data voc:PATH/VOCdevkit",
+    "table5": "hexa evaluate fine-tune timm:resnet50.tv_in1k --data cifar10",
+    "small": "no small network that learned from labels; random weights are below",
+}
+_LABELS = {"": "not here: learns from labels", "small": "not here: learns from labels"}
+_TWO_STREAMS = {"": "not implemented (decision 0008)", "small": "not implemented (decision 0008)"}
+_NO_LABEL = "published only: it predicts no pseudo-label"
+#: Published rows that are no arm: by table a command; "" is why there is none, "small" why at the small scale.
+ELSEWHERE = {
+    "Supervised": _SUPERVISED,
+    "Supervised†": _SUPERVISED,
+    "Random init": {"table5": "hexa evaluate fine-tune random:resnet50 --data cifar10", "small": "not finished"},
+    "BigBiGAN": {"": _NO_LABEL, "small": _NO_LABEL},
+    "CPC-v2": _TWO_STREAMS,
+    "CMC": _TWO_STREAMS,
+    **dict.fromkeys(("Pseudo-labels", "VAT", "S4L rotation", "UDA", "FixMatch"), _LABELS),
+}
 _OTHERS = (
     "--method moco, dcluster, swav and compared make the rows of the paper. A published row only: BigBiGAN, which "
     "predicts no pseudo-label."
 )
 _NOTES = {
     "attack-grid": (GRID_NOTE,),
-    "table1": (_OTHERS, "Supervised: hexa evaluate linear timm:resnet50.tv_in1k; random init: random:resnet50."),
-    "table2": (_OTHERS, "Supervised: hexa evaluate low-shot timm:resnet50.tv_in1k."),
-    "table3": (_OTHERS, "Supervised: hexa evaluate semi-supervised random:resnet50 --percent 1 (10, 100)."),
-    "table4": (_OTHERS, "Supervised: hexa evaluate detect timm:resnet50.tv_in1k."),
-    "table5": (_OTHERS, "Random init: hexa evaluate fine-tune random:resnet50; supervised: timm:resnet50.tv_in1k."),
+    **{
+        table: (_OTHERS, f"Supervised: {_SUPERVISED[table]}. Random init: random:resnet50 instead.")
+        for table in ("table1", "table2", "table3", "table4", "table5")
+    },
 }
 KNN = Measure("k-NN top-1", "knn")
 #: As published for CIFAR-10 and CIFAR-100, whatever classifier ImageNet has.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hexa.config import UserError, reason
 #: Largest files in bytes. Those that hexa writes have a few kB, plus a few kB per evaluation or session.
 MOST_YAML, MOST_JSON = 256 * 1024, 16 * 1024**2
 _DEPTH = 50
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def check(path: Path, most: int, within: Path | None = None) -> None:
@@ -140,3 +142,11 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] in _TYPES]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+
+
+def seconds_of(text: str) -> float:
+    """A duration such as 30m, 1.5h, 90s, in seconds. Raises UserError."""
+    duration = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smhd])", text.strip())
+    if duration is None or not float(duration[1]):
+        raise UserError(f"--time must be a number > 0 followed by s, m, h or d, such as 30m; got {text}")
+    return float(duration[1]) * _UNITS[duration[2]]

@@ -1,0 +1,211 @@
+"""The page "The paper beside our runs": every published row, the command that makes it, and what small runs found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from hexa import published
+from hexa.published import Row
+from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std
+from hexa.reproduce import collecting
+from hexa.reproduce.arms import METHODS, Arm
+from hexa.reproduce.plan import Evaluation
+from hexa.reproduce.session import Session
+from hexa.reproduce.studies import ELSEWHERE, EXPERIMENTS, TABLES
+
+_IMAGENET, _VOC = "--data folder:PATH/imagenet", "--data-voc voc:PATH/VOCdevkit"
+#: The published tables in their order, and what a whole study of one is given at the full scale.
+_GIVEN = {
+    "table1": f"{_IMAGENET} --evaluate-on folder:PATH/imagenet cifar10 cifar100 {_VOC}",
+    "table2": f"{_IMAGENET} {_VOC}",
+    "table3": _IMAGENET,
+    "table4": f"{_IMAGENET} {_VOC}",
+    "table5": f"{_IMAGENET} --evaluate-on cifar10 cifar100",
+}
+Kept = Callable[[Evaluation, int], Mapping[str, Any] | None]
+#: Systems of which only another version is here.
+_VERSIONS = {"PCL": "PCL-v2"}
+
+
+# -- from studies to a record ----------------------------------------------------------------------------------------
+
+
+def row_of(table: str, arm: Arm) -> Row | None:
+    """The row of a table that an arm stands beside: of its length, or else the first of its method."""
+    if arm.published is None:
+        return None
+    method, epochs = arm.published
+    rows = TABLES[table].rows
+    lengths = [epochs, *(row.epochs for row in rows if row.epochs and row.method == method)]
+    return next((row for length in lengths if (row := published.find(rows, method, length))), None)
+
+
+def part(session: Session, sources: Mapping[str, str], failed: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+    """What a study found, as JSON: a record of every arm, with the reason where there is less than was planned."""
+    jobs, study = session.jobs(None)[1], session.study
+    runs = session.stored(jobs)
+    rows = collecting.rows_of(study, session.request, None, runs)
+    arms = []
+    for arm in study.arms:
+        own = [row for row in rows if row.arm.key == arm.key]
+        planned, done = (sum(one["arm"] == arm.key for one in these) for these in ([j.record() for j in jobs], runs))
+        reason = failed.get((session.out.name, arm.key), "")
+        if done < planned:
+            reason = f"not finished: {done} of {counted(planned, 'run')}" + (f"; {reason}" if reason else "")
+        diverged = sorted({seed for row in own for seed in row.diverged})
+        if diverged:
+            reason = f"diverged with seeds {', '.join(map(str, diverged))}"
+        beside = row_of(study.name, arm) if study.name in TABLES else None
+        arms.append(
+            {
+                "arm": arm.name,
+                "recipe": arm.recipe,
+                "row": beside and [beside.method, beside.epochs],
+                "reason": reason,
+                "results": [
+                    {
+                        "epochs": row.epochs,
+                        "rate": row.rate,
+                        "seeds": list(row.seeds),
+                        "scores": {_named(name, sources): list(values) for name, values in row.scores.items()},
+                    }
+                    for row in own
+                ],
+            }
+        )
+    return {"experiment": study.name, "method": study.method, "arms": arms}
+
+
+def untrained(session: Session, sources: Mapping[str, str], kept: Kept) -> dict[str, Any]:
+    """The record of random weights, measured as the arms of a table. kept: what an evaluation with a seed found."""
+    study, job = session.study, session.jobs(None)[1][0]
+    titles = [measure["title"] for measure in job.record()["measures"]]
+    scores: dict[str, list[float]] = {}
+    for seed in session.request.seeds:
+        for title, evaluation in zip(titles, job.measures, strict=True):
+            result = kept(evaluation, seed)
+            if result is not None:
+                for metric, column in collecting.metrics_of(study, {**result, "title": title}).items():
+                    scores.setdefault(_named(column, sources), []).append(result["metrics"][metric])
+    row = {"table3": ["Supervised", None], "table5": ["Random init", None]}.get(study.name)
+    results = [{"epochs": 0, "scores": scores}] if scores else []
+    return {"arm": "random weights", "row": row, "reason": "" if scores else "not finished", "results": results}
+
+
+def _named(column: str, sources: Mapping[str, str]) -> str:
+    """A column without the paths of its images."""
+    for source, name in sources.items():
+        column = column.replace(f" on {source}", f" on {name}")
+    return column
+
+
+# -- from a record to a page ------------------------------------------------------------------------------------------
+
+
+def command_of(table: str, row: Row) -> str:
+    """The command that makes a published row at the full scale, or pre-trains its network; else why there is none."""
+    elsewhere = ELSEWHERE.get(row.method, {})
+    if table in elsewhere:
+        return f"`{elsewhere[table]}`"
+    if "" in elsewhere:
+        return elsewhere[""]
+    method = _VERSIONS.get(row.method, row.method)
+    arms = [arm for one in METHODS.values() for arm in one.full if arm.published]
+    for arm in arms:
+        if arm.published and published.find(TABLES[table].rows, *arm.published) == row:
+            return f"`hexa pretrain {arm.recipe} {_IMAGENET}`"
+    for arm in arms:
+        if arm.published and arm.published[0] == method:
+            length = "" if arm.epochs == row.epochs else f" --epochs {row.epochs}"
+            version = f" ({method})" if method != row.method else ""
+            return f"`hexa pretrain {arm.recipe} {_IMAGENET}{length}`{version}"
+    return "no recipe"
+
+
+def page(record: Mapping[str, Any] | None) -> str:
+    """The whole page. record: what `hexa reproduce all` found; without one, published values and commands alone."""
+    text = ["# The paper beside our runs\n", _head(record)]
+    for table, given in _GIVEN.items():
+        compared = published.TABLES[int(table[-1]) - 1]
+        text.append(f"## Table {table[-1]}: {compared.title}\n")
+        text.append(
+            "Rows with all their evaluations, at the full scale: "
+            f"`hexa reproduce {table} --method moco --scale full {given}` (or {', '.join(list(METHODS)[1:])}).\n"
+        )
+        text.append(markdown_table(list(_rows(table, record))))
+    text.append("## Figures\n\nOf these the paper prints no numbers.\n")
+    for name, question in EXPERIMENTS.items():
+        for part in () if record is None else record["parts"].values():
+            if part["experiment"] == name and name not in TABLES:
+                text.append(
+                    f"### {name}, {part['method']}\n\n{question.rstrip('.?')}: `{_full(name, part['method'])}`\n"
+                )
+                text.append(markdown_table([cells for arm in part["arms"] for cells in _arm(arm)]))
+    return "\n".join(text)
+
+
+def _full(name: str, method: str) -> str:
+    return f"hexa reproduce {name} --method {method} --scale full {_IMAGENET}"
+
+
+def _head(record: Mapping[str, Any] | None) -> str:
+    if record is None:
+        return "No small run yet: published values, and the commands that make them.\n"
+    hours, seeds = record["hours"], counted(len(record["seeds"]), "seed")
+    passes = "; ".join(f"{title}: {count}" for title, count in record["passes"].items())
+    machine = record["machine"]
+    return (
+        f"Published: a ResNet-50 that learned from ImageNet for the epochs of the row. Ours: a narrow network that "
+        f"learned from {record['images']:,} images ({record['data']}) for {counted(record['epochs'], 'epoch')}, "
+        f"{seeds}, in {format_duration(3600 * hours['spent'])} on {machine['device']}, {machine['threads']} threads "
+        f"({machine['time'][:10]}). The two stand beside each other; they are not comparable, and runs this short say "
+        "little about the methods. Arms have equal epochs, as published.\n\n"
+        f"Evaluations that train a network are as short as the runs. Passes over their training images: {passes} "
+        "(published: 20; detection 24,000 steps of 16 images).\n"
+    )
+
+
+def _rows(table: str, record: Mapping[str, Any] | None) -> Iterator[dict[str, Cell]]:
+    """A line for each published row and arm that stands beside it, then for the arms without a row."""
+    compared = TABLES[table]
+    parts = {} if record is None else {k: p for k, p in record["parts"].items() if p["experiment"] == table}
+    arms = [arm for one in parts.values() for arm in one["arms"]]
+    for row in compared.rows:
+        values = ("–" if value is None else f"{value:.1f}" for value in row.values)
+        known: dict[str, Cell] = {"method": row.method, "epochs": str(row.epochs or "–")}
+        known |= dict(zip(compared.columns, values, strict=True)) | {"full scale": command_of(table, row)}
+        own = [cells for arm in arms if arm["row"] == [row.method, row.epochs] for cells in _arm(arm)]
+        for cells in own or ([{"small scale": _why_not(table, row, arms, record)}] if record is not None else [{}]):
+            yield known | cells
+    for arm in arms:
+        if arm["row"] is None:
+            for cells in _arm(arm):
+                yield {"method": "", "epochs": "", **dict.fromkeys(compared.columns, ""), "full scale": "", **cells}
+
+
+def _arm(arm: Mapping[str, Any]) -> Iterator[dict[str, Cell]]:
+    """The cells of an arm, a line for each of its lengths."""
+    results: list[dict[str, Any]] = arm["results"] or [{"scores": {}}]
+    several = len(results) > 1
+    for result in results:
+        name = f"{arm['arm']}, {counted(result['epochs'], 'epoch')}" if several else arm["arm"]
+        counts = {len(values) for values in result["scores"].values()}
+        seeds = f"{counted(max(counts), 'seed')}" if counts else ""
+        remark = ", ".join(filter(None, (name, seeds, arm["reason"])))
+        scores: dict[str, Cell] = {column: mean_std(values) for column, values in result["scores"].items()}
+        yield {"small scale": remark, **scores}
+
+
+def _why_not(table: str, row: Row, arms: list[Any], record: Mapping[str, Any]) -> str:
+    """Why a published row has no arm at the small scale."""
+    beside = next((arm["row"] for arm in arms if arm["row"] and arm["row"][0] == row.method), None)
+    if beside is not None:
+        return f"all arms have one length: see the row of {beside[1]} epochs"
+    if row.method in ELSEWHERE:
+        return ELSEWHERE[row.method].get("small", "no arm")
+    own = [
+        key for key, one in METHODS.items() if any(arm.published and arm.published[0] == row.method for arm in one.full)
+    ]
+    reasons = [record["left_out"][f"{table}-{key}"] for key in own if f"{table}-{key}" in record["left_out"]]
+    return reasons[0] if reasons else "no small recipe"

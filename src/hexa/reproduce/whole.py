@@ -1,0 +1,316 @@
+"""All of the paper in one folder: studies share their runs, and one length of all runs fits the given time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from hexa.config import UserError
+from hexa.evaluation import evaluate
+from hexa.nn.pretrained import random_backbone
+from hexa.reporting.tables import counted, format_duration
+from hexa.reproduce import paper, plan, storage
+from hexa.reproduce.arms import METHODS, Arm
+from hexa.reproduce.costs import Progress, costs_of
+from hexa.reproduce.plan import Costs, Evaluation, Job, Request
+from hexa.reproduce.running import complete
+from hexa.reproduce.session import Session, plain_fields, requested
+from hexa.reproduce.studies import KNN, OF_VOC, TABLES, WITH_VOC, Measure, Study, study
+from hexa.runtime.console import Console
+from hexa.runtime.parsing import seconds_of
+from hexa.runtime.signals import Interrupted
+
+#: Learning curves stand first, since their runs, which the others share, keep the checkpoints that curves are made of.
+PARTS = (
+    ("learning-curves", "moco"),
+    ("learning-curves", "dcluster"),
+    *((table, method) for table in ("table1", "table2", "table3", "table5") for method in METHODS),
+    ("table4", "moco"),
+    ("ablation", "moco"),
+    ("ablation", "dcluster"),
+    ("attack-grid", "dcluster"),
+    ("beta-study", "dcluster"),
+)
+#: A search takes a quarter of the epochs, so with fewer than these there is none, and rates are the recipes'.
+SEARCHED = 4
+#: Estimates may fill this share of the given time; a run costs these seconds beside its steps.
+_SHARE, _RUN_SECONDS = 0.85, 3.0
+#: As in the evidence page's detectors on small images.
+_SMALL_BOXES: dict[str, Any] = {
+    "batch_size": 4, "warmup_iterations": 30, "shorter_side": (112, 128), "test_shorter_side": 128, "longest_side": 213,
+    "anchor_sizes": (8, 16, 32, 64, 128), "test_proposals": 50, "clip_norm": 1.0, "learning_rate": 0.01, "regions": 32,
+    "precise_bn": 20,
+}  # fmt: skip
+#: Parts that are no study.
+SEARCH, UNTRAINED = "rate search", "random weights"
+DECIDED = "plan.json"
+
+
+def fitted(measure: Measure, passes: int) -> Measure:
+    """A measure that trains for no more passes over its training images than the runs it measures, 1 … 20."""
+    own = dict(measure.options)
+    if measure.protocol == "semi-supervised":
+        own["epochs"] = own["score_every"] = min(20, 100 * passes // own["percent"])
+    elif measure.protocol == "fine-tune":  # the published rates but the largest and the smallest
+        own |= {"epochs": min(20, passes), "score_every": min(20, passes), "learning_rates": (0.001,)}
+    elif measure.protocol == "detect":
+        own |= {"epochs": min(2, passes), **_SMALL_BOXES}
+    elif measure.protocol == "linear" and "epochs" in own:
+        own["epochs"] = min(own["epochs"], passes)
+        return replace(measure, title=f"linear top-1, {counted(own['epochs'], 'epoch')}", options=own)
+    return replace(measure, options=own)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A part in the plan. runs: all of its own; new: those that no part before has. Seconds of one process."""
+
+    part: str
+    arms: int
+    runs: int
+    new: int
+    training: float
+    evaluation: float
+
+    @property
+    def seconds(self) -> float:
+        return self.training + self.evaluation
+
+
+@dataclass
+class Whole:
+    """What was asked for, and what is known of it. request.targets: --data, then VOC2007 if it is given.
+
+    seconds: for everything, over all sessions. left_out: why parts are missing. failed: (part, arm) -> why, since the
+    command was given.
+    """
+
+    request: Request
+    out: Path
+    seconds: float | None = None
+    workers: int = 1
+    left_out: dict[str, str] = field(default_factory=dict)
+    failed: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    @classmethod
+    def begin(
+        cls,
+        data: str,
+        *,
+        data_voc: str | None = None,
+        time: str | None = None,
+        out: Path | str | None = None,
+        seeds: Sequence[int] = (0, 1, 2),
+        epochs: int | None = None,
+        workers: int = 1,
+        fields: Mapping[str, Any] | None = None,
+        **refused: Any,
+    ) -> Whole:
+        """Everything checked, nothing written. Raises UserError.
+
+        time: such as 12h, for everything: it decides how many epochs all runs take, at most their recipes'.
+        data_voc: VOC2007; without it tables 2 and 4 are left out. refused: options of single experiments.
+        """
+        for name, value in refused.items():
+            if value not in (None, (), []) and (name, value) != ("scale", "small"):
+                raise UserError(f"--{name.replace('_', '-')}: is for a single experiment; all of them need none")
+        if time is not None and epochs is not None:
+            raise UserError("--time and --epochs exclude each other; give one of them")
+        seconds = None if time is None else seconds_of(time)
+        request = requested(data, [data, *([data_voc] if data_voc else [])], "small", seeds, epochs, workers, fields)
+        whole = cls(request, Path(out) if out is not None else Path("runs/all"), seconds, workers)
+        if not whole.parts(1):
+            raise UserError(f"{data}: suits none of the experiments; give images with one class each")
+        if storage.check(whole.out, whole._claim):
+            before = storage.seeds_of(whole.out / "table1-moco")
+            whole.request = replace(request, seeds=(*before, *(seed for seed in seeds if seed not in before)))
+        return whole
+
+    @property
+    def _claim(self) -> dict[str, Any]:
+        sources = [target.source for target in self.request.targets]
+        given = self.request
+        return {"experiment": "all", "data": given.data, "measured_on": sources, "epochs": given.epochs,
+                "fields": plain_fields(given)}  # fmt: skip
+
+    # -- the plan -----------------------------------------------------------------------------------------------------
+
+    def parts(self, epochs: int, rates: Mapping[str, float] | None = None) -> dict[str, Session]:
+        """The studies by name, with runs of this length. rates: of arms, by their keys of `arm_key`."""
+        made = {}
+        for name, method in PARTS:
+            part = f"{name}-{method}"
+            try:
+                chosen = self._study(name, method, epochs, rates or {})
+                request = replace(self.request, targets=self._targets(name), epochs=epochs, shared="../runs")
+                plan.measures_of(chosen, request)
+            except UserError as error:
+                self.left_out[part] = str(error).removeprefix(f"{name}: ")
+                continue
+            if chosen.arms:
+                made[part] = Session(chosen, request, self.out / part, self.workers)
+        return made
+
+    def _study(self, name: str, method: str, epochs: int, rates: Mapping[str, float]) -> Study:
+        chosen = study(name, method=method, data=self.request.data, one_run=True if name == "learning-curves" else None)
+        arms = [arm for arm in chosen.arms if name not in TABLES or not arm.published or paper.row_of(name, arm)]
+        for number, arm in enumerate(arms):
+            if rate := rates.get(self.arm_key(arm)):
+                arms[number] = replace(arm, changes={**arm.changes, "optimizer.learning_rate": rate})
+        measures = tuple(fitted(measure, epochs) for measure in chosen.measures)
+        return replace(chosen, arms=tuple(arms), measures=measures, equal_time=False, search=False)
+
+    def _targets(self, name: str) -> tuple[plan.Target, ...]:
+        """What an experiment is measured on. Raises UserError for what needs VOC2007."""
+        images, *voc = self.request.targets
+        if name in OF_VOC and not voc:
+            raise UserError("no --data-voc")
+        return tuple(voc) if name in OF_VOC else (images, *voc) if name == WITH_VOC else (images,)
+
+    def arm_key(self, arm: Arm) -> str:
+        """The same for arms of several studies that train alike."""
+        alike: dict[str, Any] = {"seed": 0, "epochs": 1, "optimizer.learning_rate": 1.0}
+        return plan.run_name(arm, plan.experiment_of(arm, self.request, **alike))
+
+    def arms(self) -> dict[str, Arm]:
+        """Every arm once, by its key."""
+        return {self.arm_key(arm): arm for part in self.parts(1).values() for arm in part.study.arms}
+
+    def search(self, epochs: int) -> tuple[Study, list[Job]]:
+        """The search for the rate of every arm, on held-out training images."""
+        arms = tuple(replace(arm, key=key) for key, arm in self.arms().items())
+        chosen = Study(SEARCH, "", "small", "", arms, (KNN,), search=epochs >= SEARCHED)
+        return chosen, plan.search_jobs(chosen, replace(self.request, epochs=epochs))
+
+    def rates(self, epochs: int) -> dict[str, float]:
+        """The best rate of every arm by its key; the recipes' as long as nothing was searched."""
+        chosen, jobs = self.search(epochs)
+        stored = [storage.stored(self.out / "search", job.name, job.identity) for job in jobs]
+        return plan.best_rates(chosen, self.request, [job for job in stored if job])
+
+    def costs(self, progress: Progress | None = None) -> Costs:
+        """What an image costs in every arm, measured once; so is every evaluation, on random weights."""
+        storage.claim(self.out, self._claim)
+        every = Study("all", "", "small", "", tuple(self.arms().values()), ())
+        costs = costs_of(every, self.request, self.out, progress=progress)
+        evaluations = list(self.evaluations(1))
+        for number, evaluation in enumerate(evaluations):
+            if progress is not None:
+                progress("measuring evaluations", number, len(evaluations))
+            self.untrained(evaluation, self.request.seeds[0])
+        return costs
+
+    def evaluations(self, epochs: int) -> Iterator[Evaluation]:
+        """Every evaluation once, with the lengths of runs of these epochs."""
+        seen = set()
+        for part in self.parts(epochs).values():
+            for evaluation in plan.measures_of(part.study, part.request):
+                if (key := (evaluation.measure.title, evaluation.source)) not in seen:
+                    seen.add(key)
+                    yield evaluation
+
+    def passes(self, epochs: int) -> dict[str, int]:
+        """How often the evaluations that train a network see their training images, by title."""
+        every = ((one.measure.title, one.measure.options.get("epochs")) for one in self.evaluations(epochs))
+        return {title: passes for title, passes in every if passes}
+
+    def untrained(self, evaluation: Evaluation, seed: int, *, stored: bool = False) -> dict[str, Any] | None:
+        """The evaluation of random weights with the seconds it `took`, kept in the folder; None where it failed.
+
+        stored: None if it was not made yet, too.
+        """
+        measure, source, *_ = evaluation
+        first = plan.experiment_of(next(iter(self.arms().values())), self.request)
+        decisive = [source, seed, measure.protocol, dict(measure.options), first.network.model_dump(mode="json")]
+        name = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:8]
+        path = self.out / "random-weights" / f"{measure.protocol}-seed{seed}-{name}.json"
+        kept: dict[str, Any] | None = storage.read(path)
+        if kept is None and not stored:
+            with self.told(UNTRAINED, measure.title):
+                made = complete(first)
+                backbone, begin = random_backbone(made.network, made.views.size, seed), time.perf_counter()
+                device = made.training.device
+                result = evaluate(measure.protocol, backbone, source, seed=seed, device=device, **measure.options)
+                kept = {"title": measure.title, "took": time.perf_counter() - begin, **result}
+                storage.write(path, kept)
+        return kept
+
+    def lines(self, epochs: int, costs: Costs) -> list[Line]:
+        """The plan of runs of this length: the search, every part, and random weights."""
+        once = {}
+        for short, long in zip(self.evaluations(1), self.evaluations(epochs), strict=True):
+            kept = self.untrained(short, self.request.seeds[0], stored=True) or {"took": 0.0}
+            longer = long.measure.options.get("epochs", 1) / short.measure.options.get("epochs", 1)
+            once[long.measure.title, long.source] = kept["took"] * longer
+
+        def training(jobs: Sequence[Job]) -> float:
+            images = self.request.num_images
+            return sum(
+                _RUN_SECONDS + job.experiment.epochs * images * plan.seconds_per_image(job.arm, costs) for job in jobs
+            )
+
+        search, seeds, seen = self.search(epochs)[1], len(self.request.seeds), set[str]()
+        scored = next(iter(once.values()), 0.0)
+        made = [Line(SEARCH, len(self.arms()), len(search), len(search), training(search), len(search) * scored)]
+        for part, session in self.parts(epochs).items():
+            jobs = session.jobs(None)[1]
+            new = {job.run: job for job in jobs if job.run not in seen}
+            seen |= new.keys()
+            measured = sum(once[measure.title, source] for job in jobs for measure, source, *_ in job.measures)
+            arms = len(session.study.arms)
+            made.append(Line(part, arms, len(jobs), len(new), training(list(new.values())), measured))
+        return [*made, Line(UNTRAINED, 1, seeds, 0, 0.0, seeds * sum(once.values()))]
+
+    def decide(self, costs: Costs) -> int:
+        """The epochs of every run: as decided before, as given, or the most that fit. Raises UserError if none do."""
+        kept = storage.read(self.out / DECIDED)
+        if kept is not None and self.request.epochs in (None, kept["epochs"]):
+            return int(kept["epochs"])
+        if self.request.epochs is not None:
+            return self.request.epochs
+        most = min(plan.epochs_of(arm, self.request) for arm in self.arms().values())
+        if self.seconds is None:
+            return most
+        for epochs in [epochs for epochs in range(most, 0, -1) if epochs < SEARCHED or epochs % SEARCHED == 0]:
+            needed = sum(line.seconds for line in self.lines(epochs, costs)) / self.workers
+            if needed <= _SHARE * self.seconds:
+                return epochs
+        raise UserError(
+            f"--time {format_duration(self.seconds)} is too short for one epoch of everything with "
+            f"{counted(len(self.request.seeds), 'seed')}: give at least {math.ceil(needed / _SHARE / 60)}m, or fewer "
+            "--seeds or images"
+        )
+
+    def table(self, epochs: int, costs: Costs) -> Table:
+        """The plan for a terminal."""
+        shown = Table(box=None, pad_edge=False)
+        for head in ("", "arms", "runs", "of them new", "training", "evaluations"):
+            shown.add_column(head, justify="right" if head else "left")
+        lines = self.lines(epochs, costs)
+        totals = (sum(getattr(line, name) for line in lines) for name in ("runs", "new", "training", "evaluation"))
+        for line in [*lines, Line("all", len(self.arms()), *totals)]:
+            counts = (str(count) for count in (line.arms, line.runs, line.new))
+            shown.add_row(line.part, *counts, format_duration(line.training), format_duration(line.evaluation))
+        return shown
+
+    @contextlib.contextmanager
+    def told(self, part: str, *arms: str, console: Console | None = None) -> Iterator[None]:
+        """Note an error as the reason why these arms of a part have no result, and go on."""
+        try:
+            yield
+        except Interrupted:
+            raise
+        except Exception as error:
+            said = str(error).partition("\n")[0][:300] or type(error).__name__
+            self.failed |= {(part, arm): said for arm in arms}
+            if console is not None:
+                console.print(f"{part}, {', '.join(arms)}: {said}; the others go on")
