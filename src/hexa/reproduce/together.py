@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from hexa.reporting.figure import figure, short_name
@@ -24,12 +24,11 @@ PAGE = "paper.md"
 
 def carry_out(whole: Whole, console: Console, progress: Progress | None = None) -> Path:
     """Train, evaluate and collect whatever is not done already. Returns the folder."""
-    began = time.monotonic()
     costs = whole.costs(progress)
     with storage.at_work(whole.out):
         epochs = whole.decide(costs)
         kept = storage.read(whole.out / DECIDED) or {"spent": 0.0}
-        clock = Clock(whole.out / DECIDED, epochs, kept["spent"], whole.seconds, began)
+        clock = Clock(whole.out / DECIDED, epochs, kept["spent"], whole.seconds, whole.began)
         work = _Work(whole, epochs, clock, console)
         try:
             work.go()
@@ -52,7 +51,7 @@ class Clock:
     epochs: int
     before: float
     most: float | None
-    began: float = field(default_factory=time.monotonic)
+    began: float
 
     @property
     def spent(self) -> float:

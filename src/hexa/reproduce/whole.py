@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -91,7 +93,7 @@ class Whole:
     """What was asked for, and what is known of it. request.targets: --data, then VOC2007 if it is given.
 
     seconds: for everything, over all sessions. left_out: why parts are missing. failed: (part, arm) -> why, since the
-    command was given.
+    command was given, at `began`.
     """
 
     request: Request
@@ -100,6 +102,8 @@ class Whole:
     workers: int = 1
     left_out: dict[str, str] = field(default_factory=dict)
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+    _keys: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def begin(
@@ -148,26 +152,25 @@ class Whole:
         """The studies by name, with runs of this length. rates: of arms, by their keys of `arm_key`."""
         made = {}
         for name, method in PARTS:
-            part = f"{name}-{method}"
+            part, one_run = f"{name}-{method}", True if name == "learning-curves" else None
             try:
-                chosen = self._study(name, method, epochs, rates or {})
+                chosen = study(name, method=method, data=self.request.data, one_run=one_run)
                 request = replace(self.request, targets=self._targets(name), epochs=epochs, shared="../runs")
                 plan.measures_of(chosen, request)
             except UserError as error:
                 self.left_out[part] = str(error).removeprefix(f"{name}: ")
                 continue
-            if chosen.arms:
+            arms = [arm for arm in chosen.arms if name not in TABLES or not arm.published or paper.row_of(name, arm)]
+            arms = [self._with_rate(arm, rates or {}) for arm in arms]
+            measures = tuple(fitted(measure, epochs) for measure in chosen.measures)
+            chosen = replace(chosen, arms=tuple(arms), measures=measures, equal_time=False, search=False)
+            if arms:
                 made[part] = Session(chosen, request, self.out / part, self.workers)
         return made
 
-    def _study(self, name: str, method: str, epochs: int, rates: Mapping[str, float]) -> Study:
-        chosen = study(name, method=method, data=self.request.data, one_run=True if name == "learning-curves" else None)
-        arms = [arm for arm in chosen.arms if name not in TABLES or not arm.published or paper.row_of(name, arm)]
-        for number, arm in enumerate(arms):
-            if rate := rates.get(self.arm_key(arm)):
-                arms[number] = replace(arm, changes={**arm.changes, "optimizer.learning_rate": rate})
-        measures = tuple(fitted(measure, epochs) for measure in chosen.measures)
-        return replace(chosen, arms=tuple(arms), measures=measures, equal_time=False, search=False)
+    def _with_rate(self, arm: Arm, rates: Mapping[str, float]) -> Arm:
+        rate = rates.get(self.arm_key(arm))
+        return arm if rate is None else replace(arm, changes={**arm.changes, "optimizer.learning_rate": rate})
 
     def _targets(self, name: str) -> tuple[plan.Target, ...]:
         """What an experiment is measured on. Raises UserError for what needs VOC2007."""
@@ -177,17 +180,21 @@ class Whole:
         return tuple(voc) if name in OF_VOC else (images, *voc) if name == WITH_VOC else (images,)
 
     def arm_key(self, arm: Arm) -> str:
-        """The same for arms of several studies that train alike."""
+        """The same for arms of several studies that train alike, whatever their rates."""
         alike: dict[str, Any] = {"seed": 0, "epochs": 1, "optimizer.learning_rate": 1.0}
-        return plan.run_name(arm, plan.experiment_of(arm, self.request, **alike))
+        fields = json.dumps([arm.recipe, arm.scheme, {**arm.changes, "optimizer.learning_rate": 1.0}], sort_keys=True)
+        if fields not in self._keys:  # making an experiment takes a while
+            self._keys[fields] = plan.run_name(arm, plan.experiment_of(arm, self.request, **alike))
+        return self._keys[fields]
 
+    @functools.cached_property
     def arms(self) -> dict[str, Arm]:
         """Every arm once, by its key."""
         return {self.arm_key(arm): arm for part in self.parts(1).values() for arm in part.study.arms}
 
     def search(self, epochs: int) -> tuple[Study, list[Job]]:
         """The search for the rate of every arm, on held-out training images."""
-        arms = tuple(replace(arm, key=key) for key, arm in self.arms().items())
+        arms = tuple(replace(arm, key=key) for key, arm in self.arms.items())
         chosen = Study(SEARCH, "", "small", "", arms, (KNN,), search=epochs >= SEARCHED)
         return chosen, plan.search_jobs(chosen, replace(self.request, epochs=epochs))
 
@@ -200,7 +207,7 @@ class Whole:
     def costs(self, progress: Progress | None = None) -> Costs:
         """What an image costs in every arm, measured once; so is every evaluation, on random weights."""
         storage.claim(self.out, self._claim)
-        every = Study("all", "", "small", "", tuple(self.arms().values()), ())
+        every = Study("all", "", "small", "", tuple(self.arms.values()), ())
         costs = costs_of(every, self.request, self.out, progress=progress)
         evaluations = list(self.evaluations(1))
         for number, evaluation in enumerate(evaluations):
@@ -229,7 +236,7 @@ class Whole:
         stored: None if it was not made yet, too.
         """
         measure, source, *_ = evaluation
-        first = plan.experiment_of(next(iter(self.arms().values())), self.request)
+        first = plan.experiment_of(next(iter(self.arms.values())), self.request)
         decisive = [source, seed, measure.protocol, dict(measure.options), first.network.model_dump(mode="json")]
         name = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:8]
         path = self.out / "random-weights" / f"{measure.protocol}-seed{seed}-{name}.json"
@@ -260,7 +267,7 @@ class Whole:
 
         search, seeds, seen = self.search(epochs)[1], len(self.request.seeds), set[str]()
         scored = next(iter(once.values()), 0.0)
-        made = [Line(SEARCH, len(self.arms()), len(search), len(search), training(search), len(search) * scored)]
+        made = [Line(SEARCH, len(self.arms), len(search), len(search), training(search), len(search) * scored)]
         for part, session in self.parts(epochs).items():
             jobs = session.jobs(None)[1]
             new = {job.run: job for job in jobs if job.run not in seen}
@@ -268,7 +275,7 @@ class Whole:
             measured = sum(once[measure.title, source] for job in jobs for measure, source, *_ in job.measures)
             arms = len(session.study.arms)
             made.append(Line(part, arms, len(jobs), len(new), training(list(new.values())), measured))
-        return [*made, Line(UNTRAINED, 1, seeds, 0, 0.0, seeds * sum(once.values()))]
+        return [*made, Line(UNTRAINED, 1, 0, 0, 0.0, seeds * sum(once.values()))]
 
     def decide(self, costs: Costs) -> int:
         """The epochs of every run: as decided before, as given, or the most that fit. Raises UserError if none do."""
@@ -277,16 +284,20 @@ class Whole:
             return int(kept["epochs"])
         if self.request.epochs is not None:
             return self.request.epochs
-        most = min(plan.epochs_of(arm, self.request) for arm in self.arms().values())
+        most = min(plan.epochs_of(arm, self.request) for arm in self.arms.values())
         if self.seconds is None:
             return most
-        for epochs in [epochs for epochs in range(most, 0, -1) if epochs < SEARCHED or epochs % SEARCHED == 0]:
-            needed = sum(line.seconds for line in self.lines(epochs, costs)) / self.workers
-            if needed <= _SHARE * self.seconds:
-                return epochs
+        lengths = [epochs for epochs in range(1, most + 1) if epochs < SEARCHED or epochs % SEARCHED == 0]
+
+        def seconds(epochs: int) -> float:
+            return sum(line.seconds for line in self.lines(epochs, costs)) / self.workers / _SHARE
+
+        fit = bisect.bisect_right(lengths, self.seconds, key=seconds)
+        if fit:
+            return lengths[fit - 1]
         raise UserError(
             f"--time {format_duration(self.seconds)} is too short for one epoch of everything with "
-            f"{counted(len(self.request.seeds), 'seed')}: give at least {math.ceil(needed / _SHARE / 60)}m, or fewer "
+            f"{counted(len(self.request.seeds), 'seed')}: give at least {math.ceil(seconds(1) / 60)}m, or fewer "
             "--seeds or images"
         )
 
@@ -297,7 +308,7 @@ class Whole:
             shown.add_column(head, justify="right" if head else "left")
         lines = self.lines(epochs, costs)
         totals = (sum(getattr(line, name) for line in lines) for name in ("runs", "new", "training", "evaluation"))
-        for line in [*lines, Line("all", len(self.arms()), *totals)]:
+        for line in [*lines, Line("all", len(self.arms), *totals)]:
             counts = (str(count) for count in (line.arms, line.runs, line.new))
             shown.add_row(line.part, *counts, format_duration(line.training), format_duration(line.evaluation))
         return shown

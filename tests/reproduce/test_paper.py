@@ -1,0 +1,95 @@
+"""The page of the whole paper: every published row is on it, with a command that parses or a reason."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from hexa import cli, fields, recipes
+from hexa.evaluation import protocols
+from hexa.reproduce import paper
+from hexa.reproduce.arms import METHODS
+from hexa.reproduce.studies import ELSEWHERE, EXPERIMENTS, TABLES, study
+
+#: Rows that no command makes.
+WITHOUT = {row for row, made in ELSEWHERE.items() if "" in made}
+NAMES = [name for name in TABLES if name != "low-shot-curve"]
+
+
+def parsed(command: str) -> None:
+    """Raises for a command that would not start."""
+    words = shlex.split(command)
+    assert words.pop(0) == "hexa"
+    parser, parsers = cli.build_parser(only=words[0])
+    ours, extra = fields.split(words, sorted(parsers[words[0]]._option_string_actions))
+    given = parser.parse_args(ours)
+    if given.command == "pretrain":
+        assert not extra
+        assert recipes.get(given.recipe).epochs == int(given.epochs or recipes.get(given.recipe).epochs)
+    elif given.command == "evaluate":
+        protocols.get(given.protocol).options(None, extra)
+    else:
+        assert not extra
+        assert given.experiment in EXPERIMENTS
+        study(given.experiment, method=given.method, scale=given.scale)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_published_row_has_a_command_that_parses_or_a_reason(name: str) -> None:
+    page = paper.page(None)
+    section = page[page.index(f"## Table {name[-1]}") :].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(lines) == len(TABLES[name].rows)
+    for line, row in zip(lines, TABLES[name].rows, strict=True):
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        assert cells[:2] == [row.method, str(row.epochs or "–")]
+        assert cells[2 : 2 + len(row.values)] == ["–" if value is None else f"{value:.1f}" for value in row.values]
+        commands = re.findall("`(hexa .*?)`", line)
+        assert bool(commands) != (row.method in WITHOUT), line
+        for command in commands:
+            parsed(command)
+
+
+def test_commands_of_whole_studies_parse() -> None:
+    for command in re.findall("`(hexa reproduce .*?)`", paper.page(None)):
+        parsed(command)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arms_stand_beside_a_row_of_their_own_method(name: str) -> None:
+    for method in METHODS.values():
+        for arms in method.small.values():
+            for arm in arms:
+                row = paper.row_of(name, arm)
+                if arm.published and row:
+                    assert row.method.split(" (")[0].rstrip("†") == arm.published[0].split(" (")[0]
+
+
+def test_scores_are_means_and_deviations_beside_their_rows() -> None:
+    arm = {"arm": "MoCo-v2", "recipe": "r", "row": ["MoCo-v2", 200], "reason": ""}
+    scored = arm | {"results": [{"epochs": 2, "seeds": [0, 1, 5], "scores": {"k-NN top-1": [40.0, 41.0, 43.5]}}]}
+    failed = arm | {"arm": "HEXA-MoCo", "row": ["HEXA-MoCo", 200], "reason": "diverged with seeds 0", "results": []}
+    extra = scored | {"arm": "six crops", "row": None}
+    part = {"experiment": "table1", "method": "moco", "arms": [scored, failed, extra]}
+    page = paper.page(
+        {
+            "data": "cifar10",
+            "images": 50_000,
+            "seeds": [0, 1, 5],
+            "epochs": 2,
+            "passes": {"fine-tuned top-1": 2},
+            "hours": {"given": 1.0, "spent": 0.5},
+            "machine": {"device": "a processor", "threads": 2, "time": "2024-05-06T07:08:09+00:00"},
+            "left_out": {"table4-moco": "no --data-voc"},
+            "parts": {"table1-moco": part},
+        }
+    )
+    rows = {line.split(" | ")[0].strip("| "): line for line in reversed(page.partition("## Table 2")[0].splitlines())}
+    assert rows["MoCo-v2"].endswith("| MoCo-v2, 3 seeds | 41.5 ± 1.8 |")
+    assert "| HEXA-MoCo, diverged with seeds 0 |" in rows["HEXA-MoCo"]
+    assert "six crops, 3 seeds | 41.5 ± 1.8 |" in page
+    lines = [line for line in page.splitlines() if line.startswith("| MoCo-v2 | 800 ")]
+    assert "see the row of 200 epochs" in lines[0]
+    assert "no --data-voc" in page.partition("## Table 4")[2].partition("## Table 5")[0]

@@ -1,0 +1,265 @@
+"""All experiments in one folder: shared runs against a naive count, the budget, order, failures, resuming."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hexa import cli
+from hexa.config import UserError
+from hexa.core.schemes import SCHEMES as PUBLISHED
+from hexa.reproduce import drawing, plan, reproduce, storage, together, whole
+from hexa.reproduce.plan import Costs, Request, Target
+from hexa.reproduce.studies import KNN, PROBE, Measure
+from hexa.reproduce.whole import Whole
+from hexa.session.benchmark import SCHEMES
+from tests.reproduce.conftest import stored_run
+
+VOC = Target("voc:V", several=True, known_as="VOC07")
+TINY = {"network.widths": [4, 8], "training.device": "cpu", "training.precision": "fp32"}
+
+
+def cifar(out: Path, *, seconds: float | None = None, voc: bool = True, **changes: Any) -> Whole:
+    request = Request("cifar10", (Target("cifar10", known_as="CIFAR-10"), *((VOC,) * voc)), 1000, **changes)
+    return Whole(request, out, seconds)
+
+
+def costs_of(one: Whole) -> Costs:
+    """A second a term for a thousand images."""
+    schemes = {name: (1.0 + len(terms)) / 1000 for name, terms in SCHEMES.items()}
+    return {arm.recipe: schemes for arm in one.arms.values()}
+
+
+def test_runs_that_studies_share_are_counted_once(tmp_path: Path) -> None:
+    one = cifar(tmp_path, seeds=(0, 1))
+    jobs = [job for part in one.parts(8).values() for job in part.jobs(None)[1]]
+    naive: dict[str, plan.Job] = {}
+    for job in jobs:  # by everything that moves a number
+        fields = job.experiment.model_dump(mode="json")
+        naive.setdefault(json.dumps([fields[name] for name in fields if name not in ("training", "monitor")]), job)
+    lines = one.lines(8, costs_of(one))
+    assert sum(line.new for line in lines[1:]) == len(naive) == len({job.run for job in jobs})
+    assert sum(line.runs for line in lines[1:]) == len(jobs) > 2 * len(naive)
+    terms = sum(1 + len(SCHEMES[PUBLISHED[job.arm.scheme].name]) for job in naive.values())
+    overhead = whole._RUN_SECONDS * len(naive)
+    assert sum(line.training for line in lines[1:]) == pytest.approx(8 * terms + overhead)
+    plain = {part for part, session in one.parts(8).items() for job in session.jobs(None)[1]
+             if "cifar10-moco-v2+small-std-8ep-seed0" in job.run}  # fmt: skip
+    assert {"table1-moco", "table2-moco", "table3-moco", "table4-moco", "table5-moco", "ablation-moco"} <= plain
+
+
+def test_every_arm_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole, "PARTS", (("table1", "moco"), ("table2", "moco"), ("ablation", "moco")))
+    one = cifar(tmp_path)
+    assert len(one.search(8)[1]) == 4 * len(one.arms)
+    assert {job.experiment.epochs for job in one.search(8)[1]} == {2}
+    assert all(holdout == plan.HOLDOUT for job in one.search(8)[1] for _, _, holdout, _ in job.measures)
+    assert one.search(whole.SEARCHED - 1)[1] == []
+    chosen = dict.fromkeys(one.arms, 0.07)
+    assert {job.rate for part in one.parts(8, chosen).values() for job in part.jobs(None)[1]} == {0.07}
+
+
+def test_more_time_never_gives_fewer_epochs_and_the_plan_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole, "PARTS", (("learning-curves", "moco"), ("table1", "moco"), ("ablation", "moco")))
+    one = cifar(tmp_path, seeds=(0,))
+    costs, lengths = costs_of(one), []
+    for seconds in (60, 120, 400, 10**6):
+        one.seconds = seconds
+        lengths.append(one.decide(costs))
+        assert sum(line.seconds for line in one.lines(lengths[-1], costs)) <= seconds
+    assert lengths == sorted(lengths)
+    assert len(set(lengths)) > 2
+    assert lengths[-1] == 20  # the recipes'
+    one.seconds = 10.0
+    with pytest.raises(UserError, match=r"--time 10 s is too short for one epoch .* 1 seed: give at least \d+m"):
+        one.decide(costs)
+
+
+def test_evaluations_are_no_longer_than_runs() -> None:
+    for passes in range(1, 21):
+        for share in (1, 10, 100):
+            epochs = whole.fitted(Measure("", "semi-supervised", {"percent": share}), passes).options["epochs"]
+            assert epochs == max(one for one in range(1, 21) if one * share <= 100 * passes)
+        assert whole.fitted(Measure("", "fine-tune"), passes).options["epochs"] == passes
+    assert whole.fitted(PROBE, 3) == PROBE
+
+
+def test_what_needs_voc_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    one = cifar(tmp_path, voc=False)
+    assert not [part for part in one.parts(1) if part.startswith(("table2", "table4"))]
+    assert one.left_out["table4-moco"] == "no --data-voc"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--tiem", "1h"], "tiem"),
+        (["--time", "soon"], "--time must be a number"),
+        (["--time", "1h", "--epochs", "2"], "exclude each other"),
+        (["--method", "moco"], "--method: is for a single experiment"),
+        (["--rates", "0.1"], "--rates: is for a single"),
+        (["--scale", "full"], "--scale: is for a single"),
+        (["--method.tau", "1"], "method.tau: unknown field"),
+        (["--seeds", "1", "1"], "different numbers"),
+    ],
+)
+def test_mistakes_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], message: str
+) -> None:
+    assert cli.main(["reproduce", "all", "--data", "digits", "--out", str(tmp_path / "all"), *given]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "all").exists()
+
+
+def test_a_time_is_for_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["reproduce", "table1", "--data", "digits", "--time", "1h", "--out", str(tmp_path / "one")]) == 2
+    assert "--time: is for all experiments together; for table1 give --epochs" in capsys.readouterr().err
+
+
+# -- carried out, with made-up runs ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
+    """Three small parts, whose jobs (part, arm, seed) are noted and found at once."""
+    made: list[tuple[str, str, int]] = []
+
+    def run_jobs(jobs: Any, out: Path, *, said: Callable[..., None], **_: Any) -> None:
+        for job in jobs:
+            made.append((out.name, job.arm.key, job.experiment.seed))
+            (out / (job.run or "runs/one")).mkdir(parents=True, exist_ok=True)
+            done = stored_run(job) | {"identity": job.identity}
+            storage.write(storage.job_file(out, job.name), done)
+            said(job, done)
+
+    def evaluate(protocol: str, backbone: object, data: str, **_: Any) -> dict[str, Any]:
+        return {"protocol": f"{protocol}/made-up", "data": data, "metrics": {"top1": 1.0}}
+
+    machine = {"device": "a processor", "threads": 1, "time": "2024-05-06T07:08:09+00:00"}
+    schemes = {name: {"images_per_second": 1000.0} for name in SCHEMES}
+    measured = {"schemes": schemes, "views_images_per_second": 1e4, "machine": machine}
+    monkeypatch.setattr("hexa.reproduce.costs.benchmark", lambda *_, **__: measured)
+    monkeypatch.setattr(whole, "evaluate", evaluate)
+    monkeypatch.setattr(together, "run_jobs", run_jobs)
+    monkeypatch.setattr(drawing, "draw", lambda *_: [])
+    monkeypatch.setattr(whole, "PARTS", (("table1", "moco"), ("table5", "moco"), ("beta-study", "dcluster")))
+    return made
+
+
+def carry_out(out: Path, **options: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        (reproduce("all", "digits", out=out, **{"seeds": (0, 1), "epochs": 1} | options) / "result.json").read_text()
+    )
+    return found
+
+
+def test_everything_with_one_seed_before_the_next(tmp_path: Path, made_up: list[tuple[str, str, int]]) -> None:
+    record = carry_out(tmp_path / "all")
+    seeds = [seed for _, _, seed in made_up]
+    assert seeds == sorted(seeds)
+    first = [part for part, _, seed in made_up if seed == 0]
+    assert list(dict.fromkeys(first)) == list(record["parts"]) == ["table1-moco", "table5-moco", "beta-study-dcluster"]
+    assert all(arm["reason"] == "" for part in record["parts"].values() for arm in part["arms"])
+    count = len(made_up)
+    carry_out(tmp_path / "all")
+    assert len(made_up) == count  # nothing is made again
+
+
+def test_a_resumed_folder_decides_nothing_anew(
+    tmp_path: Path, made_up: list[tuple[str, str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "all"
+    first = carry_out(out, epochs=None, time="1h")
+    searched = [arm for part, arm, _ in made_up if part == "search"]
+    assert len(searched) == 4 * len(set(searched)) > 0
+    monkeypatch.setattr(whole, "_SHARE", 1e-3)  # with which nothing would fit
+    count = len(made_up)
+    again = carry_out(out, epochs=None, time="2h", seeds=(2,))
+    assert (first["seeds"], again["seeds"], again["epochs"]) == ([0, 1], [0, 1, 2], first["epochs"])
+    assert {seed for _, _, seed in made_up[count:]} == {2}
+    with pytest.raises(UserError, match="epochs not set there, 1 here"):
+        carry_out(out, epochs=1)
+
+
+def test_out_of_time_the_first_seeds_are_whole(
+    tmp_path: Path, made_up: list[tuple[str, str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(together.Clock, "spent", property(lambda clock: 10.0 * len(made_up)))
+    out, few = tmp_path / "all", 10
+    monkeypatch.setattr(whole, "_SHARE", 1e9)
+    record = carry_out(out, epochs=None, time=f"{10 * few}s")
+    assert len(made_up) == few
+    reasons = [arm["reason"] for part in record["parts"].values() for arm in part["arms"]]
+    assert any("not finished: 0 of 2 runs" in reason for reason in reasons)
+    carry_out(out, epochs=None, time="10h")
+    assert storage.read(out / whole.DECIDED)["epochs"] == record["epochs"]
+    assert "not finished" not in (out / together.PAGE).read_text()
+
+
+def test_what_fails_stops_nothing_else(
+    tmp_path: Path, made_up: list[tuple[str, str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works, out = together.run_jobs, tmp_path / "all"
+
+    def fails(jobs: Any, folder: Path, **options: Any) -> None:
+        if folder.name == "table5-moco" and jobs[0].arm.scheme == "ii":
+            raise RuntimeError("no room for it\nand more")
+        works(jobs, folder, **options)
+
+    monkeypatch.setattr(together, "run_jobs", fails)
+    record = carry_out(out)
+    reasons = {(part, arm["arm"]): arm["reason"] for part, one in record["parts"].items() for arm in one["arms"]}
+    assert {key: reason for key, reason in reasons.items() if reason} == {
+        ("table5-moco", "HEXA-MoCo"): "not finished: 0 of 2 runs; no room for it"
+    }
+    assert "no room for it" in (out / together.PAGE).read_text()
+    monkeypatch.setattr(together, "run_jobs", works)
+    carry_out(out)
+    assert "no room for it" not in (out / together.PAGE).read_text()
+
+
+def test_an_arm_without_a_searched_rate_is_not_trained(
+    tmp_path: Path, made_up: list[tuple[str, str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = together.run_jobs
+
+    def fails(jobs: Any, folder: Path, **options: Any) -> None:
+        if folder.name == "search" and "std+adv-" in jobs[0].arm.key:
+            raise UserError("cannot be searched")
+        works(jobs, folder, **options)
+
+    monkeypatch.setattr(together, "run_jobs", fails)
+    record = carry_out(tmp_path / "all", epochs=4)
+    reasons = {arm["arm"]: arm["reason"] for arm in record["parts"]["table1-moco"]["arms"]}
+    assert reasons["HEXA-MoCo"] == "not finished: 0 of 2 runs; the search for its learning rate failed"
+    assert reasons["MoCo-v2"] == ""
+
+
+def test_the_digits_through_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real runs: one pre-training of each arm, measured for two tables."""
+    monkeypatch.setattr(whole, "PARTS", (("learning-curves", "moco"), ("table5", "moco")))
+    monkeypatch.setattr("hexa.reproduce.costs._REPEATS", 1)
+    out = tmp_path / "all"
+    fields = [f"--{name}={value}" for name, value in TINY.items()]
+    command = ["reproduce", "all", "--data", "digits", "--seeds", "0", "--epochs", "1", "--out", str(out), *fields]
+    assert cli.main([*command, "--plan"]) == 0
+    assert "of them new" in capsys.readouterr().out
+    assert not (out / "runs").exists()
+    assert cli.main(command) == 0
+    assert "# The paper beside our runs" in capsys.readouterr().out
+    assert len(list((out / "runs").iterdir())) == 2
+    record = json.loads((out / "result.json").read_text())
+    for part in record["parts"].values():
+        for arm in part["arms"]:
+            assert arm["reason"] == ""
+            assert all(len(values) == 1 for result in arm["results"] for values in result["scores"].values())
+    assert KNN.title in record["parts"]["learning-curves-moco"]["arms"][0]["results"][0]["scores"]
+    assert (out / "figures/view-space.png").is_file()
