@@ -84,11 +84,13 @@ class _Work:
                 for job in [job for job in jobs if whole.arm_key(job.arm) in lost]:
                     whole.failed[part, job.arm.key] = "the search for its learning rate failed"
                     jobs.remove(job)
+                before = len(session.stored(jobs))
                 try:
                     self._attempt(part, jobs, session.out)
                 finally:
-                    session.collect(None)
-                    self.write_page()
+                    if len(session.stored(jobs)) > before:
+                        session.collect(None)
+                        self.write_page()
             for evaluation in whole.evaluations(epochs):
                 self.clock.check()
                 whole.untrained(evaluation, seed)
