@@ -46,7 +46,7 @@ ALLOWED = {
         *("experiment", "assembly", "reporting"),
     },
     "reproduce": {
-        *("config", "published", "runtime", "core", "data", "evaluation", "training", "experiment", "recipes"),
+        *("config", "published", "runtime", "core", "data", "nn", "evaluation", "training", "experiment", "recipes"),
         *("assembly", "reporting", "session"),
     },
     "adaptation": {

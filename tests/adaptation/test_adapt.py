@@ -17,7 +17,7 @@ from PIL import Image
 from scipy import stats
 
 import hexa
-from hexa.adaptation import plan, verdict
+from hexa.adaptation import verdict
 from hexa.adaptation.command import Request, adapt
 from hexa.adaptation.looking import look
 from hexa.cli import main
@@ -262,13 +262,6 @@ def test_what_is_seen_of_images(photos: Path) -> None:
     seen = look(open_source(f"folder:{photos}/train"))
     assert (seen.count, seen.size, seen.classes, seen.grey) == (200, 8, 0, 1.0)
     assert look(open_source(f"folder:{photos}/test")).classes == 10
-
-
-def test_times() -> None:
-    assert [plan.seconds_of(text) for text in ("90s", "30m", "1.5h", "1d")] == [90, 1800, 5400, 86400]
-    for text in ("30", "m", "0m", "-1m", "1w", "1e9m", ""):
-        with pytest.raises(UserError, match="must be a number > 0 followed by"):
-            plan.seconds_of(text)
 
 
 def test_the_library_takes_the_same(weights: Path, photos: Path, tmp_path: Path) -> None:

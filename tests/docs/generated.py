@@ -23,6 +23,7 @@ from hexa.core import HardExample, MethodConfig
 from hexa.evaluation import protocols
 from hexa.recipes.modifiers import MODIFIERS
 from hexa.reporting.tables import mean_std
+from hexa.reproduce import paper
 from hexa.reproduce.collecting import EPOCHS, TIME, TOLERANCE
 from hexa.reproduce.studies import KNN, PROBE
 from tests.test_imports import ALLOWED
@@ -39,6 +40,7 @@ ATTACKS = "2026-11-21-attacks-cifar10-small-6-epochs.json"
 EVERY = "2026-11-21-every-method-cifar10-small.json"
 PROTOCOLS = "2026-11-22-protocols.json"
 DETECTION = "2026-11-21-detect-voc07-subset.json"
+PAPER = "2026-11-22-paper-small.json"
 TORTURE = "2026-11-22-torture.json"
 VERDICTS = "2026-11-22-adapt-verdicts.json"
 FROM_WEIGHTS = "2026-11-22-from-weights.json"
@@ -461,6 +463,11 @@ def label_free() -> str:
     return table(body, "rank correlation with k-NN", *MEASURES) + said * (known > 0)
 
 
+def the_paper() -> str:
+    """What `hexa reproduce all` wrote, below its title."""
+    return paper.page(result(PAPER)).partition("\n\n")[2]
+
+
 def verdicts() -> str:
     rows = result(VERDICTS)["rows"]
     body = [
@@ -527,6 +534,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "goals": goals,
     "robust": robust,
     "label-free": label_free,
+    "paper": the_paper,
     "verdicts": verdicts,
     "moco-in-short": lambda: arms_in_short(MOCO, "MoCo-v2"),
     "dcluster": lambda: arms(DCLUSTER, "DeepCluster-v2"),

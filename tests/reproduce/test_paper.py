@@ -18,7 +18,7 @@ WITHOUT = {row for row, made in ELSEWHERE.items() if "" in made}
 NAMES = [name for name in TABLES if name != "low-shot-curve"]
 
 
-def parsed(command: str) -> None:
+def parsed(command: str, epochs: int | None = None) -> None:
     """Raises for a command that would not start."""
     words = shlex.split(command)
     assert words.pop(0) == "hexa"
@@ -27,7 +27,7 @@ def parsed(command: str) -> None:
     given = parser.parse_args(ours)
     if given.command == "pretrain":
         assert not extra
-        assert recipes.get(given.recipe).epochs == int(given.epochs or recipes.get(given.recipe).epochs)
+        assert int(given.epochs or recipes.get(given.recipe).epochs) == epochs
     elif given.command == "evaluate":
         protocols.get(given.protocol).options(None, extra)
     else:
@@ -49,7 +49,7 @@ def test_every_published_row_has_a_command_that_parses_or_a_reason(name: str) ->
         commands = re.findall("`(hexa .*?)`", line)
         assert bool(commands) != (row.method in WITHOUT), line
         for command in commands:
-            parsed(command)
+            parsed(command, row.epochs)
 
 
 def test_commands_of_whole_studies_parse() -> None:

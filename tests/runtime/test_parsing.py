@@ -110,3 +110,10 @@ def test_only_regular_files_of_a_bounded_size_in_their_folder_are_read(tmp_path:
     for name, said in (("out", "links out"), ("pipe", "not a file"), ("large", "too large"), ("utf16", "UTF-8")):
         with pytest.raises(UserError, match=said):
             read_text(folder / name, MOST_YAML, within=folder)
+
+
+def test_times() -> None:
+    assert [parsing.seconds_of(text) for text in ("90s", "30m", "1.5h", "1d")] == [90, 1800, 5400, 86400]
+    for text in ("30", "m", "0m", "-1m", "1w", "1e9m", ""):
+        with pytest.raises(UserError, match="must be a number > 0 followed by"):
+            parsing.seconds_of(text)

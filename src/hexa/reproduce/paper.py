@@ -202,6 +202,8 @@ def _why_not(table: str, row: Row, arms: list[Any], record: Mapping[str, Any]) -
     beside = next((arm["row"] for arm in arms if arm["row"] and arm["row"][0] == row.method), None)
     if beside is not None:
         return f"all arms have one length: see the row of {beside[1]} epochs"
+    if row.method in _VERSIONS:
+        return f"only {_VERSIONS[row.method]} is here: see table 1"
     if row.method in ELSEWHERE:
         return ELSEWHERE[row.method].get("small", "no arm")
     own = [

@@ -92,7 +92,6 @@ _SUPERVISED = {
     "small": "no small network that learned from labels; random weights are below",
 }
 _LABELS = {"": "not here: learns from labels", "small": "not here: learns from labels"}
-_TWO_STREAMS = {"": "not implemented (decision 0008)", "small": "not implemented (decision 0008)"}
 _NO_LABEL = "published only: it predicts no pseudo-label"
 #: Published rows that are no arm: by table a command; "" is why there is none, "small" why at the small scale.
 ELSEWHERE = {
@@ -100,8 +99,6 @@ ELSEWHERE = {
     "Supervised†": _SUPERVISED,
     "Random init": {"table5": "hexa evaluate fine-tune random:resnet50 --data cifar10", "small": "not finished"},
     "BigBiGAN": {"": _NO_LABEL, "small": _NO_LABEL},
-    "CPC-v2": _TWO_STREAMS,
-    "CMC": _TWO_STREAMS,
     **dict.fromkeys(("Pseudo-labels", "VAT", "S4L rotation", "UDA", "FixMatch"), _LABELS),
 }
 _OTHERS = (
