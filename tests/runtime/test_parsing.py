@@ -13,7 +13,7 @@ import yaml
 from hexa import recipes
 from hexa.config import UserError
 from hexa.experiment import dump, load, override
-from hexa.runtime.parsing import MOST_YAML, from_json, from_option, from_yaml, read_text
+from hexa.runtime.parsing import MOST_YAML, from_json, from_option, from_yaml, read_text, seconds_of
 
 BOMB = "a: &a [x, x]\nb: &b [*a, *a, *a]\nc: [*b, *b, *b]\n"
 
@@ -113,7 +113,7 @@ def test_only_regular_files_of_a_bounded_size_in_their_folder_are_read(tmp_path:
 
 
 def test_times() -> None:
-    assert [parsing.seconds_of(text) for text in ("90s", "30m", "1.5h", "1d")] == [90, 1800, 5400, 86400]
+    assert [seconds_of(text) for text in ("90s", "30m", "1.5h", "1d")] == [90, 1800, 5400, 86400]
     for text in ("30", "m", "0m", "-1m", "1w", "1e9m", ""):
         with pytest.raises(UserError, match="must be a number > 0 followed by"):
-            parsing.seconds_of(text)
+            seconds_of(text)

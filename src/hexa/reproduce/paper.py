@@ -154,11 +154,13 @@ def _head(record: Mapping[str, Any] | None) -> str:
         return "No small run yet: published values, and the commands that make them.\n"
     hours, seeds = record["hours"], counted(len(record["seeds"]), "seed")
     passes = "; ".join(f"{title}: {count}" for title, count in record["passes"].items())
-    machine = record["machine"]
+    machine, arms = record["machine"], [arm for part in record["parts"].values() for arm in part["arms"]]
+    missing = sum(arm["reason"].startswith("not finished") for arm in arms)
+    unfinished = f"**Unfinished:** {missing} of {len(arms)} arms lack runs. " if missing else ""
     return (
-        f"Published: a ResNet-50 that learned from ImageNet for the epochs of the row. Ours: a narrow network that "
+        f"{unfinished}Published: a ResNet-50 that learned from ImageNet for the epochs of the row. Ours: a narrow network that "
         f"learned from {record['images']:,} images ({record['data']}) for {counted(record['epochs'], 'epoch')}, "
-        f"{seeds}, in {format_duration(3600 * hours['spent'])} on {machine['device']}, {machine['threads']} threads "
+        f"{seeds}, in {format_duration(3600 * hours['spent'])} on {machine['device']}, {counted(machine['threads'], 'thread')} "
         f"({machine['time'][:10]}). The two stand beside each other; they are not comparable, and runs this short say "
         "little about the methods. Arms have equal epochs, as published.\n\n"
         f"Evaluations that train a network are as short as the runs. Passes over their training images: {passes} "
