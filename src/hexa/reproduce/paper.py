@@ -157,10 +157,11 @@ def _head(record: Mapping[str, Any] | None) -> str:
     machine, arms = record["machine"], [arm for part in record["parts"].values() for arm in part["arms"]]
     missing = sum(arm["reason"].startswith("not finished") for arm in arms)
     unfinished = f"**Unfinished:** {missing} of {len(arms)} arms lack runs. " if missing else ""
+    took, threads = format_duration(3600 * hours["spent"]), counted(machine["threads"], "thread")
     return (
-        f"{unfinished}Published: a ResNet-50 that learned from ImageNet for the epochs of the row. Ours: a narrow network that "
-        f"learned from {record['images']:,} images ({record['data']}) for {counted(record['epochs'], 'epoch')}, "
-        f"{seeds}, in {format_duration(3600 * hours['spent'])} on {machine['device']}, {counted(machine['threads'], 'thread')} "
+        f"{unfinished}Published: a ResNet-50 that learned from ImageNet for the epochs of the row. Ours: a narrow "
+        f"network that learned from {record['images']:,} images ({record['data']}) for "
+        f"{counted(record['epochs'], 'epoch')}, {seeds}, in {took} on {machine['device']}, {threads} "
         f"({machine['time'][:10]}). The two stand beside each other; they are not comparable, and runs this short say "
         "little about the methods. Arms have equal epochs, as published.\n\n"
         f"Evaluations that train a network are as short as the runs. Passes over their training images: {passes} "
