@@ -132,7 +132,8 @@ def main() -> None:
             "epochs": these[0]["epochs"],
             "untrained": before[these[0]["method"]],
         }
-    result = {"question": __doc__.splitlines()[0], "summary": summary}
+    command = f"python benchmarks/every_method.py --epochs {given.epochs} --methods {' '.join(given.methods)}"
+    result = {"question": __doc__.splitlines()[0], "command": command, "summary": summary}
     text = json.dumps({**result, "runs": rows}, indent=1)
     if given.result:
         given.result.write_text(text + "\n")

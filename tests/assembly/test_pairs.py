@@ -82,7 +82,7 @@ def test_without_pairs_all_is_as_it_was() -> None:
     assert fingerprint(override(recipes.get("digits-moco-v2"), {"pairs": {}}), source) == "908a7676fa81eeb9"
 
 
-@pytest.mark.parametrize("method", ["rotation", "jigsaw", "instdisc"])
+@pytest.mark.parametrize("method", ["rotation", "jigsaw", "instdisc", "cmc", "cpc"])
 def test_methods_of_one_view_refuse(method: str) -> None:
     with pytest.raises(ConfigError, match=rf"pairs\.of: {method} sees one view of an image"):
         setting_of(paired("x.csv", method), 1347)

@@ -32,12 +32,11 @@ def lab(pixels: Tensor) -> Tensor:
     The gradient is finite everywhere, at black too: what is selected away is never evaluated where its slope is not.
     """
     base = ((pixels + 0.055) / 1.055).clamp_min((_DARK + 0.055) / 1.055)
-    linear = torch.where(pixels <= _DARK, pixels / 12.92, base**2.4).unbind(1)
+    red, green, blue = torch.where(pixels <= _DARK, pixels / 12.92, base**2.4).unbind(1)
     f = []
-    for row, white in zip(_TO_XYZ, _WHITE, strict=True):  # no product of matrices, which autocast would round
-        t = sum((weight / white * part for weight, part in zip(row, linear, strict=True)), torch.zeros_like(linear[0]))
-        root = t.clamp_min(_DELTA**3) ** (1 / 3)
-        f.append(torch.where(t <= _DELTA**3, t / (3 * _DELTA**2) + 4 / 29, root))
+    for (of_red, of_green, of_blue), white in zip(_TO_XYZ, _WHITE, strict=True):
+        t = (of_red * red + of_green * green + of_blue * blue) / white  # a product of matrices would be autocast
+        f.append(torch.where(t <= _DELTA**3, t / (3 * _DELTA**2) + 4 / 29, t.clamp_min(_DELTA**3) ** (1 / 3)))
     x, y, z = f
     return torch.stack((116 * y - 16, 500 * (x - y), 200 * (y - z)), 1)
 
