@@ -37,7 +37,11 @@ DCLUSTER = "2026-11-21-dcluster-cifar10-small-20-epochs.json"
 SIMCLR = "2026-11-21-simclr-cifar10-small-4-epochs.json"
 ABLATIONS = {name: f"2026-11-21-ablation-{name}/result.json" for name in ("moco", "dcluster")}
 ATTACKS = "2026-11-21-attacks-cifar10-small-6-epochs.json"
-EVERY = "2026-11-21-every-method-cifar10-small.json"
+EVERY = [
+    "2026-11-21-every-method-cifar10-small.json",
+    "2026-11-22-cmc-cifar10-small.json",
+    "2026-11-22-cpc-cifar10-small.json",
+]
 PROTOCOLS = "2026-11-22-protocols.json"
 DETECTION = "2026-11-21-detect-voc07-subset.json"
 PAPER = "2026-11-22-paper-small.json"
@@ -232,7 +236,7 @@ def _by_seed(row: dict[str, Any]) -> dict[int, dict[str, float]]:
 
 def every_method() -> str:
     """Each method in a few epochs, plain and with adversarial views, where both were run."""
-    found = result(EVERY)["summary"]
+    found = {recipe: row for file in EVERY for recipe, row in result(file)["summary"].items()}
     rows = []
     for name, plain in found.items():
         hard = found.get(name.replace("cifar10-small-", "cifar10-small-hexa-"))
