@@ -213,5 +213,7 @@ def _why_not(table: str, row: Row, arms: list[Any], record: Mapping[str, Any]) -
         key for key, one in METHODS.items() if any(arm.published and arm.published[0] == row.method for arm in one.full)
     ]
     reasons = [record["left_out"][f"{table}-{key}"] for key in own if f"{table}-{key}" in record["left_out"]]
-    small = {arm.published[0] for one in METHODS.values() for arms in one.small.values() for arm in arms if arm.published}
+    small = {
+        arm.published[0] for one in METHODS.values() for arms in one.small.values() for arm in arms if arm.published
+    }
     return reasons[0] if reasons else "not in this run" if row.method in small else "no small recipe"
