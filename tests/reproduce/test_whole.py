@@ -14,7 +14,7 @@ from hexa.config import UserError
 from hexa.core.schemes import SCHEMES as PUBLISHED
 from hexa.reproduce import drawing, plan, reproduce, storage, together, whole
 from hexa.reproduce.plan import Costs, Request, Target
-from hexa.reproduce.studies import KNN, PROBE, Measure
+from hexa.reproduce.studies import KNN, PROBE, Measure, shortened
 from hexa.reproduce.whole import Whole
 from hexa.session.benchmark import SCHEMES
 from tests.reproduce.conftest import stored_run
@@ -82,10 +82,10 @@ def test_more_time_never_gives_fewer_epochs_and_the_plan_fits(tmp_path: Path, mo
 def test_evaluations_are_no_longer_than_runs() -> None:
     for passes in range(1, 21):
         for share in (1, 10, 100):
-            epochs = whole.fitted(Measure("", "semi-supervised", {"percent": share}), passes).options["epochs"]
+            epochs = shortened(Measure("", "semi-supervised", {"percent": share}), passes).options["epochs"]
             assert epochs == max(one for one in range(1, 21) if one * share <= 100 * passes)
-        assert whole.fitted(Measure("", "fine-tune"), passes).options["epochs"] == passes
-    assert whole.fitted(PROBE, 3) == PROBE
+        assert shortened(Measure("", "fine-tune"), passes).options["epochs"] == passes
+    assert shortened(PROBE, 3) == PROBE
 
 
 def test_what_needs_voc_is_left_out_with_its_reason(tmp_path: Path) -> None:
@@ -104,6 +104,7 @@ def test_what_needs_voc_is_left_out_with_its_reason(tmp_path: Path) -> None:
         (["--rates", "0.1"], "--rates: is for a single"),
         (["--scale", "full"], "--scale: is for a single"),
         (["--method.tau", "1"], "method.tau: unknown field"),
+        (["--hard_examples.mixup.weight", "1"], "no arm of all has that hard example"),
         (["--seeds", "1", "1"], "different numbers"),
     ],
 )
@@ -222,6 +223,26 @@ def test_what_fails_stops_nothing_else(
     monkeypatch.setattr(together, "run_jobs", works)
     carry_out(out)
     assert "no room for it" not in (out / together.PAGE).read_text()
+
+
+def test_stopped_anywhere_the_same_call_goes_on(
+    tmp_path: Path, made_up: list[tuple[str, str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works, out = together.run_jobs, tmp_path / "all"
+
+    def stopped(jobs: Any, folder: Path, **options: Any) -> None:
+        if len(made_up) == 3:
+            raise KeyboardInterrupt
+        works(jobs, folder, **options)
+
+    monkeypatch.setattr(together, "run_jobs", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(out)
+    assert "**Unfinished:**" in (out / together.PAGE).read_text()
+    monkeypatch.setattr(together, "run_jobs", works)
+    carry_out(out)
+    assert len(made_up) == len(set(made_up))  # nothing twice
+    assert "**Unfinished:**" not in (out / together.PAGE).read_text()
 
 
 def test_an_arm_without_a_searched_rate_is_not_trained(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from hexa import published
 from hexa.config import UserError, nearest
 from hexa.core.schemes import SCHEMES
 from hexa.recipes.imagenet import BETAS
+from hexa.reporting.tables import counted
 from hexa.reproduce.arms import MEAN, METHODS, Arm, Fields, Method, arm_of
 
 Scale = Literal["small", "full"]
@@ -229,3 +230,26 @@ def _measures(name: str, small: bool, preset: str) -> tuple[Measure, ...]:
     if name in ("ablation", "beta-study"):
         return (Measure("linear top-1, 1 epoch", "linear", {"preset": f"{preset}-ablation"}),)
     return (Measure("linear top-1", "linear", {"preset": preset}),)
+
+
+#: As in the evidence page's detectors on small images.
+_SMALL_BOXES: dict[str, Any] = {
+    "batch_size": 4, "warmup_iterations": 30, "shorter_side": (112, 128), "test_shorter_side": 128, "longest_side": 213,
+    "anchor_sizes": (8, 16, 32, 64, 128), "test_proposals": 50, "clip_norm": 1.0, "learning_rate": 0.01, "regions": 32,
+    "precise_bn": 20,
+}  # fmt: skip
+
+
+def shortened(measure: Measure, passes: int) -> Measure:
+    """A measure that trains for no more passes over its training images than the runs it measures, 1 … 20."""
+    own = dict(measure.options)
+    if measure.protocol == "semi-supervised":
+        own["epochs"] = own["score_every"] = min(20, 100 * passes // own["percent"])
+    elif measure.protocol == "fine-tune":  # the published rates but the largest and the smallest
+        own |= {"epochs": min(20, passes), "score_every": min(20, passes), "learning_rates": (0.001,)}
+    elif measure.protocol == "detect":
+        own |= {"epochs": min(2, passes), **_SMALL_BOXES}
+    elif measure.protocol == "linear" and "epochs" in own:
+        own["epochs"] = min(own["epochs"], passes)
+        return replace(measure, title=f"linear top-1, {counted(own['epochs'], 'epoch')}", options=own)
+    return replace(measure, options=own)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from hexa.reproduce.costs import Progress, costs_of
 from hexa.reproduce.plan import Costs, Evaluation, Job, Request
 from hexa.reproduce.running import complete
 from hexa.reproduce.session import Session, plain_fields, requested
-from hexa.reproduce.studies import KNN, OF_VOC, TABLES, WITH_VOC, Measure, Study, study
+from hexa.reproduce.studies import KNN, OF_VOC, TABLES, WITH_VOC, Study, shortened, study
 from hexa.runtime.console import Console
 from hexa.runtime.parsing import seconds_of
 from hexa.runtime.signals import Interrupted
@@ -46,30 +46,9 @@ PARTS = (
 SEARCHED = 4
 #: Estimates may fill this share of the given time; a run costs these seconds beside its steps.
 _SHARE, _RUN_SECONDS = 0.85, 3.0
-#: As in the evidence page's detectors on small images.
-_SMALL_BOXES: dict[str, Any] = {
-    "batch_size": 4, "warmup_iterations": 30, "shorter_side": (112, 128), "test_shorter_side": 128, "longest_side": 213,
-    "anchor_sizes": (8, 16, 32, 64, 128), "test_proposals": 50, "clip_norm": 1.0, "learning_rate": 0.01, "regions": 32,
-    "precise_bn": 20,
-}  # fmt: skip
 #: Parts that are no study.
 SEARCH, UNTRAINED = "rate search", "random weights"
 DECIDED = "plan.json"
-
-
-def fitted(measure: Measure, passes: int) -> Measure:
-    """A measure that trains for no more passes over its training images than the runs it measures, 1 … 20."""
-    own = dict(measure.options)
-    if measure.protocol == "semi-supervised":
-        own["epochs"] = own["score_every"] = min(20, 100 * passes // own["percent"])
-    elif measure.protocol == "fine-tune":  # the published rates but the largest and the smallest
-        own |= {"epochs": min(20, passes), "score_every": min(20, passes), "learning_rates": (0.001,)}
-    elif measure.protocol == "detect":
-        own |= {"epochs": min(2, passes), **_SMALL_BOXES}
-    elif measure.protocol == "linear" and "epochs" in own:
-        own["epochs"] = min(own["epochs"], passes)
-        return replace(measure, title=f"linear top-1, {counted(own['epochs'], 'epoch')}", options=own)
-    return replace(measure, options=own)
 
 
 @dataclass(frozen=True)
@@ -134,6 +113,7 @@ class Whole:
         whole = cls(request, Path(out) if out is not None else Path("runs/all"), seconds, workers)
         if not whole.parts(1):
             raise UserError(f"{data}: suits none of the experiments; give images with one class each")
+        plan.check(whole.every, request)
         if storage.check(whole.out, whole._claim):
             before = storage.seeds_of(whole.out / "table1-moco")
             whole.request = replace(request, seeds=(*before, *(seed for seed in seeds if seed not in before)))
@@ -141,10 +121,9 @@ class Whole:
 
     @property
     def _claim(self) -> dict[str, Any]:
-        sources = [target.source for target in self.request.targets]
-        given = self.request
-        return {"experiment": "all", "data": given.data, "measured_on": sources, "epochs": given.epochs,
-                "fields": plain_fields(given)}  # fmt: skip
+        given, sources = self.request, [target.source for target in self.request.targets]
+        claim = {"data": given.data, "measured_on": sources, "epochs": given.epochs, "fields": plain_fields(given)}
+        return {"experiment": "all", **claim}
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
@@ -162,7 +141,7 @@ class Whole:
                 continue
             arms = [arm for arm in chosen.arms if name not in TABLES or not arm.published or paper.row_of(name, arm)]
             arms = [self._with_rate(arm, rates or {}) for arm in arms]
-            measures = tuple(fitted(measure, epochs) for measure in chosen.measures)
+            measures = tuple(shortened(measure, epochs) for measure in chosen.measures)
             chosen = replace(chosen, arms=tuple(arms), measures=measures, equal_time=False, search=False)
             if arms:
                 made[part] = Session(chosen, request, self.out / part, self.workers)
@@ -192,6 +171,11 @@ class Whole:
         """Every arm once, by its key."""
         return {self.arm_key(arm): arm for part in self.parts(1).values() for arm in part.study.arms}
 
+    @property
+    def every(self) -> Study:
+        """All arms as one study."""
+        return Study("all", "", "small", "", tuple(self.arms.values()), ())
+
     def search(self, epochs: int) -> tuple[Study, list[Job]]:
         """The search for the rate of every arm, on held-out training images."""
         arms = tuple(replace(arm, key=key) for key, arm in self.arms.items())
@@ -207,8 +191,7 @@ class Whole:
     def costs(self, progress: Progress | None = None) -> Costs:
         """What an image costs in every arm, measured once; so is every evaluation, on random weights."""
         storage.claim(self.out, self._claim)
-        every = Study("all", "", "small", "", tuple(self.arms.values()), ())
-        costs = costs_of(every, self.request, self.out, progress=progress)
+        costs = costs_of(self.every, self.request, self.out, progress=progress)
         evaluations = list(self.evaluations(1))
         for number, evaluation in enumerate(evaluations):
             if progress is not None:
@@ -259,11 +242,9 @@ class Whole:
             longer = long.measure.options.get("epochs", 1) / short.measure.options.get("epochs", 1)
             once[long.measure.title, long.source] = kept["took"] * longer
 
-        def training(jobs: Sequence[Job]) -> float:
-            images = self.request.num_images
-            return sum(
-                _RUN_SECONDS + job.experiment.epochs * images * plan.seconds_per_image(job.arm, costs) for job in jobs
-            )
+        def training(jobs: Iterable[Job]) -> float:
+            passes = (job.experiment.epochs * plan.seconds_per_image(job.arm, costs) for job in jobs)
+            return sum(_RUN_SECONDS + self.request.num_images * seconds for seconds in passes)
 
         search, seeds, seen = self.search(epochs)[1], len(self.request.seeds), set[str]()
         scored = next(iter(once.values()), 0.0)
@@ -274,7 +255,7 @@ class Whole:
             seen |= new.keys()
             measured = sum(once[measure.title, source] for job in jobs for measure, source, *_ in job.measures)
             arms = len(session.study.arms)
-            made.append(Line(part, arms, len(jobs), len(new), training(list(new.values())), measured))
+            made.append(Line(part, arms, len(jobs), len(new), training(new.values()), measured))
         return [*made, Line(UNTRAINED, 1, 0, 0, 0.0, seeds * sum(once.values()))]
 
     def decide(self, costs: Costs) -> int:
