@@ -36,6 +36,7 @@ SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
     "vat": {"vat": {}},
     "chain": {"chain": {}},
     "hard_views": {"hard_views": {}},
+    "randaugment": {"randaugment": {}},
     "all": {"adversarial": {}, "cutmix": {}, "cmxA": {"kind": "cutmix", "source": "adversarial"}},
 }
 #: For methods whose views can't be mixed.

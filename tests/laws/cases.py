@@ -92,7 +92,8 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     ],
     "mixup": [{}, {"per_sample": True, "alpha": 0.2}, {"branch": "mixed"}],
     "unmix": [{}, {"box_probability": 0.0}, {"box_probability": 1.0}],
-    "vat": [{}, {"iterations": 2, "generation": "aux_eval"}, {"branch": "main", "epsilon": 4.0}],
+    "vat": [{}, {"iterations": 2, "generation": "aux_eval"}, {"branch": "main", "epsilon": 4.0}, {"measure": "loss"}],
+    "randaugment": [{}, {"operations": 0}],
     "hard_views": [{}, {"candidates": 2, "scored_at": 1.0, "fraction": 0.5}],
     "chain": [
         {},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -190,12 +189,9 @@ class Views:
 
     def _randaugment(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         config = self.config
-        if not config.randaugment_ops:
-            return
-        columns = config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION
-        for uniforms in torch.split(numbers[:, -columns:], randaugment.UNIFORMS_PER_OPERATION, 1):
-            plan = randaugment.plan(uniforms, config.randaugment_magnitude, config.randaugment_magnitude_std)
-            _apply_(crops, plan.rows, functools.partial(randaugment.apply, chosen=plan))
+        if columns := config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION:
+            magnitude, std = config.randaugment_magnitude, config.randaugment_magnitude_std
+            randaugment.augment_(crops, numbers[:, -columns:], magnitude, std)
 
 
 def _chosen(numbers: Tensor, column: int, probability: float) -> Tensor:

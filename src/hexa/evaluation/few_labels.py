@@ -37,6 +37,14 @@ def half_width(scores: Sequence[float] | NDArray[np.float64]) -> float:
     return float(student.ppf((1 + CONFIDENCE) / 2, len(scores) - 1) * np.std(scores, ddof=1) / len(scores) ** 0.5)
 
 
+def over_scores(name: str, scores: Sequence[float]) -> dict[str, float]:
+    """The mean by this name, and of several scores NAME_std and NAME_interval, half of its 95 % interval."""
+    mean = {name: float(np.mean(scores))}
+    if len(scores) == 1:
+        return mean
+    return mean | {f"{name}_std": float(np.std(scores, ddof=1)), f"{name}_interval": half_width(scores)}
+
+
 def over_draws(
     task: Task, shots: Sequence[int], draws: int, score: Callable[[Tensor, Tensor, Tensor, Tensor], float]
 ) -> Outcome:
@@ -66,9 +74,7 @@ def over_draws(
             rows = torch.from_numpy(draw_per_class(labels, k, Stream(task.seed).child("labels", number)))
             scores.append(score(fit[rows], fit_labels[rows], test, test_labels))
         name = "top1" if len(kept) == 1 else f"top1@{k}"
-        metrics[name] = float(np.mean(scores))
-        if draws > 1:
-            metrics |= {f"{name}_std": float(np.std(scores, ddof=1)), f"{name}_interval": half_width(scores)}
+        metrics |= over_scores(name, scores)
         details[str(k)] = {"draws": scores}
     task.report("few labels", len(kept) * draws, len(kept) * draws)
     notes = [f"{said}: {left_out} a class are left out"] if left_out else []

@@ -21,7 +21,8 @@ class VAT(HardExample):
 
     D is a KL divergence up to a factor, for embeddings seen as von Mises–Fisher distributions of one concentration. The
     direction knows no pseudo-label; the view is trained to be recognised as its own. Helps where pseudo-labels are
-    noisy (clusters early in training), since it does not climb a wrong label's loss.
+    noisy (clusters early in training), since it does not climb a wrong label's loss. Where the pseudo-label is the
+    network's own clean prediction p(x), `measure: loss` makes D the published KL(p(x) ‖ p(x + r)), up to a constant.
     Costs one forward pass, one input-gradient pass an iteration, and one full pass; nothing is shared.
     One power iteration, a perturbation of root mean square 1 grey level.
     """
@@ -34,6 +35,8 @@ class VAT(HardExample):
     """ξ: the length at which the direction is probed, like `epsilon`."""
     iterations: int = pydantic.Field(default=1, ge=1)
     """Power iterations."""
+    measure: Literal["cosine", "loss"] = "cosine"
+    """What D is: one minus the cosine of embeddings, or the method's own loss."""
     generation: Literal["main_train", "aux_train", "aux_eval", "main_eval"] = "main_train"
     """The batch-norms the direction is sought through."""
     branch: Literal["aux", "main"] = "aux"
@@ -68,8 +71,11 @@ class VAT(HardExample):
             steps = tuple(direction.requires_grad_() for direction in directions)
             moved = source.score.embed(tuple(crop + step for crop, step in zip(clean, steps, strict=True)), through)
             # a sum, so that the gradient of one image does not shrink with the batch
-            turned = torch.cosine_similarity(moved.float(), still.float(), dim=-1).sum()
-            found = torch.autograd.grad(-turned, steps)
+            if self.measure == "loss":
+                distance = source.score.of(moved, source.mixture).sum()
+            else:
+                distance = -torch.cosine_similarity(moved.float(), still.float(), dim=-1).sum()
+            found = torch.autograd.grad(distance, steps)
         return tuple(_scaled(torch.nan_to_num(g, 0.0, 0.0, 0.0), self.probe) for g in found)
 
 

@@ -42,11 +42,26 @@ def paste(images: Tensor, permutation: Tensor, boxes: Tensor) -> Tensor:
         mixed = images.clone()
         mixed[:, :, top:bottom, left:right] = images[:, :, top:bottom, left:right][permutation]
         return mixed
+    return torch.where(_within(boxes, images), images[permutation], images)
+
+
+def cut_out(images: Tensor, centres: Tensor, side: int, fill: float) -> Tensor:
+    """Images [B, 3, S, S] with a square of 2·⌊side/2⌋ pixels around centres [B, 2] (y, x; integers, CPU) filled.
+
+    The square is clipped at the borders (Cutout, DeVries & Taylor 2017).
+    """
+    low, high = (centres - side // 2).clamp(min=0), (centres + side // 2).clamp(max=images.shape[-1])
+    boxes = torch.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], 1)
+    return images.masked_fill(_within(boxes, images), fill)
+
+
+def _within(boxes: Tensor, images: Tensor) -> Tensor:
+    """Which pixels of images [B, 3, S, S] are in their boxes [B, 4], bool [B, 1, S, S]."""
     top, bottom, left, right = boxes.to(images.device, non_blocking=True)[:, :, None].unbind(1)
     along = torch.arange(images.shape[-1], device=images.device)
     rows = (along >= top) & (along < bottom)
     columns = (along >= left) & (along < right)
-    return torch.where((rows[:, :, None] & columns[:, None, :])[:, None], images[permutation], images)
+    return (rows[:, :, None] & columns[:, None, :])[:, None]
 
 
 def draw_beta(alpha: float, beta: float, count: int, generator: torch.Generator) -> Tensor:

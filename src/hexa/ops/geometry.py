@@ -147,3 +147,17 @@ def crop_resize(
     tall = torch.bmm(rows, tall.reshape(batch, height, channels * width))
     out = torch.bmm(tall.view(batch, size * channels, width), columns.transpose(1, 2))
     return out.view(batch, size, channels, size).permute(0, 2, 1, 3)
+
+
+def shifted(images: Tensor, by: Tensor) -> Tensor:
+    """Images [B, C, H, W] moved down and to the right by whole pixels `by`, int64 [B, 2]; borders are reflected.
+
+    A random crop of the image with reflected padding. Every |by| is less than the side.
+    """
+    parts = []
+    for size, moved in zip(images.shape[2:], by.to(images.device).unbind(1), strict=True):
+        seen = (torch.arange(size, device=images.device) - moved[:, None]).abs()  # [B, size]
+        parts.append(torch.minimum(seen, 2 * (size - 1) - seen))
+    rows, columns = parts
+    image = torch.arange(len(images), device=images.device)[:, None, None]
+    return images.movedim(1, 3)[image, rows[:, :, None], columns[:, None, :]].movedim(3, 1)

@@ -205,23 +205,27 @@ class Plan(NamedTuple):
     numbers: Tensor
 
 
-def plan(uniforms: Tensor, magnitude: float, std: float) -> Plan:
+def plan(uniforms: Tensor, magnitude: float | None, std: float) -> Plan:
     """Draw which image gets which operation, and its parameters: one of the fifteen, applied with probability ½.
 
-    The magnitude is normal with mean `magnitude` and standard deviation `std`, clipped to [0, 10]; geometric ones get
-    a random sign. uniforms: [B, 4] independent numbers in [0, 1) on the CPU, the only source of randomness.
+    The magnitude is normal with mean `magnitude` and standard deviation `std`, clipped to [0, 10], or without a mean
+    uniform in [0, 10]; geometric ones get a random sign. uniforms: [B, 4] independent numbers in [0, 1) on the CPU,
+    the only source of randomness.
     """
     rows = (uniforms[:, 0] < PROBABILITY).nonzero()[:, 0]
     operation = (uniforms[rows, 1] * len(OPERATIONS)).long()
     operation, by_operation = operation.sort(stable=True)
     rows = rows[by_operation]
-    # randn's numbers would depend on how many are drawn; the smallest uniform above 0 is 2⁻²⁴
-    normal = torch.special.ndtri(uniforms[rows, 2].clamp(min=2**-25))
-    strength = (magnitude + std * normal).clamp(0, HIGHEST) / HIGHEST
+    strength = uniforms[rows, 2]
+    if magnitude is not None:
+        # randn's numbers would depend on how many are drawn; the smallest uniform above 0 is 2⁻²⁴
+        normal = torch.special.ndtri(strength.clamp(min=2**-25))
+        strength = (magnitude + std * normal).clamp(0, HIGHEST) / HIGHEST
     signed = torch.where(uniforms[rows, 3] < 0.5, -strength, strength)
     numbers = torch.zeros(len(rows), _PARAMETERS)
     parts = operation.bincount(minlength=len(OPERATIONS)).tolist()
-    shares = zip(OPERATIONS.values(), *(values.split(parts) for values in (numbers, strength, signed)), strict=True)
+    split = (torch.split(values, parts) for values in (numbers, strength, signed))
+    shares = zip(OPERATIONS.values(), *split, strict=True)
     for each, share, unsigned, either in shares:
         values = each.numbers(unsigned, either)
         share[:, : values.shape[1]] = values
@@ -239,3 +243,12 @@ def apply(images: Tensor, chosen: Plan) -> Tensor:
             out[part] = function(images[part], numbers[part])
         start = part.stop
     return out
+
+
+def augment_(images: Tensor, uniforms: Tensor, magnitude: float | None, std: float = 0.0) -> None:
+    """Apply n operations, one after another, in place to images [B, 3, H, W]. uniforms: [B, n · 4], as for `plan`."""
+    for numbers in torch.split(uniforms, UNIFORMS_PER_OPERATION, 1):
+        chosen = plan(numbers, magnitude, std)
+        if len(chosen.rows):
+            rows = photometric.to_device(chosen.rows, images.device)
+            images.index_copy_(0, rows, apply(images.index_select(0, rows), chosen))

@@ -7,16 +7,18 @@ REFERENCE §7.7.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-import pydantic
 
-from hexa.config import Config, UserError
+from hexa.config import UserError
+from hexa.core import HardExample
 from hexa.data import Source
 from hexa.data.source import Subset
+from hexa.evaluation.few_labels import over_scores
 from hexa.evaluation.protocol import Outcome, Protocol, Task, best_and_last, named_changes
-from hexa.evaluation.split import Labels, draw_share
+from hexa.evaluation.semi.options import RESOLVED, WHICH, SemiSupervisedOptions
+from hexa.evaluation.semi.training import train
+from hexa.evaluation.split import Labels, draw_per_class, draw_share
 from hexa.evaluation.supervised import Plan, tune
 from hexa.runtime.random import Stream
 
@@ -24,55 +26,70 @@ from hexa.runtime.random import Stream
 RATES = {"hexa": ((5.0, 0.01, 1.0), (100.0, 0.01, 0.1)), "swav": ((5.0, 0.02, 5.0), (100.0, 0.01, 0.2))}
 
 
-class SemiSupervisedOptions(Config):
-    """Options of the protocol `semi-supervised`. The defaults are the paper's."""
-
-    percent: float = pydantic.Field(default=10.0, gt=0, le=100)
-    """Share of the labels that is used, a part of every class, drawn from the seed."""
-    list_file: str | None = None
-    """File with the names of the labelled images instead, one a line (SimCLR's lists for ImageNet)."""
-    rates_of: Literal["hexa", "swav"] = "hexa"
-    """Whose rates to take; a classifier on about 1 % of the labels learns faster than on 10 %."""
-    trunk_rate: float | None = pydantic.Field(default=None, gt=0)
-    """Learning rate of the network; none is as published for the share of labels."""
-    head_rate: float | None = pydantic.Field(default=None, gt=0)
-    """Learning rate of the classifier; none is as published for the share of labels."""
-    epochs: int = pydantic.Field(default=20, gt=0)
-    """Passes over the labelled images; rates are ×0.2 at 60 % and 80 % of them (12 and 16 of 20)."""
-    batch_size: int = pydantic.Field(default=256, gt=1)
-    """Images a step."""
-    weight_decay: float = pydantic.Field(default=5e-4, ge=0)
-    """For network and classifier."""
-    score_every: int = pydantic.Field(default=1, gt=0)
-    """Epochs between two scorings; top1 is the best of them."""
-
-
 def run(task: Task, options: SemiSupervisedOptions) -> Outcome:
-    """Accuracy after training network and classifier on the labelled part, batch-norms included: best epoch and last.
+    """Accuracy after training network and classifier, batch-norms included; of several draws their mean."""
+    outcomes = []
+    for number in range(options.draws):
+        stream = Stream(task.seed).child("semi-supervised", *([number] if number else []))
+        outcomes.append(_one(task, options, number, stream))
+    if options.draws == 1:
+        return outcomes[0]
+    metrics: dict[str, float] = {}
+    for name in outcomes[0].metrics:
+        metrics |= over_scores(name, [outcome.metrics[name] for outcome in outcomes])
+    notes = list(dict.fromkeys(note for outcome in outcomes for note in outcome.notes))
+    details = {"draws": [outcome.details | {"metrics": outcome.metrics} for outcome in outcomes]}
+    return Outcome(metrics, details, notes, outcomes[0].effective)
 
-    SGD, momentum 0.9, crops and flips.
-    """
-    stream = Stream(task.seed).child("semi-supervised")
-    fit = task.fit
-    if options.list_file is not None:
-        fit = Subset(fit, rows_of(fit, Path(options.list_file)))
-    elif options.percent < 100:
-        assert fit.labels is not None
-        fit = Subset(fit, draw_share(fit.labels, options.percent / 100, stream.child("labels")))
+
+def _one(task: Task, options: SemiSupervisedOptions, number: int, stream: Stream) -> Outcome:
+    """One training on labels of its own."""
+    rows = _labelled(task, options, number, stream)
+    fit = task.fit if rows is None else Subset(task.fit, rows)
+    details = {"labelled_images": len(fit), "fingerprint": fit.fingerprint}
+    if options.learner == "supervised":
+        outcome = _supervised(task, fit, options, stream)
+    elif task.num_classes < 2:
+        raise UserError("one class has nothing to be told from; give images of two or more classes")
+    else:
+        metrics, notes = train(task, np.arange(len(fit)) if rows is None else rows, options, stream)
+        outcome = Outcome(metrics, {}, notes, {name: getattr(options.resolved, name) for name in RESOLVED})
+    outcome.details = details | outcome.details
+    share = 100 * len(fit) / len(task.fit)
+    if options.labels is None and options.list_file is None and abs(share - options.percent) > 0.1 * options.percent:
+        outcome.notes.append(
+            f"{len(fit)} of {len(task.fit)} images are {share:.1f} %, not {options.percent:g} %: each class has "
+            "at least one, and only whole images"
+        )
+    return outcome
+
+
+def _supervised(task: Task, fit: Source, options: SemiSupervisedOptions, stream: Stream) -> Outcome:
+    """The labelled images alone: best epoch and last. SGD, momentum 0.9, crops and flips."""
     share = 100 * len(fit) / len(task.fit)
     trunk, head = next(rates for most, *rates in RATES[options.rates_of] if share <= most + 1e-9)
     trunk, head = options.trunk_rate or trunk, options.head_rate or head
     plan = Plan(options.epochs, options.batch_size, "sgd", trunk, head, 0.2, (0.6, 0.8), options.weight_decay)
     tuned = tune(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)
-    notes = list(tuned.notes)
-    if options.list_file is None and abs(share - options.percent) > 0.1 * options.percent:
-        notes.append(
-            f"{len(fit)} of {len(task.fit)} images are {share:.1f} %, not {options.percent:g} %: each class has "
-            "at least one, and only whole images"
-        )
-    details = {"labelled_images": len(fit), "fingerprint": fit.fingerprint, "curve": tuned.curve}
     used = {"trunk_rate": trunk, "head_rate": head, "batch_size": tuned.batch_size}
-    return Outcome(best_and_last(tuned.curve), details, notes, used)
+    return Outcome(best_and_last(tuned.curve), {"curve": tuned.curve}, list(tuned.notes), used)
+
+
+def _labelled(task: Task, options: SemiSupervisedOptions, number: int, stream: Stream) -> Labels | None:
+    """The positions of the images whose labels are used; None for all. Raises UserError."""
+    assert task.fit.classes is not None, "a task for this has one label an image"
+    if options.labels is not None:
+        each, rest = divmod(options.labels, task.num_classes)
+        if rest or not each:
+            fits = [count * task.num_classes for count in (each, each + 1) if count]
+            use = f"{task.num_classes} classes; use {' or '.join(map(str, fits))}"
+            raise UserError(f"labels: {options.labels} cannot be shared equally by {use}")
+        return draw_per_class(task.fit.classes, each, Stream(task.seed).child("labels", number))
+    if options.list_file is not None:
+        return rows_of(task.fit, Path(options.list_file))
+    if options.percent < 100:
+        return draw_share(task.fit.classes, options.percent / 100, stream.child("labels"))
+    return None
 
 
 def rows_of(source: Source, file: Path) -> Labels:
@@ -91,10 +108,21 @@ def rows_of(source: Source, file: Path) -> Labels:
 
 def _identity(preset: str, options: SemiSupervisedOptions) -> str:
     part = f"{options.percent:g}%" if options.list_file is None else Path(options.list_file).stem
-    unnamed = ("percent", "list_file", "epochs", "trunk_rate", "head_rate")
-    changed = named_changes(PROTOCOL.presets[preset], options, unnamed)
-    rates = ",".join("published" if r is None else f"{r:g}" for r in (options.trunk_rate, options.head_rate))
-    return f"{preset}-{part}-{options.epochs}ep-lr{rates}{changed}"
+    part = part if options.labels is None else f"{options.labels}-labels"
+    part += f"-{options.draws}-draws" if options.draws > 1 else ""
+    unnamed = {*WHICH, "labels", "draws", "learner", "epochs", "trunk_rate", "head_rate", "steps", "hard"}
+    if options.learner == "supervised":
+        changed = named_changes(PROTOCOL.presets[preset], options, unnamed)
+        rates = ",".join("published" if r is None else f"{r:g}" for r in (options.trunk_rate, options.head_rate))
+        return f"{preset}-{part}-{options.epochs}ep-lr{rates}{changed}"
+    changed = named_changes(SemiSupervisedOptions(learner=options.learner).resolved, options.resolved, unnamed)
+    hard = "".join(f"-{_said(hard)}" for hard in options.hard)
+    return f"{options.learner}-{part}-{options.steps}steps{changed}{hard}"
+
+
+def _said(hard: HardExample) -> str:
+    changed = hard.model_dump(exclude_defaults=True)
+    return hard.kind + "".join(f"-{name}={value}" for name, value in changed.items() if name != "kind")
 
 
 PROTOCOL = Protocol(

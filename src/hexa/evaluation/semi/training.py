@@ -1,0 +1,99 @@
+"""The training of a learner: the objective of `hexa.core` with a few labels, and the score of its slow copy."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import nn
+
+from hexa.core import Objective, Setting
+from hexa.core.onset import branches
+from hexa.evaluation.features import extract
+from hexa.evaluation.protocol import Task, topk_accuracy
+from hexa.evaluation.semi.batches import Batches
+from hexa.evaluation.semi.learner import Learner, RotationLearner
+from hexa.evaluation.semi.options import SemiSupervisedOptions
+from hexa.evaluation.split import Labels
+from hexa.evaluation.supervised import new_classifier, slow_statistics
+from hexa.runtime import precision as precisions
+from hexa.runtime.random import Stream
+from hexa.runtime.turns import turns
+
+
+def train(
+    task: Task, labelled: Labels, options: SemiSupervisedOptions, stream: Stream
+) -> tuple[dict[str, float], list[str]]:
+    """Accuracy of the slow copy after the last step, and notes. labelled: positions of the images whose label is seen.
+
+    Network and classifier learn alike, batch-norms included.
+    """
+    objective = _objective(task, labelled, options, stream)
+    learner = objective.method
+    assert isinstance(learner, Learner)
+    optimizer = _optimizer(learner.encoder, options)
+    how = (options.labelled_batch, options.rule.ratio, stream.child("views"), options.mirrored)
+    batches = Batches(task, labelled, *how)
+    try:
+        with turns(task.device) as offer_cores:
+            for batch in batches.steps(options.steps):
+                for group in optimizer.param_groups:
+                    group["lr"] = options.learning_rate * math.cos(7 * math.pi * batch.step / (16 * options.steps))
+                for term in objective.losses(batch):
+                    term.loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                optimizer.zero_grad()
+                objective.commit(batch)
+                offer_cores()
+                task.report(options.learner, batch.step + 1, options.steps)
+    finally:
+        batches.close()
+    return score(task, learner), slow_statistics(task.backbone, options.steps)
+
+
+def _objective(task: Task, labelled: Labels, options: SemiSupervisedOptions, stream: Stream) -> Objective:
+    assert task.fit.classes is not None, "a task for this has one label an image"
+    classes = torch.full((len(task.fit),), -1)
+    classes[labelled] = torch.from_numpy(task.fit.classes)[labelled]
+    backbone, hard = copy.deepcopy(task.backbone), options.hard_examples
+    normalize = backbone.network_config
+    setting = Setting(
+        data_size=len(task.fit),
+        batch_size=options.labelled_batch * (1 + options.rule.ratio),
+        num_crops=1,
+        branches=("main", *sorted(branches(hard))),
+        mean=normalize.mean,
+        std=normalize.std,
+        seed=task.seed,
+    )
+    rotates = options.published.rotates
+    outputs = task.num_classes + (RotationLearner.num_turns if rotates else 0)
+    head = new_classifier(backbone.num_features, outputs, stream)
+    given = (options.rule, backbone.network, head, classes, setting, options.ema)
+    learner = RotationLearner(*given, weight=options.unlabelled_weight) if rotates else Learner(*given)
+    learner = learner.to(task.device).to(memory_format=torch.channels_last)
+    return Objective(
+        learner, hard, autocast=lambda: precisions.autocast(task.precision, task.device), steps=options.steps
+    )
+
+
+def _optimizer(encoder: nn.Module, options: SemiSupervisedOptions) -> torch.optim.Optimizer:
+    learning = [p for p in encoder.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in learning if p.ndim > 1], "weight_decay": options.weight_decay},
+        {"params": [p for p in learning if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.SGD(groups, lr=options.learning_rate, momentum=0.9, nesterov=True)
+
+
+def score(task: Task, learner: Learner) -> dict[str, float]:
+    """top1 and top5 of the slow copy on the test images, as evaluation sees them."""
+    backbone = copy.deepcopy(task.backbone)
+    backbone.network.load_state_dict(learner.twin.backbone.state_dict())
+    how = (task.transform, task.extraction_batch, task.device, task.precision, task.num_workers)
+    features, labels, _ = extract(backbone, task.test, *how)
+    assert labels is not None
+    with torch.no_grad():
+        scores = learner.twin.head(features.to(task.device)).cpu()
+    return topk_accuracy(scores[:, : task.num_classes], labels)

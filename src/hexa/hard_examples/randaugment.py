@@ -1,0 +1,53 @@
+"""RandAugment as a hard example (Cubuk et al. 2020; as FixMatch and UDA use it): strongly changed views."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pydantic
+import torch
+from torch import Tensor
+
+from hexa.config import UserError
+from hexa.core import Example, HardExample
+from hexa.ops import draws, randaugment
+from hexa.ops.boxes import cut_out
+from hexa.runtime.random import Stream
+
+
+class RandAugment(HardExample):
+    """x_ra = cutout(o_n(… o_1(x))), each o one of fifteen operations of colour or geometry, the pseudo-labels kept.
+
+    An operation is applied with probability ½, at a magnitude that is uniform in [0, 10] (FixMatch) unless one is
+    given; a square of half the side, around a random point, is filled with grey. No gradient is needed. RGB images.
+    Costs one full pass.
+    Two operations and a square, as in FixMatch; the fifteen operations are those of timm.
+    """
+
+    kind: Literal["randaugment"] = "randaugment"
+    operations: int = pydantic.Field(default=2, ge=0, le=100)
+    """How many operations; 0 for none."""
+    magnitude: float | None = pydantic.Field(default=None, ge=0, le=randaugment.HIGHEST)
+    """Of all operations, 0 to 10; none draws one for each, uniformly."""
+    cutout: float = pydantic.Field(default=0.5, ge=0, le=1)
+    """Side of the grey square, as a share of the image's; 0 for none."""
+
+    def __call__(self, source: Example, stream: Stream) -> Example:
+        crops = (self.changed(crop.detach(), stream.child(number)) for number, crop in enumerate(source.crops))
+        return source.at(tuple(crops))
+
+    @torch.no_grad()
+    def changed(self, crop: Tensor, stream: Stream) -> Tensor:
+        """Crops [B, 3, S, S] in [0, 1], changed; a new tensor unless there is nothing to do. Raises UserError."""
+        count, channels, size = crop.shape[:3]
+        if self.operations:
+            if channels != 3:
+                raise UserError(f"randaugment changes RGB images, these have {channels} channels; leave it out")
+            numbers = draws.uniforms(count, self.operations * randaugment.UNIFORMS_PER_OPERATION, stream)
+            changed = crop.to(torch.float32, copy=True)
+            randaugment.augment_(changed, numbers, self.magnitude)
+            crop = changed.to(crop.dtype)
+        if self.cutout:
+            centres = (size * draws.uniforms(count, 2, stream.child("cutout"))).long()
+            crop = cut_out(crop, centres, round(self.cutout * size), randaugment.FILL)
+        return crop

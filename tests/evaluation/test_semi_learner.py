@@ -1,0 +1,258 @@
+"""Each semi-supervised learner's losses, against written loops over images with torch's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hexa.core import MAIN, STD, Batch, Objective, Setting
+from hexa.evaluation.semi.learner import Guesses, Learner, RotationLearner, Rule
+from hexa.evaluation.semi.options import SemiSupervisedOptions
+from hexa.runtime.random import Stream
+
+CLASSES, SIZE, LABELLED, RATIO = 3, 6, 2, 2
+COUNT = LABELLED * (1 + RATIO)
+KNOWN = [2, 0]  # classes of the two labelled images, at positions 4 and 1 of the data
+MEAN, STD_DEV = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+WEIGHT = 0.7
+
+
+class Plain(nn.Module):
+    """Without batch-norm, so that an image's scores are its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE**2, 10), nn.Tanh())
+
+    def forward(self, images: Tensor) -> Tensor:
+        made: Tensor = self.layers(images)
+        return made
+
+
+def objective(name: str, **fields: Any) -> Objective:
+    """Of a learner around the small network, in fp64; at a threshold that some of the images reach."""
+    options = SemiSupervisedOptions.from_fields(
+        {"learner": name, "ratio": RATIO, "unlabelled_weight": WEIGHT, "steps": 10, **fields}
+    )
+    torch.manual_seed(0)
+    rotates = name == "s4l"
+    head = nn.Linear(10, CLASSES + 4 * rotates)
+    classes = torch.tensor([-1, KNOWN[1], -1, -1, KNOWN[0], -1])
+    setting = Setting(6, COUNT, num_crops=1, mean=MEAN, std=STD_DEV)
+    given = (options.rule, Plain(), head, classes, setting, options.ema)
+    learner = RotationLearner(*given, weight=WEIGHT) if rotates else Learner(*given)
+    return Objective(learner.double(), options.hard_examples, steps=10)
+
+
+def batch(step: int = 9) -> Batch:
+    crops = torch.rand(COUNT, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return Batch((crops,), torch.tensor([4, 1, 0, 1, 2, 3]), Stream(0).child("step", step), step)
+
+
+def scores(learner: Learner, image: Tensor) -> Tensor:
+    """Of one image, normalised by hand."""
+    pixels = (image - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD_DEV)[:, None, None]
+    made: Tensor = learner.encoder.head(learner.encoder.backbone(pixels[None].double()))[0]
+    return made
+
+
+def trained(made: Objective, given: Batch) -> tuple[dict[str, Tensor], dict[str, tuple[Tensor, ...]]]:
+    """The gradients that a step leaves, and the views of every term."""
+    views = {}
+    for term in made.losses(given):
+        term.loss.backward()  # type: ignore[no-untyped-call]
+        views |= {name: part.example.crops for name, part in term.parts.items()}
+    learner = made.method
+    assert isinstance(learner, Learner)
+    gradients = {name: p.grad.clone() for name, p in learner.encoder.named_parameters() if p.grad is not None}
+    learner.zero_grad()
+    return gradients, views
+
+
+def of_unlabelled(name: str, learner: Learner, weak: Tensor, view: Tensor) -> Tensor:
+    """What an unlabelled image adds, by the publications."""
+    with torch.no_grad():
+        clean = scores(learner, weak)
+        likely = F.softmax(clean, 0)
+    hard = scores(learner, view)
+    zero = torch.zeros((), dtype=torch.float64)
+    if name in ("fixmatch", "pseudo-label"):
+        return F.cross_entropy(hard, likely.argmax()) if likely.max() >= 0.5 else zero
+    if name == "uda":
+        return -(F.softmax(clean / 0.4, 0) * F.log_softmax(hard, 0)).sum() if likely.max() >= 0.5 else zero
+    return F.kl_div(F.log_softmax(hard, 0), likely, reduction="sum")
+
+
+@pytest.mark.parametrize(
+    ("name", "term"), [("fixmatch", "strong"), ("uda", "strong"), ("pseudo-label", "strong"), ("vat", "vat")]
+)
+def test_a_step_is_the_published_loss(name: str, term: str) -> None:
+    made, given = objective(name, **({} if name == "vat" else {"threshold": 0.5})), batch()
+    learner = made.method
+    assert isinstance(learner, Learner)
+    gradients, views = trained(made, given)
+    weak, hard = given.crops[0], views[term][0]
+    assert torch.equal(weak, hard) == (name == "pseudo-label")
+    labelled = [F.cross_entropy(scores(learner, weak[i]), torch.tensor(KNOWN[i])) for i in range(LABELLED)]
+    rest = [of_unlabelled(name, learner, weak[i], hard[i]) for i in range(LABELLED, COUNT)]
+    if name != "vat":
+        assert 0 < sum(value.item() == 0 for value in rest) < len(rest), "the threshold decides"
+    loss = sum(labelled) / LABELLED + WEIGHT * sum(rest) / (RATIO * LABELLED)
+    if name == "vat":  # entropy minimisation
+        likely = [F.softmax(scores(learner, weak[i]), 0) for i in range(LABELLED, COUNT)]
+        loss = loss + 0.06 * sum(-(p * p.log()).sum() for p in likely) / (RATIO * LABELLED)
+    loss.backward()  # type: ignore[union-attr]
+    for parameter, gradient in gradients.items():
+        torch.testing.assert_close(gradient, learner.encoder.get_parameter(parameter).grad, rtol=1e-5, atol=1e-7)
+
+
+def test_s4l_is_classes_and_rotations_of_four_turned_images() -> None:
+    made, given = objective("s4l"), batch()
+    learner = made.method
+    assert isinstance(learner, Learner)
+    gradients, views = trained(made, given)
+    assert list(views) == [STD]
+    loss = torch.zeros((), dtype=torch.float64)
+    for i, image in enumerate(given.crops[0]):
+        for turns in range(4):
+            found = scores(learner, image.rot90(turns, (1, 2)))
+            loss = loss + WEIGHT * F.cross_entropy(found[CLASSES:], torch.tensor(turns)) / (4 * COUNT)
+            if i < LABELLED:
+                loss = loss + F.cross_entropy(found[:CLASSES], torch.tensor(KNOWN[i])) / (4 * LABELLED)
+    loss.backward()  # type: ignore[no-untyped-call]
+    for parameter, gradient in gradients.items():
+        torch.testing.assert_close(gradient, learner.encoder.get_parameter(parameter).grad, rtol=1e-5, atol=1e-7)
+
+
+def test_the_virtual_direction_is_that_of_a_written_power_iteration() -> None:
+    made, given = objective("vat"), batch()
+    learner = made.method
+    assert isinstance(learner, Learner)
+    weak = 0.25 + given.crops[0] / 2  # nothing is clipped
+    given = replace(given, crops=(weak,))
+    _, views = trained(made, given)
+    generator = given.stream.child("hard example", "vat").child(0).child(0).generator()
+    first = torch.randn(weak.shape, generator=generator).double()
+    for i in range(LABELLED, COUNT):
+        probe = first[i] / first[i].norm() * SIZE * 3**0.5 / 255  # a root mean square of one grey level
+        step = probe.requires_grad_()
+        clean = F.softmax(scores(learner, weak[i]), 0).detach()
+        away = F.kl_div(F.log_softmax(scores(learner, weak[i] + step), 0), clean, reduction="sum")
+        (direction,) = torch.autograd.grad(away, step)
+        expected = 6.24 / 255 * direction / direction.square().mean().sqrt()
+        torch.testing.assert_close(views["vat"][0][i] - weak[i], expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "expected"),
+    [(0.0, lambda p: F.one_hot(p.argmax(1), 3).double()), (0.4, lambda p: (p**2.5) / (p**2.5).sum(1, keepdim=True))],
+)
+def test_sharpening_and_threshold(temperature: float, expected: Callable[[Tensor], Tensor]) -> None:
+    p = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1], [0.96, 0.02, 0.02]], dtype=torch.float64)
+    target, weight = Rule(0.7 - 1e-9, temperature, 0.0, 1).guess(p.log() + 3.0)
+    torch.testing.assert_close(target, expected(p))
+    assert weight.tolist() == [1.0, 0.0, 1.0]
+
+
+def test_lambda_grows_linearly_over_two_fifths_of_the_steps() -> None:
+    """As published for pseudo-labels and VAT; FixMatch's does not."""
+    for name, term in (("pseudo-label", "strong"), ("vat", "vat")):
+        made = objective(name)
+        found = [made.weights(step).get(term, 0.0) for step in range(10)]
+        assert found == pytest.approx([WEIGHT * float(np.clip(step / 4, 0, 1)) for step in range(10)])
+    assert objective("fixmatch").weights(0)["strong"] == WEIGHT
+
+
+def test_the_slow_copy_follows_weights_and_takes_statistics() -> None:
+    made, given = objective("fixmatch", ema=0.9), batch(step=0)
+    learner = made.method
+    assert isinstance(learner, Learner)
+    before = {name: p.detach().clone() for name, p in learner.twin.named_parameters()}
+    for step, momentum in ((0, 1 / 10), (200, 0.9)):
+        for _ in made.losses(replace(given, step=step)):
+            pass
+        with torch.no_grad():
+            for parameter in learner.encoder.parameters():
+                parameter.add_(0.1)
+        made.commit(replace(given, step=step))
+        fast = dict(learner.encoder.named_parameters())
+        for name, slow in learner.twin.named_parameters():
+            before[name] = momentum * before[name] + (1 - momentum) * fast[name].detach()
+            torch.testing.assert_close(slow, before[name])
+
+
+def test_a_hard_example_of_weight_zero_changes_nothing() -> None:
+    plain, _ = trained(objective("fixmatch"), batch())
+    nothing = [{"kind": kind, "weight": 0} for kind in ("adversarial", "cutmix")]
+    other, _ = trained(objective("fixmatch", hard=nothing), batch())
+    assert all(torch.equal(plain[name], other[name]) for name in plain)
+
+
+def test_hard_examples_join_strong_views_and_stand_in_for_weak_ones() -> None:
+    def terms(**fields: Any) -> set[str]:
+        return set(trained(objective("fixmatch", **fields), batch())[1])
+
+    assert terms() == {"std", "strong"}
+    assert terms(hard="adversarial,cutmix") == {"std", "strong", "adversarial", "cutmix"}
+    assert terms(strong="weak", hard=["cutmix"]) == {"std", "cutmix"}
+    assert terms(strong="weak") == {"std", "strong"}
+
+
+def test_adversarial_views_climb_the_loss_of_unlabelled_images_within_epsilon() -> None:
+    made = objective("fixmatch", strong="weak", threshold=0.0, hard=[{"kind": "adversarial", "branch": "main"}])
+    learner, given = made.method, batch()
+    assert isinstance(learner, Learner)
+    _, views = trained(made, given)
+    weak, attacked = given.crops[0], views["adversarial"][0]
+    assert float((attacked - weak).abs().max()) <= 1 / 255 + 1e-9
+    assert torch.equal(attacked[:LABELLED], weak[:LABELLED]), "labelled images count 0"
+    for i in range(LABELLED, COUNT):
+        target = scores(learner, weak[i]).argmax()
+        before, after = (F.cross_entropy(scores(learner, view), target) for view in (weak[i], attacked[i]))
+        assert after > before
+
+
+def test_mixed_views_have_both_pseudo_labels_by_area() -> None:
+    """Each unlabelled image's share counts with its own pseudo-label, that of a labelled image not at all."""
+    made = objective("fixmatch", strong="weak", threshold=0.5, hard="cutmix")
+    learner, given = made.method, batch()
+    assert isinstance(learner, Learner)
+    terms = {}
+    for term in made.losses(given):
+        term.loss.backward()  # type: ignore[no-untyped-call]
+        terms |= term.parts
+    weak, mixed = given.crops[0], terms["cutmix"].example.crops[0]
+    expected = torch.zeros((), dtype=torch.float64)
+    for i in range(COUNT):
+        kept = float((mixed[i] == weak[i]).all(0).double().mean())
+        other = next((j for j in range(COUNT) if j != i and (mixed[i] == weak[j]).all(0).any()), i)
+        for source, share in ((i, kept), (other, 1 - kept)):
+            if source >= LABELLED:
+                likely = F.softmax(scores(learner, weak[source]), 0)
+                if likely.max() >= 0.5:
+                    loss = F.cross_entropy(scores(learner, mixed[i]), likely.argmax())
+                    expected = expected + share * loss / (RATIO * LABELLED)
+    torch.testing.assert_close(terms["cutmix"].loss, expected.detach(), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["fixmatch", "uda", "vat", "s4l"])
+def test_embedding_and_losses_are_pure_and_follow_the_order_of_images(name: str) -> None:
+    made, given = objective(name), batch()
+    learner = made.method
+    assert isinstance(learner, Learner)
+    before = {key: value.clone() for key, value in learner.state_dict().items()}
+    embedding = learner.embed(learner.anchors(given), MAIN)
+    labels: Guesses = learner.pseudo_labels(given, embedding.detach())
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    for loss in (learner.loss, learner.clean_loss):
+        values = loss(embedding, labels)
+        assert values.shape == embedding.shape[:2]
+        torch.testing.assert_close(loss(embedding[:, order], labels[order]), values[:, order])
+    assert all(torch.equal(before[key], value) for key, value in learner.state_dict().items())

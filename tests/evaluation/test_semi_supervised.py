@@ -1,0 +1,138 @@
+"""Semi-supervised learners through the command line and the library: digits, counts of labels, bad input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hexa import cli
+from hexa.config import UserError
+from hexa.data.source import ArraySource
+from hexa.evaluation import evaluate
+from hexa.evaluation.few_labels import half_width
+from hexa.evaluation.protocols import semi_supervised
+from hexa.evaluation.semi.batches import Batches
+from hexa.evaluation.semi.options import PUBLISHED, SemiSupervisedOptions
+from hexa.evaluation.split import draw_per_class
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.pretrained import random_backbone, save_backbone
+from hexa.runtime.random import Stream
+from tests.evaluation.test_tuning import QUIET, SMALL, images, task
+
+SHORT: dict[str, Any] = {"steps": 3, "labelled_batch": 4, **QUIET}
+
+
+def test_fixmatch_learns_digits_from_forty_labels() -> None:
+    """From random weights, far above chance (10 %) and above the same training without unlabelled images."""
+    network = NetworkConfig(name="small-resnet", widths=(16, 32), mean=(0.3, 0.3, 0.3), std=(0.37, 0.37, 0.37))
+    how: dict[str, Any] = {"learner": "fixmatch", "labels": 40, "mirrored": False, **SHORT, "steps": 60, "ratio": 4}
+    how["labelled_batch"] = 16
+    found = evaluate("semi-supervised", random_backbone(network, 8), "digits", **how)
+    assert found["protocol"].startswith("semi-supervised/fixmatch-40-labels-60steps-")
+    assert found["metrics"]["top1"] > 50
+
+
+@pytest.mark.parametrize("learner", sorted(PUBLISHED))
+def test_every_learner_by_the_command_line(learner: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights, out = tmp_path / "b.safetensors", tmp_path / "r.json"
+    save_backbone(random_backbone(SMALL, 8), weights)
+    given = ["evaluate", "semi-supervised", str(weights), "--data", "digits", "--learner", learner, "--labels", "20"]
+    given += ["--steps", "2", "--labelled_batch", "4", "--hard", "adversarial,cutmix", "--out", str(out)]
+    assert cli.main([*given, "--device", "cpu", "--num-workers", "0"]) == 0
+    said = capsys.readouterr().out
+    assert f"semi-supervised/{learner}-20-labels-2steps-labelled_batch=4-adversarial-cutmix on digits: top1" in said
+    assert f'"ratio": {PUBLISHED[learner].ratio}' in out.read_text()
+
+
+def test_labels_are_drawn_class_by_class_from_seed_and_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, seen = images(60, 0), []
+
+    def fake(task: Any, labelled: Any, *_: object) -> Any:
+        seen.append(labelled)
+        return {"top1": 10.0 * len(seen)}, []
+
+    monkeypatch.setattr(semi_supervised, "train", fake)
+    found = semi_supervised.run(task(source), SemiSupervisedOptions(learner="uda", labels=12, draws=3))
+    assert found.metrics == {
+        "top1": 20.0,
+        "top1_std": pytest.approx(10.0),
+        "top1_interval": half_width([10.0, 20.0, 30.0]),
+    }
+    assert source.labels is not None
+    for number, rows in enumerate(seen):
+        assert np.bincount(source.labels[rows]).tolist() == [4, 4, 4]
+        assert rows.tolist() == draw_per_class(source.labels, 4, Stream(0).child("labels", number)).tolist()
+
+
+def test_supervised_may_draw_too_and_its_first_draw_is_the_plain_one() -> None:
+    plain = semi_supervised.run(task(), SemiSupervisedOptions(percent=20, epochs=1, batch_size=8))
+    three = semi_supervised.run(task(), SemiSupervisedOptions(percent=20, epochs=1, batch_size=8, draws=2))
+    assert three.details["draws"][0]["metrics"] == plain.metrics
+    assert set(three.metrics) == {f"{name}{end}" for name in plain.metrics for end in ("", "_std", "_interval")}
+
+
+def test_batches_hold_labelled_images_first_and_hide_all_other_labels() -> None:
+    given = task(images(10, 0))
+    rows = np.array([7, 2])
+    made = list(Batches(given, rows, 4, 3, Stream(0)).steps(6))
+    for batch in made:
+        assert len(batch) == 16
+        assert batch.crops[0].shape == (16, 3, 8, 8)
+        assert sorted(batch.index[:4].tolist()) == [2, 2, 7, 7]
+    drawn = torch.cat([batch.index[4:] for batch in made])
+    assert np.bincount(drawn.numpy(), minlength=10).min() > 0, "all images, those with a label too"
+
+
+def test_weak_views_are_mirrored_and_moved_by_an_eighth() -> None:
+    pixels = torch.arange(64).view(1, 1, 8, 8).expand(1, 3, 8, 8).to(torch.uint8)
+    source = ArraySource(pixels.repeat(3, 1, 1, 1), np.arange(3), name="ramp")
+    image, seen = pixels[0].float() / 255, set()
+    padded = torch.nn.functional.pad(image, (1, 1, 1, 1), mode="reflect")
+    allowed = {}
+    for flip in (False, True):
+        whole = torch.nn.functional.pad(image.flip(2), (1, 1, 1, 1), mode="reflect") if flip else padded
+        for y in range(3):
+            for x in range(3):
+                allowed[flip, y, x] = whole[:, y : y + 8, x : x + 8]
+    for batch in Batches(replace(task(), fit=source), np.arange(3), 3, 2, Stream(0)).steps(20):
+        for view in batch.crops[0]:
+            (name,) = [name for name, crop in allowed.items() if torch.allclose(crop, view, atol=1e-6)]
+            seen.add(name)
+    assert seen == set(allowed)
+
+
+def test_all_labels_leave_the_same_images_as_unlabelled_ones() -> None:
+    options = SemiSupervisedOptions(learner="fixmatch", percent=100, steps=2, labelled_batch=4)
+    assert 0 <= semi_supervised.run(task(images(9, 0)), options).metrics["top1"] <= 100
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"threshold": 0.9}, "threshold: means nothing to the learner supervised"),
+        ({"learner": "fixmatch", "trunk_rate": 0.1}, "trunk_rate: means nothing to the learner fixmatch"),
+        ({"learner": "s4l", "strong": "weak"}, "strong: means nothing to the learner s4l"),
+        ({"labels": 40, "percent": 10}, "labels and percent both say which labels are used"),
+        ({"learner": "fixmatch", "hard": "advers"}, "unknown kind 'advers'; did you mean 'adversarial'"),
+        ({"learner": "fixmatch", "hard": "cutmix,cutmix"}, "give each kind once"),
+        ({"learner": "mixmatch"}, "learner: must be 'supervised'"),
+        ({"labels": 45, "learner": "fixmatch"}, "45 cannot be shared equally by 10 classes; use 40 or 50"),
+        ({"labels": 3, "learner": "fixmatch"}, "3 cannot be shared equally by 10 classes; use 10$"),
+        ({"labels": 5000, "learner": "fixmatch"}, "fewer than the 500 asked for"),
+    ],
+)
+def test_wrong_options_are_one_line(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as raised:
+        evaluate("semi-supervised", random_backbone(SMALL, 8), "digits", **QUIET, **fields)
+    assert "\n" not in str(raised.value)
+
+
+def test_one_class_is_refused() -> None:
+    one = replace(task(images(9, 0, classes=1)), class_names=["0"])
+    with pytest.raises(UserError, match="two or more classes"):
+        semi_supervised.run(one, SemiSupervisedOptions(learner="fixmatch", labels=2, steps=1))

@@ -1,0 +1,65 @@
+"""Strong views: the operations that views have, a grey square, pseudo-labels as they were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hexa.config import UserError
+from hexa.core import STD, Example
+from hexa.hard_examples.randaugment import RandAugment
+from hexa.ops import randaugment
+from hexa.runtime.random import Stream
+from tests.laws.cases import Case
+
+
+def clean() -> Example:
+    case = Case("moco", {"bn_groups": 1}, {})
+    return case.objective(case.build()).examples(case.batch())[STD]
+
+
+def test_nothing_to_do_is_the_source() -> None:
+    source = clean()
+    made = RandAugment(operations=0, cutout=0)(source, Stream(0))
+    assert all(torch.equal(view, crop) for view, crop in zip(made.crops, source.crops, strict=True))
+    assert (made.mixture, made.branch) == (source.mixture, source.branch)
+
+
+def test_operations_are_those_of_views_at_a_uniform_magnitude(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, stream = clean(), Stream(3)
+    crop = source.crops[0].float()
+    numbers = torch.rand(len(crop), 8, generator=stream.child(0).generator())
+    expected = crop.clone()
+    for part in (numbers[:, :4], numbers[:, 4:]):
+        for i in range(len(crop)):
+            plan = randaugment.plan(part[i : i + 1], None, 0.0)
+            if len(plan.rows):
+                expected[i : i + 1] = randaugment.apply(expected[i : i + 1], plan)
+    made = RandAugment(cutout=0)(source, stream)
+    torch.testing.assert_close(made.crops[0].float(), expected)
+    assert (made.crops[0] != source.crops[0]).flatten(1).any(1).sum() > 1
+    magnitudes = torch.linspace(0, 0.99, 12)
+    drawn = torch.stack([torch.tensor([0.0, 8.5 / 15, u, 0.9]) for u in magnitudes])
+    assert randaugment.plan(drawn, None, 0.0).numbers[:, 0].tolist() == pytest.approx((0.1 + 1.8 * magnitudes).tolist())
+
+
+def test_a_grey_square_of_half_the_side_at_any_place() -> None:
+    source = clean()
+    size = source.crops[0].shape[-1]
+    for view, crop in zip(RandAugment(operations=0)(source, Stream(1)).crops, source.crops, strict=True):
+        for made, before in zip(view, crop, strict=True):
+            filled = ((made - randaugment.FILL).abs() < 1e-6).all(0)
+            rows, columns = filled.any(1).nonzero(), filled.any(0).nonzero()
+            high, wide = (int(where.max() - where.min()) + 1 for where in (rows, columns))
+            assert size // 4 <= min(high, wide) <= max(high, wide) <= size // 2
+            assert int(filled.sum()) == high * wide
+            assert torch.equal(made[:, ~filled], before[:, ~filled])
+
+
+def test_grey_images_are_refused() -> None:
+    source = clean()
+    grey = replace(source, crops=tuple(crop[:, :1] for crop in source.crops))
+    with pytest.raises(UserError, match="RGB images, these have 1 channels"):
+        RandAugment()(grey, Stream(0))
