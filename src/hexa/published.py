@@ -50,6 +50,8 @@ def _table(name: str) -> Table:
 LINEAR, LOW_SHOT, SEMI_SUPERVISED, DETECTION, FINE_TUNE = TABLES = tuple(
     map(_table, ("linear", "low-shot", "semi-supervised", "detection", "fine-tune"))
 )
+#: Of semi-supervised learners on CIFAR-10, which are not in the paper.
+FEW_LABELS = _table("few-labels")
 #: The published row (method, epochs) that a recipe sets out to repeat.
 COUNTERPARTS: dict[str, tuple[str, int]] = {recipe: tuple(row) for recipe, row in _DATA["counterparts"].items()}
 
@@ -118,11 +120,14 @@ def beside(result: Mapping[str, Any]) -> Comparison | None:
     name = str(result["protocol"]).partition("/")[0]
     data, metrics = result["data_facts"]["test"].get("known_as"), result["metrics"]
     table = _TABLES.get(name)
-    if data is None or table is None or _ONLY.get(name, data) != data:
+    labels = name == "semi-supervised" and result["options"].get("labels")
+    if labels and data == "CIFAR-10":
+        table, metrics = FEW_LABELS, {f"error@{labels}": 100 - metrics["top1"]}
+    elif data is None or table is None or labels or _ONLY.get(name, data) != data:
         return None
     # columns are data sets, of which the result has one value; shares of labels; or metrics
     own = dict(metrics)
-    if name == "semi-supervised":
+    if name == "semi-supervised" and not labels:
         own = {f"{result['options']['percent']:g} % {metric}": value for metric, value in metrics.items()}
     elif name not in _ONLY and (data == "VOC07") == (name == "svm"):
         own[data] = metrics.get("mAP", metrics.get("top1"))
@@ -146,6 +151,8 @@ def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:
     ]
     if parts:
         return f"published with {'; '.join(parts)}: not comparable"
+    if result["options"].get("labels"):
+        return "published of one network and one length of training; compare with your own runs of both"
     # VOC2012 may be asked for and missing
     if name == "detect" and (result["deviations"] or result["preset"] != "moco" or not result["options"]["with_2012"]):
         return "published without the deviations of this one: not comparable"

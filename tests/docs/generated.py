@@ -144,6 +144,13 @@ def matrix() -> str:
     return table(rows, "method", *kinds) + "\n" + "".join(reasons)
 
 
+def usb() -> str:
+    """What was published for semi-supervised learners on CIFAR-10."""
+    one = published.FEW_LABELS
+    rows = ((f"`{row.method}`", *(f"{value:.2f}" for value in row.values)) for row in one.rows)
+    return table(rows, "learner", *(f"{column.partition('@')[2]} labels" for column in one.columns))
+
+
 # -- from benchmarks ------------------------------------------------------------------------------------------------
 
 
@@ -537,6 +544,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "few-labels": few_labels,
     "goals": goals,
     "robust": robust,
+    "usb": usb,
     "label-free": label_free,
     "paper": the_paper,
     "verdicts": verdicts,

@@ -28,13 +28,21 @@ SHORT: dict[str, Any] = {"steps": 3, "labelled_batch": 4, **QUIET}
 
 
 def test_fixmatch_learns_digits_from_forty_labels() -> None:
-    """From random weights, far above chance (10 %) and above the same training without unlabelled images."""
-    network = NetworkConfig(name="small-resnet", widths=(16, 32), mean=(0.3, 0.3, 0.3), std=(0.37, 0.37, 0.37))
-    how: dict[str, Any] = {"learner": "fixmatch", "labels": 40, "mirrored": False, **SHORT, "steps": 60, "ratio": 4}
+    """From random weights in two seconds, far above chance (10 %)."""
+    network = NetworkConfig(name="small-resnet", widths=(32, 64), mean=(0.3, 0.3, 0.3), std=(0.37, 0.37, 0.37))
+    how: dict[str, Any] = {
+        "learner": "fixmatch",
+        "labels": 40,
+        "mirrored": False,
+        **SHORT,
+        "steps": 80,
+        "ratio": 4,
+        "learning_rate": 0.1,
+    }
     how["labelled_batch"] = 16
     found = evaluate("semi-supervised", random_backbone(network, 8), "digits", **how)
-    assert found["protocol"].startswith("semi-supervised/fixmatch-40-labels-60steps-")
-    assert found["metrics"]["top1"] > 50
+    assert found["protocol"].startswith("semi-supervised/fixmatch-40-labels-80steps-")
+    assert found["metrics"]["top1"] > 60
 
 
 @pytest.mark.parametrize("learner", sorted(PUBLISHED))

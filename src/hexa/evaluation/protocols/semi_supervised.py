@@ -1,5 +1,6 @@
-"""The whole network trained on `--percent` of the labels, or on those of `--list_file FILE` (SimCLR's lists).
-Presets `hexa` and `swav` are the rates of the paper and of SwAV's code.
+"""The whole network trained on `--percent` of the labels, on `--labels N`, or on those of `--list_file FILE` (SimCLR's
+lists). Presets `hexa` and `swav` are the rates of the paper and of SwAV's code. With `--learner fixmatch` (or another:
+pseudo-label, vat, s4l, uda) also on the images whose labels are hidden.
 
 REFERENCE §7.7.
 """
