@@ -64,6 +64,13 @@ def test_a_result_stands_beside_what_was_published_for_it() -> None:
     assert found is not None
     assert (found.columns, found.own) == (("mAP@4",), (2.0,))
     assert found.caution == "published with 4,952 test images, here 900: not comparable"
+    few = result("semi-supervised/fixmatch", {"top1": 40.0, "top1_std": 1.0}, "CIFAR-10", 10_000, fit=50_000)
+    found = published.beside(few | {"options": {"labels": 40, "percent": 10.0}})
+    assert found is not None
+    assert (found.columns, found.own) == (("error@40",), (60.0,))
+    assert found.rows[-1].values == (8.33,)
+    assert "one network and one length" in found.caution
+    assert published.beside(few | {"options": {"labels": 100, "percent": 10.0}}) is None
     found = published.beside(result("svm/pcl", {"mAP": 1.0}, "VOC07", 900, fit=800))
     assert found is not None
     assert found.caution == (

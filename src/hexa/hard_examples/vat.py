@@ -51,8 +51,10 @@ class VAT(HardExample):
     def __call__(self, source: Example, stream: Stream) -> Example:
         through = replace(Branch.of(self.generation), update=False)
         clean = tuple(crop.detach() for crop in source.crops)
-        with torch.no_grad():
-            still = source.score.embed(clean, through)
+        still = None
+        if self.measure == "cosine":
+            with torch.no_grad():
+                still = source.score.embed(clean, through)
         pairs = enumerate(clean)
         directions = tuple(_scaled(draws.normal_like(crop, stream.child(n)), self.probe) for n, crop in pairs)
         for _ in range(self.iterations):
@@ -64,14 +66,19 @@ class VAT(HardExample):
         return replace(made, branch=Branch(self.branch), facts={"perturbation": 255 * moved.mean()})
 
     def _climb(
-        self, source: Example, clean: tuple[Tensor, ...], directions: tuple[Tensor, ...], still: Tensor, through: Branch
+        self,
+        source: Example,
+        clean: tuple[Tensor, ...],
+        directions: tuple[Tensor, ...],
+        still: Tensor | None,
+        through: Branch,
     ) -> tuple[Tensor, ...]:
         """One power iteration: the gradient of D at the probes, of their length again."""
         with torch.enable_grad():
             steps = tuple(direction.requires_grad_() for direction in directions)
             moved = source.score.embed(tuple(crop + step for crop, step in zip(clean, steps, strict=True)), through)
             # a sum, so that the gradient of one image does not shrink with the batch
-            if self.measure == "loss":
+            if still is None:
                 distance = source.score.of(moved, source.mixture).sum()
             else:
                 distance = -torch.cosine_similarity(moved.float(), still.float(), dim=-1).sum()

@@ -92,7 +92,7 @@ _SUPERVISED = {
     "table5": "hexa evaluate fine-tune timm:resnet50.tv_in1k --data cifar10",
     "small": "no small network that learned from labels; random weights are below",
 }
-_LABELS = {"": "not here: learns from labels", "small": "not here: learns from labels"}
+_LEARNERS = {"Pseudo-labels": "pseudo-label", "VAT": "vat", "S4L rotation": "s4l", "UDA": "uda", "FixMatch": "fixmatch"}
 _NO_LABEL = "published only: it predicts no pseudo-label"
 #: Published rows that are no arm: by table a command; "" is why there is none, "small" why at the small scale.
 ELSEWHERE = {
@@ -100,7 +100,13 @@ ELSEWHERE = {
     "Supervised†": _SUPERVISED,
     "Random init": {"table5": "hexa evaluate fine-tune random:resnet50 --data cifar10", "small": "not finished"},
     "BigBiGAN": {"": _NO_LABEL, "small": _NO_LABEL},
-    **dict.fromkeys(("Pseudo-labels", "VAT", "S4L rotation", "UDA", "FixMatch"), _LABELS),
+    **{
+        row: {
+            "table3": f"{_SUPERVISED['table3'].removesuffix('1')}10 --learner {learner}",
+            "small": "no arm: learns from labels",
+        }
+        for row, learner in _LEARNERS.items()
+    },
 }
 _OTHERS = (
     "--method moco, dcluster, swav and compared make the rows of the paper. A published row only: BigBiGAN, which "

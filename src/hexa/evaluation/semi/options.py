@@ -153,7 +153,7 @@ class SemiSupervisedOptions(Config):
         if own.rotates:
             return {hard.kind: hard for hard in self.hard}
         weak = self.resolved.strong == "weak"
-        harder = (*((VAT(measure="loss", epsilon=VIRTUAL_STEP),) if own.virtual else ()), *self.hard)
+        harder = (*((VAT(measure="loss", epsilon=VIRTUAL_STEP, branch="main"),) if own.virtual else ()), *self.hard)
         strong = RandAugment(operations=0, cutout=0) if weak else RandAugment()
         terms: dict[str, HardExample] = {
             "strong": strong.but(weight=0.0 if weak and harder else weight, ramp=own.ramp),
