@@ -125,7 +125,7 @@ def test_all_labels_leave_the_same_images_as_unlabelled_ones() -> None:
         ({"threshold": 0.9}, "threshold: means nothing to the learner supervised"),
         ({"learner": "fixmatch", "trunk_rate": 0.1}, "trunk_rate: means nothing to the learner fixmatch"),
         ({"learner": "s4l", "strong": "weak"}, "strong: means nothing to the learner s4l"),
-        ({"labels": 40, "percent": 10}, "labels and percent both say which labels are used"),
+        ({"labels": 40, "percent": 5}, "labels and percent both say which labels are used"),
         ({"learner": "fixmatch", "hard": "advers"}, "unknown kind 'advers'; did you mean 'adversarial'"),
         ({"learner": "fixmatch", "hard": "cutmix,cutmix"}, "give each kind once"),
         ({"learner": "mixmatch"}, "learner: must be 'supervised'"),
@@ -138,6 +138,13 @@ def test_wrong_options_are_one_line(fields: dict[str, Any], message: str) -> Non
     with pytest.raises(UserError, match=message) as raised:
         evaluate("semi-supervised", random_backbone(SMALL, 8), "digits", **QUIET, **fields)
     assert "\n" not in str(raised.value)
+
+
+def test_options_of_a_result_can_be_given_again() -> None:
+    for learner in ("supervised", *PUBLISHED):
+        options = SemiSupervisedOptions.model_validate({"learner": learner, "labels": 40})
+        options = options if learner == "supervised" else options.resolved
+        assert SemiSupervisedOptions.model_validate(options.model_dump(mode="json")) == options
 
 
 def test_one_class_is_refused() -> None:

@@ -25,8 +25,8 @@ class Published:
     """
 
     ratio: int
-    threshold: float
-    temperature: float
+    threshold: float = 0.0
+    temperature: float = 0.0
     strong: Strong = "weak"
     ramp: float = 0.0
     entropy: float = 0.0
@@ -38,7 +38,7 @@ class Published:
 PUBLISHED = {
     "pseudo-label": Published(ratio=1, threshold=0.95, temperature=0, ramp=0.4),
     "vat": Published(ratio=1, threshold=0, temperature=1, ramp=0.4, entropy=0.06, virtual=True),
-    "s4l": Published(ratio=1, threshold=0, temperature=0, rotates=True),
+    "s4l": Published(ratio=1, rotates=True),
     "uda": Published(ratio=7, threshold=0.8, temperature=0.4, strong="randaugment"),
     "fixmatch": Published(ratio=7, threshold=0.95, temperature=0, strong="randaugment"),
 }
@@ -109,10 +109,10 @@ class SemiSupervisedOptions(Config):
 
     @pydantic.model_validator(mode="after")
     def _belong_together(self) -> Self:
-        given = self.model_fields_set
-        other = next((name for name in WHICH if name in given and getattr(self, name) is not None), None)
-        if self.labels is not None and other:
-            raise ValueError(f"labels and {other} both say which labels are used; give one of them")
+        # by value: options may come complete, from a result
+        given = {name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default}
+        if self.labels is not None and (other := given & set(WHICH)):
+            raise ValueError(f"labels and {other.pop()} both say which labels are used; give one of them")
         foreign = given & (OF_LEARNERS if self.learner == "supervised" else OF_SUPERVISED)
         if self.learner == "s4l":
             foreign |= given & {"threshold", "temperature", "strong"}
@@ -131,17 +131,15 @@ class SemiSupervisedOptions(Config):
     @property
     def resolved(self) -> Self:
         """With what is none as published for the learner."""
-        own = {name: getattr(self.published, name) for name in RESOLVED if getattr(self, name) is None}
+        names = ("ratio",) if self.published.rotates else RESOLVED
+        own = {name: getattr(self.published, name) for name in names if getattr(self, name) is None}
         return self.model_copy(update=own)
 
     @property
     def rule(self) -> Rule:
         """What a pseudo-label is, and whether it counts."""
         used = self.resolved
-        assert used.threshold is not None
-        assert used.temperature is not None
-        assert used.ratio is not None
-        return Rule(used.threshold, used.temperature, self.published.entropy, used.ratio)
+        return Rule(used.threshold or 0.0, used.temperature or 0.0, self.published.entropy, used.ratio or 1)
 
     @property
     def hard_examples(self) -> dict[str, HardExample]:
