@@ -5,7 +5,8 @@
 FixMatch of `hexa evaluate semi-supervised` from random weights and from MoCo-v2's (the demo's recipe on a narrower
 network, 40 epochs, one run), with 20 and 40 labels. A seed draws labels, views and the random weights. Every arm trains
 for 200 steps of 8 labelled and 56 unlabelled images, where the published training has 2^20 of 64 and 448: too short to
-compare with published numbers, and no rate was searched. `supervised` is the same training without the second term.
+compare with published numbers, and no rate was searched. `supervised` is the same training without the second term,
+`probe` a softmax regression on the features of the start, with the same labels.
 A row is written as soon as it exists, and rows that FILE has are not made again.
 """
 
@@ -39,6 +40,7 @@ ARMS: tuple[dict[str, dict[str, Any]], ...] = (
         "fixmatch + adversarial": {"hard": [ADVERSARIAL]},
         "cutmix instead": {"strong": "weak", "hard": ["cutmix"]},
     },
+    {"probe": {}},
     {
         "weak": {"strong": "weak"},
         "adversarial instead": {"strong": "weak", "hard": [ADVERSARIAL]},
@@ -69,10 +71,12 @@ def main() -> None:
             if any(key.items() <= row.items() for row in stored["rows"]):
                 continue
             begun = time.process_time()
-            how = {"learner": "fixmatch", "labels": labels, "seed": seed, **TRAINING, **fields}
-            made = evaluate(
-                "semi-supervised", load_backbone(run) if start == "moco-v2" else random[seed], "digits", **how
-            )
+            backbone = load_backbone(run) if start == "moco-v2" else random[seed]
+            how = {"learner": "fixmatch", "labels": labels, **TRAINING, **fields}
+            if arm == "probe":
+                how = {"shots": labels // 10, "draws": 1, "device": "cpu", "precision": "fp32"}
+            protocol = "probe" if arm == "probe" else "semi-supervised"
+            made = evaluate(protocol, backbone, "digits", seed=seed, **how)
             row = key | {"protocol": made["protocol"], "top1": made["metrics"]["top1"], "commit": commit()}
             stored["rows"].append(row | {"cpu_seconds": round(time.process_time() - begun, 1)})
             given.result.write_text(json.dumps(stored, indent=1) + "\n")

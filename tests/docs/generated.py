@@ -50,6 +50,7 @@ VERDICTS = "2026-11-22-adapt-verdicts.json"
 FROM_WEIGHTS = "2026-11-22-from-weights.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-22-robust-digits.json"
+SEMI = "2026-11-22-semi-supervised.json"
 COSTS = {
     "MoCo-v2, ResNet-18": "2026-11-21-schemes-cifar10-resnet18.json",
     "MoCo-v2, narrow": "2026-11-21-schemes-cifar10-small.json",
@@ -394,6 +395,22 @@ def robust() -> str:
     return table(body, "arm", "epochs", "one core", "clean", "ε = 8", "ε = 16", "k-NN, clean")
 
 
+def semi_supervised() -> str:
+    """A few labels of the digits: means and deviations over seeds, of the arms that have a run."""
+    rows = result(SEMI)["rows"]
+    columns = sorted({(row["labels"], row["start"] != "random") for row in rows})
+    body = []
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        line = [arm]
+        for labels, trained in columns:
+            key = (arm, labels, trained)
+            found = [row["top1"] for row in rows if (row["arm"], row["labels"], row["start"] != "random") == key]
+            line.append(f"{mean_std(found)} ({len(found)})" if found else "–")
+        body.append(line)
+    names = (f"{labels} labels, {'MoCo-v2' if trained else 'random weights'}" for labels, trained in columns)
+    return table(body, "arm", *names)
+
+
 def goals() -> str:
     """Of each goal: which hard example, from which weights, at which cost, and what it changed."""
 
@@ -545,6 +562,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "goals": goals,
     "robust": robust,
     "usb": usb,
+    "semi-supervised": semi_supervised,
     "label-free": label_free,
     "paper": the_paper,
     "verdicts": verdicts,
