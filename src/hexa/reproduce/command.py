@@ -11,6 +11,7 @@ from hexa.config import UserError
 from hexa.reporting.tables import counted
 from hexa.reproduce import together
 from hexa.reproduce.costs import Progress, origin_of
+from hexa.reproduce.printing import table_of_parts
 from hexa.reproduce.session import Session
 from hexa.reproduce.whole import Whole
 from hexa.reproduce.writing import sentence
@@ -67,7 +68,7 @@ def _run_all(whole: Whole, only_plan: bool, console: Console, bar: AbstractConte
     with bar as progress:
         costs = whole.costs(progress)
     epochs = whole.decide(costs)
-    console.print(whole.table(epochs, costs))
+    console.print(table_of_parts(whole.lines(epochs, costs)))
     seeds = ", ".join(map(str, whole.request.seeds))
     console.print(
         f"{counted(epochs, 'epoch')} for every run, seeds {seeds}; runs that several parts have are made once"

@@ -64,6 +64,34 @@ def table(jobs: Sequence[Job], request: Request, costs: Costs | None, done: Coll
     return shown
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of the plan of all experiments. new: runs that no part before has. Seconds of one process."""
+
+    part: str
+    arms: int
+    runs: int
+    new: int
+    training: float
+    evaluation: float
+
+    @property
+    def seconds(self) -> float:
+        return self.training + self.evaluation
+
+
+def table_of_parts(parts: Sequence[Part]) -> Table:
+    """The plan of all experiments for a terminal, and its sum."""
+    shown = Table(box=None, pad_edge=False)
+    for head in ("", "arms", "runs", "of them new", "training", "evaluations"):
+        shown.add_column(head, justify="right" if head else "left")
+    totals = (sum(getattr(part, name) for part in parts) for name in ("runs", "new", "training", "evaluation"))
+    for part in [*parts, Part("all", max(part.arms for part in parts), *totals)]:
+        counts = (str(count) for count in (part.arms, part.runs, part.new))
+        shown.add_row(part.part, *counts, format_duration(part.training), format_duration(part.evaluation))
+    return shown
+
+
 def command_of(job: Job, out: Path) -> str:
     """The command that trains a job's run on eight GPUs, into the folder where the study looks for it."""
     run = Run(out / "runs" / job.name, config=job.experiment.model_dump(mode="json"))

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from hexa.config import UserError
 from hexa.evaluation import evaluate
 from hexa.nn.pretrained import random_backbone
@@ -24,6 +22,7 @@ from hexa.reproduce import paper, plan, storage
 from hexa.reproduce.arms import METHODS, Arm
 from hexa.reproduce.costs import Progress, costs_of
 from hexa.reproduce.plan import Costs, Evaluation, Job, Request
+from hexa.reproduce.printing import Part
 from hexa.reproduce.running import complete
 from hexa.reproduce.session import Session, plain_fields, requested
 from hexa.reproduce.studies import KNN, OF_VOC, TABLES, WITH_VOC, Study, shortened, study
@@ -49,22 +48,6 @@ _SHARE, _RUN_SECONDS = 0.85, 3.0
 #: Parts that are no study.
 SEARCH, UNTRAINED = "rate search", "random weights"
 DECIDED = "plan.json"
-
-
-@dataclass(frozen=True)
-class Line:
-    """A part in the plan. runs: all of its own; new: those that no part before has. Seconds of one process."""
-
-    part: str
-    arms: int
-    runs: int
-    new: int
-    training: float
-    evaluation: float
-
-    @property
-    def seconds(self) -> float:
-        return self.training + self.evaluation
 
 
 @dataclass
@@ -234,7 +217,7 @@ class Whole:
                 storage.write(path, kept)
         return kept
 
-    def lines(self, epochs: int, costs: Costs) -> list[Line]:
+    def lines(self, epochs: int, costs: Costs) -> list[Part]:
         """The plan of runs of this length: the search, every part, and random weights."""
         once = {}
         for short, long in zip(self.evaluations(1), self.evaluations(epochs), strict=True):
@@ -248,15 +231,15 @@ class Whole:
 
         search, seeds, seen = self.search(epochs)[1], len(self.request.seeds), set[str]()
         scored = next(iter(once.values()), 0.0)
-        made = [Line(SEARCH, len(self.arms), len(search), len(search), training(search), len(search) * scored)]
+        made = [Part(SEARCH, len(self.arms), len(search), len(search), training(search), len(search) * scored)]
         for part, session in self.parts(epochs).items():
             jobs = session.jobs(None)[1]
             new = {job.run: job for job in jobs if job.run not in seen}
             seen |= new.keys()
             measured = sum(once[measure.title, source] for job in jobs for measure, source, *_ in job.measures)
             arms = len(session.study.arms)
-            made.append(Line(part, arms, len(jobs), len(new), training(new.values()), measured))
-        return [*made, Line(UNTRAINED, 1, 0, 0, 0.0, seeds * sum(once.values()))]
+            made.append(Part(part, arms, len(jobs), len(new), training(new.values()), measured))
+        return [*made, Part(UNTRAINED, 1, 0, 0, 0.0, seeds * sum(once.values()))]
 
     def decide(self, costs: Costs) -> int:
         """The epochs of every run: as decided before, as given, or the most that fit. Raises UserError if none do."""
@@ -281,18 +264,6 @@ class Whole:
             f"{counted(len(self.request.seeds), 'seed')}: give at least {math.ceil(seconds(1) / 60)}m, or fewer "
             "--seeds or images"
         )
-
-    def table(self, epochs: int, costs: Costs) -> Table:
-        """The plan for a terminal."""
-        shown = Table(box=None, pad_edge=False)
-        for head in ("", "arms", "runs", "of them new", "training", "evaluations"):
-            shown.add_column(head, justify="right" if head else "left")
-        lines = self.lines(epochs, costs)
-        totals = (sum(getattr(line, name) for line in lines) for name in ("runs", "new", "training", "evaluation"))
-        for line in [*lines, Line("all", len(self.arms), *totals)]:
-            counts = (str(count) for count in (line.arms, line.runs, line.new))
-            shown.add_row(line.part, *counts, format_duration(line.training), format_duration(line.evaluation))
-        return shown
 
     @contextlib.contextmanager
     def told(self, part: str, *arms: str, console: Console | None = None) -> Iterator[None]:
