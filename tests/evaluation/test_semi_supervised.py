@@ -127,6 +127,7 @@ def test_all_labels_leave_the_same_images_as_unlabelled_ones() -> None:
         ({"learner": "s4l", "strong": "weak"}, "strong: means nothing to the learner s4l"),
         ({"labels": 40, "percent": 5}, "labels and percent both say which labels are used"),
         ({"learner": "fixmatch", "hard": "advers"}, "unknown kind 'advers'; did you mean 'adversarial'"),
+        ({"learner": "fixmatch", "hard": 1}, "hard: kinds of hard examples are needed"),
         ({"learner": "fixmatch", "hard": "cutmix,cutmix"}, "give each kind once"),
         ({"learner": "mixmatch"}, "learner: must be 'supervised'"),
         ({"labels": 45, "learner": "fixmatch"}, "45 cannot be shared equally by 10 classes; use 40 or 50"),

@@ -103,7 +103,9 @@ class SemiSupervisedOptions(Config):
     @pydantic.field_validator("hard", mode="before")
     @classmethod
     def _kinds(cls, value: Any) -> Any:
-        entries = (listed(value) if isinstance(value, str) else [value] if isinstance(value, dict) else value) or ()
+        entries = listed(value) if isinstance(value, str) else [value] if isinstance(value, dict) else value or ()
+        if not isinstance(entries, list | tuple):
+            raise ValueError("kinds of hard examples are needed, for instance adversarial,cutmix")
         fields = ({"kind": entry} if isinstance(entry, str) else entry for entry in entries)
         return tuple(choose(HardExample, "kind", "hexa.hard_examples", entry) for entry in fields)
 
