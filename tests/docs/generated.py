@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,20 @@ FROM_WEIGHTS = "2026-11-22-from-weights.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-22-robust-digits.json"
 SEMI = "2026-11-22-semi-supervised.json"
+#: Its arms, by what they are called on the page.
+ROBUST_ARMS = {
+    "plain": "MoCo-v2",
+    "longer": "MoCo-v2, longer",
+    "adversarial": "HEXA-MoCo: ε = 1, α₁ = 1",
+    "ε = ½": "ε = ½",
+    "ε = 2": "ε = 2",
+    "ε = 4": "ε = 4",
+    "α₁ = ½": "α₁ = ½",
+    "α₁ = 2": "α₁ = 2",
+    "late": "attacks in the second half alone",
+    "cutmix": "MoCo-v2 + cut-mixed",
+    "both": "HEXA-MoCo + cut-mixed",
+}
 COSTS = {
     "MoCo-v2, ResNet-18": "2026-11-21-schemes-cifar10-resnet18.json",
     "MoCo-v2, narrow": "2026-11-21-schemes-cifar10-small.json",
@@ -384,15 +398,26 @@ def few_labels() -> str:
 
 
 def robust() -> str:
-    """The demo's arms under attack: means and deviations over seeds."""
-    rows = result(ROBUST)["rows"]
+    """The demo's arms under attack, and MoCo-v2 for as long: means and deviations over seeds."""
+    return _under_attack({"plain": "MoCo-v2", "longer": "MoCo-v2, longer", "adversarial": "HEXA-MoCo"})
+
+
+def robust_arms() -> str:
+    """The same with attacks of other strengths, weights and onsets, and with other hard examples."""
+    return _under_attack(ROBUST_ARMS)
+
+
+def _under_attack(arms: Mapping[str, str]) -> str:
     body = []
-    for arm, label in (("plain", "MoCo-v2"), ("longer", "MoCo-v2, longer"), ("adversarial", "HEXA-MoCo")):
-        runs = [row for row in rows if row["arm"] == arm]
+    for arm, label in arms.items():
+        runs = [row for row in result(ROBUST)["rows"] if row["arm"] == arm]
+        if not runs:
+            continue
         scores = (mean_std([run["metrics"][key] for run in runs]) for key in ("top1", "robust@8", "robust@16", "knn"))
         seconds = f"{statistics.mean(run['cpu_seconds'] for run in runs):.0f} s"
-        body.append([label, str(runs[0]["epochs"]), seconds, *scores])
-    return table(body, "arm", "epochs", "one core", "clean", "ε = 8", "ε = 16", "k-NN, clean")
+        body.append([f"{label} ({len(runs)})", str(runs[0]["epochs"]), seconds, *scores])
+    head = ("arm (seeds)", "epochs", "one core", "clean", "attack of 8", "attack of 16", "k-NN, clean")
+    return table(body, *head)
 
 
 def semi_supervised() -> str:
@@ -563,6 +588,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "robust": robust,
     "usb": usb,
     "semi-supervised": semi_supervised,
+    "robust-arms": robust_arms,
     "label-free": label_free,
     "paper": the_paper,
     "verdicts": verdicts,
