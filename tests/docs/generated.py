@@ -492,6 +492,19 @@ def goals() -> str:
     what = "linear head: clean / under attack of 8 / of 16 grey levels"
     rows.append(("robustness, digits", "MoCo-v2 + adversarial", "40 epochs each", what, under_attack("plain")))
     rows.append(("", "MoCo-v2 + adversarial", "equal time", what, under_attack("longer")))
+    few = {(row["arm"], row["start"], row["seed"]): row["top1"] for row in result(SEMI)["rows"] if row["labels"] == 20}
+
+    def beside(arm: str) -> str:
+        pairs = [(top1, few["fixmatch", *key]) for (name, *key), top1 in few.items() if name == arm]
+        change = round(statistics.fmean(ours - theirs for ours, theirs in pairs), 1) + 0.0  # not −0.0
+        return f"{change:+.1f} ({len(pairs)})".replace("-", "−")
+
+    what = "accuracy, from random weights and from MoCo-v2's"
+    for goal, kind, arm in (
+        ("twenty labels and many images, digits", "adversarial instead of RandAugment", "adversarial instead"),
+        ("", "RandAugment + adversarial", "fixmatch + adversarial"),
+    ):
+        rows.append((goal, f"FixMatch, {kind}", "equal steps", what, beside(arm)))
     return table(rows, "goal", "hard example", "compared at", "measured by", "change (seeds)")
 
 
