@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import hexa
 from hexa import cli, fields, plugins, recipes
@@ -256,6 +257,32 @@ def test_pretrain_hands_the_experiment_over(
     hexa.pretrain("digits-moco-v2", epochs=2, **{"method.temperature": 0.3})
     experiment, out = seen[1]
     assert (experiment.epochs, experiment.method.model_dump()["temperature"], experiment.data) == (2, 0.3, "digits")
+
+
+@pytest.mark.parametrize(
+    ("files", "rest"),
+    [
+        (("cat/1.png", "dog/1.png"), "evaluate knn RUN --data folder:DATA --holdout 0.2"),
+        (("train/cat/1.png", "train/dog/1.png", "test/cat/1.png"), "evaluate knn RUN --data folder:DATA"),
+        (("1.png", "2.png"), "embed RUN --data folder:DATA --out features.npz"),
+    ],
+    ids=["no test split", "a test split", "no labels"],
+)
+def test_the_next_command_suits_the_images(
+    files: tuple[str, ...],
+    rest: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from hexa.session import run as training
+
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    monkeypatch.setattr(training, "pretrain", lambda *_, **__: Path("RUN"))
+    assert cli.main(["pretrain", "digits-moco-v2", "--data", f"folder:{tmp_path}"]) == 0
+    assert f"next: hexa {rest.replace('DATA', str(tmp_path))}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", recipes.names())

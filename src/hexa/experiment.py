@@ -144,6 +144,8 @@ def load(path: Path | str) -> Experiment:
 
 def fields_of(path: Path) -> dict[str, Any]:
     """What a config.yaml holds, whether or not it is an experiment. Raises UserError that names the file."""
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder; give the path of a config.yaml, such as {path / 'config.yaml'}")
     try:
         text = parsing.read_text(path, parsing.MOST_YAML)
     except OSError as error:

@@ -81,9 +81,9 @@ def test_without_the_packages_it_says_so_at_once(tmp_path: Path, monkeypatch: py
 
 
 def test_the_names_of_files(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"files for onnx, and only these, must end in \.onnx"):
+    with pytest.raises(UserError, match=r"\.onnx"):
         export(trained(SMALL, 16), "onnx", tmp_path / "out.pth")
-    with pytest.raises(UserError, match=r"files for onnx, and only these, must end in \.onnx"):
+    with pytest.raises(UserError, match=r"\.onnx"):
         export(trained(SMALL, 16), "timm", tmp_path / "out.onnx")
     assert export(trained(SMALL, 16), "safetensors", tmp_path / "out.safetensors")["target"] == "safetensors"
     assert load_backbone(tmp_path / "out.safetensors").image_size == 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from pathlib import Path
@@ -257,5 +258,21 @@ def _finished(run: Path, data: str) -> int:
     from hexa.runtime.output import be_patient
 
     be_patient(lambda: 10.0)  # everything is stored, so do not wait long for a reader
-    say(f"run: {run}", f"next: {shlex.join(['hexa', 'evaluate', 'knn', str(run), '--data', data])}")
+    say(f"run: {run}", f"next: {shlex.join(_next(run, data))}")
     return 0
+
+
+def _next(run: Path, data: str) -> list[str]:
+    """A command that works with these images, as far as that can be told at once."""
+    from hexa.config import UserError
+    from hexa.data import open_source
+
+    command = ["hexa", "evaluate", "knn", str(run), "--data", data]
+    if data.startswith(("folder:", "parquet:")):
+        with contextlib.suppress(UserError):
+            source = open_source(data, None if "#" in data else "train")
+            if source.labels is None:
+                return ["hexa", "embed", str(run), "--data", data, "--out", "features.npz"]
+            if "test" not in source.splits():
+                command += ["--holdout", "0.2"]
+    return command

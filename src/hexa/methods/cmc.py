@@ -82,7 +82,7 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         return None if one is None else 2 * one
 
     def notes(self) -> list[str]:
-        return [f"{memory.note()}, of {name}" for name, memory in self.named_children() if isinstance(memory, Memory)]
+        return [f"{name}: {memory.note()}" for name, memory in self.named_children() if isinstance(memory, Memory)]
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         both = self.encoder.project(crops, branch).unflatten(-1, (2, self.config.dim))

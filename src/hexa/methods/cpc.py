@@ -49,9 +49,12 @@ class CPCConfig(EncoderConfig):
     def check(self, setting: Setting) -> None:
         super().check(setting)
         if setting.view_size is not None and self.grid(setting.view_size) <= max(self.ahead):
-            rows, needed = max(0, self.grid(setting.view_size)), self.patch + max(self.ahead) * self.stride
-            message = f"a view of {setting.view_size} pixels has {rows} rows of patches, {max(self.ahead)} rows ahead "
-            raise ConfigError([("method.ahead", f"{message}need one more; use a views.size of at least {needed}")])
+            needed = self.patch + max(self.ahead) * self.stride
+            message = (
+                f"views of {setting.view_size} pixels lack a patch of {self.patch} pixels {max(self.ahead)} rows below "
+                f"another; use a views.size of at least {needed}, or smaller patches (method.patch, method.stride)"
+            )
+            raise ConfigError([("views.size", message)])
 
 
 @dataclass(frozen=True, eq=False)

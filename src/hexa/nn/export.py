@@ -46,15 +46,17 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
     Python that reads the file.
     """
     if to not in (*TARGETS, "onnx"):
-        raise UserError(f"--to {to}: {nearest(to, (*TARGETS, 'onnx'))}")
+        raise UserError(f"--to {to}: unknown target; {nearest(to, (*TARGETS, 'onnx'))}")
     out = Path(out)
     if out.is_dir():
         raise UserError(f"{out}: is a folder; give the name of a file")
     if to == "safetensors" and out.suffix != ".safetensors":
         raise UserError(f"{out}: the name of a safetensors file must end in .safetensors")
     for target, suffix in (("detectron2", ".pkl"), ("onnx", ".onnx")):
-        if (to == target) != (out.suffix == suffix):
-            raise UserError(f"--to {to}, {out.name}: files for {target}, and only these, must end in {suffix}")
+        if to == target and out.suffix != suffix:
+            raise UserError(f"{out}: the name of a file for {target} must end in {suffix}")
+        if to != target and out.suffix == suffix:
+            raise UserError(f"{out}: a name that ends in {suffix} is for --to {target}; give another one")
     if to == "onnx":
         onnx_file.check_packages()
     backbone = load_backbone(run, **given)

@@ -75,7 +75,7 @@ def get(name: str) -> Experiment:
     current, fields = former.current(name)
     base, *chosen = current.split("+")
     if base not in known:
-        raise UserError(f"unknown recipe '{name}'; {nearest(base, known)}; `hexa recipes` lists them")
+        raise UserError(f"unknown recipe '{base}'; {nearest(base, known)} (`hexa recipes` lists all)")
     experiment = modifiers.apply(known[base](), chosen, _small.get(base, {}))
     return override(experiment, fields) if fields else experiment
 

@@ -36,7 +36,8 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
     """The experiment as modified. small: the fields that its own small version changes. Raises UserError."""
     asked = set(given)
     for name in asked - set(MODIFIERS):
-        raise UserError(f"{experiment.recipe}: unknown modifier '+{name}'; {nearest(name, MODIFIERS)}")
+        known = [f"+{modifier}" for modifier in MODIFIERS]
+        raise UserError(f"{experiment.recipe}: unknown modifier '+{name}'; {nearest(f'+{name}', known)}")
     if {"adversarial", "fast-adversarial"} <= asked:
         raise UserError(f"{experiment.recipe}: +adversarial and +fast-adversarial are one hard example; leave one out")
     attacked = "adversarial" in experiment.hard_examples or asked & {"adversarial", "fast-adversarial"}
@@ -53,9 +54,7 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
     every = {**experiment.hard_examples, **hard}
     if "late" in asked:
         if not every:
-            raise UserError(
-                f"{experiment.recipe}+late: no hard example that could set in; add one, such as +adversarial"
-            )
+            raise UserError(f"{experiment.recipe}: +late delays hard examples, and there are none; add +adversarial")
         every = {kind: example.but(start=0.5) for kind, example in every.items()}
     name = "+".join([experiment.recipe, *(name for name in MODIFIERS if name in asked)])
     return experiment.model_copy(update={"recipe": name, "hard_examples": every})

@@ -147,12 +147,13 @@ def newest_good_of_all(folder: Path, warn: Callable[[str], None], device: torch.
 def _newest_good(
     folder: Path, warn: Callable[[str], None], device: torch.device | str, mapped: bool = False
 ) -> tuple[Path, State, object] | None:
-    for path in reversed(checkpoints(folder)):
+    paths = checkpoints(folder)
+    for path in reversed(paths):
         try:
             content, stored = _opened(path, device, mapped)
             return path, _compared(path, content, stored), stored
         except BadCheckpoint as error:
-            warn(f"{error}; trying the checkpoint before it")
+            warn(f"{error}; " + ("there is none before it" if path == paths[0] else "trying the checkpoint before it"))
     return None
 
 
