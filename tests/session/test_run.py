@@ -141,6 +141,12 @@ def test_a_folder_that_is_taken_is_refused_with_a_remedy(tmp_path: Path) -> None
     assert len(list(folder.iterdir())) == 3
 
 
+def test_a_folder_that_cannot_be_made_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match=r"file/run: cannot be written \(Not a directory\); give another --out"):
+        pretrain(tiny(), tmp_path / "file" / "run", console=quiet())
+
+
 def test_an_empty_folder_is_fine(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     pretrain(tiny(), tmp_path / "run", console=quiet())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from hexa.config import UserError
@@ -40,7 +40,11 @@ def mine(folder: Path, say: Callable[[str], object] | None = None) -> Iterator[b
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give another --out")
     what = f"is already training in {folder}; wait until it ends, or end it, and run the command again"
-    with locked(folder / LOCK, what, patience=PATIENCE, say=say):
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(folder / LOCK, what, patience=PATIENCE, say=say))
+        except OSError as error:
+            raise UserError(f"{folder}: cannot be written ({error.strerror or error}); give another --out") from None
         sweep(folder, CONFIG, ENVIRONMENT, METRICS, BACKBONE, BEST, trackers.FILE)
         sweep(folder / CHECKPOINTS)
         yield True
