@@ -61,5 +61,5 @@ def test_the_queue_takes_every_key_once() -> None:
 def test_mistakes_are_named() -> None:
     with pytest.raises(ConfigError, match=r"method\.contrast\.queue_size"):
         infomin(contrast={"queue_size": 17})
-    with pytest.raises(ConfigError, match="one key an image"):
+    with pytest.raises(ConfigError, match="one key per image"):
         infomin(contrast={"queue_size": 32, "symmetric": True})
