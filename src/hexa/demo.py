@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.table import Table
 
 from hexa import recipes
@@ -16,6 +18,7 @@ from hexa.experiment import Experiment, fields_of, override
 from hexa.experiment import load as load_experiment
 from hexa.reporting.report import report
 from hexa.runtime.console import Console
+from hexa.runtime.cores import crowding
 from hexa.runtime.lock import locked
 from hexa.session.folder import LOCK, PATIENCE, is_ours, mine
 from hexa.session.run import pretrain, resume
@@ -54,6 +57,9 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
 
 
 def _demo(out: Path, epochs: int | None, console: Console) -> list[Row]:
+    if "OMP_NUM_THREADS" not in os.environ and crowding(torch.get_num_threads()) is not None:
+        torch.set_num_threads(1)  # several would wait for each other, and images this small gain little by them
+        console.print("other processes use this machine's cores: the demo takes one thread")
     folders = {name: out / recipe for name, recipe in ARMS.items()}
     experiments = {name: _experiment(recipe, epochs) for name, recipe in ARMS.items()}
     for name, folder in folders.items():
