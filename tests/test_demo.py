@@ -44,6 +44,7 @@ def test_one_thread_where_others_use_the_cores(
         torch.set_num_threads(2)
         with pytest.raises(UserError, match="enough"):
             demos.demo(tmp_path, console=Console(file=io.StringIO()))
+        assert torch.get_num_threads() == 2, "the caller's number is given back"
     finally:
         torch.set_num_threads(before)
     assert used == [threads]

@@ -53,13 +53,17 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
     """
     what = f"is already running the demo in {out}; wait until it ends, or give another --out"
     with locked(out / LOCK, what, patience=PATIENCE):
-        return _demo(out, epochs, console or Console())
+        console, threads = console or Console(), torch.get_num_threads()
+        if "OMP_NUM_THREADS" not in os.environ and crowding(threads) is not None:
+            torch.set_num_threads(1)  # several would wait for each other, and images this small gain little by them
+            console.print("other processes use this machine's cores: the demo takes one thread")
+        try:
+            return _demo(out, epochs, console)
+        finally:
+            torch.set_num_threads(threads)
 
 
 def _demo(out: Path, epochs: int | None, console: Console) -> list[Row]:
-    if "OMP_NUM_THREADS" not in os.environ and crowding(torch.get_num_threads()) is not None:
-        torch.set_num_threads(1)  # several would wait for each other, and images this small gain little by them
-        console.print("other processes use this machine's cores: the demo takes one thread")
     folders = {name: out / recipe for name, recipe in ARMS.items()}
     experiments = {name: _experiment(recipe, epochs) for name, recipe in ARMS.items()}
     for name, folder in folders.items():

@@ -82,7 +82,7 @@ def test_numbers_that_a_class_is_too_small_for_are_left_out(tmp_path: Path) -> N
     result = evaluate("knn", "pixels:10", data, test_data=test, shots=(1, 2, 4, 8), **QUIET)
     assert set(result["details"]) == {"1", "2"}
     assert result["options"]["shots"] == [1, 2]
-    assert any("class 'a' has only 3 labelled images: 4, 8 a class are left out" in note for note in result["notes"])
+    assert any("class 'a' has only 3 labelled images: 4, 8 per class are left out" in note for note in result["notes"])
     with pytest.raises(UserError, match="such as --shots 3"):
         evaluate("probe", "pixels:10", data, test_data=test, shots=(4,), **QUIET)
 

@@ -122,9 +122,9 @@ def test_all_labels_leave_the_same_images_as_unlabelled_ones() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"threshold": 0.9}, "threshold: means nothing to the learner supervised"),
-        ({"learner": "fixmatch", "trunk_rate": 0.1}, "trunk_rate: means nothing to the learner fixmatch"),
-        ({"learner": "s4l", "strong": "weak"}, "strong: means nothing to the learner s4l"),
+        ({"threshold": 0.9}, "threshold: not for the learner supervised"),
+        ({"learner": "fixmatch", "trunk_rate": 0.1}, "trunk_rate: not for the learner fixmatch"),
+        ({"learner": "s4l", "strong": "weak"}, "strong: not for the learner s4l"),
         ({"labels": 40, "percent": 5}, "labels and percent both say which labels are used"),
         ({"learner": "fixmatch", "hard": "advers"}, "unknown kind 'advers'; did you mean 'adversarial'"),
         ({"learner": "fixmatch", "hard": 1}, "hard: kinds of hard examples are needed"),

@@ -100,9 +100,9 @@ def test_what_needs_voc_is_left_out_with_its_reason(tmp_path: Path) -> None:
         (["--tiem", "1h"], "tiem"),
         (["--time", "soon"], "--time must be a number"),
         (["--time", "1h", "--epochs", "2"], "exclude each other"),
-        (["--method", "moco"], "--method: is for a single experiment"),
-        (["--rates", "0.1"], "--rates: is for a single"),
-        (["--scale", "full"], "--scale: is for a single"),
+        (["--method", "moco"], "--method applies to a single experiment"),
+        (["--rates", "0.1"], "--rates applies to a single"),
+        (["--scale", "full"], "--scale applies to a single"),
         (["--method.tau", "1"], "method.tau: unknown field"),
         (["--hard_examples.mixup.weight", "1"], "no arm of all has that hard example"),
         (["--seeds", "1", "1"], "different numbers"),
@@ -116,6 +116,12 @@ def test_mistakes_are_one_line(
     assert message in said
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "all").exists()
+
+
+def test_a_time_for_one_of_them_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="time"):
+        reproduce("ablation", "digits", out=tmp_path / "study", time="1h")
+    assert not (tmp_path / "study").exists()
 
 
 def test_a_time_is_for_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,7 @@ def over_draws(
         metrics |= over_scores(name, scores)
         details[str(k)] = {"draws": scores}
     task.report("few labels", len(kept) * draws, len(kept) * draws)
-    notes = [f"{said}: {left_out} a class are left out"] if left_out else []
+    notes = [f"{said}: {left_out} per class are left out"] if left_out else []
     return Outcome(metrics, details, notes, {"shots": kept} if left_out else {})
 
 

@@ -25,7 +25,7 @@ class CMCConfig(MemoryConfig):
     name: Literal["cmc"] = "cmc"
     num_views: ClassVar = (1, 1, "CMC compares the lightness of a view with its colour")
     num_negatives: int = pydantic.Field(default=16384, gt=0)
-    """nce only: random images a step, n, shared by the images of the step."""
+    """nce only: random images per step, n, shared by the images of the step."""
 
     def check(self, setting: Setting) -> None:
         super().check(setting)

@@ -26,7 +26,7 @@ class MemoryConfig(EncoderConfig):
     objective: Literal["nce", "softmax"] = "nce"
     """nce: against random images; softmax: against all of them, for small data (published for CIFAR)."""
     num_negatives: int = pydantic.Field(default=4096, gt=0)
-    """nce only: random images a step, n, shared by the images of the step."""
+    """nce only: random images per step, n, shared by the images of the step."""
     temperature: float = pydantic.Field(default=0.07, gt=0)
     """τ; 0.1 at CIFAR size."""
     bank_momentum: float = pydantic.Field(default=0.5, ge=0, lt=1)

@@ -38,7 +38,7 @@ class PIRLConfig(EncoderConfig):
     """nce: noise-contrastive estimation, as published; softmax: InfoNCE over the own memory and the negatives, which
     needs fewer epochs."""
     num_negatives: int = pydantic.Field(default=32000, gt=0)
-    """Random images a step, n, shared by the images of the step."""
+    """Random images per step, n, shared by the images of the step."""
     temperature: float = pydantic.Field(default=0.07, gt=0)
     """τ."""
     bank_momentum: float = pydantic.Field(default=0.5, ge=0, lt=1)

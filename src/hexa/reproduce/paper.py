@@ -49,7 +49,7 @@ def part(session: Session, sources: Mapping[str, str], failed: Mapping[tuple[str
     arms = []
     for arm in study.arms:
         own = [row for row in rows if row.arm.key == arm.key]
-        planned, done = (sum(one["arm"] == arm.key for one in these) for these in ([j.record() for j in jobs], runs))
+        planned, done = sum(job.arm.key == arm.key for job in jobs), sum(run["arm"] == arm.key for run in runs)
         reason = failed.get((session.out.name, arm.key), "")
         if done < planned:
             reason = f"not finished: {done} of {counted(planned, 'run')}" + (f"; {reason}" if reason else "")
@@ -214,6 +214,6 @@ def _why_not(table: str, row: Row, arms: list[Any], record: Mapping[str, Any]) -
     ]
     reasons = [record["left_out"][f"{table}-{key}"] for key in own if f"{table}-{key}" in record["left_out"]]
     small = {
-        arm.published[0] for one in METHODS.values() for arms in one.small.values() for arm in arms if arm.published
+        arm.published[0] for one in METHODS.values() for given in one.small.values() for arm in given if arm.published
     }
     return reasons[0] if reasons else "not in this run" if row.method in small else "no small recipe"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -28,22 +27,6 @@ from hexa.runtime.parsing import from_option
 _IMAGENET = 1_281_167
 #: Sources that tell by their names what they are.
 _CALLED = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "voc": "VOC07"}
-
-
-def reproduce(experiment: str, data: str, *, console: Console | None = None, **options: Any) -> Path:
-    """Carry out one of the paper's experiments, or "all" of them, or resume it, and return its folder.
-
-    options: those of `Session.begin`, for all of `Whole.begin`; others are fields of every arm's experiment, by path.
-    The folder holds table.md, table.csv, result.json, figures/ as PNG and SVG, runs/. Raises UserError before any work.
-    """
-    from hexa.reproduce.together import carry_out  # which is made of sessions
-    from hexa.reproduce.whole import Whole
-
-    console, known = console or Console(stderr=True), inspect.signature(Session.begin).parameters
-    fields = {name: options.pop(name) for name in list(options) if name not in {*known, "time"}}
-    if experiment == "all":
-        return carry_out(Whole.begin(data, fields=fields, **options), console)
-    return Session.begin(experiment, data, fields=fields, **options).carry_out(console)
 
 
 @dataclass(frozen=True)

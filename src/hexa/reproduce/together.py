@@ -33,7 +33,7 @@ def carry_out(whole: Whole, console: Console, progress: Progress | None = None) 
         try:
             work.go()
         except OutOfTime:
-            console.print("the time is over; the same command with more --time goes on")
+            console.print("out of time; the same command with a longer --time continues")
         finally:
             work.write_page()
     return whole.out

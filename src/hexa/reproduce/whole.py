@@ -88,14 +88,14 @@ class Whole:
         """
         for name, value in refused.items():
             if value not in (None, (), []) and (name, value) != ("scale", "small"):
-                raise UserError(f"--{name.replace('_', '-')}: is for a single experiment; all of them need none")
+                raise UserError(f"--{name.replace('_', '-')} applies to a single experiment; leave it out")
         if time is not None and epochs is not None:
             raise UserError("--time and --epochs exclude each other; give one of them")
         seconds = None if time is None else seconds_of(time)
         request = requested(data, [data, *([data_voc] if data_voc else [])], "small", seeds, epochs, workers, fields)
         whole = cls(request, Path(out) if out is not None else Path("runs/all"), seconds, workers)
         if not whole.parts(1):
-            raise UserError(f"{data}: suits none of the experiments; give images with one class each")
+            raise UserError(f"{data}: fits none of the experiments; give images with one class each")
         plan.check(whole.every, request)
         if storage.check(whole.out, whole._claim):
             before = storage.seeds_of(whole.out / "table1-moco")
@@ -276,4 +276,4 @@ class Whole:
             said = str(error).partition("\n")[0][:300] or type(error).__name__
             self.failed |= {(part, arm): said for arm in arms}
             if console is not None:
-                console.print(f"{part}, {', '.join(arms)}: {said}; the others go on")
+                console.print(f"{part}, {', '.join(arms)}: {said}; continuing with the others")

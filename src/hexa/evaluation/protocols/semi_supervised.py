@@ -51,7 +51,7 @@ def _one(task: Task, options: SemiSupervisedOptions, number: int, stream: Stream
     if options.learner == "supervised":
         outcome = _supervised(task, fit, options, stream)
     elif task.num_classes < 2:
-        raise UserError("one class has nothing to be told from; give images of two or more classes")
+        raise UserError("there is only one class; give images of two or more classes")
     else:
         metrics, notes = train(task, np.arange(len(fit)) if rows is None else rows, options, stream)
         outcome = Outcome(metrics, {}, notes, {name: getattr(options.resolved, name) for name in RESOLVED})
@@ -78,7 +78,7 @@ def _supervised(task: Task, fit: Source, options: SemiSupervisedOptions, stream:
 
 def _labelled(task: Task, options: SemiSupervisedOptions, number: int, stream: Stream) -> Labels | None:
     """The positions of the images whose labels are used; None for all. Raises UserError."""
-    assert task.fit.classes is not None, "a task for this has one label an image"
+    assert task.fit.classes is not None, "a task for this has one label per image"
     if options.labels is not None:
         each, rest = divmod(options.labels, task.num_classes)
         if rest or not each:

@@ -55,7 +55,7 @@ class SemiSupervisedOptions(Config):
     labels: int | None = pydantic.Field(default=None, gt=0)
     """How many labels are used instead, in all and of every class equally many, drawn from the seed: 40 of CIFAR-10."""
     list_file: str | None = None
-    """File with the names of the labelled images instead, one a line (SimCLR's lists for ImageNet)."""
+    """File with the names of the labelled images instead, one per line (SimCLR's lists for ImageNet)."""
     draws: int = pydantic.Field(default=1, gt=0)
     """Trainings, each with other labels; the scores are means, with the standard deviation and a 95 % interval."""
     learner: Literal["supervised", "pseudo-label", "vat", "s4l", "uda", "fixmatch"] = "supervised"
@@ -69,7 +69,7 @@ class SemiSupervisedOptions(Config):
     epochs: int = pydantic.Field(default=20, gt=0)
     """Passes over the labelled images; rates are ×0.2 at 60 % and 80 % of them (12 and 16 of 20)."""
     batch_size: int = pydantic.Field(default=256, gt=1)
-    """Images a step."""
+    """Images per step."""
     weight_decay: float = pydantic.Field(default=5e-4, ge=0)
     """For network and classifier; of other learners than supervised not of batch-norms and biases."""
     score_every: int = pydantic.Field(default=1, gt=0)
@@ -78,9 +78,9 @@ class SemiSupervisedOptions(Config):
     """Of a learner other than supervised, like all that follows: length of the training. The default is published, and
     takes days on a GPU."""
     labelled_batch: int = pydantic.Field(default=64, gt=1)
-    """Labelled images a step."""
+    """Labelled images per step."""
     ratio: int | None = pydantic.Field(default=None, gt=0)
-    """μ: unlabelled images a step for each labelled one; none is as published: 7 for uda and fixmatch, else 1."""
+    """μ: unlabelled images per step for each labelled one; none is as published: 7 for uda and fixmatch, else 1."""
     learning_rate: float = pydantic.Field(default=0.03, gt=0)
     """η of SGD with Nesterov momentum 0.9; at step k of K it is η·cos(7πk / 16K)."""
     threshold: float | None = pydantic.Field(default=None, ge=0, le=1)
@@ -119,7 +119,7 @@ class SemiSupervisedOptions(Config):
         if self.learner == "s4l":
             foreign |= given & {"threshold", "temperature", "strong"}
         if foreign:
-            raise ValueError(f"{', '.join(sorted(foreign))}: means nothing to the learner {self.learner}; leave it out")
+            raise ValueError(f"{', '.join(sorted(foreign))}: not for the learner {self.learner}; leave it out")
         kinds = [hard.kind for hard in self.hard]
         if len(set(kinds)) < len(kinds) or any(hard.source != STD for hard in self.hard):
             raise ValueError("hard: give each kind once, without a source: all are made of the strong views")

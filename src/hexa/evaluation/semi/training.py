@@ -53,7 +53,7 @@ def train(
 
 
 def _objective(task: Task, labelled: Labels, options: SemiSupervisedOptions, stream: Stream) -> Objective:
-    assert task.fit.classes is not None, "a task for this has one label an image"
+    assert task.fit.classes is not None, "a task for this has one label per image"
     classes = torch.full((len(task.fit),), -1)
     classes[labelled] = torch.from_numpy(task.fit.classes)[labelled]
     backbone, hard = copy.deepcopy(task.backbone), options.hard_examples
