@@ -1,17 +1,21 @@
-"""Few images, many epochs: 2,000 images of CIFAR-10, plain and with hard examples, at equal time.
+"""Few images, many epochs: 2,000 images of CIFAR-10, plain and with hard examples, at equal time and several lengths.
 
-    python benchmarks/few_images.py --cifar10 parquet:PATH/cifar10 --work FOLDER --result FILE [--seeds 0 1 2]
+    python benchmarks/few_images.py --cifar10 parquet:PATH/cifar10 --work FOLDER --result FILE \\
+        [--seeds 0 1 2] [--lengths 400 1600] [--arms plain +split +adversarial +cutmix]
 
-Every arm is `cifar10-moco-v2+small` with modifiers, its rate and all else unchanged: nothing is searched. Epochs are
-such that every arm costs what 800 plain ones do (5,600 steps), by relative costs measured beforehand; `cpu_seconds`
-says what training took of one core, where it was not interrupted. Scored once, at the end, on the 10,000 test images:
-k-NN and probe see all 50,000 labelled training images, so that they measure the features rather than the labels. A row
-is written as soon as it exists, and rows that FILE has are not made again: ended anywhere, the command goes on.
+Every arm is `cifar10-moco-v2+small` with modifiers, in bf16, its rate and all else unchanged: nothing is searched. A
+length is the number of plain epochs (of 7 steps); the other arms get as many as take that time, by their costs
+(`hexa benchmark`, the views included). `cpu_seconds` says what training took of one core, where it was not
+interrupted. Scored once, at the end, on the test images: k-NN and probe on all 10,000, from all 50,000 labelled
+training images, so that they measure the features rather than the labels; `few` is a probe of 1, 4 and 16 labels per
+class, over five draws; `robust` the preset `pgd` (20 steps, two restarts) on 1,000 test images.
+A row is written as soon as it exists, and rows that FILE has are not made again: ended anywhere, the command goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -22,16 +26,18 @@ from typing import Any
 
 from from_weights import COMMON, subset
 
-#: modifiers -> epochs
-ARMS = {
-    "": 800,
-    "+split": 800,
-    "+adversarial": 460,
-    "+cutmix": 496,
+#: modifiers -> how many plain runs one of the same number of epochs takes
+COSTS = {"plain": 1.0, "+split": 1.05, "+adversarial": 1.66, "+cutmix": 1.64}
+#: what is measured: the protocol and its options
+SCORES: dict[str, tuple[str, dict[str, Any]]] = {
+    "knn": ("knn", {}),
+    "probe": ("probe", {}),
+    "few": ("probe", {"shots": [1, 4, 16]}),
+    "robust": ("robust", {"images": 1000}),
 }
 
 
-def unit(arm: str, seed: int, data: str, scored: str, run: Path) -> dict[str, Any]:
+def unit(arm: str, length: int, seed: int, data: str, scored: str, work: Path) -> dict[str, Any]:
     """One training and what it is worth."""
     from hexa import recipes
     from hexa.evaluation import evaluate
@@ -39,14 +45,16 @@ def unit(arm: str, seed: int, data: str, scored: str, run: Path) -> dict[str, An
     from hexa.runtime.packages import commit
     from hexa.session.run import pretrain, resume
 
-    row: dict[str, Any] = {"arm": arm, "seed": seed, "epochs": ARMS[arm], "commit": commit()}
-    fields = COMMON | {"data": data, "seed": seed, "epochs": ARMS[arm]}
+    modifiers = "" if arm == "plain" else arm
+    run = work / f"moco{modifiers}-{length}-{seed}"
+    epochs = round(length / COSTS[arm])
+    row: dict[str, Any] = {"arm": arm, "length": length, "seed": seed, "epochs": epochs, "commit": commit()}
+    fields = COMMON | {"data": data, "seed": seed, "epochs": epochs, "training.precision": "bf16"}
     begun, going_on = time.process_time(), (run / "config.yaml").exists()
-    _ = resume(run) if going_on else pretrain(override(recipes.get(f"cifar10-moco-v2+small{arm}"), fields), run)
+    _ = resume(run) if going_on else pretrain(override(recipes.get(f"cifar10-moco-v2+small{modifiers}"), fields), run)
     if not going_on:
         row["cpu_seconds"] = time.process_time() - begun
-    metrics = {p: evaluate(p, str(run), scored)["metrics"]["top1"] for p in ("knn", "probe")}
-    return row | {"metrics": metrics}
+    return row | {name: evaluate(p, str(run), scored, **how)["metrics"] for name, (p, how) in SCORES.items()}
 
 
 def main() -> None:
@@ -56,25 +64,24 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--arms", nargs="+", default=list(ARMS))
+    parser.add_argument("--lengths", type=int, nargs="+", default=[400, 1600])
+    parser.add_argument("--arms", nargs="+", choices=COSTS, default=list(COSTS))
     parser.add_argument("--unit", help=argparse.SUPPRESS)
     given = parser.parse_args()
     data = subset(given.cifar10, given.work / "cifar10")
     if given.unit:
-        arm, seed = json.loads(given.unit)
-        print(json.dumps(unit(arm, seed, data, given.cifar10, given.work / f"moco{arm}-{seed}")))
+        print(json.dumps(unit(*json.loads(given.unit), data, given.cifar10, given.work)))
         return
     stored = json.loads(given.result.read_text()) if given.result.exists() else {"rows": []}
-    for seed in given.seeds:
-        for arm in given.arms:
-            if any((row["arm"], row["seed"]) == (arm, seed) for row in stored["rows"]):
-                continue
-            command = [sys.executable, *sys.argv, "--unit", json.dumps([arm, seed])]
-            environment = os.environ | {"OMP_NUM_THREADS": "1"}
-            done = subprocess.run(command, env=environment, check=True, capture_output=True)
-            stored["rows"].append(json.loads(done.stdout))
-            given.result.write_text(json.dumps(stored, indent=1) + "\n")
-            print(stored["rows"][-1], flush=True)
+    for length, seed, arm in itertools.product(given.lengths, given.seeds, given.arms):
+        if any((row["arm"], row["length"], row["seed"]) == (arm, length, seed) for row in stored["rows"]):
+            continue
+        command = [sys.executable, *sys.argv, "--unit", json.dumps([arm, length, seed])]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, check=True, capture_output=True)
+        stored["rows"].append(json.loads(done.stdout))
+        given.result.write_text(json.dumps(stored, indent=1) + "\n")
+        print(stored["rows"][-1], flush=True)
 
 
 if __name__ == "__main__":
