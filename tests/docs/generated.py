@@ -67,7 +67,8 @@ ROBUST_ARMS = {
 }
 COSTS = {
     "MoCo-v2, ResNet-18": "2026-11-21-schemes-cifar10-resnet18.json",
-    "MoCo-v2, narrow": "2026-11-21-schemes-cifar10-small.json",
+    "MoCo-v2, narrow, fp32": "2026-11-22-schemes-cifar10-small-fp32.json",
+    "MoCo-v2, narrow, bf16": "2026-11-22-schemes-cifar10-small.json",
     "DeepCluster-v2, narrow": "2026-11-21-schemes-cifar10-small-dcluster.json",
 }
 ARMS = {
