@@ -11,13 +11,18 @@ from torch import nn
 
 from hexa.config import UserError
 from hexa.runtime import processes
+from hexa.runtime.allocator import keep_freed_memory
 from hexa.runtime.cores import crowding
 
 Precision = Literal["auto", "fp32", "bf16"]
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """`auto` is this process's GPU if there is one, otherwise the CPU. Raises UserError for an unavailable device."""
+    """`auto` is this process's GPU if there is one, otherwise the CPU. Raises UserError for an unavailable device.
+
+    Whatever computes asks here first, so the process's memory is set up here too (`keep_freed_memory`).
+    """
+    keep_freed_memory()
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
