@@ -77,6 +77,8 @@ def test_wrong_values_name_their_field() -> None:
         override(recipes.get("digits-moco-v2"), {"epochs": "-1"})
     with pytest.raises(ConfigError, match=r"method\.temperature: must be a number, got 'warm'"):
         override(recipes.get("digits-moco-v2"), {"method.temperature": "warm"})
+    with pytest.raises(ConfigError, match="seed: must be ≥ 0, got -1"):
+        override(recipes.get("digits-moco-v2"), {"seed": -1})
 
 
 def test_sources_in_a_circle_are_refused() -> None:

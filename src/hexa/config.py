@@ -167,6 +167,9 @@ def choose(base: type[Base], field: str, package: str, value: Any, default: str 
         return value
     if not isinstance(value, dict):
         raise ConfigError([("", f"expected fields, for instance {field}: …")])
+    if field not in value and default is None:
+        given = ", ".join(map(str, value)) or "nothing"
+        raise ConfigError([(field, f"is missing; expected {field}: NAME among the fields, got {given}")])
     name = str(value.get(field, default))
     if name not in known:
         raise ConfigError([(field, f"unknown {field} '{name}'; {nearest(name, known)}")])

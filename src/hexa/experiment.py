@@ -30,7 +30,7 @@ class Experiment(Config):
     """The recipe it started from."""
     data: str
     """The source of images: digits, folder:PATH, parquet:PATH, cifar10, … (SOURCE#split picks a split)."""
-    seed: int = 0
+    seed: int = pydantic.Field(default=0, ge=0)
     """The seed of every random stream."""
     epochs: int = pydantic.Field(gt=0)
     """Passes over the data."""
@@ -72,6 +72,14 @@ class Experiment(Config):
         if problems:
             raise ConfigError(problems)
         return examples
+
+    def essence(self, exclude: set[str] | dict[str, Any]) -> list[Any]:
+        """As JSON, what is not at its default, and the kinds of method and hard examples.
+
+        Hashes are made of it, so that a field which is new in a later version does not change them.
+        """
+        kinds = [self.method.name, *(hard.kind for hard in self.hard_examples.values())]
+        return [self.model_dump(mode="json", exclude=exclude, exclude_defaults=True), kinds]
 
     @pydantic.model_validator(mode="after")
     def _sources_exist(self) -> Experiment:

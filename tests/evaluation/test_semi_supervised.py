@@ -127,6 +127,7 @@ def test_all_labels_leave_the_same_images_as_unlabelled_ones() -> None:
         ({"learner": "s4l", "strong": "weak"}, "strong: not for the learner s4l"),
         ({"labels": 40, "percent": 5}, "labels and percent both say which labels are used"),
         ({"learner": "fixmatch", "hard": "advers"}, "unknown kind 'advers'; did you mean 'adversarial'"),
+        ({"learner": "fixmatch", "hard": [{"kind:vat": None}]}, "hard.kind: is missing; .* got kind:vat"),
         ({"learner": "fixmatch", "hard": 1}, "hard: kinds of hard examples are needed"),
         ({"learner": "fixmatch", "hard": "cutmix,cutmix"}, "give each kind once"),
         ({"learner": "mixmatch"}, "learner: must be 'supervised'"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hexa import recipes
 from hexa.config import UserError
+from hexa.experiment import Experiment
 from hexa.reproduce import plan, printing
 from hexa.reproduce.plan import Request, Target
 from hexa.reproduce.studies import PROBE, study
@@ -97,6 +100,19 @@ def test_whatever_decides_a_result_is_in_the_identity() -> None:
     assert first(fields={"batch_size": 64}).identity != plain.identity
     assert first(fields={"training.num_workers": 1}).identity == plain.identity
     assert first(seeds=(3,)).name != plain.name
+
+
+def test_a_field_of_a_later_version_leaves_names_and_identities_alone() -> None:
+    class Later(Experiment):
+        novelty: int = 1
+
+    request = request_for()
+    job = plan.final_jobs(ABLATION, request, plan.best_rates(ABLATION, request, []), None)[0]
+    later = Later.model_validate(job.experiment.model_dump())
+    assert replace(job, experiment=later).identity == job.identity
+    assert plan.run_name(job.arm, later) == plan.run_name(job.arm, job.experiment)
+    novel = Later.model_validate(job.experiment.model_dump() | {"novelty": 2})
+    assert replace(job, experiment=novel).identity != job.identity
 
 
 def test_the_cost_is_that_of_what_is_left() -> None:

@@ -33,7 +33,6 @@ def _faults(*given: str, **environment: str) -> int:
 
 @pytest.mark.skipif(not keep_freed_memory(), reason="not glibc, or malloc was set by the user")
 def test_pages_of_freed_tensors_are_used_again() -> None:
-
     plain = _faults()
     assert 4 * _faults("kept") < plain
     assert 4 * _faults("kept", MALLOC_TOP_PAD_="0") > plain  # the user's settings stand

@@ -241,16 +241,15 @@ def roomy_setting(experiment: Experiment, data_size: int) -> Setting:
 def fingerprint(experiment: Experiment, source: Source, pairs: Pairs | None = None, *, former: bool = False) -> str:
     """A hash of everything that determines the trajectory: the images, and the experiment without training and monitor.
 
-    Fields at their defaults are left out, so that new fields do not separate runs from their checkpoints. pairs: their
-    groups are included. former: as hexa 0.1 computed it, from names and sizes of image files alone.
+    pairs: their groups are included. former: as hexa 0.1 computed it, from names and sizes of image files alone.
     """
     others: dict[str, Any] = dict.fromkeys(("training", "monitor", "recipe", "data"), True)
     # the paths of weights and pairs do not matter, since their digests are included
     others |= {"start": {"weights"}, "pairs": {"of"}}
-    fields = experiment.model_dump(mode="json", exclude=others, exclude_defaults=True)
-    kinds = [experiment.method.name, *(hard.kind for hard in experiment.hard_examples.values())]
     images = (former and source.former_fingerprint) or source.fingerprint
-    text = json.dumps([fields, kinds, images, *([] if pairs is None else [pairs.digest()])], sort_keys=True)
+    text = json.dumps(
+        [*experiment.essence(others), images, *([] if pairs is None else [pairs.digest()])], sort_keys=True
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

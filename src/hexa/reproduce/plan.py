@@ -116,7 +116,7 @@ class Job:
     @property
     def identity(self) -> str:
         """A hash of all that decides its result."""
-        fields = self.record() | {"experiment": self.experiment.model_dump(mode="json", exclude={"training"})}
+        fields = self.record() | {"experiment": self.experiment.essence({"training"})}
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -163,7 +163,7 @@ def _job(phase: Literal["search", "final"], name: str, arm: Arm, request: Reques
 
 def run_name(arm: Arm, experiment: Experiment) -> str:
     """The name of a run by all that decides it, so that studies with the same one share it."""
-    decisive = json.dumps(experiment.model_dump(mode="json", exclude={"training", "monitor"}), sort_keys=True)
+    decisive = json.dumps(experiment.essence({"training", "monitor"}), sort_keys=True)
     digest = hashlib.sha256(decisive.encode()).hexdigest()[:8]
     scheme = SCHEMES[arm.scheme].name
     return f"{arm.recipe}-{scheme}-{experiment.epochs}ep-seed{experiment.seed}-{digest}"
