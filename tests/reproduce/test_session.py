@@ -41,8 +41,8 @@ def _known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def carry_out(out: Path, experiment: str = "ablation", **changes: Any) -> Path:
-    given: dict[str, Any] = {"seeds": (0,), "epochs": 1, "rates": (0.03,)} | changes
-    return reproduce(experiment, "digits", out=out, **given, **TINY)
+    given: dict[str, Any] = TINY | {"seeds": (0,), "epochs": 1, "rates": (0.03,)} | changes
+    return reproduce(experiment, "digits", out=out, **given)
 
 
 def begun(out: Path, experiment: str = "ablation") -> Path:
@@ -103,6 +103,30 @@ def test_runs_trained_elsewhere_are_evaluated_only(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(running, "pretrain", None)
     found = result(carry_out(tmp_path, "table2"))
     assert {row["arm"] for row in found["summary"]} == {"MoCo-v2", "HEXA-MoCo"}
+
+
+def test_runs_end_once_they_have_reached_an_accuracy(tmp_path: Path) -> None:
+    found = {}
+    for until in (30.0, 99.99):
+        given = {"epochs": 4, "rates": (0.01, 0.03), "until": until, "monitor.knn_every": 2, "monitor.k": 20}
+        out = carry_out(tmp_path / f"{until:g}", "ablation", **given)
+        jobs = [storage.read(path) for path in (out / "jobs").glob("*.json")]
+        found[until] = result(out), (out / "table.md").read_text(), [job for job in jobs if job["phase"] == "final"]
+        searched = [job["experiment"]["monitor"] for job in jobs if job["phase"] == "search"]
+        assert {(one["until"], one["holdout"]) for one in searched} == {(None, 0)}  # which is not cut short
+    (soon, page, finals), (never, other, _) = found.values()
+    assert soon["until"] == 30
+    assert {row["comparison"] for row in soon["summary"]} == {"equal epochs"}
+    assert all(row["relative_time"] is None for row in soon["summary"])
+    assert "Until k-NN of held-out images reaches 30 %, 4 epochs at most" in page
+    assert page.count("| 1 of 1 |") == len(soon["summary"]) == 6
+    for job in finals:
+        assert job["reached"]["epochs"] == 2
+        journal = [json.loads(line) for line in (tmp_path / f"30/runs/{job['name']}/metrics.jsonl").open()]
+        assert journal[-1]["step"] == job["reached"]["epochs"] * 9  # 1,212 images are trained on, in steps of 128
+        assert job["reached"]["seconds"] == max(line["seconds"] for line in journal if line["event"] == "train")
+    assert other.count("| 0 of 1 | – | – |") == 6
+    assert "reached" not in never["summary"][0]
 
 
 def test_another_study_is_not_mixed_in(tmp_path: Path) -> None:
@@ -168,6 +192,9 @@ def test_further_seeds_join(tmp_path: Path) -> None:
         ({"method": "mocco"}, "did you mean 'moco'"),
         ({"evaluate_on": ("folder:nowhere",)}, "nowhere"),
         ({"optimizer.learning_rate": 1}, "--rates"),
+        ({"monitor.until": 60}, "--until"),
+        ({"until": 101.0, "monitor.knn_every": 1}, "until: must be ≤ 100"),
+        ({"until": 60.0, "experiment": "learning-curves"}, "--until: learning-curves compares lengths of training"),
         ({"method.tau": 1}, "method.tau: unknown field"),
     ],
 )

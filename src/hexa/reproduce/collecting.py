@@ -23,6 +23,7 @@ class Row:
 
     minutes: of the runs that trained in one go. interrupted: of those that were stopped and resumed, whose times are
     sums over sessions and no measurement. diverged: the seeds whose loss became infinite or NaN; they have no scores.
+    reached: with `until`, epochs and seconds to that accuracy of the runs that came to it.
     """
 
     arm: Arm
@@ -36,6 +37,7 @@ class Row:
     published: dict[str, float]
     diverged: tuple[int, ...] = ()
     interrupted: tuple[float, ...] = ()
+    reached: tuple[tuple[float, float], ...] = ()
 
     @property
     def in_time(self) -> bool:
@@ -57,7 +59,8 @@ def rows_of(study: Study, request: Request, costs: Costs | None, runs: Sequence[
             these = [run for run in runs if (run["arm"], run["epochs"]) == (arm.key, epochs)]
             these = [run for run in these if run["seed"] in request.seeds]
             if these:
-                time = None if costs is None else relative_time(study, arm, epochs, request, costs)
+                whole = costs is not None and request.until is None
+                time = relative_time(study, arm, epochs, request, costs) if whole and costs else None
                 rows.append(_row(study, arm, comparison, epochs, time, these))
     return rows
 
@@ -95,6 +98,7 @@ def _row(study: Study, arm: Arm, comparison: str, epochs: int, time: float | Non
         published=beside,
         diverged=tuple(run["seed"] for run in runs if run.get("diverged")),
         interrupted=tuple(minutes for minutes, stopped in took if stopped),
+        reached=tuple((at["epochs"], at["seconds"]) for at in (run.get("reached") for run in runs) if at),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from hexa import recipes
 from hexa.core.schemes import SCHEMES
 from hexa.experiment import override
+from hexa.reporting.tables import counted
 from hexa.reproduce import storage
 from hexa.reproduce.plan import Request
 from hexa.reproduce.studies import Study
@@ -52,6 +53,6 @@ def origin_of(out: Path) -> str:
     path = out / storage.COSTS
     machines = [measured["machine"] for measured in (storage.read(path) or {}).values() if measured.get("machine")]
     when = max((machine["time"][:16].replace("T", " ") for machine in machines if "time" in machine), default="")
-    devices = sorted({f"{machine['device']}, {machine['threads']} threads" for machine in machines})
+    devices = sorted({f"{machine['device']}, {counted(machine['threads'], 'thread')}" for machine in machines})
     words = (f" of {when}" if when else "") + (f" on {' and '.join(devices)}" if devices else "")
     return f"a benchmark{words}, kept in {path}; to measure anew, remove that file before any run is made"

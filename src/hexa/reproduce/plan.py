@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from hexa import recipes
@@ -27,6 +27,7 @@ SEARCH_SEED = 1000
 HOLDOUT = 0.1
 #: Not needed in a study, and not free.
 QUIET: dict[str, Any] = {"training.tensorboard": False, "training.report": False, "monitor.knn_every": 0}
+WATCHED: dict[str, Any] = {"monitor.knn_every": 1, "monitor.holdout": HOLDOUT}
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Target:
 class Request:
     """What was asked for, beside the study. None leaves a thing to the recipes.
 
-    shared: the folder of the runs that several studies share, from each one's.
+    until: percent of k-NN on held-out training images at which a run ends. shared: the folder of the runs that several
+    studies share, from each one's.
     """
 
     data: str
@@ -55,6 +57,7 @@ class Request:
     epochs: int | None = None
     rates: tuple[float, ...] | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    until: float | None = None
     shared: str = ""
 
 
@@ -125,7 +128,8 @@ def experiment_of(arm: Arm, request: Request, **changes: Any) -> Experiment:
 
     A field of a hard example is for the arms that have it: it must not add one to the others.
     """
-    made = override(recipes.get(arm.recipe), {"data": request.data, **QUIET, **arm.changes})
+    usual = QUIET if request.until is None else QUIET | WATCHED | {"monitor.until": request.until}
+    made = override(recipes.get(arm.recipe), {"data": request.data, **usual, **arm.changes})
     fields = {path: value for path, value in request.fields.items() if _concerns(path, made)}
     return override(made, {**fields, **changes})
 
@@ -170,15 +174,16 @@ def run_name(arm: Arm, experiment: Experiment) -> str:
 
 
 def search_jobs(study: Study, request: Request) -> list[Job]:
-    """The same short search for every arm, on held-out training images; empty if there is nothing to choose from.
+    """The same search for every arm, on held-out training images; empty if there is nothing to choose from.
 
-    Its runs are a quarter as long as the arm's, so that a search among four rates costs what one seed does.
+    Runs are a quarter as long as the arm's, so that four rates cost what one seed does.
     """
-    target = request.targets[0]
+    target, request = request.targets[0], replace(request, until=None)
     measures = (Evaluation(SVM if target.several else KNN, target.source, HOLDOUT),)
     jobs = []
     for arm in study.arms if study.search else ():
-        rates = request.rates or tuple(float(f"{factor * _own_rate(arm, request):g}") for factor in RATE_FACTORS)
+        own = experiment_of(arm, request).optimizer.learning_rate
+        rates = request.rates or tuple(float(f"{factor * own:g}") for factor in RATE_FACTORS)
         epochs = max(1, round(epochs_of(arm, request) / 4))
         for rate in rates if len(rates) > 1 else ():
             name = f"search-{arm.key}-{epochs}ep-lr{rate:g}"
@@ -229,10 +234,6 @@ def measures_of(study: Study, request: Request) -> tuple[Evaluation, ...]:
 # -- learning rates ---------------------------------------------------------------------------------------------------
 
 
-def _own_rate(arm: Arm, request: Request) -> float:
-    return experiment_of(arm, request).optimizer.learning_rate
-
-
 def best_rates(study: Study, request: Request, search: Sequence[Stored]) -> dict[str, float]:
     """The rate of each arm with the best held-out score; without a search the given one, else the recipe's.
 
@@ -242,12 +243,12 @@ def best_rates(study: Study, request: Request, search: Sequence[Stored]) -> dict
     for arm in study.arms:
         jobs = [job for job in search if job["arm"] == arm.key]
         given = request.rates[0] if request.rates and len(request.rates) == 1 else None
-        best[arm.key] = best_of(jobs) if jobs else given or _own_rate(arm, request)
+        best[arm.key] = best_of(jobs) if jobs else given or experiment_of(arm, request).optimizer.learning_rate
     return best
 
 
 def best_of(search: Sequence[Stored]) -> float:
-    """The rate of an arm's stored search jobs with the best held-out score; of equal ones the smallest."""
+    """The rate of an arm's search jobs with the best held-out score; of equal ones the smallest."""
     return float(min(search, key=lambda job: (-search_score(job), job["rate"]))["rate"])
 
 

@@ -74,6 +74,8 @@ def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | 
         result = evaluate(measure["protocol"], backbone, measure["data"], seed=record["seed"], device=device, **options)
         done["results"].append({"title": measure["title"], **at, **result})
     done |= _training_of(run, "diverged" in done)
+    if record["experiment"]["monitor"]["until"] is not None and "diverged" not in done:
+        done["reached"] = _reached(run, record["experiment"]["monitor"]["until"])
     storage.write(storage.job_file(out, record["name"]), done)
     if record["phase"] == "search":
         shutil.rmtree(run, ignore_errors=True)  # its score is all that is needed of it
@@ -126,6 +128,16 @@ def _training_of(run: Path, diverged: bool) -> dict[str, Any]:
         "interruptions": read.interruptions,
         "environment": {key: read.environment.get(key) for key in kept} | ({"resumed": later} if later else {}),
     }
+
+
+def _reached(run: Path, percent: float) -> dict[str, float] | None:
+    """The epoch and the seconds of training after which the k-NN monitor was first as high; None if it never was."""
+    read = read_run(run)
+    for line in read.monitor:
+        if line["knn"] >= percent:
+            trained = [entry["seconds"] for entry in read.train if entry["step"] <= line["step"]]
+            return {"epochs": line["epoch"], "seconds": max(trained, default=line["seconds"])}
+    return None
 
 
 # -- several at once ------------------------------------------------------------------------------------------------

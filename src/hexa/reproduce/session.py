@@ -57,6 +57,7 @@ class Session:
         evaluate_on: Sequence[str] = (),
         data_voc: str | None = None,
         one_run: bool | None = None,
+        until: float | None = None,
         workers: int = 1,
         fields: Mapping[str, Any] | None = None,
     ) -> Session:
@@ -66,14 +67,19 @@ class Session:
         dcluster, by default the published one. epochs: of every arm, by default those of its recipe. rates: the
         learning rates that every arm chooses from; a single one is taken as it is. evaluate_on: labelled sources to
         measure on, by default `data`. data_voc: VOC2007, for the tables and the column that are of it. one_run:
-        learning curves as published. workers: runs at once. fields: of every arm's experiment, by dotted path.
+        learning curves as published. until: end every run once k-NN of held-out training images has reached this,
+        in percent, and compare how long that took. workers: runs at once. fields: of every arm's experiment, by path.
         """
         chosen = study(experiment, method=method, scale=scale, data=data, one_run=one_run)
         if any(not rate > 0 for rate in rates or ()):
             raise UserError("rates: every learning rate must be above 0")
         sources = _measured_on(experiment, data, evaluate_on, data_voc)
         request = requested(data, sources, scale, seeds, epochs, workers, fields)
-        request = replace(request, rates=tuple(rates) if rates else None)
+        request = replace(request, rates=tuple(rates) if rates else None, until=until)
+        if until is not None:
+            if len(chosen.lengths) > 1 or chosen.one_run:
+                raise UserError(f"--until: {experiment} compares lengths of training; leave it out")
+            chosen = replace(chosen, equal_time=False)
         plan.check(chosen, request)
         plan.final_jobs(chosen, request, plan.best_rates(chosen, request, []), None)  # raises for a wrong field
         folder = Path(out) if out is not None else Path("runs") / f"{experiment}-{chosen.method}-{scale}"
@@ -97,6 +103,7 @@ class Session:
             "rates": given.rates,
             "fields": plain_fields(given),
             "one_run": self.study.one_run or None,
+            **({} if given.until is None else {"until": given.until}),
         }
         return dict(json.loads(json.dumps(claim)))
 
@@ -193,9 +200,9 @@ def requested(
         raise UserError("seeds: give one or more different numbers from 0, such as 0 1 2")
     if workers < 1:
         raise UserError(f"workers must be ≥ 1, got {workers}")
-    taken = {"data", "seed", "epochs", "optimizer.learning_rate"} & set(fields or {})
+    taken = {"data", "seed", "epochs", "optimizer.learning_rate", "monitor.until"} & set(fields or {})
     if taken:
-        raise UserError(f"{min(taken)} is what a study decides; use --data, --seeds, --epochs or --rates")
+        raise UserError(f"{min(taken)} is what a study decides; use --data, --seeds, --epochs, --rates or --until")
     images, targets = _opened(data, scale), tuple(_target(source, scale) for source in sources)
     return Request(
         data, targets, _IMAGENET if images is None else len(images), tuple(seeds), epochs, None, fields or {}

@@ -21,12 +21,17 @@ from hexa.reproduce.studies import Study
 MISTIMED = 0.25
 
 
-def table_rows(rows: Sequence[Row], comparison: str) -> list[dict[str, Cell]]:
-    """The rows of one comparison for a Markdown table; a mean is of the seeds that did not diverge."""
+def table_rows(rows: Sequence[Row], comparison: str, until: float | None = None) -> list[dict[str, Cell]]:
+    """The rows of one comparison for a Markdown table; a mean is of the seeds that did not diverge.
+
+    until: the accuracy that runs were ended at; then the table says how many reached it, and when.
+    """
     these = [row for row in rows if row.comparison == comparison]
     shown = []
     for row in these:
         cells: dict[str, Cell] = {"arm": row.arm.name, "epochs": str(row.epochs), "learning rate": f"{row.rate:g}"}
+        if until is not None:
+            cells = {"arm": row.arm.name, "learning rate": f"{row.rate:g}", **_until(row)}
         if row.relative_time is not None:
             cells["relative time"] = f"{row.relative_time:.2f}"
         for name in columns_of(these):
@@ -37,7 +42,7 @@ def table_rows(rows: Sequence[Row], comparison: str) -> list[dict[str, Cell]]:
                 cells[f"{name}, published"] = f"{row.published[name]:.1f}"
         if any(other.diverged for other in these):
             cells["diverged"] = f"{len(row.diverged)} of {len(row.diverged) + len(row.seeds)}"
-        if row.minutes or row.interrupted:
+        if until is None and (row.minutes or row.interrupted):
             took = format_duration(60 * statistics.fmean(row.minutes or row.interrupted))
             cells["one run took"] = took if row.minutes else f"{took} *"
         shown.append(cells)
@@ -56,13 +61,23 @@ def markdown(study: Study, request: Request, rows: Sequence[Row], notes: Sequenc
         first = next((row for row in rows if row.comparison == comparison), None)
         if first is not None:
             head = "By epochs" if len(study.lengths) > 1 else f"At {comparison}"
+            if request.until is not None:
+                head = f"Until k-NN of held-out images reaches {request.until:g} %, {counted(first.epochs, 'epoch')} at most"
             if comparison == TIME:
                 head += f": the time of {counted(first.epochs, 'epoch')} of {study.arms[0].name}"
-            parts.append(f"## {head}\n\n{markdown_table(table_rows(rows, comparison))}")
+            parts.append(f"## {head}\n\n{markdown_table(table_rows(rows, comparison, request.until))}")
     if any(row.published for row in rows):
         parts.append("Published: ResNet-50 pre-trained on ImageNet, so beside, not against, a smaller scale.\n")
     parts += [f"- {note}" for note in notes]
     return "\n".join(parts) + "\n"
+
+
+def _until(row: Row) -> dict[str, Cell]:
+    """How many runs reached the accuracy, and after how long."""
+    count, total = len(row.reached), len(row.seeds) + len(row.diverged)
+    epochs, seconds = zip(*row.reached, strict=True) if row.reached else ((), ())
+    after = {"after epochs": epochs, "after seconds": seconds}
+    return {"reached": f"{count} of {total}", **{name: mean_std(of) if of else "–" for name, of in after.items()}}
 
 
 def sentence(text: str) -> str:
@@ -99,6 +114,7 @@ def result(study: Study, request: Request, rows: Sequence[Row], costs: Costs | N
         "data": request.data,
         "measured_on": [target.source for target in request.targets],
         "seeds": list(request.seeds),
+        **({} if request.until is None else {"until": request.until}),
         "fields": dict(request.fields),
         "machine": {"processor": platform.processor() or platform.machine(), "torch": torch.__version__},
         "seconds_per_image": costs,
@@ -128,6 +144,7 @@ def _summary(row: Row) -> dict[str, Any]:
         "diverged": list(row.diverged),
         "minutes": list(row.minutes),
         "minutes_of_interrupted_runs": list(row.interrupted),
+        **({"reached": [{"epochs": epochs, "seconds": time} for epochs, time in row.reached]} if row.reached else {}),
         "scores": scores,
     }
 
@@ -168,6 +185,8 @@ def notes_of(study: Study, rows: Sequence[Row], search: Sequence[Stored], runs: 
         )
     elif study.scale == "small":
         notes.append("No learning rate was searched for: all arms have the one given.")
+    if any(row.reached for row in rows):
+        notes.append("Seconds are those of training alone. No arm is trained on the held-out images.")
     if any(row.relative_time is not None for row in rows):
         notes.append("Relative time: by a benchmark of steps and views on this machine, before the runs.")
     return notes
