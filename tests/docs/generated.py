@@ -6,10 +6,11 @@ compares; `python -m tests.docs.generated` writes them anew.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,22 @@ EVERY = [
 ]
 PROTOCOLS = "2026-11-22-protocols.json"
 DETECTION = "2026-11-21-detect-voc07-subset.json"
-PAPER = "2026-11-22-paper-small.json"
+PAPER = "2026-11-23-paper-small/result.json"
 TORTURE = "2026-11-22-torture.json"
 VERDICTS = "2026-11-22-adapt-verdicts.json"
 FROM_WEIGHTS = "2026-11-22-from-weights.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-22-robust-digits.json"
 SEMI = "2026-11-22-semi-supervised.json"
+SEMI_CIFAR = "2026-11-23-semi-supervised-cifar10.json"
+FEW_IMAGES = "2026-11-23-few-images.json"
+#: Their arms, by what they are called on the page.
+FEW_IMAGES_ARMS = {
+    "plain": "MoCo-v2",
+    "+split": "split: half clean, half cut-mixed",
+    "+adversarial": "+ adversarial",
+    "+cutmix": "+ cut-mixed",
+}
 #: Its arms, by what they are called on the page.
 ROBUST_ARMS = {
     "plain": "MoCo-v2",
@@ -421,9 +431,28 @@ def _under_attack(arms: Mapping[str, str]) -> str:
     return table(body, *head)
 
 
-def semi_supervised() -> str:
-    """A few labels of the digits: means and deviations over seeds, of the arms that have a run."""
-    rows = result(SEMI)["rows"]
+def few_images() -> str:
+    """2,000 images for many epochs, at equal time: means and deviations over seeds."""
+    rows = result(FEW_IMAGES)["rows"]
+    body = []
+    for length, (arm, label) in itertools.product(sorted({row["length"] for row in rows}), FEW_IMAGES_ARMS.items()):
+        runs = [row for row in rows if (row["arm"], row["length"]) == (arm, length)]
+        if not runs:
+            continue
+        places = (("knn", "top1"), ("probe", "top1"), *(("few", f"top1@{k}") for k in (1, 4, 16)))
+        places += (("robust", "top1"), *(("robust", f"robust@{epsilon}") for epsilon in (1, 2, 4)))
+        scores = (mean_std([run[protocol][metric] for run in runs]) for protocol, metric in places)
+        spent = [run["cpu_seconds"] for run in runs if "cpu_seconds" in run]
+        seconds = f"{statistics.mean(spent):.0f} s" if spent else "–"
+        body.append([f"{label} ({len(runs)})", str(runs[0]["epochs"]), seconds, *scores])
+    labels = (f"probe, {k} a class" for k in (1, 4, 16))
+    attacks = (f"ε = {epsilon}" for epsilon in (1, 2, 4))
+    return table(body, "arm (seeds)", "epochs", "one core", "k-NN", "probe", *labels, "linear head, clean", *attacks)
+
+
+def semi_supervised(name: str) -> str:
+    """A few labels: means and deviations over seeds, of the arms that have a run."""
+    rows = [row for row in result(name)["rows"] if "held_out" not in row]
     columns = sorted({(row["labels"], row["start"] != "random") for row in rows})
     body = []
     for arm in dict.fromkeys(row["arm"] for row in rows):
@@ -435,6 +464,12 @@ def semi_supervised() -> str:
         body.append(line)
     names = (f"{labels} labels, {'MoCo-v2' if trained else 'random weights'}" for labels, trained in columns)
     return table(body, "arm", *names)
+
+
+def _mean_changes(changes: Sequence[Sequence[float]]) -> str:
+    """The mean change in each measure over seeds, and how many those are."""
+    means = (statistics.fmean(of) for of in zip(*changes, strict=True))
+    return " / ".join(f"{mean:+.1f}" for mean in means).replace("-", "−") + f" ({len(changes)})"
 
 
 def goals() -> str:
@@ -453,8 +488,7 @@ def goals() -> str:
     def further(data: str, arm: str, plain: str, *metrics: str) -> str:
         runs = {(row["arm"], row["seed"]): row["metrics"] for row in result(EQUAL_TIME)["rows"] if row["data"] == data}
         seeds = [seed for name, seed in runs if name == arm and (plain, seed) in runs]
-        changes = (statistics.fmean(runs[arm, s][m] - runs[plain, s][m] for s in seeds) for m in metrics)
-        return " / ".join(f"{change:+.1f}" for change in changes).replace("-", "−") + f" ({len(seeds)})"
+        return _mean_changes([[runs[arm, s][m] - runs[plain, s][m] for m in metrics] for s in seeds])
 
     both, first = "k-NN / probe", "head first"
     rows = [
@@ -482,14 +516,30 @@ def goals() -> str:
         what = {1: "SVM mAP", 2: both, 3: "probe of 1 / 4 / 16 a class"}[len(metrics)]
         change = further(data, arm, plain, *metrics)
         rows.append((goal, f"{method} + {kind}", "3 epochs each" if plain == "shorter" else "equal time", what, change))
+    few_images = result(FEW_IMAGES)["rows"]
+
+    def of_few(arm: str, length: int, *places: tuple[str, str]) -> str:
+        runs = {(row["arm"], row["seed"]): row for row in few_images if row["length"] == length}
+        pairs = [(run, runs["plain", seed]) for (name, seed), run in runs.items() if name == arm]
+        return _mean_changes([[run[p][m] - base[p][m] for p, m in places] for run, base in pairs])
+
+    for length, arm, goal in itertools.product((400, 1600), list(FEW_IMAGES_ARMS)[1:], ("few images, many epochs",)):
+        if any((row["arm"], row["length"]) == (arm, length) for row in few_images):
+            kind = {"+split": ", split", "+adversarial": " + adversarial", "+cutmix": " + cut-mixed"}[arm]
+            when = f"the time of {length} plain epochs"
+            change = of_few(arm, length, ("knn", "top1"), ("probe", "top1"))
+            rows.append((goal if arm == "+split" else "", f"MoCo-v2{kind}", when, both, change))
     attacked = result(ROBUST)["rows"]
 
     def under_attack(plain: str) -> str:
         seeds = {row["seed"]: row["metrics"] for row in attacked if row["arm"] == plain}
         hard = {row["seed"]: row["metrics"] for row in attacked if row["arm"] == "adversarial" and row["seed"] in seeds}
-        changes = (statistics.fmean(hard[s][m] - seeds[s][m] for s in hard) for m in ("top1", "robust@8", "robust@16"))
-        return " / ".join(f"{change:+.1f}" for change in changes).replace("-", "−") + f" ({len(hard)})"
+        return _mean_changes([[hard[s][m] - seeds[s][m] for m in ("top1", "robust@8", "robust@16")] for s in hard])
 
+    places = tuple(("robust", metric) for metric in ("top1", "robust@1", "robust@2", "robust@4"))
+    what = "linear head: clean / under attack of 1 / 2 / 4 grey levels"
+    change = of_few("+adversarial", 400, *places)
+    rows.append(("robustness, CIFAR-10 (2,000 images)", "MoCo-v2 + adversarial", "equal time", what, change))
     what = "linear head: clean / under attack of 8 / of 16 grey levels"
     rows.append(("robustness, digits", "MoCo-v2 + adversarial", "40 epochs each", what, under_attack("plain")))
     rows.append(("", "MoCo-v2 + adversarial", "equal time", what, under_attack("longer")))
@@ -601,7 +651,9 @@ GENERATED: dict[str, Callable[[], str]] = {
     "goals": goals,
     "robust": robust,
     "usb": usb,
-    "semi-supervised": semi_supervised,
+    "semi-supervised": lambda: semi_supervised(SEMI),
+    "semi-supervised-cifar10": lambda: semi_supervised(SEMI_CIFAR),
+    "few-images": few_images,
     "robust-arms": robust_arms,
     "label-free": label_free,
     "paper": the_paper,

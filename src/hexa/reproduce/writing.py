@@ -62,7 +62,8 @@ def markdown(study: Study, request: Request, rows: Sequence[Row], notes: Sequenc
         if first is not None:
             head = "By epochs" if len(study.lengths) > 1 else f"At {comparison}"
             if request.until is not None:
-                head = f"Until k-NN of held-out images reaches {request.until:g} %, {counted(first.epochs, 'epoch')} at most"
+                at_most = f"{counted(first.epochs, 'epoch')} at most"
+                head = f"Until k-NN of held-out images reaches {request.until:g} %, {at_most}"
             if comparison == TIME:
                 head += f": the time of {counted(first.epochs, 'epoch')} of {study.arms[0].name}"
             parts.append(f"## {head}\n\n{markdown_table(table_rows(rows, comparison, request.until))}")
