@@ -59,8 +59,8 @@ def rows_of(study: Study, request: Request, costs: Costs | None, runs: Sequence[
             these = [run for run in runs if (run["arm"], run["epochs"]) == (arm.key, epochs)]
             these = [run for run in these if run["seed"] in request.seeds]
             if these:
-                whole = costs is not None and request.until is None
-                time = relative_time(study, arm, epochs, request, costs) if whole and costs else None
+                known = costs if request.until is None else None
+                time = None if known is None else relative_time(study, arm, epochs, request, known)
                 rows.append(_row(study, arm, comparison, epochs, time, these))
     return rows
 

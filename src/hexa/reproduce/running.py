@@ -134,9 +134,10 @@ def _reached(run: Path, percent: float) -> dict[str, float] | None:
     """The epoch and the seconds of training after which the k-NN monitor was first as high; None if it never was."""
     read = read_run(run)
     for line in read.monitor:
-        if line["knn"] >= percent:
-            trained = [entry["seconds"] for entry in read.train if entry["step"] <= line["step"]]
-            return {"epochs": line["epoch"], "seconds": max(trained, default=line["seconds"])}
+        if line.get("knn", 0) >= percent:
+            # a run that reached it in its last epoch was not ended by it
+            clock = [event for event in read.events if event["event"] == "ended"] or read.train
+            return {"epochs": line["epoch"], "seconds": clock[-1]["seconds"]}
     return None
 
 
