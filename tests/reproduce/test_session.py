@@ -106,28 +106,30 @@ def test_runs_trained_elsewhere_are_evaluated_only(tmp_path: Path, monkeypatch: 
 
 
 def test_runs_end_once_they_have_reached_an_accuracy(tmp_path: Path) -> None:
-    found = {}
-    for until in (30.0, 99.99):
-        given = {"epochs": 4, "rates": (0.01, 0.03), "until": until, "monitor.knn_every": 2, "monitor.k": 20}
-        out = carry_out(tmp_path / f"{until:g}", "ablation", **given)
-        jobs = [storage.read(path) for path in (out / "jobs").glob("*.json")]
-        found[until] = result(out), (out / "table.md").read_text(), [job for job in jobs if job["phase"] == "final"]
-        searched = [job["experiment"]["monitor"] for job in jobs if job["phase"] == "search"]
-        assert {(one["until"], one["holdout"]) for one in searched} == {(None, 0)}  # which is not cut short
-    (soon, page, finals), (never, other, _) = found.values()
-    assert soon["until"] == 30
-    assert {row["comparison"] for row in soon["summary"]} == {"equal epochs"}
-    assert all(row["relative_time"] is None for row in soon["summary"])
-    assert "Until k-NN of held-out images reaches 30 %, 4 epochs at most" in page
-    assert page.count("| 1 of 1 |") == len(soon["summary"]) == 6
-    for job in finals:
-        assert job["reached"]["epochs"] == 2
-        journal = [json.loads(line) for line in (tmp_path / f"30/runs/{job['name']}/metrics.jsonl").open()]
-        assert journal[-1]["step"] == job["reached"]["epochs"] * 9  # 1,212 images are trained on, in steps of 128
+    given = {"epochs": 2, "rates": (0.01, 0.03), "until": 30.0, "monitor.knn_every": 1, "monitor.k": 20}
+    out = carry_out(tmp_path / "soon", **given)
+    jobs = [job for path in (out / "jobs").glob("*.json") if (job := storage.read(path))]
+    searched = [job["experiment"]["monitor"] for job in jobs if job["phase"] == "search"]
+    assert {(one["until"], one["holdout"]) for one in searched} == {(None, 0)}  # which is not cut short
+    found = result(out)
+    assert found["until"] == 30
+    assert {row["comparison"] for row in found["summary"]} == {"equal epochs"}
+    assert all(row["relative_time"] is None for row in found["summary"])
+    page = (out / "table.md").read_text()
+    assert "Until k-NN of held-out images reaches 30 %, 2 epochs at most" in page
+    assert page.count("| 1 of 1 |") == len(found["summary"]) == 6
+    for job in [job for job in jobs if job["phase"] == "final"]:
+        assert job["reached"]["epochs"] == 1
+        journal = [json.loads(line) for line in (out / f"runs/{job['name']}/metrics.jsonl").open()]
+        assert journal[-1]["step"] == 9  # 1,212 images are trained on, in steps of 128
         last = {line["event"]: line["seconds"] for line in journal if "seconds" in line}
-        assert last["train"] <= job["reached"]["seconds"] < last["monitor"]  # whose own time is not counted
-    assert other.count("| 0 of 1 | – | – |") == 6
-    assert "reached" not in never["summary"][0]
+        assert 0 < job["reached"]["seconds"] == last["ended"] < last["monitor"]  # whose own time is not counted
+
+
+def test_what_was_never_reached_is_said(tmp_path: Path) -> None:
+    out = carry_out(tmp_path / "never", until=99.99, **{"monitor.knn_every": 1})
+    assert (out / "table.md").read_text().count("| 0 of 1 | – | – |") == 6
+    assert "reached" not in result(out)["summary"][0]
 
 
 def test_another_study_is_not_mixed_in(tmp_path: Path) -> None:
