@@ -518,12 +518,13 @@ def goals() -> str:
         rows.append((goal, f"{method} + {kind}", "3 epochs each" if plain == "shorter" else "equal time", what, change))
     few_images = result(FEW_IMAGES)["rows"]
 
-    def of_few(arm: str, length: int, *places: tuple[str, str]) -> str:
-        runs = {(row["arm"], row["seed"]): row for row in few_images if row["length"] == length}
-        pairs = [(run, runs["plain", seed]) for (name, seed), run in runs.items() if name == arm]
+    def of_few(arm: str, length: int, *places: tuple[str, str], beside: int | None = None) -> str:
+        runs = {(row["arm"], row["length"], row["seed"]): row for row in few_images}
+        plain = {seed: run for (name, of, seed), run in runs.items() if (name, of) == ("plain", beside or length)}
+        pairs = [(runs[arm, length, seed], base) for seed, base in plain.items() if (arm, length, seed) in runs]
         return _mean_changes([[run[p][m] - base[p][m] for p, m in places] for run, base in pairs])
 
-    for length, arm, goal in itertools.product((400, 1600), list(FEW_IMAGES_ARMS)[1:], ("few images, many epochs",)):
+    for length, arm, goal in itertools.product((400, 1600), list(FEW_IMAGES_ARMS)[1:], ("few images, many epochs, CIFAR-10",)):
         if any((row["arm"], row["length"]) == (arm, length) for row in few_images):
             kind = {"+split": ", split", "+adversarial": " + adversarial", "+cutmix": " + cut-mixed"}[arm]
             when = f"the time of {length} plain epochs"
@@ -538,8 +539,9 @@ def goals() -> str:
 
     places = tuple(("robust", metric) for metric in ("top1", "robust@1", "robust@2", "robust@4"))
     what = "linear head: clean / under attack of 1 / 2 / 4 grey levels"
-    change = of_few("+adversarial", 400, *places)
-    rows.append(("robustness, CIFAR-10 (2,000 images)", "MoCo-v2 + adversarial", "equal time", what, change))
+    change = of_few("+adversarial", 400, *places, beside=241)
+    rows.append(("robustness, CIFAR-10 (2,000 images)", "MoCo-v2 + adversarial", "241 epochs each", what, change))
+    rows.append(("", "MoCo-v2 + adversarial", "equal time", what, of_few("+adversarial", 400, *places)))
     what = "linear head: clean / under attack of 8 / of 16 grey levels"
     rows.append(("robustness, digits", "MoCo-v2 + adversarial", "40 epochs each", what, under_attack("plain")))
     rows.append(("", "MoCo-v2 + adversarial", "equal time", what, under_attack("longer")))
