@@ -560,6 +560,14 @@ def goals() -> str:
         ("", "RandAugment + adversarial", "fixmatch + adversarial"),
     ):
         rows.append((goal, f"FixMatch, {kind}", "equal steps", what, beside(arm)))
+    scored = [row for row in result(SEMI_CIFAR)["rows"] if "held_out" not in row and row["start"] == "moco-v2"]
+    what, instead = "accuracy, from MoCo-v2's weights", "FixMatch, adversarial instead of RandAugment"
+    for labels in (40, 250):
+        top1 = {(row["arm"], row["seed"]): row["top1"] for row in scored if row["labels"] == labels}
+        change = _mean_changes(
+            [[top1[arm, seed] - top1["fixmatch", seed]] for arm, seed in top1 if arm == "adversarial instead"]
+        )
+        rows.append((f"{labels} labels and many images, CIFAR-10", instead, "equal steps", what, change))
     return table(rows, "goal", "hard example", "compared at", "measured by", "change (seeds)")
 
 
