@@ -19,7 +19,7 @@ from hexa.runtime import targets
 from hexa.runtime.console import Console
 from hexa.runtime.signals import Interrupted
 
-_OPTIONS = ("scale", "method", "out", "seeds", "epochs", "rates", "data_voc", "workers")
+_OPTIONS = ("scale", "method", "out", "seeds", "epochs", "rates", "data_voc", "until", "workers")
 _FROM = {None: None, "one-run": True, "several-runs": False}
 
 
@@ -30,12 +30,10 @@ def run(
     options = {name: getattr(given, name) for name in _OPTIONS} | {"evaluate_on": given.evaluate_on or ()}
     options["one_run"] = _FROM[getattr(given, "from")]
     if given.experiment == "all":
-        if given.until is not None:
-            raise UserError("--until: is for a single experiment; name one")
         return _run_all(Whole.begin(given.data, time=given.time, fields=fields, **options), given.plan, console, bar)
     if given.time is not None:
         raise UserError(f"--time: is for all experiments together; for {given.experiment} give --epochs")
-    session = Session.begin(given.experiment, given.data, fields=fields, until=given.until, **options)
+    session = Session.begin(given.experiment, given.data, fields=fields, **options)
     study = session.study
     if not given.plan or study.scale != "full":  # that plan alone writes nothing
         targets.check_folder(session.out)
