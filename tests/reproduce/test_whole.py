@@ -102,6 +102,7 @@ def test_what_needs_voc_is_left_out_with_its_reason(tmp_path: Path) -> None:
         (["--time", "1h", "--epochs", "2"], "exclude each other"),
         (["--method", "moco"], "--method applies to a single experiment"),
         (["--rates", "0.1"], "--rates applies to a single"),
+        (["--until", "60"], "--until applies to a single"),
         (["--scale", "full"], "--scale applies to a single"),
         (["--method.tau", "1"], "method.tau: unknown field"),
         (["--hard_examples.mixup.weight", "1"], "no arm of all has that hard example"),
