@@ -3,7 +3,7 @@
     python benchmarks/few_images.py --cifar10 parquet:PATH/cifar10 --work FOLDER --result FILE \\
         [--seeds 0 1 2] [--lengths 400 1600] [--arms plain +split +adversarial +cutmix]
 
-Every arm is `cifar10-moco-v2+small` with modifiers, in bf16, its rate and all else unchanged: nothing is searched. A
+Every arm is a small recipe of CIFAR-10 as it stands but for what ARMS says, in bf16: no rate is searched. A
 length is the number of plain epochs (of 7 steps); the other arms get as many as take that time, by their costs
 (`hexa benchmark`, the views included). `cpu_seconds` says what training took of one core, where it was not
 interrupted. Scored once, at the end, on the test images: k-NN and probe on all 10,000, from all 50,000 labelled
@@ -26,8 +26,35 @@ from typing import Any
 
 from from_weights import COMMON, subset
 
-#: modifiers -> how many plain runs one of the same number of epochs takes
-COSTS = {"plain": 1.0, "+split": 1.05, "+adversarial": 1.66, "+cutmix": 1.64}
+_MOCO, _ATTACK = "cifar10-moco-v2+small", "hard_examples.adversarial"
+_ATTACKED, _HARD_VIEWS = f"{_MOCO}+adversarial", {"kind": "hard_views", "fraction": 0.5}
+
+
+def _epsilon(grey: float) -> dict[str, Any]:
+    return {f"{_ATTACK}.epsilon": grey, f"{_ATTACK}.step_size": grey}
+
+
+#: arm -> its recipe, what is changed of it, and how many plain epochs one of its epochs takes
+ARMS: dict[str, tuple[str, dict[str, Any], float]] = {
+    "plain": (_MOCO, {}, 1.0),
+    "+split": (f"{_MOCO}+split", {}, 1.05),
+    "+adversarial": (_ATTACKED, {}, 1.66),
+    "+cutmix": (f"{_MOCO}+cutmix", {}, 1.64),
+    "+adversarial+cutmix": (f"{_ATTACKED}+cutmix", {}, 2.3),
+    "+adversarial+late": (f"{_ATTACKED}+late", {}, 1.33),
+    "ramp": (_ATTACKED, {f"{_ATTACK}.ramp": 1.0, f"{_ATTACK}.ramps": "strength"}, 1.66),
+    "ε = ½": (_ATTACKED, _epsilon(0.5), 1.66),
+    "ε = 2": (_ATTACKED, _epsilon(2.0), 1.66),
+    "ε = 4": (_ATTACKED, _epsilon(4.0), 1.66),
+    "α₁ = ¼": (_ATTACKED, {f"{_ATTACK}.weight": 0.25}, 1.66),
+    "α₁ = ½": (_ATTACKED, {f"{_ATTACK}.weight": 0.5}, 1.66),
+    "α₁ = 2": (_ATTACKED, {f"{_ATTACK}.weight": 2.0}, 1.66),
+    "hard views, split": (f"{_MOCO}+split", {"hard_examples": {"hard_views": _HARD_VIEWS}}, 1.26),
+    "SimCLR": ("cifar10-simclr+small", {}, 1.23),
+    "SimCLR+adversarial": ("cifar10-simclr+small+adversarial", {}, 2.37),
+    "DeepCluster-v2": ("cifar10-deepcluster-v2+small", {}, 1.36),
+    "DeepCluster-v2+adversarial": ("cifar10-deepcluster-v2+small+adversarial", {}, 2.6),
+}
 #: what is measured: the protocol and its options
 SCORES: dict[str, tuple[str, dict[str, Any]]] = {
     "knn": ("knn", {}),
@@ -45,13 +72,12 @@ def unit(arm: str, length: int, seed: int, data: str, scored: str, work: Path) -
     from hexa.runtime.packages import commit
     from hexa.session.run import pretrain, resume
 
-    modifiers = "" if arm == "plain" else arm
-    run = work / f"moco{modifiers}-{length}-{seed}"
-    epochs = round(length / COSTS[arm])
+    recipe, changes, cost = ARMS[arm]
+    run, epochs = work / f"{arm}-{length}-{seed}", round(length / cost)
     row: dict[str, Any] = {"arm": arm, "length": length, "seed": seed, "epochs": epochs, "commit": commit()}
-    fields = COMMON | {"data": data, "seed": seed, "epochs": epochs, "training.precision": "bf16"}
+    fields = COMMON | {"data": data, "seed": seed, "epochs": epochs, "training.precision": "bf16"} | changes
     begun, going_on = time.process_time(), (run / "config.yaml").exists()
-    _ = resume(run) if going_on else pretrain(override(recipes.get(f"cifar10-moco-v2+small{modifiers}"), fields), run)
+    _ = resume(run) if going_on else pretrain(override(recipes.get(recipe), fields), run)
     if not going_on:
         row["cpu_seconds"] = time.process_time() - begun
     return row | {name: evaluate(p, str(run), scored, **how)["metrics"] for name, (p, how) in SCORES.items()}
@@ -65,7 +91,7 @@ def main() -> None:
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--lengths", type=int, nargs="+", default=[400, 1600])
-    parser.add_argument("--arms", nargs="+", choices=COSTS, default=list(COSTS))
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS)[:4])
     parser.add_argument("--unit", help=argparse.SUPPRESS)
     given = parser.parse_args()
     data = subset(given.cifar10, given.work / "cifar10")
