@@ -1,14 +1,15 @@
 """Few images, many epochs: 2,000 images of CIFAR-10, plain and with hard examples, at equal time and several lengths.
 
     python benchmarks/few_images.py --cifar10 parquet:PATH/cifar10 --work FOLDER --result FILE \\
-        [--seeds 0 1 2] [--lengths 400 1600] [--arms plain +split +adversarial +cutmix]
+        [--seeds 0 1 2] [--lengths 400 1600] [--arms plain +split +adversarial +cutmix] [--rates 0.015 0.06]
 
-Every arm is a small recipe of CIFAR-10 as it stands but for what ARMS says, in bf16: no rate is searched. A
+Every arm is a small recipe of CIFAR-10 as it stands but for what ARMS says, in bf16. A
 length is the number of plain epochs (of 7 steps); the other arms get as many as take that time, by their costs
 (`hexa benchmark`, the views included). `cpu_seconds` says what training took of one core, where it was not
 interrupted. Scored once, at the end, on the test images: k-NN and probe on all 10,000, from all 50,000 labelled
 training images, so that they measure the features rather than the labels; `few` is a probe of 1, 4 and 16 labels per
 class, over five draws; `robust` the preset `pgd` (20 steps, two restarts) on 1,000 test images.
+With `--rates` only k-NN of held-out training images is taken (a tenth of the 50,000, from the others): the search.
 A row is written as soon as it exists, and rows that FILE has are not made again: ended anywhere, the command goes on.
 """
 
@@ -64,8 +65,8 @@ SCORES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def unit(arm: str, length: int, seed: int, data: str, scored: str, work: Path) -> dict[str, Any]:
-    """One training and what it is worth."""
+def unit(arm: str, length: int, seed: int, rate: float | None, *, data: str, scored: str, work: Path) -> dict[str, Any]:
+    """One training and what it is worth. rate: to be looked at on held-out images; None is the recipe's, scored."""
     from hexa import recipes
     from hexa.evaluation import evaluate
     from hexa.experiment import override
@@ -73,13 +74,18 @@ def unit(arm: str, length: int, seed: int, data: str, scored: str, work: Path) -
     from hexa.session.run import pretrain, resume
 
     recipe, changes, cost = ARMS[arm]
-    run, epochs = work / f"{arm}-{length}-{seed}", round(length / cost)
+    run = work / "-".join(str(part) for part in (arm, length, seed, rate) if part is not None)
+    epochs = round(length / cost)
     row: dict[str, Any] = {"arm": arm, "length": length, "seed": seed, "epochs": epochs, "commit": commit()}
     fields = COMMON | {"data": data, "seed": seed, "epochs": epochs, "training.precision": "bf16"} | changes
+    if rate is not None:
+        row["rate"] = fields["optimizer.learning_rate"] = rate
     begun, going_on = time.process_time(), (run / "config.yaml").exists()
     _ = resume(run) if going_on else pretrain(override(recipes.get(recipe), fields), run)
     if not going_on:
         row["cpu_seconds"] = time.process_time() - begun
+    if rate is not None:
+        return row | {"held_out": evaluate("knn", str(run), scored, holdout=0.1)["metrics"]}
     return row | {name: evaluate(p, str(run), scored, **how)["metrics"] for name, (p, how) in SCORES.items()}
 
 
@@ -92,17 +98,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--lengths", type=int, nargs="+", default=[400, 1600])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS)[:4])
+    parser.add_argument("--rates", type=float, nargs="+", default=[None])
     parser.add_argument("--unit", help=argparse.SUPPRESS)
     given = parser.parse_args()
     data = subset(given.cifar10, given.work / "cifar10")
     if given.unit:
-        print(json.dumps(unit(*json.loads(given.unit), data, given.cifar10, given.work)))
+        print(json.dumps(unit(*json.loads(given.unit), data=data, scored=given.cifar10, work=given.work)))
         return
     stored = json.loads(given.result.read_text()) if given.result.exists() else {"rows": []}
-    for length, seed, arm in itertools.product(given.lengths, given.seeds, given.arms):
-        if any((row["arm"], row["length"], row["seed"]) == (arm, length, seed) for row in stored["rows"]):
+    made = {(row["arm"], row["length"], row["seed"], row.get("rate")) for row in stored["rows"]}
+    for length, seed, arm, rate in itertools.product(given.lengths, given.seeds, given.arms, given.rates):
+        if (arm, length, seed, rate) in made:
             continue
-        command = [sys.executable, *sys.argv, "--unit", json.dumps([arm, length, seed])]
+        command = [sys.executable, *sys.argv, "--unit", json.dumps([arm, length, seed, rate])]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, env=environment, check=True, capture_output=True)
         stored["rows"].append(json.loads(done.stdout))
