@@ -58,8 +58,43 @@ FEW_IMAGES = "2026-11-23-few-images.json"
 FEW_IMAGES_ARMS = {
     "plain": "MoCo-v2",
     "+split": "split: half clean, half cut-mixed",
-    "+adversarial": "+ adversarial",
     "+cutmix": "+ cut-mixed",
+    "+adversarial": "+ adversarial",
+    "+adversarial+cutmix": "+ adversarial + cut-mixed",
+    "hard views, split": "half clean, half hard views",
+    "SimCLR": "SimCLR",
+    "SimCLR+adversarial": "SimCLR + adversarial",
+    "DeepCluster-v2": "DeepCluster-v2",
+    "DeepCluster-v2+adversarial": "DeepCluster-v2 + adversarial",
+}
+FEW_IMAGES_SCORES = {
+    "k-NN": ("knn", "top1"),
+    "probe": ("probe", "top1"),
+    **{f"probe, {k} a class": ("few", f"top1@{k}") for k in (1, 4, 16)},
+}
+#: Those whose robustness is compared.
+FEW_IMAGES_ATTACKS = {
+    "plain": "MoCo-v2",
+    "+split": "split: half clean, half cut-mixed",
+    "+cutmix": "+ cut-mixed",
+    "from 0.9": "+ adversarial, from nine tenths",
+    "from ¾": "+ adversarial, from three quarters",
+    "+adversarial+late": "+ adversarial, from half-way",
+    "late, ε = 2": "+ adversarial, from half-way, ε = 2",
+    "late, ε = 4": "+ adversarial, from half-way, ε = 4",
+    "ramp": "+ adversarial, ε growing from 0 to 1",
+    "+adversarial": "+ adversarial: ε = 1, α₁ = 1, from the start",
+    "ε = ½": "ε = ½",
+    "ε = 2": "ε = 2",
+    "ε = 4": "ε = 4",
+    "α₁ = ¼": "α₁ = ¼",
+    "α₁ = ½": "α₁ = ½",
+    "α₁ = 2": "α₁ = 2",
+}
+FEW_IMAGES_UNDER_ATTACK = {
+    "clean": ("robust", "top1"),
+    **{f"ε = {epsilon}": ("robust", f"robust@{epsilon}") for epsilon in (1, 2, 4, 8)},
+    "k-NN, clean": ("knn", "top1"),
 }
 #: Its arms, by what they are called on the page.
 ROBUST_ARMS = {
@@ -408,17 +443,42 @@ def few_labels() -> str:
     return table(body, "arm (runs)", "SVM mAP", *(f"probe, {k} a class" for k in (1, 4, 16)))
 
 
-def robust() -> str:
-    """The demo's arms under attack, and MoCo-v2 for as long: means and deviations over seeds."""
-    return _under_attack({"plain": "MoCo-v2", "longer": "MoCo-v2, longer", "adversarial": "HEXA-MoCo"})
+def strongest() -> str:
+    """Where hard examples pay in the same time: both arms, means and deviations over the seeds that both have."""
+    few = {(r["arm"], r["length"], r["seed"]): r for r in result(FEW_IMAGES)["rows"] if "held_out" not in r}
+    digits = {(row["arm"], 70, row["seed"]): {"robust": row["metrics"]} for row in result(ROBUST)["rows"]}
+    three = {"k-NN": ("knn", "top1"), "probe": ("probe", "top1"), "probe of 16 labels a class": ("few", "top1@16")}
+    weak, strong = (
+        {"clean": ("robust", "top1"), **{f"attack of {grey}": ("robust", f"robust@{grey}") for grey in levels}}
+        for levels in ((2, 4), (8, 16))
+    )
+    late = {
+        "adversarial, last quarter": "from ¾",
+        "adversarial, from half-way": "+adversarial+late",
+        "adversarial, from the start": "+adversarial",
+    }
+    body = []
+    for goal, runs, plain, length, places, arms in (
+        ("accuracy, photographs", few, "plain", 1600, three, {"half of each batch cut-mixed": "+split"}),
+        ("robustness, photographs", few, "plain", 400, weak, late),
+        ("robustness, digits", digits, "longer", 70, strong, {"adversarial, from the start": "adversarial"}),
+    ):
+        for label, arm in arms.items():
+            seeds = [seed for of, long, seed in runs if (of, long) == (arm, length) and (plain, length, seed) in runs]
+            scores = (
+                " / ".join(
+                    mean_std([runs[of, length, s][protocol][metric] for s in seeds])
+                    for protocol, metric in places.values()
+                )
+                for of in (plain, arm)
+            )
+            body.append((f"{goal}, {length:,} epochs", f"{label} ({len(seeds)})", " / ".join(places), *scores))
+    return table(body, "goal, time of plain training", "hard example (seeds)", "measured by", "plain", "with it")
 
 
 def robust_arms() -> str:
-    """The same with attacks of other strengths, weights and onsets, and with other hard examples."""
-    return _under_attack(ROBUST_ARMS)
-
-
-def _under_attack(arms: Mapping[str, str]) -> str:
+    """The demo's arms under attack, MoCo-v2 for as long, and attacks of other strengths, weights and onsets."""
+    arms = ROBUST_ARMS
     body = []
     for arm, label in arms.items():
         runs = [row for row in result(ROBUST)["rows"] if row["arm"] == arm]
@@ -431,23 +491,19 @@ def _under_attack(arms: Mapping[str, str]) -> str:
     return table(body, *head)
 
 
-def few_images() -> str:
+def few_images(arms: Mapping[str, str], columns: Mapping[str, tuple[str, str]]) -> str:
     """2,000 images for many epochs, at equal time: means and deviations over seeds."""
-    rows = result(FEW_IMAGES)["rows"]
+    rows = [row for row in result(FEW_IMAGES)["rows"] if "held_out" not in row]
     body = []
-    for length, (arm, label) in itertools.product(sorted({row["length"] for row in rows}), FEW_IMAGES_ARMS.items()):
+    for length, (arm, label) in itertools.product(sorted({row["length"] for row in rows}), arms.items()):
         runs = [row for row in rows if (row["arm"], row["length"]) == (arm, length)]
         if not runs:
             continue
-        places = (("knn", "top1"), ("probe", "top1"), *(("few", f"top1@{k}") for k in (1, 4, 16)))
-        places += (("robust", "top1"), *(("robust", f"robust@{epsilon}") for epsilon in (1, 2, 4)))
-        scores = (mean_std([run[protocol][metric] for run in runs]) for protocol, metric in places)
+        scores = (mean_std([run[protocol][metric] for run in runs]) for protocol, metric in columns.values())
         spent = [run["cpu_seconds"] for run in runs if "cpu_seconds" in run]
         seconds = f"{statistics.mean(spent):.0f} s" if spent else "–"
         body.append([f"{label} ({len(runs)})", str(runs[0]["epochs"]), seconds, *scores])
-    labels = (f"probe, {k} a class" for k in (1, 4, 16))
-    attacks = (f"ε = {epsilon}" for epsilon in (1, 2, 4))
-    return table(body, "arm (seeds)", "epochs", "one core", "k-NN", "probe", *labels, "linear head, clean", *attacks)
+    return table(body, "arm (seeds)", "epochs", "one core", *columns)
 
 
 def semi_supervised(name: str) -> str:
@@ -467,9 +523,9 @@ def semi_supervised(name: str) -> str:
 
 
 def _mean_changes(changes: Sequence[Sequence[float]]) -> str:
-    """The mean change in each measure over seeds, and how many those are."""
-    means = (statistics.fmean(of) for of in zip(*changes, strict=True))
-    return " / ".join(f"{mean:+.1f}" for mean in means).replace("-", "−") + f" ({len(changes)})"
+    """The change in each measure: mean and standard deviation over seeds, and how many those are."""
+    found = " / ".join(f"{'+' * (statistics.fmean(of) > -0.05)}{mean_std(of)}" for of in zip(*changes, strict=True))
+    return f"{found} ({len(changes)})".replace("+-", "+").replace("-", "−")  # +0.0, not −0.0
 
 
 def goals() -> str:
@@ -479,11 +535,15 @@ def goals() -> str:
         record = result(name)
         epochs = record["epochs_at_equal_time"][arm] if timed else record["epochs"]
         runs, base = _runs(record, arm, epochs), _runs(record, "plain", record["epochs"])
-        return f"{_change(runs, base)} ({len(runs)})"
+        return paired(runs, base)
+
+    def paired(runs: dict[int, dict[str, float]], base: dict[int, dict[str, float]]) -> str:
+        seeds = runs.keys() & base.keys()
+        return _mean_changes([[runs[seed][m] - base[seed][m] for m in ("knn", "probe")] for seed in seeds])
 
     def schemes(key: str) -> str:
         same = {row["key"]: row for row in result(ABLATIONS["dcluster"])["summary"] if row["comparison"] == EPOCHS}
-        return f"{_change(_by_seed(same[key]), _by_seed(same['i']))} ({len(_by_seed(same[key]))})"
+        return paired(_by_seed(same[key]), _by_seed(same["i"]))
 
     def further(data: str, arm: str, plain: str, *metrics: str) -> str:
         runs = {(row["arm"], row["seed"]): row["metrics"] for row in result(EQUAL_TIME)["rows"] if row["data"] == data}
@@ -525,10 +585,10 @@ def goals() -> str:
         return _mean_changes([[run[p][m] - base[p][m] for p, m in places] for run, base in pairs])
 
     goal = "few images, many epochs, CIFAR-10"
-    for length, arm in itertools.product((400, 800), list(FEW_IMAGES_ARMS)[1:]):
+    for length, arm in itertools.product((400, 800, 1600), ("+split", "+cutmix", "+adversarial")):
         if any((row["arm"], row["length"]) == (arm, length) for row in few_images):
             kind = {"+split": ", split", "+adversarial": " + adversarial", "+cutmix": " + cut-mixed"}[arm]
-            when = f"the time of {length} plain epochs"
+            when = f"the time of {length:,} plain epochs"
             change = of_few(arm, length, ("knn", "top1"), ("probe", "top1"))
             rows.append((goal, f"MoCo-v2{kind}", when, both, change))
             goal = ""
@@ -543,7 +603,12 @@ def goals() -> str:
     what = "linear head: clean / under attack of 1 / 2 / 4 grey levels"
     change = of_few("+adversarial", 400, *places, beside=241)
     rows.append(("robustness, CIFAR-10 (2,000 images)", "MoCo-v2 + adversarial", "241 epochs each", what, change))
-    rows.append(("", "MoCo-v2 + adversarial", "equal time", what, of_few("+adversarial", 400, *places)))
+    for arm, when in (
+        ("+adversarial", ""),
+        ("+adversarial+late", ", from half-way"),
+        ("from ¾", ", from three quarters"),
+    ):
+        rows.append(("", f"MoCo-v2 + adversarial{when}", "equal time", what, of_few(arm, 400, *places)))
     what = "linear head: clean / under attack of 8 / of 16 grey levels"
     rows.append(("robustness, digits", "MoCo-v2 + adversarial", "40 epochs each", what, under_attack("plain")))
     rows.append(("", "MoCo-v2 + adversarial", "equal time", what, under_attack("longer")))
@@ -551,8 +616,7 @@ def goals() -> str:
 
     def beside(arm: str) -> str:
         pairs = [(top1, few["fixmatch", *key]) for (name, *key), top1 in few.items() if name == arm]
-        change = round(statistics.fmean(ours - theirs for ours, theirs in pairs), 1) + 0.0  # not −0.0
-        return f"{change:+.1f} ({len(pairs)})".replace("-", "−")
+        return _mean_changes([[ours - theirs] for ours, theirs in pairs])
 
     what = "accuracy, from random weights and from MoCo-v2's"
     for goal, kind, arm in (
@@ -661,11 +725,12 @@ GENERATED: dict[str, Callable[[], str]] = {
     "equal-time": equal_time,
     "few-labels": few_labels,
     "goals": goals,
-    "robust": robust,
+    "strongest": strongest,
     "usb": usb,
     "semi-supervised": lambda: semi_supervised(SEMI),
     "semi-supervised-cifar10": lambda: semi_supervised(SEMI_CIFAR),
-    "few-images": few_images,
+    "few-images": lambda: few_images(FEW_IMAGES_ARMS, FEW_IMAGES_SCORES),
+    "few-images-attacks": lambda: few_images(FEW_IMAGES_ATTACKS, FEW_IMAGES_UNDER_ATTACK),
     "robust-arms": robust_arms,
     "label-free": label_free,
     "paper": the_paper,
