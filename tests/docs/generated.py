@@ -445,7 +445,7 @@ def few_labels() -> str:
 
 def strongest() -> str:
     """Where hard examples pay in the same time: both arms, means and deviations over the seeds that both have."""
-    few = {(r["arm"], r["length"], r["seed"]): r for r in result(FEW_IMAGES)["rows"] if "held_out" not in r}
+    few = {(r["arm"], r["length"], r["seed"]): r for r in _few_images_rows()}
     digits = {(row["arm"], 70, row["seed"]): {"robust": row["metrics"]} for row in result(ROBUST)["rows"]}
     three = {"k-NN": ("knn", "top1"), "probe": ("probe", "top1"), "probe of 16 labels a class": ("few", "top1@16")}
     weak, strong = (
@@ -491,9 +491,14 @@ def robust_arms() -> str:
     return table(body, *head)
 
 
+def _few_images_rows() -> list[dict[str, Any]]:
+    """Without the search for rates."""
+    return [row for row in result(FEW_IMAGES)["rows"] if "held_out" not in row]
+
+
 def few_images(arms: Mapping[str, str], columns: Mapping[str, tuple[str, str]]) -> str:
     """2,000 images for many epochs, at equal time: means and deviations over seeds."""
-    rows = [row for row in result(FEW_IMAGES)["rows"] if "held_out" not in row]
+    rows = _few_images_rows()
     body = []
     for length, (arm, label) in itertools.product(sorted({row["length"] for row in rows}), arms.items()):
         runs = [row for row in rows if (row["arm"], row["length"]) == (arm, length)]
@@ -576,7 +581,7 @@ def goals() -> str:
         what = {1: "SVM mAP", 2: both, 3: "probe of 1 / 4 / 16 a class"}[len(metrics)]
         change = further(data, arm, plain, *metrics)
         rows.append((goal, f"{method} + {kind}", "3 epochs each" if plain == "shorter" else "equal time", what, change))
-    few_images = result(FEW_IMAGES)["rows"]
+    few_images = _few_images_rows()
 
     def of_few(arm: str, length: int, *places: tuple[str, str], beside: int | None = None) -> str:
         runs = {(row["arm"], row["length"], row["seed"]): row for row in few_images}
