@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,3 +111,30 @@ def test_another_method_comes_with_its_defaults() -> None:
         override(recipes.get("digits-moco-v2"), {"method.name": "simclr", "method.queue_size": "64"})
     same = override(recipes.get("digits-moco-v2"), {"method.name": "moco", "method.dim": "64"})
     assert same.method == recipes.get("digits-moco-v2").method.model_copy(update={"dim": 64})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (
+            {"x": {"kind": "adversarial"}, "y": {"kind": "cutmix"}},
+            {"y": {"kind": "adversarial"}, "x": {"kind": "cutmix"}},
+            False,
+        ),
+        (
+            {"x": {"kind": "adversarial"}, "y": {"kind": "cutmix"}},
+            {"y": {"kind": "cutmix"}, "x": {"kind": "adversarial"}},
+            True,
+        ),
+        (
+            {"chain": {"steps": [{"kind": "mixup"}, {"kind": "adversarial"}]}},
+            {"chain": {"steps": [{"kind": "unmix"}, {"kind": "adversarial"}]}},
+            False,
+        ),
+    ],
+)
+def test_the_essence_tells_kinds_apart_and_not_their_order(
+    one: dict[str, Any], other: dict[str, Any], same: bool
+) -> None:
+    essences = [override(recipes.get("digits-moco-v2"), {"hard_examples": of}).essence(set()) for of in (one, other)]
+    assert (json.dumps(essences[0], sort_keys=True) == json.dumps(essences[1], sort_keys=True)) == same

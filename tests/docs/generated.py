@@ -478,9 +478,8 @@ def strongest() -> str:
 
 def robust_arms() -> str:
     """The demo's arms under attack, MoCo-v2 for as long, and attacks of other strengths, weights and onsets."""
-    arms = ROBUST_ARMS
     body = []
-    for arm, label in arms.items():
+    for arm, label in ROBUST_ARMS.items():
         runs = [row for row in result(ROBUST)["rows"] if row["arm"] == arm]
         if not runs:
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import timm
@@ -15,6 +16,22 @@ from hexa.nn.branch_norm import BranchBatchNorm, convert, plain_state_dict, use_
 
 def images(count: int = 12, seed: int = 0) -> torch.Tensor:
     return torch.randn(count, 3, 5, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def contiguous(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def channels_last(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def transposed(x: torch.Tensor) -> torch.Tensor:
+    return x.transpose(2, 3)
+
+
+def every_other_column(x: torch.Tensor) -> torch.Tensor:
+    return x[..., ::2]
 
 
 def seeded_norm() -> nn.BatchNorm2d:
@@ -44,12 +61,15 @@ def test_one_branch_equals_a_plain_batch_norm_and_leaves_the_other_alone(branch:
         torch.testing.assert_close(ours(images(seed=1)), plain(images(seed=1)))
 
 
+@pytest.mark.parametrize("layout", [contiguous, channels_last, transposed, every_other_column])
 @pytest.mark.parametrize(("count", "groups"), [(12, 4), (13, 4), (12, 1), (4, 8)])
-def test_groups_equal_one_plain_batch_norm_a_group(count: int, groups: int) -> None:
+def test_groups_equal_one_plain_batch_norm_a_group(
+    count: int, groups: int, layout: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
     """REFERENCE §2.4: own batch statistics a group, running statistics by the mean over groups, same gradients."""
     plain = seeded_norm()
     ours = convert(nn.Sequential(copy.deepcopy(plain)), groups=groups)
-    x = images(count).requires_grad_()
+    x = layout(images(count)).requires_grad_()
     weights = torch.randn_like(x)
     effective = min(groups, count // 2)
     norms = []

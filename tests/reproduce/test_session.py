@@ -198,6 +198,7 @@ def test_further_seeds_join(tmp_path: Path) -> None:
         ({"monitor.until": 60}, "--until"),
         ({"until": 101.0, "monitor.knn_every": 1}, "until: must be ≤ 100"),
         ({"until": 60.0, "experiment": "learning-curves"}, "--until: learning-curves compares lengths of training"),
+        ({"until": 60.0, "monitor.knn_every": 1, "monitor.holdout": 0}, "--until measures on held-out training images"),
         ({"method.tau": 1}, "method.tau: unknown field"),
     ],
 )

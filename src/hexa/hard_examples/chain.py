@@ -43,6 +43,9 @@ class Chain(HardExample):
     def weakened(self, share: float) -> Self:
         return self.but(steps=tuple(step.weakened(share) for step in self.steps))
 
+    def kinds(self) -> tuple[str, ...]:
+        return (self.kind, *(kind for step in self.steps for kind in step.kinds()))
+
     def branches(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(branch for step in self.steps for branch in step.branches()))
 

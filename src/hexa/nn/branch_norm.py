@@ -140,6 +140,8 @@ class _GroupedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, rows: list[int], eps: float) -> tuple[Tensor, ...]:
+        if not x.is_contiguous() and not x.is_contiguous(memory_format=torch.channels_last):
+            x = x.contiguous()  # of other layouts torch's out= leaves the mean unwritten
         y = torch.empty_like(x)
         mean, invstd = (weight.new_empty(len(rows), x.shape[1]) for _ in range(2))
         parts = zip(torch.split(x, rows), torch.split(y, rows), mean, invstd, strict=True)

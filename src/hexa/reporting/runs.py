@@ -85,7 +85,7 @@ class Run:
     @property
     def interruptions(self) -> int:
         """How often its training was stopped and resumed: `seconds` is then a sum over several sessions."""
-        last = max((line["step"] for line in self.train), default=0)
+        last = max((line["step"] for line in [*self.train, *self.events] if is_number(line.get("step"))), default=0)
         steps = [entry.get("step", 1) for entry in self.resumptions]
         # a run resumed from its beginning was not interrupted, one at its end trained nothing more
         return sum(is_number(step) and 0 < step < last for step in steps)

@@ -115,7 +115,8 @@ def _after(run: Path, epochs: int, of: int) -> Path:
 
 
 def _without_training(experiment: experiments.Experiment) -> dict[str, Any]:
-    return experiment.model_dump(mode="json", exclude={"training", "monitor"})
+    until = experiment.monitor.until  # which decides the length
+    return experiment.model_dump(mode="json", exclude={"training", "monitor"}) | {"until": until}
 
 
 def _training_of(run: Path, diverged: bool) -> dict[str, Any]:

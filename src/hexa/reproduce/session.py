@@ -82,6 +82,8 @@ class Session:
             chosen = replace(chosen, equal_time=False)
         plan.check(chosen, request)
         plan.final_jobs(chosen, request, plan.best_rates(chosen, request, []), None)  # raises for a wrong field
+        if until is not None:
+            _check_until(chosen, request)
         folder = Path(out) if out is not None else Path("runs") / f"{experiment}-{chosen.method}-{scale}"
         session = cls(chosen, request, folder, workers)
         if not storage.check(folder, session._claim):
@@ -171,7 +173,7 @@ class Session:
         rows = collecting.rows_of(self.study, self.request, costs, runs)
         if not rows:
             return
-        notes = writing.notes_of(self.study, rows, searched, runs)
+        notes = writing.notes_of(self.study, self.request, rows, searched, runs)
         if len(runs) < len(final):
             notes.insert(0, f"Unfinished: {len(runs)} of {len(final)} runs are done.")
         result = writing.result(self.study, self.request, rows, costs, searched, runs, notes)
@@ -248,6 +250,17 @@ def _opened(source: str, scale: str) -> Source | None:
         if scale == "full":
             return None
         raise
+
+
+def _check_until(chosen: Study, request: Request) -> None:
+    """Raises UserError where there are no held-out training images whose k-NN could be measured."""
+    opened, monitor = _opened(request.data, chosen.scale), plan.experiment_of(chosen.arms[0], request).monitor
+    if opened is not None and opened.classes is None:
+        raise UserError(f"--until needs one label per image for k-NN, and {opened!r} has none; leave it out")
+    if monitor.data is not None or not monitor.holdout:
+        raise UserError(
+            "--until measures on held-out training images; leave out monitor.data, and give monitor.holdout above 0"
+        )
 
 
 def _target(source: str, scale: str) -> Target:

@@ -78,7 +78,10 @@ def _until(row: Row) -> dict[str, Cell]:
     count, total = len(row.reached), len(row.seeds) + len(row.diverged)
     epochs, seconds = zip(*row.reached, strict=True) if row.reached else ((), ())
     after = {"after epochs": epochs, "after seconds": seconds}
-    return {"reached": f"{count} of {total}", **{name: mean_std(of) if of else "–" for name, of in after.items()}}
+    texts = {name: mean_std(of) if of else "–" for name, of in after.items()}
+    if seconds and row.interrupted:
+        texts["after seconds"] += " *"  # a sum over sessions, as a note says
+    return {"reached": f"{count} of {total}", **texts}
 
 
 def sentence(text: str) -> str:
@@ -165,7 +168,9 @@ def _brief(run: Stored) -> dict[str, Any]:
 # -- notes ------------------------------------------------------------------------------------------------------------
 
 
-def notes_of(study: Study, rows: Sequence[Row], search: Sequence[Stored], runs: Sequence[Stored]) -> list[str]:
+def notes_of(
+    study: Study, request: Request, rows: Sequence[Row], search: Sequence[Stored], runs: Sequence[Stored]
+) -> list[str]:
     """What a reader of the tables should know."""
     compared = [published.beside(result) for run in runs for result in run["results"]]
     notes = [*study.notes, *sorted({f"{one.title}: {one.caution}." for one in compared if one and one.caution})]
@@ -184,7 +189,7 @@ def notes_of(study: Study, rows: Sequence[Row], search: Sequence[Stored], runs: 
             f"Each arm has the learning rate that runs of {counted(search[0]['epochs'], 'epoch')} found best on "
             "held-out training images; test images were scored with that one alone."
         )
-    elif study.scale == "small":
+    elif study.scale == "small" and request.shared is None:
         notes.append("No learning rate was searched for: all arms have the one given.")
     if any(row.reached for row in rows):
         notes.append("Seconds are those of training alone. No arm is trained on the held-out images.")

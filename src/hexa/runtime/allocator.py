@@ -16,7 +16,7 @@ def keep_freed_memory() -> bool:
     """Let glibc keep up to 512 MiB of freed memory in blocks of at most 32 MiB; elsewhere do nothing.
 
     By default it returns the tensors of every step to the system, which then clears the same pages again for the next
-    step: 3 to 8 % of the time of a small network on a CPU. Settings of the user (MALLOC_…, GLIBC_TUNABLES) are left
+    step: 2 to 5 % of the time of a small network on a CPU. Settings of the user (MALLOC_…, GLIBC_TUNABLES) are left
     alone. Returns whether it was done.
     """
     if sys.platform != "linux" or any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):

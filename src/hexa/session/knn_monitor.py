@@ -67,8 +67,9 @@ class KnnMonitor:
         if config.data is not None:
             split = None if "#" in config.data else "train"
             source, held = open_source(config.data, split, experiment.training.max_image_pixels, source.channels), None
-        if config.keep_best == "knn" and source.classes is None:
-            raise ConfigError([("monitor.keep_best", f"{source!r} has no labels to vote; give monitor.data")])
+        for field, needed in (("keep_best", config.keep_best == "knn"), ("until", config.until is not None)):
+            if needed and source.classes is None:
+                raise ConfigError([(f"monitor.{field}", f"{source!r} has no labels to vote; give monitor.data")])
         if source.classes is None and not config.label_free:
             return None
         return cls(experiment, source, method, machine, held)
