@@ -447,7 +447,6 @@ def strongest() -> str:
     """Where hard examples pay in the same time: both arms, means and deviations over the seeds that both have."""
     few = {(r["arm"], r["length"], r["seed"]): r for r in _few_images_rows()}
     digits = {(row["arm"], 70, row["seed"]): {"robust": row["metrics"]} for row in result(ROBUST)["rows"]}
-    three = {"k-NN": ("knn", "top1"), "probe": ("probe", "top1"), "probe of 16 labels a class": ("few", "top1@16")}
     weak, strong = (
         {"clean": ("robust", "top1"), **{f"attack of {grey}": ("robust", f"robust@{grey}") for grey in levels}}
         for levels in ((2, 4), (8, 16))
@@ -459,7 +458,6 @@ def strongest() -> str:
     }
     body = []
     for goal, runs, plain, length, places, arms in (
-        ("accuracy, photographs", few, "plain", 1600, three, {"half of each batch cut-mixed": "+split"}),
         ("robustness, photographs", few, "plain", 400, weak, late),
         ("robustness, digits", digits, "longer", 70, strong, {"adversarial, from the start": "adversarial"}),
     ):
@@ -592,7 +590,7 @@ def goals() -> str:
     for length, arm in itertools.product((400, 800, 1600), ("+split", "+cutmix", "+adversarial")):
         if any((row["arm"], row["length"]) == (arm, length) for row in few_images):
             kind = {"+split": ", split", "+adversarial": " + adversarial", "+cutmix": " + cut-mixed"}[arm]
-            when = f"the time of {length:,} plain epochs"
+            when = f"the time of {length:,} plain epochs, one rate"
             change = of_few(arm, length, ("knn", "top1"), ("probe", "top1"))
             rows.append((goal, f"MoCo-v2{kind}", when, both, change))
             goal = ""
