@@ -81,7 +81,7 @@ def test_from_a_folder_to_a_decision(
     assert "is finished" in capsys.readouterr().out
     # another request does not touch it
     assert main(command(weights, photos, out, "--time=21m")) == 2
-    assert "has an adaptation with another seconds" in capsys.readouterr().err
+    assert "holds an adaptation made with seconds 1200" in capsys.readouterr().err
 
 
 def test_killed_and_gone_on_with_it_is_the_same(weights: Path, photos: Path, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_times_of_interrupted_runs_are_not_taken_for_measured() -> None:
     assert [(row.minutes, row.interrupted) for row in by_epochs] == [((10.0,), (100.0,)), ((), (100.0, 100.0))]
     shown = [row["one run took"] for row in writing.table_rows(rows, collecting.EPOCHS)]
     assert shown == ["10 min 0 s", "1 h 40 min *"]
-    notes = writing.notes_of(chosen, rows, [], runs)
+    notes = writing.notes_of(chosen, request, rows, [], runs)
     said = [note for note in notes if "interrupted" in note]
     assert any(note.startswith(f"{plain.name}, 2 epochs: 1 of 2 runs was") and "of the others" in note for note in said)
     assert any(note.startswith(f"{hexa.name}, 2 epochs: 2 of 2 runs were") and "(*)" in note for note in said)
@@ -116,7 +116,7 @@ def test_notes_tell_rates_at_the_edge_and_rounded_epochs() -> None:
         stored_run(job) for job in plan.final_jobs(chosen, request, plan.best_rates(chosen, request, search), costs)
     ]
     rows = collecting.rows_of(chosen, request, costs, runs)
-    notes = writing.notes_of(chosen, rows, search, runs)
+    notes = writing.notes_of(chosen, request, rows, search, runs)
     (edge,) = (note for note in notes if "largest rate" in note)
     assert all(arm.name in edge for arm in chosen.arms)
     # 4 epochs of one term are 4/3 of three: one epoch, which costs 3/4
@@ -144,7 +144,7 @@ def test_runs_that_took_another_time_than_the_benchmark_says_are_told() -> None:
     minutes = {row.arm.key: row.relative_time for row in rows if row.comparison == collecting.EPOCHS}
     for run in runs:
         run["pretrain_seconds"] = 60 * minutes[run["arm"]] * (1.5 if run["arm"] == "ii" else 1.1)
-    found = writing.notes_of(chosen, collecting.rows_of(chosen, request, costs, runs), [], runs)
+    found = writing.notes_of(chosen, request, collecting.rows_of(chosen, request, costs, runs), [], runs)
     (told,) = (note for note in found if "the benchmark says" in note)
     assert told.startswith("Std+Adv: its runs took 2.73 of the time of those of Std, where the benchmark says 2.00")
 
@@ -172,7 +172,7 @@ def test_a_diverged_seed_is_named_and_the_others_are_the_mean() -> None:
     ]
     assert list(row.scores["k-NN top-1"]) == values
     assert len(values) == 2
-    notes = writing.notes_of(chosen, rows, [], runs)
+    notes = writing.notes_of(chosen, request, rows, [], runs)
     assert any("HEXA-MoCo, 4 epochs: 1 of 3 seeds diverged (1) at rate 0.03" in note for note in notes)
     page = writing.markdown(chosen, request, rows, notes)
     assert f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" in page
@@ -192,7 +192,7 @@ def test_tables_and_figures_stand_without_the_arms_that_diverged(name: str, left
     chosen, request, costs, runs, _ = collected(name, epochs=4, seeds=(0,))
     runs = [run if run["arm"] in left else diverge(run) for run in runs]
     rows = collecting.rows_of(chosen, request, costs, runs)
-    page = writing.markdown(chosen, request, rows, writing.notes_of(chosen, rows, [], runs))
+    page = writing.markdown(chosen, request, rows, writing.notes_of(chosen, request, rows, [], runs))
     for row in rows:
         line = next(line for line in page.splitlines() if line.startswith(f"| {row.arm.name} |"))
         assert ("1 of 1" in line) == (row.arm.key not in left)

@@ -267,7 +267,6 @@ def _read_record(out: Path, request: Request) -> dict[str, Any] | None:
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give another --out") from None
     if differing:
-        raise UserError(
-            f"{out} has an adaptation with another {', '.join(differing)}; repeat its command, or give another --out"
-        )
+        how = ", ".join(f"{name} {theirs.get(name)}, not {ours[name]}" for name in differing)
+        raise UserError(f"{out} holds an adaptation made with {how}; repeat its command, or give another --out")
     return cast(dict[str, Any], record)
