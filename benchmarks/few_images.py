@@ -3,13 +3,13 @@
     python benchmarks/few_images.py --cifar10 parquet:PATH/cifar10 --work FOLDER --result FILE \\
         [--seeds 0 1 2] [--lengths 400 1600] [--arms plain +split +adversarial +cutmix] [--rates 0.015 0.06]
 
-Every arm is a small recipe of CIFAR-10 as it stands but for what ARMS says, in bf16. A
-length is the number of plain epochs (of 7 steps); the other arms get as many as take that time, by their costs
-(`hexa benchmark`, the views included). `cpu_seconds` says what training took of one core, where it was not
-interrupted. Scored once, at the end, on the test images: k-NN and probe on all 10,000, from all 50,000 labelled
-training images, so that they measure the features rather than the labels; `few` is a probe of 1, 4 and 16 labels per
-class, over five draws; `robust` the preset `pgd` (20 steps, two restarts) on 1,000 test images.
-With `--rates` only k-NN of held-out training images is taken (a tenth of the 50,000, from the others): the search.
+Every arm is a small recipe of CIFAR-10 as it stands but for what ARMS says, in bf16. A length is the number of plain
+epochs (of 7 steps); the other arms get as many as take that time, by their costs: of the first four by `hexa
+benchmark`, the views included; of the others by twelve epochs of each, in processor time. `cpu_seconds` says what
+training took of one core, where it was not interrupted. Scored once, at the end, on the test images: k-NN and probe on
+all 10,000, from all 50,000 labelled training images, so that they measure the features rather than the labels; `few` is
+a probe of 1, 4 and 16 labels per class, over five draws; `robust` the preset `pgd` (20 steps, two restarts) on 1,000
+test images. With `--rates`, the search, only k-NN of a tenth of the 50,000 training images is taken, from the others.
 A row is written as soon as it exists, and rows that FILE has are not made again: ended anywhere, the command goes on.
 """
 

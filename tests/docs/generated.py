@@ -60,36 +60,19 @@ FEW_IMAGES_ARMS = {
     "+split": "split: half clean, half cut-mixed",
     "+cutmix": "+ cut-mixed",
     "+adversarial": "+ adversarial",
-    "+adversarial+cutmix": "+ adversarial + cut-mixed",
-    "hard views, split": "half clean, half hard views",
-    "SimCLR": "SimCLR",
-    "SimCLR+adversarial": "SimCLR + adversarial",
-    "DeepCluster-v2": "DeepCluster-v2",
-    "DeepCluster-v2+adversarial": "DeepCluster-v2 + adversarial",
 }
 FEW_IMAGES_SCORES = {
     "k-NN": ("knn", "top1"),
     "probe": ("probe", "top1"),
     **{f"probe, {k} a class": ("few", f"top1@{k}") for k in (1, 4, 16)},
 }
-#: Those whose robustness is compared.
-FEW_IMAGES_ATTACKS = {
-    "plain": "MoCo-v2",
-    "+split": "split: half clean, half cut-mixed",
-    "+cutmix": "+ cut-mixed",
-    "from 0.9": "+ adversarial, from nine tenths",
-    "from ¾": "+ adversarial, from three quarters",
+#: With those that are compared under attack alone. ε and α₁ are 1 where nothing else is said.
+FEW_IMAGES_ATTACKS = FEW_IMAGES_ARMS | {
+    "ε = ½": "+ adversarial, ε = ½",
+    "ε = 2": "+ adversarial, ε = 2",
     "+adversarial+late": "+ adversarial, from half-way",
     "late, ε = 2": "+ adversarial, from half-way, ε = 2",
-    "late, ε = 4": "+ adversarial, from half-way, ε = 4",
-    "ramp": "+ adversarial, ε growing from 0 to 1",
-    "+adversarial": "+ adversarial: ε = 1, α₁ = 1, from the start",
-    "ε = ½": "ε = ½",
-    "ε = 2": "ε = 2",
-    "ε = 4": "ε = 4",
-    "α₁ = ¼": "α₁ = ¼",
-    "α₁ = ½": "α₁ = ½",
-    "α₁ = 2": "α₁ = 2",
+    "from ¾": "+ adversarial, from three quarters",
 }
 FEW_IMAGES_UNDER_ATTACK = {
     "clean": ("robust", "top1"),

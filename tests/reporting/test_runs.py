@@ -51,6 +51,17 @@ def test_a_run_knows_how_often_its_training_was_interrupted(make_run: MakeRun) -
     assert read_run(folder).interruptions == 0
 
 
+def test_an_interruption_counts_where_nothing_was_logged_after_it(make_run: MakeRun) -> None:
+    folder = make_run(epochs=4)
+    last = max(line["step"] for line in read_run(folder).train)
+    environment = json.loads((folder / "environment.json").read_text())
+    (folder / "environment.json").write_text(json.dumps({**environment, "resumed": [{"step": last}]}))
+    assert read_run(folder).interruptions == 0
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"event": "ended", "step": last + 3}) + "\n")
+    assert read_run(folder).interruptions == 1
+
+
 def test_broken_lines_are_left_out_and_told(make_run: MakeRun) -> None:
     folder = make_run(epochs=2)
     journal = folder / "metrics.jsonl"

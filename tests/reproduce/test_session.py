@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from hexa import cli, fields, recipes
 from hexa.config import UserError
@@ -130,6 +132,21 @@ def test_what_was_never_reached_is_said(tmp_path: Path) -> None:
     out = carry_out(tmp_path / "never", until=99.99, **{"monitor.knn_every": 1})
     assert (out / "table.md").read_text().count("| 0 of 1 | – | – |") == 6
     assert "reached" not in result(out)["summary"][0]
+
+
+def test_until_needs_labels_to_be_reached(tmp_path: Path) -> None:
+    for number in range(2):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    watched = TINY | {"monitor.knn_every": 1}
+    with pytest.raises(UserError, match="--until needs one label per image"):
+        session.Session.begin("ablation", f"folder:{tmp_path}", evaluate_on=("digits",), until=60.0, fields=watched)
+
+
+def test_runs_that_were_not_ended_at_the_accuracy_are_refused(tmp_path: Path) -> None:
+    runs = carry_out(tmp_path / "to their end", "table2") / "runs"
+    shutil.copytree(runs, tmp_path / "ended" / "runs")
+    with pytest.raises(UserError, match="is a run with other settings"):
+        carry_out(tmp_path / "ended", "table2", until=60.0, **{"monitor.knn_every": 1})
 
 
 def test_another_study_is_not_mixed_in(tmp_path: Path) -> None:

@@ -108,3 +108,5 @@ def test_without_labels_there_is_none() -> None:
     method = build_method(experiment, setting_of(experiment, 1347), machine)
     assert KnnMonitor.of(experiment, ArraySource(digits.images), method, machine) is None
     assert KnnMonitor.of(tiny(), digits, method, machine) is None
+    with pytest.raises(UserError, match=r"monitor\.until: .* has no labels to vote; give monitor\.data"):
+        KnnMonitor.of(tiny(monitor__knn_every=1, monitor__until=60.0), ArraySource(digits.images), method, machine)
