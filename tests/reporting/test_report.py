@@ -296,7 +296,7 @@ def test_a_report_makes_the_gallery_of_a_run_that_lacks_it_of_images_it_is_given
         )
     left_out: list[str] = []
     report([run], tmp_path / "page.html", left_out=left_out)
-    assert left_out == ["pictures that run lacks are left out; --data SOURCE makes them"]
+    assert left_out == ["no pictures of run; add --data SOURCE to make them"]
     assert "No pictures: hexa report --data SOURCE makes them" in (tmp_path / "page.html").read_text()
     assert not (run / "gallery.png").exists()
     assert opened == []

@@ -52,7 +52,7 @@ def report(
     page = render(read, data).encode(errors="backslashreplace")
     lacking = [run.name for run in read if run.config and any(not (run.folder / name).is_file() for name in PICTURES)]
     if left_out is not None and data is None and lacking:
-        left_out.append(f"pictures that {', '.join(lacking)} lacks are left out; --data SOURCE makes them")
+        left_out.append(f"no pictures of {', '.join(lacking)}; add --data SOURCE to make them")
     return write_whole(Path(out), lambda file: file.write(page))
 
 

@@ -52,10 +52,10 @@ def table_rows(rows: Sequence[Row], comparison: str, until: float | None = None)
 def markdown(study: Study, request: Request, rows: Sequence[Row], notes: Sequence[str]) -> str:
     """The whole result as a page."""
     seeds = len({seed for row in rows for seed in (*row.seeds, *row.diverged)})
-    spread = "mean ± standard deviation over the seeds" if seeds > 1 else "one seed, so no spread"
+    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed, so no spread"
     parts = [
         f"# {study.name}, {study.method}, {study.scale} scale\n\n{sentence(study.question)}\n",
-        f"Data: `{request.data}`; {counted(seeds, 'seed')}, {spread}. Percent.\n",
+        f"Data: `{request.data}`; {spread}. Percent.\n",
     ]
     for comparison in (EPOCHS, TIME):
         first = next((row for row in rows if row.comparison == comparison), None)
