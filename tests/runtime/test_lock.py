@@ -9,7 +9,9 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,6 +99,27 @@ def test_threads_of_one_process_keep_each_other_out(tmp_path: Path) -> None:
         thread.join()
     assert (len(done), most) == (8, 1)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mkdir finds the folder, the holder removes it, mkdir asks whether it is one."""
+    made, errors = Path.mkdir, iter([FileExistsError, FileNotFoundError])
+
+    def mkdir(self: Path, *args: Any, **kwargs: Any) -> None:
+        if error := next(errors, None):
+            raise error(str(self))
+        made(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with locked(tmp_path / "new" / "lock", "works"):
+        assert (tmp_path / "new" / "lock").exists()
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda place: place.symlink_to("nowhere")], ids=["file", "dangling link"])
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(tmp_path / "new")
+    with pytest.raises(FileExistsError), locked(tmp_path / "new" / "lock", "works"):
+        pass
 
 
 def test_children_that_outlive_the_holder_do_not_hold_it(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ except ImportError:  # not a Unix
     fcntl = None  # type: ignore[assignment]
 
 _POLL_SECONDS = 0.05
+#: How often a folder is made that others remove.
+_TRIES = 1000
 #: Errors of a network disk without locks.
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 #: Lock files that this process has open.
@@ -64,12 +66,15 @@ def _take(path: Path, what: str, patience: float) -> FileIO | None:
     """The lock file, locked; None if the disk has no locks."""
     if fcntl is None:
         return None
-    until = time.monotonic() + patience
+    until, tries = time.monotonic() + patience, _TRIES
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-        except FileNotFoundError:  # the holder removed the folder
+        except (FileNotFoundError, FileExistsError):  # a holder removed the folder, maybe while mkdir looked at it
+            tries -= 1
+            if not tries:  # a file or a dangling link is in its place
+                raise
             continue
         file = os.fdopen(handle, "rb+", buffering=0)
         _open.add(file)
