@@ -1,7 +1,7 @@
 """Few images, many epochs: 2,000 images of CIFAR-10, plain and with hard examples, at equal time and several lengths.
 
     python benchmarks/few_images.py --cifar10 parquet:PATH/cifar10 --work FOLDER --result FILE \\
-        [--seeds 0 1 2] [--lengths 400 1600] [--arms plain +split +adversarial +cutmix] [--rates 0.015 0.06]
+        [--seeds 0 1 2] [--lengths 400 1600] [--arms plain +split +adversarial +cutmix] [--rates 0.03 0.06] [--search]
 
 Every arm is a small recipe of CIFAR-10 as it stands but for what ARMS says, in bf16. A length is the number of plain
 epochs (of 7 steps); the other arms get as many as take that time, by their costs: of the first four by `hexa
@@ -9,7 +9,8 @@ benchmark`, the views included; of the others by twelve epochs of each, in proce
 training took of one core, where it was not interrupted. Scored once, at the end, on the test images: k-NN and probe on
 all 10,000, from all 50,000 labelled training images, so that they measure the features rather than the labels; `few` is
 a probe of 1, 4 and 16 labels per class, over five draws; `robust` the preset `pgd` (20 steps, two restarts) on 1,000
-test images. With `--rates`, the search, only k-NN of a tenth of the 50,000 training images is taken, from the others.
+test images. With `--search` the images that are scored are a tenth of the 50,000 training images: k-NN from the others,
+and `robust` on 1,000 of them.
 A row is written as soon as it exists, and rows that FILE has are not made again: ended anywhere, the command goes on.
 """
 
@@ -69,8 +70,10 @@ SCORES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def unit(arm: str, length: int, seed: int, rate: float | None, *, data: str, scored: str, work: Path) -> dict[str, Any]:
-    """One training and what it is worth. rate: to be looked at on held-out images; None is the recipe's, scored."""
+def unit(
+    arm: str, length: int, seed: int, rate: float | None, search: bool, *, data: str, scored: str, work: Path
+) -> dict[str, Any]:
+    """One training and what it is worth on the test images, of a search on held-out ones. rate: None is the recipe's."""
     from hexa import recipes
     from hexa.evaluation import evaluate
     from hexa.experiment import override
@@ -84,13 +87,18 @@ def unit(arm: str, length: int, seed: int, rate: float | None, *, data: str, sco
     fields = COMMON | {"data": data, "seed": seed, "epochs": epochs, "training.precision": "bf16"} | changes
     if rate is not None:
         row["rate"] = fields["optimizer.learning_rate"] = rate
+
+    def scores(asked: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+        return {name: evaluate(protocol, str(run), scored, **how)["metrics"] for name, (protocol, how) in asked.items()}
+
     begun, going_on = time.process_time(), (run / "config.yaml").exists()
     _ = resume(run) if going_on else pretrain(override(recipes.get(recipe), fields), run)
     if not going_on:
         row["cpu_seconds"] = time.process_time() - begun
-    if rate is not None:
-        return row | {"held_out": evaluate("knn", str(run), scored, holdout=0.1)["metrics"]}
-    return row | {name: evaluate(p, str(run), scored, **how)["metrics"] for name, (p, how) in SCORES.items()}
+    if search:
+        asked = {name: (SCORES[name][0], SCORES[name][1] | {"holdout": 0.1}) for name in ("knn", "robust")}
+        return row | {"held_out": scores(asked)}
+    return row | scores(SCORES)
 
 
 def main() -> None:
@@ -103,6 +111,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[400, 1600])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS)[:4])
     parser.add_argument("--rates", type=float, nargs="+", default=[None])
+    parser.add_argument("--search", action="store_true")
     parser.add_argument("--unit", help=argparse.SUPPRESS)
     given = parser.parse_args()
     data = subset(given.cifar10, given.work / "cifar10")
@@ -110,11 +119,12 @@ def main() -> None:
         print(json.dumps(unit(*json.loads(given.unit), data=data, scored=given.cifar10, work=given.work)))
         return
     stored = json.loads(given.result.read_text()) if given.result.exists() else {"rows": []}
-    made = {(row["arm"], row["length"], row["seed"], row.get("rate")) for row in stored["rows"]}
+    made = {(row["arm"], row["length"], row["seed"], row.get("rate"), "held_out" in row) for row in stored["rows"]}
     for length, seed, arm, rate in itertools.product(given.lengths, given.seeds, given.arms, given.rates):
-        if (arm, length, seed, rate) in made:
+        key = (arm, length, seed, rate, given.search)
+        if key in made:
             continue
-        command = [sys.executable, *sys.argv, "--unit", json.dumps([arm, length, seed, rate])]
+        command = [sys.executable, *sys.argv, "--unit", json.dumps(key)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, env=environment, check=True, capture_output=True)
         stored["rows"].append(json.loads(done.stdout))
