@@ -34,7 +34,10 @@ class ConfigError(UserError):
     @classmethod
     def of(cls, error: pydantic.ValidationError) -> ConfigError:
         """pydantic's report in our words, with the paths of nested choices joined on."""
-        return cls(problem for detail in error.errors() for problem in _problems(detail))
+        details = error.errors()
+        inner = {detail["loc"][:-1] for detail in details}  # a list of bad entries counts as empty, too
+        told = [detail for detail in details if detail["type"] != "too_short" or detail["loc"] not in inner]
+        return cls(problem for detail in told for problem in _problems(detail))
 
 
 def whole_characters(text: str) -> str:
@@ -56,6 +59,7 @@ _EXPECTED = {
     "greater_than_equal": "must be ≥ {ge}",
     "less_than": "must be < {lt}",
     "less_than_equal": "must be ≤ {le}",
+    "too_short": "must have at least {min_length} of them",
     "missing": "is missing",
 }
 
@@ -82,7 +86,7 @@ def reason(error: BaseException, most: int = 160) -> str:
 def nearest(word: str, known: Iterable[str]) -> str:
     """A half-sentence to end an error with: the nearest known name; all of them if there are few, else some."""
     known = sorted(known)
-    match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    match = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if match:
         return f"did you mean '{match[0]}'?"
     return f"known: {', '.join(known[:20]) or 'none'}" + (f" … ({len(known)} in all)" if len(known) > 20 else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -76,6 +77,8 @@ def test_from_a_folder_to_a_decision(
     assert torch.equal(winner(images), better.eval()(images))
     page = (out / "report.html").read_text()
     assert page.index("Did it help?") < page.index("What ran")
+    for part in (f"hexa adapt {weights}", "--time 1200s", f"--labelled folder:{photos}/test", "--epochs 2"):
+        assert part in page
     # again: there is nothing left to do
     assert main(command(weights, photos, out, "--time=20m")) == 0
     assert "is finished" in capsys.readouterr().out
@@ -151,14 +154,28 @@ def test_a_plan_writes_nothing(weights: Path, photos: Path, tmp_path: Path, caps
     said = capsys.readouterr().out
     assert "method: simclr, from" in said
     assert "passes in batches of 32" in said
+    assert "would take about --time" not in said
     assert not out.exists()
+
+
+def test_a_plan_of_few_passes_says_what_six_take(
+    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hexa.adaptation.plan.cost_of_a_step", lambda *_: (60.0, 1))  # five steps a pass
+    asked = ["adapt", str(weights), f"--data=folder:{photos}/train", f"--out={tmp_path / 'run'}", *QUICK, "--plan"]
+    assert main([*asked, "--time=20m"]) == 0
+    needed = re.search(r"that is short: 6 passes would take about --time (\d+)m", capsys.readouterr().out)
+    assert needed is not None
+    assert 30 < int(needed[1]) < 40
+    assert main([*asked, f"--time={needed[1]}m"]) == 0
+    assert "that is short" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (["--time=soon"], "--time must be a number > 0 followed by s, m, h or d, such as 30m; got soon"),
-        (["--time=1s"], "--time is too short: one pass over"),
+        (["--time=1s"], "--time is too short: with one pass over"),
         (["--data=folder:{few}"], "too few images to learn from; give at least 64"),
         (["--data=folder:{same}"], "images are distinct, the others are near-duplicates"),
         (["--labelled=folder:{few}"], "have no labels; give class folders"),

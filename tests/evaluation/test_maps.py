@@ -183,7 +183,7 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFi
     out = tmp_path / "maps.npy"
     arguments = ["embed", "random:small-resnet-4-8", "--data", "digits#test", "--out", str(out), "--maps"]
     assert cli.main([*arguments, "--size", "16"]) == 0
-    assert f"450 × 8 × 8 × 8 feature maps written to {out}" in " ".join(capsys.readouterr().out.split())
+    assert f"450 × 8 × 8 × 8 feature maps of digits#test written to {out}" in " ".join(capsys.readouterr().out.split())
     assert cli.main([*arguments, "--maps-precision", "int8"]) == 2
     assert "maps_precision: " in capsys.readouterr().err
     plain = ["--out", str(tmp_path / "f.npz"), "--maps-precision", "float16"]

@@ -141,6 +141,14 @@ def test_keys_enter_the_queue_after_all_terms() -> None:
     torch.testing.assert_close(method.queue.norm(dim=1), torch.ones(32, dtype=torch.float64))
 
 
+def test_a_queue_longer_than_an_epoch_is_said() -> None:
+    network = build(NetworkConfig(name="small-resnet", widths=(4,)))
+    assert MoCoConfig(queue_size=64).build(network, Setting(67, 8)).notes() == []
+    (note,) = MoCoConfig(queue_size=72).build(network, Setting(67, 8)).notes()
+    assert "queue of 72 keys is longer than an epoch, which makes 64" in note
+    assert MoCoConfig(queue_size=128, symmetric=True).build(network, Setting(67, 8)).notes() == []
+
+
 def test_queue_must_hold_whole_steps() -> None:
     network = build(NetworkConfig(name="small-resnet", widths=(4,)))
     with pytest.raises(ConfigError, match=r"method\.queue_size: 100 is not divisible by the 8 keys.*96 or 104"):

@@ -111,8 +111,9 @@ def plan(
     if steps < per_epoch:
         needed = seconds - left(wanted) + per_epoch * step
         raise UserError(
-            f"--time is too short: one pass over {len(source):,} images at {chosen.views.size} px takes about "
-            f"{format_duration(needed)} here; give --time {math.ceil(1.2 * needed / 60)}m or more, or fewer images"
+            f"--time is too short: with one pass over {len(source):,} images at {chosen.views.size} px an adaptation "
+            f"takes about {format_duration(needed)} here; give --time {math.ceil(1.2 * needed / 60)}m or more, or "
+            "fewer images"
         )
     epochs = math.ceil(steps / per_epoch)
     changes: dict[str, Any] = {
@@ -124,7 +125,11 @@ def plan(
         changes |= {"training.max_seconds": (1.05 * steps - per_epoch / 2) * step}
     changes |= {"monitor.knn_every": math.ceil(epochs / SCORES)}
     experiment = override(chosen, {name: value for name, value in changes.items() if name not in fields})
-    return Plan(experiment, steps * step, _lines(experiment, seen, seconds, steps / per_epoch, native))
+    lines = _lines(experiment, seen, seconds, steps / per_epoch, native)
+    if by_clock and steps < _PASSES * per_epoch:
+        enough = math.ceil((seconds - left(wanted) + _PASSES * per_epoch * step) / 60)
+        lines = (*lines, f"that is short: {_PASSES} passes would take about --time {enough}m")
+    return Plan(experiment, steps * step, lines)
 
 
 def _at_size(draft: Experiment, size: int, fields: Mapping[str, Any]) -> Experiment:

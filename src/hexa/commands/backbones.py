@@ -131,7 +131,7 @@ def embed(given: Given, extra: Fields) -> int:
     what = "feature maps" if maps else "features"
     say(
         f"note: {made.preparation}" if made.preparation else "",
-        f"{' × '.join(map(str, (made.num_images, *made.shape)))} {what} written to {out}",
+        f"{' × '.join(map(str, (made.num_images, *made.shape)))} {what} of {made.source} written to {out}",
         *(f"left out: {problem}" for problem in made.left_out[:20]),
         f"… and {len(made.left_out) - 20} more" if made.left_out[20:] else "",
     )

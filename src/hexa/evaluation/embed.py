@@ -32,11 +32,12 @@ Array = NDArray[Any]
 class Embedded:
     """What was written: features or maps of N images, and which images could not be read, a line each.
 
-    shape: (D,) for features, (C, h, w) for maps. preparation: a sentence on how images were prepared, unless the
-    backbone's own file says it.
+    source: whose images, NAME#SPLIT. shape: (D,) for features, (C, h, w) for maps. preparation: a sentence on how
+    images were prepared, unless the backbone's own file says it.
     """
 
     path: Path
+    source: str
     num_images: int
     shape: tuple[int, ...]
     left_out: tuple[str, ...] = ()
@@ -80,7 +81,8 @@ def embed(backbone: str | Path | Backbone, data: str, out: Path | str, **options
         write_whole(out, lambda file: _write(file, out.suffix, features.numpy(), known, paths))
         num_images, *shape = features.shape
     left_out = tuple(f"{source.paths[position]}: {problems[position]}" for position in sorted(problems))
-    return Embedded(out, num_images, tuple(shape), left_out, loaded.preparation.said())
+    name = f"{source.name}#{source.split}"
+    return Embedded(out, name, num_images, tuple(shape), left_out, loaded.preparation.said())
 
 
 def _parts(source: Source, names: Array, made: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> Iterator[dense.Part]:

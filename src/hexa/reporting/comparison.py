@@ -53,22 +53,44 @@ def device(run: Run) -> str:
 def command(run: Run) -> str:
     """The command that repeats the run: its recipe with the fields that differ from it, else its config file.
 
-    Only a recipe of the package is asked: asking a file of the user's, or a stranger's, would run it.
+    Of an adaptation it is the command that was given. Only a recipe of the package is asked: asking a file of the
+    user's, or a stranger's, would run it.
     """
     fallback = shlex.join(["hexa", "pretrain", "--config", str(run.folder / "config.yaml")])
     if not run.config:
         return ""
     try:
-        changes = _changes(run.config)
+        words = _adaptation(run.adaptation["request"]) if run.adaptation else _pretraining(run.config)
     except (ImportError, AttributeError, LookupError, TypeError, ValueError):  # no such recipe, or other fields
         return fallback
-    words = [f"hexa pretrain {shlex.quote(str(run.config['recipe']))}"]
-    for path, value in changes.items():
-        given = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
-        words.append(f"{shlex.quote(f'--{path}')} {shlex.quote(given)}")
     if any(one_line(word) != word for word in words):  # nothing to be pasted into a terminal
         return fallback
     return " ".join(words) if len(words) < 4 else " \\\n  ".join(words)
+
+
+def _adaptation(request: Record) -> list[str]:
+    """`hexa adapt` and its options, one each."""
+    named = {"time": f"{request['seconds']:.10g}s"} | {name: request[name] for name in ("data", "labelled", "domain")}
+    options = named | request["fields"]
+    return [
+        f"hexa adapt {shlex.quote(str(request['backbone']))}",
+        *(_option(name, str(value)) for name, value in options.items() if value is not None),
+    ]
+
+
+def _pretraining(config: Record) -> list[str]:
+    """`hexa pretrain` and its options, one each."""
+    return [
+        f"hexa pretrain {shlex.quote(str(config['recipe']))}",
+        *(
+            _option(path, "none" if value is None else value if isinstance(value, str) else json.dumps(value))
+            for path, value in _changes(config).items()
+        ),
+    ]
+
+
+def _option(name: str, value: str) -> str:
+    return f"{shlex.quote(f'--{name}')} {shlex.quote(value)}"
 
 
 def _changes(config: Record) -> Record:

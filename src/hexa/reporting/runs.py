@@ -232,7 +232,9 @@ class _Reader:
         header, *body = [tuple(map(str, row)) for row in rows]
         lines = [str(line) for part in ("plan", "notes") for line in record.get(part) or []][:_MOST_METRICS]
         helped = record.get("kept") == "result"
-        return {"verdict": record["verdict"], "helped": helped, "header": header, "rows": body, "lines": lines}
+        told = {"verdict": record["verdict"], "helped": helped, "header": header, "rows": body, "lines": lines}
+        asked = record.get("request")
+        return told | {"request": asked if isinstance(asked, dict) else {}}
 
 
 def _why(error: OSError | UserError, path: Path) -> str:

@@ -215,7 +215,9 @@ class _Session:
         try:
             journal.write("resume" if self.resumed else "start", step)
             if step:
-                journal.reporter.say(f"continuing after step {step} of {trainer.total_steps}")
+                ended = step >= trainer.total_steps
+                way = "all steps are done:" if ended else "continuing after"
+                journal.reporter.say(f"{way} step {step} of {trainer.total_steps}")
             trainer.warn(warnings)
             trainer.run()
             if processes.is_main():
