@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import timm
@@ -11,6 +12,7 @@ import torch
 import torchvision
 from torch import nn
 
+from hexa.config import UserError
 from hexa.nn.branch_norm import BranchBatchNorm, convert, plain_state_dict, use_branch
 
 
@@ -161,3 +163,9 @@ def test_aux_starts_as_a_copy_of_main() -> None:
         torch.testing.assert_close(extra.weight, ours.weight)
         assert extra.weight.data_ptr() != ours.weight.data_ptr()
         assert extra.weight.dtype == torch.float64
+
+
+@pytest.mark.parametrize("lacks", [{"affine": False}, {"track_running_stats": False}, {"momentum": None}])
+def test_a_batch_norm_that_lacks_a_part_is_refused(lacks: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"BatchNorm2d\(4.*must have momentum, affine and track_running_stats"):
+        convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, **lacks)))

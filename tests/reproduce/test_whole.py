@@ -186,6 +186,9 @@ def test_a_resumed_folder_decides_nothing_anew(
     first = carry_out(out, epochs=None, time="1h")
     searched = [arm for part, arm, _ in made_up if part == "search"]
     assert len(searched) == 4 * len(set(searched)) > 0
+    assert sorted(one["arm"] for one in first["search"]) == sorted(searched)
+    assert all(one["score"] > 0 for one in first["search"])
+    assert "search" not in json.loads((out / "table1-moco" / "result.json").read_text())
     monkeypatch.setattr(whole, "_SHARE", 1e-3)  # with which nothing would fit
     count = len(made_up)
     again = carry_out(out, epochs=None, time="2h", seeds=(2,))

@@ -41,3 +41,13 @@ def test_depthwise_networks_learn_in_fp32_on_a_cpu_and_are_used_in_bf16(monkeypa
     for device, network in ((gpu, depthwise), (cpu, None), (cpu, grouped), (cpu, one_channel)):
         assert precision.resolve("auto", device, network) == "bf16"
     assert precision.resolve("fp32", gpu) == "fp32"
+
+
+def test_weights_of_five_dimensions_stay_as_they_are_where_those_of_four_become_channels_last() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv3d(1, 4, 3))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    placed = precision.place(network, torch.device("cpu"))
+    assert placed is network
+    assert network[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert network[2].weight.is_contiguous()
+    assert all(torch.equal(value, before[name]) for name, value in placed.state_dict().items())

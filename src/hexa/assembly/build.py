@@ -167,7 +167,7 @@ def build_method(
             network.train()
         method = experiment.method.build(network, setting)
     if experiment.training.channels_last:
-        method = method.to(machine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        method = precisions.place(method, machine.device)
     method = method.to(machine.device)
     processes.broadcast_state(method)
     if experiment.training.compile:

@@ -83,7 +83,7 @@ def batches(
 ) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
     """What `forward` makes of pixels [B, 3, S, S], float32, with labels and positions, batch by batch; as `extract`."""
     device = torch.device(device)
-    backbone.eval().to(device).to(memory_format=torch.channels_last)
+    precisions.place(backbone.eval(), device)
     resolved = precisions.resolve(precision, device)
     for images, wanted, index in evaluation_batches(
         source, transform, batch_size, device, num_workers, problems, tolerance, share
@@ -125,7 +125,7 @@ def extract_part(task: Task, part: Part) -> tuple[Tensor, Tensor]:
     name = cache.key(task, source)  # before the images are read
     known = cache.load(name) if task.cached and processes.is_main() else None
     if processes.exchange(known is not None)[0]:
-        task.backbone.eval().to(task.device).to(memory_format=torch.channels_last)
+        precisions.place(task.backbone.eval(), task.device)
     else:
         known = _share_and_gather(task, source)
         if task.cached and processes.is_main():

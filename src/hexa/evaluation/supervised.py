@@ -104,7 +104,7 @@ def tune(task: Task, fit: Source, test: Source, plan: Plan, stream: Stream, labe
     Everything learns, batch-norms are in training mode, cross-entropy; SGD has momentum 0.9. Images come in random
     crops and flips, test images as evaluation sees them.
     """
-    backbone = copy.deepcopy(task.backbone).to(task.device).to(memory_format=torch.channels_last)
+    backbone = precisions.place(copy.deepcopy(task.backbone), task.device)
     head = new_classifier(backbone.num_features, task.num_classes, stream).to(task.device)
     optimizer = _optimizer(backbone, head, plan)
     start = [group["lr"] for group in optimizer.param_groups]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from hexa.config import UserError
 from hexa.nn.synchronized_norm import synchronized_norm
 from hexa.runtime import processes
 
@@ -59,7 +60,8 @@ class BranchBatchNorm(nn.Module):
 
     def __init__(self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: _Switch) -> None:
         super().__init__()
-        assert plain.momentum is not None, "cumulative averages are not supported"
+        if plain.momentum is None or not (plain.affine and plain.track_running_stats):
+            raise UserError(f"{plain}: the batch-norms of a network must have momentum, affine and track_running_stats")
         self.eps, self.momentum = plain.eps, plain.momentum
         self.groups, self.part = groups_here(groups), max(1, processes.world_size() // groups)
         self.weight, self.bias = plain.weight, plain.bias
@@ -199,6 +201,7 @@ def convert(network: nn.Module, branches: Iterable[str] = ("main", "aux"), group
     one does. Each process has G / W of G groups as runs of its consecutive images (split BN), or if G < W, W / G
     consecutive processes share one (SyncBN; 1: all of them). `Setting.check_groups` checks the numbers.
     Every process calls it the same way; training passes go through `use_branch`, which keeps running statistics equal.
+    Raises UserError for a batch-norm without scale and shift, running statistics or momentum.
     """
     world = processes.world_size()
     processes.make_parts(max(1, world // groups))

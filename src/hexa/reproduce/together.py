@@ -17,6 +17,7 @@ from hexa.reproduce.running import run_jobs
 from hexa.reproduce.session import Count
 from hexa.reproduce.studies import TABLES
 from hexa.reproduce.whole import DECIDED, SEARCH, Whole
+from hexa.reproduce.writing import search_scores
 from hexa.runtime.console import Console
 
 PAGE = "paper.md"
@@ -138,6 +139,7 @@ class _Work:
             "hours": {"given": whole.seconds and whole.seconds / 3600, "spent": self.clock.spent / 3600},
             "machine": next(iter(storage.read(whole.out / storage.COSTS).values()))["machine"],
             "left_out": whole.left_out,
+            "search": search_scores(whole.searched(epochs)),
             "parts": records,
         }
         storage.write(whole.out / storage.RESULT, record)

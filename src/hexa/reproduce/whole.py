@@ -165,11 +165,14 @@ class Whole:
         chosen = Study(SEARCH, "", "small", "", arms, (KNN,), search=epochs >= SEARCHED)
         return chosen, plan.search_jobs(chosen, replace(self.request, epochs=epochs))
 
+    def searched(self, epochs: int) -> list[plan.Stored]:
+        """As much of the search as is done."""
+        stored = (storage.stored(self.out / "search", job.name, job.identity) for job in self.search(epochs)[1])
+        return [job for job in stored if job]
+
     def rates(self, epochs: int) -> dict[str, float]:
         """The best rate of every arm by its key; the recipes' as long as nothing was searched."""
-        chosen, jobs = self.search(epochs)
-        stored = [storage.stored(self.out / "search", job.name, job.identity) for job in jobs]
-        return plan.best_rates(chosen, self.request, [job for job in stored if job])
+        return plan.best_rates(self.search(epochs)[0], self.request, self.searched(epochs))
 
     def costs(self, progress: Progress | None = None) -> Costs:
         """What an image costs in every arm, measured once; so is every evaluation, on random weights."""

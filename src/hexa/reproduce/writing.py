@@ -6,7 +6,7 @@ import csv
 import io
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -124,11 +124,14 @@ def result(study: Study, request: Request, rows: Sequence[Row], costs: Costs | N
         "seconds_per_image": costs,
         "summary": [_summary(row) for row in rows],
         "notes": list(notes),
-        "search": [
-            {key: job[key] for key in ("arm", "epochs", "rate")} | {"score": search_score(job)} for job in search
-        ],
+        **({} if request.shared else {"search": search_scores(search)}),
         "runs": [_brief(run) for run in runs],
     }
+
+
+def search_scores(search: Iterable[Stored]) -> list[dict[str, Any]]:
+    """What every rate of every arm reached on held-out training images, as JSON."""
+    return [{key: job[key] for key in ("arm", "epochs", "rate")} | {"score": search_score(job)} for job in search]
 
 
 def _summary(row: Row) -> dict[str, Any]:

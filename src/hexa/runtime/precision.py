@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from hexa.runtime.allocator import keep_freed_memory
 from hexa.runtime.cores import crowding
 
 Precision = Literal["auto", "fp32", "bf16"]
+Network = TypeVar("Network", bound=nn.Module)
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -41,6 +42,18 @@ def pick_device(name: str = "auto") -> torch.device:
             f"device '{device}' is not available: {count} GPUs are seen; start at most {count} processes on a machine"
         )
     return device
+
+
+def place(network: Network, device: torch.device) -> Network:
+    """The network, moved to the device, its weights of four dimensions in channels_last.
+
+    `Module.to(memory_format=…)` does the same, but fails at weights of five dimensions, which torch cannot lay out so.
+    """
+    network.to(device)
+    for tensor in (*network.parameters(), *network.buffers()):
+        if tensor.dim() == 4:
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)
+    return network
 
 
 def crowded(device: torch.device) -> list[str]:

@@ -24,6 +24,7 @@ from hexa.evaluation.corruptions import kinds as corruptions
 from hexa.evaluation.features import extract_part, note_lost, nothing_read
 from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed, named_changes
 from hexa.evaluation.protocols.probe import fit_probe
+from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 
 
@@ -132,7 +133,7 @@ def classifier(task: Task) -> Scores:
     """
     fit, labels = extract_part(task, "fit")
     head = fit_probe(fit, labels, task.num_classes, seed=task.seed).linear().to(task.device)
-    backbone: Callable[[Tensor], Tensor] = task.backbone.eval().to(task.device).to(memory_format=torch.channels_last)
+    backbone: Callable[[Tensor], Tensor] = precisions.place(task.backbone.eval(), task.device)
     return lambda images: head(backbone(images).float())
 
 

@@ -72,7 +72,7 @@ def _objective(task: Task, labelled: Labels, options: SemiSupervisedOptions, str
     head = new_classifier(backbone.num_features, outputs, stream)
     given = (options.rule, backbone.network, head, classes, setting, options.ema)
     learner = RotationLearner(*given, weight=options.unlabelled_weight) if rotates else Learner(*given)
-    learner = learner.to(task.device).to(memory_format=torch.channels_last)
+    learner = precisions.place(learner, task.device)
     return Objective(
         learner, hard, autocast=lambda: precisions.autocast(task.precision, task.device), steps=options.steps
     )
