@@ -13,18 +13,20 @@ from typing import Any
 
 from hexa.reporting.style import COLOURS, MARKERS, MUTED, drawing, save
 
-#: curve -> its points: (arm, length, what is written beside it)
+#: Arms by the share of the training that they are attacked for, and what is written beside them.
+ONSETS = [
+    ("+adversarial", 400, "from the start"),
+    ("+adversarial+late", 400, "half-way"),
+    ("from ¾", 400, "last quarter"),
+    ("plain", 400, ""),
+]
+#: curve -> whether its rates were searched for, and its points: (arm, length, what is written beside it)
 EXCHANGE = {
-    "plain, for longer": [("plain", length, f"{length:,} epochs") for length in (241, 400, 800, 1600)],
-    "adversarial, set in later": [
-        ("+adversarial", 400, "from the start"),
-        ("+adversarial+late", 400, "half-way"),
-        ("from ¾", 400, "last quarter"),
-        ("plain", 400, ""),
-    ],
-    "adversarial, stronger": [("ε = ½", 400, "ε = ½"), ("+adversarial", 400, ""), ("ε = 2", 400, "2")],
-    "cut-mixed": [("+cutmix", 400, "")],
-    "split": [("+split", 400, "400 epochs"), ("+split", 1600, "1,600 epochs")],
+    "plain, for longer": (False, [("plain", length, f"{length:,} epochs") for length in (241, 400, 800, 1600)]),
+    "adversarial, set in later": (False, ONSETS),
+    "the same, each at its best rate": (True, ONSETS),
+    "cut-mixed": (False, [("+cutmix", 400, "")]),
+    "split": (False, [("+split", 400, "400 epochs"), ("+split", 1600, "1,600 epochs")]),
 }
 #: curve -> its arm, and whose look in EXCHANGE it shares
 LENGTHS = {
@@ -39,14 +41,18 @@ def main(source: Path, path: Path) -> None:
     """Write the figure."""
     rows = json.loads(source.read_text())["rows"]
 
-    def mean(arm: str, length: int, protocol: str, metric: str) -> float | None:
-        runs = [row for row in rows if (row["arm"], row["length"]) == (arm, length) and protocol in row]
+    def mean(arm: str, length: int, protocol: str, metric: str, searched: bool = False) -> float | None:
+        of = [row for row in rows if (row["arm"], row["length"], "rate" in row) == (arm, length, searched)]
+        runs = [row for row in of if protocol in row]
         return statistics.fmean(row[protocol][metric] for row in runs) if runs else None
 
     with drawing(2, width=5.2, height=4.2) as (figure, axes):
         exchange, lengths = axes
-        for number, (label, points) in enumerate(EXCHANGE.items()):
-            places = [(mean(a, n, "robust", "top1"), mean(a, n, "robust", "robust@4"), text) for a, n, text in points]
+        for number, (label, (searched, points)) in enumerate(EXCHANGE.items()):
+            places = [
+                (*(mean(arm, length, "robust", metric, searched) for metric in ("top1", "robust@4")), text)
+                for arm, length, text in points
+            ]
             made: list[Any] = [place for place in places if place[0] is not None]
             look = {"color": COLOURS[number], "marker": MARKERS[number]}
             exchange.plot([x for x, _, _ in made], [y for _, y, _ in made], label=label, **look)
@@ -58,7 +64,7 @@ def main(source: Path, path: Path) -> None:
         exchange.set_ylabel("under an attack of 4 grey levels, %")
         exchange.legend(fontsize=8, loc="upper right")
         for label, (arm, number) in LENGTHS.items():
-            found = sorted({row["length"] for row in rows if row["arm"] == arm and "knn" in row})
+            found = sorted({row["length"] for row in rows if row["arm"] == arm and "knn" in row and "rate" not in row})
             look = {"color": COLOURS[number], "marker": MARKERS[number]}
             lengths.plot(found, [mean(arm, length, "knn", "top1") for length in found], label=label, **look)
         lengths.set_xscale("log", base=2)

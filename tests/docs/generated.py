@@ -61,6 +61,8 @@ FEW_IMAGES_ARMS = {
     "+cutmix": "+ cut-mixed",
     "+adversarial": "+ adversarial",
 }
+#: The rate of their recipe.
+_RATE = 0.03
 FEW_IMAGES_SCORES = {
     "k-NN": ("knn", "top1"),
     "probe": ("probe", "top1"),
@@ -428,7 +430,7 @@ def few_labels() -> str:
 
 def strongest() -> str:
     """Where hard examples pay in the same time: both arms, means and deviations over the seeds that both have."""
-    few = {(r["arm"], r["length"], r["seed"]): r for r in _few_images_rows()}
+    few = _few_images_rows(searched=True)
     digits = {(row["arm"], 70, row["seed"]): {"robust": row["metrics"]} for row in result(ROBUST)["rows"]}
     weak, strong = (
         {"clean": ("robust", "top1"), **{f"attack of {grey}": ("robust", f"robust@{grey}") for grey in levels}}
@@ -471,24 +473,43 @@ def robust_arms() -> str:
     return table(body, *head)
 
 
-def _few_images_rows() -> list[dict[str, Any]]:
-    """Without the search for rates."""
-    return [row for row in result(FEW_IMAGES)["rows"] if "held_out" not in row]
+def _few_images_rows(*, searched: bool = False) -> dict[tuple[str, int, int], dict[str, Any]]:
+    """Scores on the test images by arm, length and seed: at the recipe's rate, or at the best of those searched."""
+    rows = [row for row in result(FEW_IMAGES)["rows"] if "held_out" not in row and ("rate" in row) == searched]
+    return {(row["arm"], row["length"], row["seed"]): row for row in rows}
 
 
 def few_images(arms: Mapping[str, str], columns: Mapping[str, tuple[str, str]]) -> str:
     """2,000 images for many epochs, at equal time: means and deviations over seeds."""
-    rows = _few_images_rows()
+    rows = [*_few_images_rows().values(), *_few_images_rows(searched=True).values()]
     body = []
-    for length, (arm, label) in itertools.product(sorted({row["length"] for row in rows}), arms.items()):
-        runs = [row for row in rows if (row["arm"], row["length"]) == (arm, length)]
+    places = sorted({(row["length"], row.get("rate", _RATE)) for row in rows})
+    for (length, rate), (arm, label) in itertools.product(places, arms.items()):
+        runs = [row for row in rows if (row["arm"], row["length"], row.get("rate", _RATE)) == (arm, length, rate)]
         if not runs:
             continue
         scores = (mean_std([run[protocol][metric] for run in runs]) for protocol, metric in columns.values())
         spent = [run["cpu_seconds"] for run in runs if "cpu_seconds" in run]
         seconds = f"{statistics.mean(spent):.0f} s" if spent else "–"
-        body.append([f"{label} ({len(runs)})", str(runs[0]["epochs"]), seconds, *scores])
-    return table(body, "arm (seeds)", "epochs", "one core", *columns)
+        body.append([f"{label} ({len(runs)})", f"{rate:g}", str(runs[0]["epochs"]), seconds, *scores])
+    return table(body, "arm (seeds)", "rate", "epochs", "one core", *columns)
+
+
+def few_images_rates() -> str:
+    """Their search: k-NN, and the linear head without and under attack, on held-out training images at every rate."""
+    rows = [row for row in result(FEW_IMAGES)["rows"] if "held_out" in row]
+    found = {(row["length"], row["arm"], row["rate"]): row["held_out"] for row in rows}
+    rates = sorted({row["rate"] for row in rows})
+    body = []
+    for length, arm in itertools.product(sorted({row["length"] for row in rows}), FEW_IMAGES_ATTACKS):
+        cells = []
+        for rate in rates:
+            scores = found.get((length, arm, rate))
+            under = scores and " / ".join(f"{scores['robust'][name]:.1f}" for name in ("top1", "robust@2", "robust@4"))
+            cells.append(f"{scores['knn']['top1']:.1f}; {under}" if scores else "–")
+        if any(cell != "–" for cell in cells):
+            body.append([f"{length:,}", FEW_IMAGES_ATTACKS[arm], *cells])
+    return table(body, "the time of … plain epochs", "arm", *(f"rate {rate:g}" for rate in rates))
 
 
 def semi_supervised(name: str) -> str:
@@ -561,20 +582,19 @@ def goals() -> str:
         what = {1: "SVM mAP", 2: both, 3: "probe of 1 / 4 / 16 a class"}[len(metrics)]
         change = further(data, arm, plain, *metrics)
         rows.append((goal, f"{method} + {kind}", "3 epochs each" if plain == "shorter" else "equal time", what, change))
-    few_images = _few_images_rows()
+    one_rate, searched = _few_images_rows(), _few_images_rows(searched=True)
 
-    def of_few(arm: str, length: int, *places: tuple[str, str], beside: int | None = None) -> str:
-        runs = {(row["arm"], row["length"], row["seed"]): row for row in few_images}
+    def of_few(runs: Mapping[Any, Any], arm: str, length: int, *places: tuple[str, str], beside: int = 0) -> str:
         plain = {seed: run for (name, of, seed), run in runs.items() if (name, of) == ("plain", beside or length)}
         pairs = [(runs[arm, length, seed], base) for seed, base in plain.items() if (arm, length, seed) in runs]
         return _mean_changes([[run[p][m] - base[p][m] for p, m in places] for run, base in pairs])
 
     goal = "few images, many epochs, CIFAR-10"
     for length, arm in itertools.product((400, 800, 1600), ("+split", "+cutmix", "+adversarial")):
-        if any((row["arm"], row["length"]) == (arm, length) for row in few_images):
+        if any(key[:2] == (arm, length) for key in one_rate):
             kind = {"+split": ", split", "+adversarial": " + adversarial", "+cutmix": " + cut-mixed"}[arm]
             when = f"the time of {length:,} plain epochs, one rate"
-            change = of_few(arm, length, ("knn", "top1"), ("probe", "top1"))
+            change = of_few(one_rate, arm, length, ("knn", "top1"), ("probe", "top1"))
             rows.append((goal, f"MoCo-v2{kind}", when, both, change))
             goal = ""
     attacked = result(ROBUST)["rows"]
@@ -586,14 +606,22 @@ def goals() -> str:
 
     places = tuple(("robust", metric) for metric in ("top1", "robust@1", "robust@2", "robust@4"))
     what = "linear head: clean / under attack of 1 / 2 / 4 grey levels"
-    change = of_few("+adversarial", 400, *places, beside=241)
+    change = of_few(one_rate, "+adversarial", 400, *places, beside=241)
     rows.append(("robustness, CIFAR-10 (2,000 images)", "MoCo-v2 + adversarial", "241 epochs each", what, change))
     for arm, when in (
         ("+adversarial", ""),
         ("+adversarial+late", ", from half-way"),
         ("from ¾", ", from three quarters"),
     ):
-        rows.append(("", f"MoCo-v2 + adversarial{when}", "equal time", what, of_few(arm, 400, *places)))
+        rows.append(
+            (
+                "",
+                f"MoCo-v2 + adversarial{when}",
+                "equal time, best of four rates",
+                what,
+                of_few(searched, arm, 400, *places),
+            )
+        )
     what = "linear head: clean / under attack of 8 / of 16 grey levels"
     rows.append(("robustness, digits", "MoCo-v2 + adversarial", "40 epochs each", what, under_attack("plain")))
     rows.append(("", "MoCo-v2 + adversarial", "equal time", what, under_attack("longer")))
@@ -715,6 +743,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "semi-supervised": lambda: semi_supervised(SEMI),
     "semi-supervised-cifar10": lambda: semi_supervised(SEMI_CIFAR),
     "few-images": lambda: few_images(FEW_IMAGES_ARMS, FEW_IMAGES_SCORES),
+    "few-images-rates": few_images_rates,
     "few-images-attacks": lambda: few_images(FEW_IMAGES_ATTACKS, FEW_IMAGES_UNDER_ATTACK),
     "robust-arms": robust_arms,
     "label-free": label_free,
