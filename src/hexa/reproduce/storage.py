@@ -102,5 +102,6 @@ def stored(out: Path, name: str, identity: str) -> dict[str, Any] | None:
     path = job_file(out, name)
     job: dict[str, Any] | None = read(path)
     if job is not None and job.get("identity") != identity:
-        raise UserError(f"{path}: was made with other settings; give another --out, or remove {out / 'jobs'}")
+        how = "was made with other settings or by an earlier version"
+        raise UserError(f"{path}: {how}; give another --out, or remove {out / 'jobs'}")
     return job
