@@ -216,7 +216,7 @@ class _Session:
             journal.write("resume" if self.resumed else "start", step)
             if step:
                 ended = step >= trainer.total_steps
-                way = "all steps are done:" if ended else "continuing after"
+                way = "nothing is left to train:" if ended else "continuing after"
                 journal.reporter.say(f"{way} step {step} of {trainer.total_steps}")
             trainer.warn(warnings)
             trainer.run()
