@@ -23,7 +23,7 @@ ONSETS = [
 #: curve -> whether its rates were searched for, and its points: (arm, length, what is written beside it)
 EXCHANGE = {
     "plain, for longer": (False, [("plain", length, f"{length:,} epochs") for length in (241, 400, 800, 1600)]),
-    "adversarial, set in later": (False, ONSETS),
+    "adversarial, set in later": (False, [(arm, length, "") for arm, length, _ in ONSETS]),
     "the same, each at its best rate": (True, ONSETS),
     "cut-mixed": (False, [("+cutmix", 400, "")]),
     "split": (False, [("+split", 400, "400 epochs"), ("+split", 1600, "1,600 epochs")]),
