@@ -61,8 +61,6 @@ FEW_IMAGES_ARMS = {
     "+cutmix": "+ cut-mixed",
     "+adversarial": "+ adversarial",
 }
-#: The rate of their recipe.
-_RATE = 0.03
 FEW_IMAGES_SCORES = {
     "k-NN": ("knn", "top1"),
     "probe": ("probe", "top1"),
@@ -75,6 +73,11 @@ FEW_IMAGES_ATTACKS = FEW_IMAGES_ARMS | {
     "+adversarial+late": "+ adversarial, from half-way",
     "late, ε = 2": "+ adversarial, from half-way, ε = 2",
     "from ¾": "+ adversarial, from three quarters",
+    "ramp": "+ adversarial, ε rising from 0",
+    "α₁ = ½": "+ adversarial, α₁ = ½",
+    "α₁ = 2": "+ adversarial, α₁ = 2",
+    "SimCLR": "SimCLR",
+    "SimCLR+adversarial": "SimCLR + adversarial",
 }
 FEW_IMAGES_UNDER_ATTACK = {
     "clean": ("robust", "top1"),
@@ -481,11 +484,15 @@ def _few_images_rows(*, searched: bool = False) -> dict[tuple[str, int, int], di
 
 def few_images(arms: Mapping[str, str], columns: Mapping[str, tuple[str, str]]) -> str:
     """2,000 images for many epochs, at equal time: means and deviations over seeds."""
-    rows = [*_few_images_rows().values(), *_few_images_rows(searched=True).values()]
+    recipe = {arm: 1.0 if arm.startswith("SimCLR") else 0.03 for arm in arms}  # the rates of their recipes
+    found: dict[tuple[int, float], dict[str, list[dict[str, Any]]]] = {}
+    for row in (*_few_images_rows().values(), *_few_images_rows(searched=True).values()):
+        if row["arm"] in arms:
+            place = found.setdefault((row["length"], row.get("rate", recipe[row["arm"]])), {})
+            place.setdefault(row["arm"], []).append(row)
     body = []
-    places = sorted({(row["length"], row.get("rate", _RATE)) for row in rows})
-    for (length, rate), (arm, label) in itertools.product(places, arms.items()):
-        runs = [row for row in rows if (row["arm"], row["length"], row.get("rate", _RATE)) == (arm, length, rate)]
+    for (length, rate), arm in itertools.product(sorted(found), arms):
+        runs, label = found[length, rate].get(arm), arms[arm]
         if not runs:
             continue
         scores = (mean_std([run[protocol][metric] for run in runs]) for protocol, metric in columns.values())

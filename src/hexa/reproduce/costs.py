@@ -61,7 +61,6 @@ def origin_of(out: Path) -> str:
     when = max((machine["time"][:16].replace("T", " ") for machine in machines if "time" in machine), default="")
     devices = sorted({f"{machine['device']}, {counted(machine['threads'], 'thread')}" for machine in machines})
     words = (f" of {when}" if when else "") + (f" on {' and '.join(devices)}" if devices else "")
-    words += next(
-        (f", while {machine['busy']} (the costs are too high)" for machine in machines if "busy" in machine), ""
-    )
+    busy = next((machine["busy"] for machine in machines if "busy" in machine), "")
+    words += f", while {busy} (the costs are too high)" if busy else ""
     return f"a benchmark{words}, kept in {path}; to measure anew, remove that file before any run is made"
