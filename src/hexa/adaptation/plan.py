@@ -127,7 +127,7 @@ def plan(
     experiment = override(chosen, {name: value for name, value in changes.items() if name not in fields})
     lines = _lines(experiment, seen, seconds, steps / per_epoch, native)
     if by_clock and steps < _PASSES * per_epoch:
-        enough = math.ceil((seconds - left(wanted) + _PASSES * per_epoch * step) / 60)
+        enough = math.ceil(1.1 * (seconds - left(wanted) + _PASSES * per_epoch * step) / 60)
         lines = (*lines, f"that is short: {_PASSES} passes would take about --time {enough}m")
     return Plan(experiment, steps * step, lines)
 

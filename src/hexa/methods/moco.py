@@ -115,7 +115,8 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
 
     def __init__(self, config: MoCoConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
-        self.config, self.epoch_keys = config, setting.steps_per_epoch * setting.batch_size * config.keys_per_image
+        self.config = config
+        self._epoch_keys = setting.steps_per_epoch * setting.batch_size * config.keys_per_image
         head = (mlp_head if config.head == "mlp" else linear_head)(num_features(backbone), config.dim)
         self.query, self.key = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         draw = torch.randn(config.queue_size, config.dim, generator=Stream(setting.seed).child("queue").generator())
@@ -129,9 +130,9 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         return self.query.backbone
 
     def notes(self) -> list[str]:
-        if self.config.queue_size <= self.epoch_keys:
+        if self.config.queue_size <= self._epoch_keys:
             return []
-        held = f"the queue of {self.config.queue_size:,} keys is longer than an epoch, which makes {self.epoch_keys:,}"
+        held = f"the queue of {self.config.queue_size:,} keys is longer than an epoch, which makes {self._epoch_keys:,}"
         return [f"{held}: earlier keys of an image are among its negatives; --method.queue_size sets its length"]
 
     @property
