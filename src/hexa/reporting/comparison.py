@@ -70,7 +70,7 @@ def command(run: Run) -> str:
 
 def _adaptation(request: Record) -> list[str]:
     """`hexa adapt` and its options, one each."""
-    named = {"time": f"{request['seconds']:.10g}s"} | {name: request[name] for name in ("data", "labelled", "domain")}
+    named = {name: request[name] for name in ("data", "labelled", "domain")} | {"time": f"{request['seconds']:.10g}s"}
     options = named | request["fields"]
     return [
         f"hexa adapt {shlex.quote(str(request['backbone']))}",
