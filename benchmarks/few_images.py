@@ -73,7 +73,7 @@ SCORES: dict[str, tuple[str, dict[str, Any]]] = {
 def unit(
     arm: str, length: int, seed: int, rate: float | None, search: bool, *, data: str, scored: str, work: Path
 ) -> dict[str, Any]:
-    """One training and its scores on the test images, of a search on held-out ones. rate: None is the recipe's."""
+    """One training and its scores: on the test images, or on held-out ones to search. rate: None is the recipe's."""
     from hexa import recipes
     from hexa.evaluation import evaluate
     from hexa.experiment import override

@@ -59,7 +59,7 @@ _EXPECTED = {
     "greater_than_equal": "must be ≥ {ge}",
     "less_than": "must be < {lt}",
     "less_than_equal": "must be ≤ {le}",
-    "too_short": "must have at least {min_length} of them",
+    "too_short": "must have {min_length} or more entries",
     "missing": "is missing",
 }
 

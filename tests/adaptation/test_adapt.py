@@ -154,7 +154,7 @@ def test_a_plan_writes_nothing(weights: Path, photos: Path, tmp_path: Path, caps
     said = capsys.readouterr().out
     assert "method: simclr, from" in said
     assert "passes in batches of 32" in said
-    assert "would take about --time" not in said
+    assert "these are few" not in said
     assert not out.exists()
 
 
@@ -164,11 +164,11 @@ def test_a_plan_of_few_passes_says_what_six_take(
     monkeypatch.setattr("hexa.adaptation.plan.cost_of_a_step", lambda *_: (60.0, 1))  # five steps a pass
     asked = ["adapt", str(weights), f"--data=folder:{photos}/train", f"--out={tmp_path / 'run'}", *QUICK, "--plan"]
     assert main([*asked, "--time=20m"]) == 0
-    needed = re.search(r"that is short: 6 passes would take about --time (\d+)m", capsys.readouterr().out)
+    needed = re.search(r"these are few: give --time (\d+)m or more for 6 passes", capsys.readouterr().out)
     assert needed is not None
     assert 30 < int(needed[1]) < 40
     assert main([*asked, f"--time={needed[1]}m"]) == 0
-    assert "that is short" not in capsys.readouterr().out
+    assert "these are few" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

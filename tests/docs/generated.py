@@ -484,15 +484,12 @@ def _few_images_rows(*, searched: bool = False) -> dict[tuple[str, int, int], di
 
 def few_images(arms: Mapping[str, str], columns: Mapping[str, tuple[str, str]]) -> str:
     """2,000 images for many epochs, at equal time: means and deviations over seeds."""
-    recipe = {arm: 1.0 if arm.startswith("SimCLR") else 0.03 for arm in arms}  # the rates of their recipes
-    found: dict[tuple[int, float], dict[str, list[dict[str, Any]]]] = {}
-    for row in (*_few_images_rows().values(), *_few_images_rows(searched=True).values()):
-        if row["arm"] in arms:
-            place = found.setdefault((row["length"], row.get("rate", recipe[row["arm"]])), {})
-            place.setdefault(row["arm"], []).append(row)
+    scored = (*_few_images_rows().values(), *_few_images_rows(searched=True).values())
+    rows = [{"rate": 1.0 if row["arm"].startswith("SimCLR") else 0.03} | row for row in scored]  # else the recipe's
+    places = sorted({(row["length"], row["rate"]) for row in rows})
     body = []
-    for (length, rate), arm in itertools.product(sorted(found), arms):
-        runs, label = found[length, rate].get(arm), arms[arm]
+    for (length, rate), (arm, label) in itertools.product(places, arms.items()):
+        runs = [row for row in rows if (row["length"], row["rate"], row["arm"]) == (length, rate, arm)]
         if not runs:
             continue
         scores = (mean_std([run[protocol][metric] for run in runs]) for protocol, metric in columns.values())
@@ -620,15 +617,8 @@ def goals() -> str:
         ("+adversarial+late", ", from half-way"),
         ("from ¾", ", from three quarters"),
     ):
-        rows.append(
-            (
-                "",
-                f"MoCo-v2 + adversarial{when}",
-                "equal time, best of four rates",
-                what,
-                of_few(searched, arm, 400, *places),
-            )
-        )
+        change = of_few(searched, arm, 400, *places)
+        rows.append(("", f"MoCo-v2 + adversarial{when}", "equal time, best of four rates", what, change))
     what = "linear head: clean / under attack of 8 / of 16 grey levels"
     rows.append(("robustness, digits", "MoCo-v2 + adversarial", "40 epochs each", what, under_attack("plain")))
     rows.append(("", "MoCo-v2 + adversarial", "equal time", what, under_attack("longer")))

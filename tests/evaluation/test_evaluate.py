@@ -263,7 +263,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         "there is moco, swav",
         "cached: .*'maybe'",
         r"^epsilons\.0: must be a number, got 'abc'$",
-        r"^epsilons: must have at least 1 of them$",
+        r"^epsilons: must have 1 or more entries$",
         "bf16",
         "holdout: .*1.5",
         "give one of them",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,17 @@ def test_a_command_to_be_copied_is_quoted_whole_and_runs_no_code_to_be_found(mak
     own = make_run("own", recipe=f"{tmp_path}/mine.py:f")
     assert comparison.command(read_run(own)).startswith("hexa pretrain --config")
     assert not list(tmp_path.glob("**/sang"))
+
+
+def test_the_command_of_an_adaptation_is_quoted_too_and_a_forged_request_falls_back(make_run: MakeRun) -> None:
+    request: dict[str, Any] = {"backbone": "my start", "data": "$(touch sang)", "labelled": None, "domain": None}
+    request |= {"seconds": 3e6, "fields": {"epochs": "3"}}
+    run = read_run(make_run())
+    words = shlex.split(comparison.command(replace(run, adaptation={"request": request})).replace("\\\n", " "))
+    expected = ["adapt", "my start", "--data", "$(touch sang)", "--time", "3000000s", "--epochs", "3"]
+    assert words == ["hexa", *expected]
+    for wrong in ({}, request | {"seconds": "soon"}, request | {"fields": [1]}, request | {"data": "a\x1b[31m"}):
+        assert comparison.command(replace(run, adaptation={"request": wrong})).startswith("hexa pretrain --config")
 
 
 def test_facts_say_hard_examples_with_source_and_weight(make_run: MakeRun) -> None:

@@ -308,8 +308,8 @@ def test_a_plan_tells_where_its_costs_are_from(
     assert cli.main(["reproduce", "table2", "--data", "digits", "--out", str(out), "--rates", "0.03", "--plan"]) == 0
     said = capsys.readouterr().out
     where = out / storage.COSTS
-    busy = "while other processes use 1.5 of 2 cores (the costs are too high)"
-    assert f"of 2024-05-06 07:08 on a fast one, 3 threads, {busy}, kept in {where}; to measure anew, remove" in said
+    busy = "(busy then: other processes use 1.5 of 2 cores; these costs may be too high)"
+    assert f"of 2024-05-06 07:08 on a fast one, 3 threads {busy}, kept in {where}; to measure anew, remove" in said
 
 
 def test_a_run_that_another_process_trains_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ def plan(
     lines = _lines(experiment, seen, seconds, steps / per_epoch, native)
     if by_clock and steps < _PASSES * per_epoch:
         enough = math.ceil(1.1 * (seconds - left(wanted) + _PASSES * per_epoch * step) / 60)
-        lines = (*lines, f"that is short: {_PASSES} passes would take about --time {enough}m")
+        lines = (*lines, f"these are few: give --time {enough}m or more for {_PASSES} passes")
     return Plan(experiment, steps * step, lines)
 
 

@@ -168,7 +168,8 @@ def build_method(
         method = experiment.method.build(network, setting)
     if experiment.training.channels_last:
         method = precisions.place(method, machine.device)
-    method = method.to(machine.device)
+    else:
+        method = method.to(machine.device)
     processes.broadcast_state(method)
     if experiment.training.compile:
         encoders = [module for module in method.modules() if isinstance(module, Encoder)]

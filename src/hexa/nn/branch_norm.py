@@ -60,12 +60,11 @@ class BranchBatchNorm(nn.Module):
 
     def __init__(self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: _Switch) -> None:
         super().__init__()
-        if plain.momentum is None or not plain.track_running_stats:
-            raise UserError(f"{plain}: the batch-norms of a network must have momentum and track_running_stats")
+        if plain.momentum is None or not (plain.affine and plain.track_running_stats):
+            raise UserError(f"{plain}: the batch-norms of a network must have momentum, affine and track_running_stats")
         self.eps, self.momentum = plain.eps, plain.momentum
         self.groups, self.part = groups_here(groups), max(1, processes.world_size() // groups)
         self.weight, self.bias = plain.weight, plain.bias
-        _fill(self, plain)
         self.running_mean: Tensor
         self.running_var: Tensor
         self.num_batches_tracked: Tensor
@@ -186,24 +185,12 @@ class _GroupedNorm(torch.autograd.Function):
 
 def _one_more(plain: _BatchNorm) -> nn.BatchNorm2d:
     """A further set that starts as a copy of the first."""
-    extra = nn.BatchNorm2d(plain.num_features, plain.eps, plain.momentum, affine=plain.affine)
+    extra = nn.BatchNorm2d(plain.num_features, plain.eps, plain.momentum)
     tensors = {name: value for name, value in plain.state_dict().items() if name in extra.state_dict()}
     extra.load_state_dict(tensors)
     for name, parameter in extra.named_parameters():
         parameter.requires_grad_(plain.get_parameter(name).requires_grad)
-    _fill(extra, plain)
-    assert plain.running_mean is not None
-    return extra.to(plain.running_mean.device, plain.running_mean.dtype)
-
-
-def _fill(norm: nn.Module, plain: _BatchNorm) -> None:
-    """Give it the scale and shift that it has none to learn (affine=False): 1 and 0, which are not stored."""
-    mean = plain.running_mean
-    if plain.affine or mean is None:
-        return
-    for name, values in (("weight", torch.ones_like(mean)), ("bias", torch.zeros_like(mean))):
-        delattr(norm, name)
-        norm.register_buffer(name, values, persistent=False)
+    return extra.to(plain.weight.device, plain.weight.dtype)
 
 
 def convert(network: nn.Module, branches: Iterable[str] = ("main", "aux"), groups: int = 1) -> nn.Module:
@@ -214,7 +201,7 @@ def convert(network: nn.Module, branches: Iterable[str] = ("main", "aux"), group
     one does. Each process has G / W of G groups as runs of its consecutive images (split BN), or if G < W, W / G
     consecutive processes share one (SyncBN; 1: all of them). `Setting.check_groups` checks the numbers.
     Every process calls it the same way; training passes go through `use_branch`, which keeps running statistics equal.
-    Raises UserError for a batch-norm without running statistics or momentum.
+    Raises UserError for a batch-norm without scale and shift, running statistics or momentum.
     """
     world = processes.world_size()
     processes.make_parts(max(1, world // groups))

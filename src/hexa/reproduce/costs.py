@@ -62,5 +62,5 @@ def origin_of(out: Path) -> str:
     devices = sorted({f"{machine['device']}, {counted(machine['threads'], 'thread')}" for machine in machines})
     words = (f" of {when}" if when else "") + (f" on {' and '.join(devices)}" if devices else "")
     busy = next((machine["busy"] for machine in machines if "busy" in machine), "")
-    words += f", while {busy} (the costs are too high)" if busy else ""
+    words += f" (busy then: {busy}; these costs may be too high)" if busy else ""
     return f"a benchmark{words}, kept in {path}; to measure anew, remove that file before any run is made"
