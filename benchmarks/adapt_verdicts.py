@@ -26,7 +26,7 @@ from hexa.evaluation.features import extract
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.experiment import override
 from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
-from hexa.runtime.packages import commit
+from hexa.runtime.packages import provenance
 from hexa.session.run import pretrain
 
 RATES = (0.005, 0.1, 0.5)
@@ -76,7 +76,7 @@ def main() -> None:
                     }
                 )
                 print(rows[-1], flush=True)
-                record = {"commit": commit(), "epochs": given.epochs, "rows": rows}
+                record = {**provenance(), "epochs": given.epochs, "rows": rows}
                 given.result.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -30,7 +30,7 @@ from hexa.core import Batch, Objective, Setting
 from hexa.data.views import Views
 from hexa.nn.backbones import build
 from hexa.runtime import precision as precisions
-from hexa.runtime.packages import commit
+from hexa.runtime.packages import provenance
 from hexa.runtime.random import Stream
 
 IMAGES = 2048
@@ -183,7 +183,7 @@ def pictures() -> Tensor:
 
 
 def main() -> None:
-    given, code = arguments(), commit()
+    given, code = arguments(), provenance()
     device = precisions.pick_device(given.device)
     precision = precisions.resolve(given.precision, device)
     ours, grouped = Ours(given, device, precision, 1), Ours(given, device, precision, 8)
@@ -210,7 +210,7 @@ def main() -> None:
     rates = {name: given.batch_size / statistics.median(seconds) for name, seconds in times.items()}
     spread = {name: [given.batch_size / max(s), given.batch_size / min(s)] for name, s in times.items()}
     result = {
-        "commit": code,
+        **code,
         "machine": torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads",
         "torch": torch.__version__, "precision": precision, "batch_size": given.batch_size, "repeats": given.repeats,
         "steps": given.steps,

@@ -16,7 +16,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from hexa.runtime.packages import commit
+from hexa.runtime.packages import provenance
 
 NETWORKS = ("resnet18", "resnext50_32x4d", "tf_efficientnet_lite0", "mobilenetv3_small_100", "convnext_atto")
 ROUNDS = 3
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--result", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    code = commit()
+    code = provenance()
     images = torch.randn(32, 3, 64, 64).contiguous(memory_format=torch.channels_last)
     found = {}
     for name in NETWORKS:
@@ -51,7 +51,7 @@ def main() -> None:
             bf16, fp32 = (images_per_second(network, images, half, training) for half in (True, False))
             found[f"{name}, {use}"] = {"bf16": bf16, "fp32": fp32, "ratio": bf16 / fp32}
             print(f"{name}, {use}: bf16 {bf16 / fp32:.2f} of fp32", flush=True)
-    about = {"question": __doc__.splitlines()[0], "commit": code, "torch": torch.__version__}
+    about = {"question": __doc__.splitlines()[0], **code, "torch": torch.__version__}
     given.result.write_text(json.dumps(about | {"images_per_cpu_second": found}, indent=1) + "\n")
 
 

@@ -38,7 +38,7 @@ from hexa.data.source import Subset
 from hexa.evaluation.features import extract
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import Backbone, random_backbone
-from hexa.runtime.packages import commit
+from hexa.runtime.packages import provenance
 
 SMALL = NetworkConfig(name="small-resnet", widths=(16, 32, 64, 128))
 #: (source, network, size, images)
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--result", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    code = commit()
+    code = provenance()
     sources = {
         "cifar10": open_source(f"parquet:{given.data / 'cifar10'}", "test"),
         "voc07": open_source(f"voc:{given.data / 'voc2007' / 'VOCdevkit'}", "test"),
@@ -114,7 +114,7 @@ def main() -> None:
     report = {
         "script": "extraction.py",
         "date": date.today().isoformat(),
-        "commit": code,
+        **code,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, one thread and {given.workers} workers used",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "batch": BATCH,

@@ -175,15 +175,15 @@ def unit(
     from hexa.assembly.re_estimation import re_estimate
     from hexa.data import open_source
     from hexa.nn.pretrained import load_backbone
-    from hexa.runtime.packages import commit
+    from hexa.runtime.packages import provenance
     from hexa.session.run import pretrain, resume
 
     if arm in LIGHTLY_RATES:
-        row = {"data": name, "arm": arm, "seed": seed, "commit": commit()}
+        row = {"data": name, "arm": arm, "seed": seed, **provenance()}
         return row | with_lightly_train(python, name, data, arm, seed, run)
     untrained = arm in ("start", "re-estimated")
     epochs = 0 if untrained else MOCO_EPOCHS.get(arm) or EPOCHS[name] // PASSES.get(arm, 1)
-    row: dict[str, Any] = {"data": name, "arm": arm, "seed": seed, "epochs": epochs, "commit": commit()}
+    row: dict[str, Any] = {"data": name, "arm": arm, "seed": seed, "epochs": epochs, **provenance()}
     if arm == "start":
         return row | {"metrics": measured(name, networks.weights(), data, held_out)}
     if arm == "re-estimated":

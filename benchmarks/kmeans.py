@@ -51,7 +51,7 @@ from torch import Tensor  # noqa: E402
 from torch.nn.functional import normalize  # noqa: E402
 
 from hexa.ops.kmeans import memory_bytes, spherical_kmeans  # noqa: E402
-from hexa.runtime.packages import commit  # noqa: E402
+from hexa.runtime.packages import provenance  # noqa: E402
 
 K, ITERATIONS = given.clusters, given.iterations
 
@@ -162,7 +162,7 @@ def busy_seconds() -> float:
 
 
 def main() -> None:
-    code = commit()
+    code = provenance()
     torch.set_num_threads(given.threads)
     faiss.omp_set_num_threads(given.threads)
     warm = uniform(seed())[:6000]
@@ -174,7 +174,7 @@ def main() -> None:
     seconds = statistics.median(s for r in results.values() for s in r["hexa"][kind])
     result = {
         "date": date.today().isoformat(),
-        "commit": code,
+        **code,
         "machine": {"processor": platform.processor() or platform.machine(), "threads": given.threads},
         "versions": {"torch": torch.__version__, "faiss": faiss.__version__, "scikit-learn": sklearn.__version__},
         "rows": given.rows,

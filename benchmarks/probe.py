@@ -26,7 +26,7 @@ from hexa.data import open_source
 from hexa.evaluation.protocols import probe
 from hexa.evaluation.results import versions
 from hexa.evaluation.split import draw_per_class
-from hexa.runtime.packages import commit
+from hexa.runtime.packages import provenance
 from hexa.runtime.random import Stream
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--result", type=Path, required=True)
     given = parser.parse_args()
-    made_by, sources = commit(), [open_source("digits", split) for split in ("train", "test")]
+    made_by, sources = provenance(), [open_source("digits", split) for split in ("train", "test")]
     labels = [torch.from_numpy(source.classes) for source in sources]
     pixels = [torch.stack([s.decode(i) for i in range(len(s))]).float().flatten(1) for s in sources]
     projection = torch.randn(pixels[0].shape[1], 2048, generator=torch.Generator().manual_seed(0))
@@ -62,7 +62,7 @@ def main() -> None:
                 seconds = round(time.perf_counter() - begin, 2)
                 rows.append(row | {"draws": len(top1), "top1": round(statistics.mean(top1), 2), "seconds": seconds})
                 print(rows[-1], flush=True)
-    result = {"question": __doc__.splitlines()[0], "commit": made_by, "rows": rows, "processors": os.cpu_count()}
+    result = {"question": __doc__.splitlines()[0], **made_by, "rows": rows, "processors": os.cpu_count()}
     result |= {"load_average_at_the_end": [round(value, 2) for value in os.getloadavg()], "versions": versions()}
     given.result.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from from_weights import COMMON
+from made_by import made_by
 
 from hexa import recipes
 from hexa.evaluation import evaluate
 from hexa.experiment import override
-from hexa.runtime.packages import commit
 from hexa.session.run import pretrain, resume
 
 _ADVERSARIAL = "hard_examples.adversarial"
@@ -58,13 +58,14 @@ def main() -> None:
                 continue
             recipe, epochs, changes = ARMS[arm]
             run, begun = given.work / f"{arm}-{seed}", time.process_time()
-            row = {"arm": arm, "seed": seed, "epochs": epochs, "commit": commit()}
+            row = {"arm": arm, "seed": seed, "epochs": epochs}
             if (run / "config.yaml").exists():
                 _ = resume(run)
             else:
                 _ = pretrain(override(recipes.get(recipe), COMMON | changes | {"seed": seed, "epochs": epochs}), run)
                 row["cpu_seconds"] = time.process_time() - begun
             metrics = evaluate("robust", str(run), "digits", **ATTACK)["metrics"]
+            row |= made_by(run)
             row["metrics"] = metrics | {"knn": evaluate("knn", str(run), "digits")["metrics"]["top1"]}
             stored["rows"].append(row)
             given.result.write_text(json.dumps(stored, indent=1) + "\n")

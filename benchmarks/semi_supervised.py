@@ -31,7 +31,7 @@ from hexa import recipes
 from hexa.evaluation import evaluate
 from hexa.experiment import override
 from hexa.nn.pretrained import load_backbone, random_backbone
-from hexa.runtime.packages import commit
+from hexa.runtime.packages import provenance
 from hexa.session.run import pretrain, resume
 
 ADVERSARIAL = {"kind": "adversarial", "epsilon": 8.0, "step_size": 8.0}
@@ -90,7 +90,7 @@ class Rows:
                 return dict(row)
         begun = time.process_time()
         made = evaluate(how.pop("protocol", "semi-supervised"), backbone, data, seed=key["seed"], **how)
-        row = key | {"protocol": made["protocol"], "top1": made["metrics"]["top1"], "commit": commit()}
+        row = key | {"protocol": made["protocol"], "top1": made["metrics"]["top1"], **provenance()}
         self.stored["rows"].append(row | {"cpu_seconds": round(time.process_time() - begun, 1)})
         self.path.write_text(json.dumps(self.stored, indent=1) + "\n")
         print(self.stored["rows"][-1], flush=True)

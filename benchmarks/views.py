@@ -24,12 +24,12 @@ from torchvision.transforms import v2
 from hexa.data.view_config import RECIPES, ViewsConfig
 from hexa.data.views import Views
 from hexa.ops import geometry, photometric
-from hexa.runtime.packages import commit
+from hexa.runtime.packages import provenance
 from hexa.runtime.random import Stream
 
 
 def main() -> None:
-    arguments, code = _arguments(), commit()
+    arguments, code = _arguments(), provenance()
     torch.set_num_threads(arguments.threads)
     device, batch, size = torch.device(arguments.device), arguments.batch, arguments.size
     side = max(32, size if size <= 96 else round(size * 256 / 224))
@@ -46,7 +46,7 @@ def main() -> None:
                 seconds[name].append((time.perf_counter() - began) / count)
     result = {
         "date": date.today().isoformat(),
-        "commit": code,
+        **code,
         "machine": {"processor": platform.processor() or platform.machine(), "threads": arguments.threads},
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "torch": torch.__version__,

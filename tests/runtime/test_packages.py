@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import tomllib
 from importlib import metadata, util
@@ -97,3 +101,22 @@ def test_the_name_is_that_of_the_project_file() -> None:
 def test_nothing_says_to_install_the_other_project() -> None:
     for path in [*PAGES, *(ROOT / "src").rglob("*.py")]:
         assert not re.search(r"hexa\[|install '?hexa(?!-ssl)", path.read_text(encoding="utf-8")), path
+
+
+def test_a_copy_names_the_commit_that_it_is_told_and_what_it_holds(tmp_path: Path) -> None:
+    """Without a checkout: HEXA_COMMIT, and a hash that is another one if a file is."""
+    shutil.copytree(Path(hexa.__file__).parent, tmp_path / "hexa", ignore=shutil.ignore_patterns("__pycache__"))
+    told = "from hexa.runtime.packages import provenance; import json; print(json.dumps(provenance()))"
+
+    def named() -> dict[str, str]:
+        variables = os.environ | {"HEXA_COMMIT": "a" * 40, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
+        done = subprocess.run(
+            [sys.executable, "-c", told], env=variables, cwd=tmp_path, check=True, capture_output=True
+        )
+        return dict(json.loads(done.stdout))
+
+    first = named()
+    assert first == {"commit": "a" * 40, "source": packages.source_hash(Path(hexa.__file__).parent)}
+    assert named() == first  # compiled files have come since
+    (tmp_path / "hexa" / "published.yaml").write_text("")
+    assert named()["source"] != first["source"]

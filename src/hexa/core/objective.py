@@ -61,9 +61,16 @@ class Objective:
         self._checked: set[str] = set()
 
     def weights(self, step: int | None = None) -> dict[str, float]:
-        """The weight of every term that is trained on in a step, by name; None: when all hard examples are there."""
+        """The weight of every term that is trained on in a step, by name; None: when all hard examples are there.
+
+        With `split` a term's weight is multiplied by its share of the images, so that weights of 1 give the mean over
+        the batch.
+        """
         hard = self._onset.at(step)
         raw = {STD: 1.0} | {name: hard[name].weight for name in trained(hard)}
+        if self.config.split:
+            shares = self._shares.present(trained(hard))
+            raw = {name: weight * shares[name] / sum(shares.values()) for name, weight in raw.items()}
         total = sum(raw.values()) if self.config.reduction == "mean" else 1.0
         return {name: weight / total for name, weight in raw.items()}
 

@@ -21,7 +21,9 @@ class ObjectiveConfig(Config):
     clean_fraction: float = pydantic.Field(default=1.0, gt=0, le=1)
     """The share of the batch on which the clean term is computed."""
     split: bool = False
-    """The terms take disjoint parts of the batch; those of one batch-norm branch go through the network together."""
+    """The terms take disjoint parts of the batch; those of one batch-norm branch go through the network together.
+
+    Weights of 1 then make the loss the mean over the batch: a term counts as much as its images."""
 
 
 class Shares:
@@ -45,20 +47,24 @@ class Shares:
             message = "this method makes its pseudo-labels of the clean embedding of all images; use 1, without split"
             raise ConfigError([("objective.split" if self.split else "objective.clean_fraction", message)])
 
-    def rows(self, batch_size: int, present: Collection[str]) -> dict[str, slice]:
-        """The images of each term in a batch of this size. Raises ConfigError if it is too small.
+    def present(self, hard: Collection[str]) -> dict[str, float]:
+        """The share of each term, given the hard examples that have started.
 
-        present: hard examples that have set in. While none has, though some are to come, the whole batch is clean; with
-        `split` the part of one that is yet to come is clean.
+        Before the first starts, the whole batch is clean. With `split`, a hard example that has not started yet gives
+        its part of the batch to the clean term.
         """
-        missing = self.shares.keys() - {STD, *present}
+        missing = self.shares.keys() - {STD, *hard}
         shares = {name: share for name, share in self.shares.items() if name not in missing}
-        if missing and not present:
+        if missing and not hard:
             shares[STD] = 1.0
         elif self.split:
             shares[STD] += sum(self.shares[name] for name in self.shares if name in missing)
+        return shares
+
+    def rows(self, batch_size: int, hard: Collection[str]) -> dict[str, slice]:
+        """The images of each term in a batch of this size, as `present`. Raises ConfigError if it is too small."""
         rows, taken = {}, 0.0
-        for name, share in shares.items():
+        for name, share in self.present(hard).items():
             begin, end = (taken, taken + share) if self.split else (0.0, share)
             start = round(begin * batch_size)
             rows[name] = slice(start, min(max(round(end * batch_size), start + 1), batch_size))

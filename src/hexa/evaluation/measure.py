@@ -21,7 +21,7 @@ from hexa.nn.preparation import shown
 from hexa.nn.pretrained import Backbone, describe, load_backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
-from hexa.runtime.packages import commit
+from hexa.runtime.packages import provenance
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def measure(
     protocol: str, backbone: str | Path | Backbone, data: str, options: Mapping[str, Any], progress: Progress | None
 ) -> dict[str, Any]:
     """`hexa.evaluation.evaluate`."""
-    made_by = commit()
+    made_by = provenance()
     asked = _asked(protocol, options)
     run = Path(backbone) if isinstance(backbone, str | Path) else None
     collected = run / "results.json" if run is not None and (run / "config.yaml").is_file() else None
@@ -62,7 +62,7 @@ def measure(
                 outcome.notes.append(note)
             spec = str(backbone) if isinstance(backbone, str | Path) else task.backbone.info.get("spec", "module")
             seconds = time.perf_counter() - begin
-            result = _result(asked, task, outcome, spec, data) | {"commit": made_by, "seconds": seconds}
+            result = _result(asked, task, outcome, spec, data) | made_by | {"seconds": seconds}
             results.keep(result, asked.request.out, None if note else collected)
             return result
 

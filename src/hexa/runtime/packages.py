@@ -7,7 +7,9 @@ from one, and otherwise the packages of an extra by their own names, since the w
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
+import os
 import re
 import shlex
 import subprocess
@@ -83,7 +85,7 @@ def _requirements(extra: str) -> list[str]:
 
 @functools.cache
 def commit() -> str | None:
-    """The commit of the package's checkout, with -dirty if files differ; None outside a checkout.
+    """The commit of the package's checkout, with -dirty if files differ; outside a checkout HEXA_COMMIT, or None.
 
     Cached from the first call, since later checkouts do not change code that is already loaded. So call it early.
     """
@@ -95,8 +97,24 @@ def commit() -> str | None:
 
     try:
         # an installed package in another project's checkout does not have that project's version
-        if not git("ls-files", "--", Path(__file__).name):
-            return None
-        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
+        if git("ls-files", "--", Path(__file__).name):
+            return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
-        return None
+        pass
+    return os.environ.get("HEXA_COMMIT") or None
+
+
+@functools.cache
+def provenance() -> dict[str, str | None]:
+    """What a result names: `commit`, and `source`, which tells whether a copy holds the code of that commit."""
+    return {"commit": commit(), "source": source_hash(Path(__file__).resolve().parents[1])}
+
+
+def source_hash(package: Path) -> str:
+    """SHA-256, 64 hexadecimal digits, of the names and contents of a package's files, its compiled ones left out."""
+    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*") if path.is_file()}
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        if "__pycache__" not in name:
+            digest.update(f"{name}\0{hashlib.sha256(files[name].read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
