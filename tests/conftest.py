@@ -17,8 +17,8 @@ import torch
 from sklearn.datasets import load_digits
 
 if torch.backends.cpu.get_cpu_capability() == "AVX2":
-    # oneDNN's AVX2 kernel for the backward pass of a 1×1 convolution with stride 2 writes outside its memory where there
-    # are fewer than 8 input channels (torch 2.15), as in the smallest networks of these tests. Read at its first use.
+    # oneDNN's AVX2 backward of a 1×1 convolution with stride 2 writes outside its memory where there are fewer than 8
+    # input channels (torch 2.15), as in the smallest networks of these tests. Read at its first use.
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX")
 
 #: Folder with cifar10/train.parquet and the like; tests that want real images skip without it.
