@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from hexa.adaptation.verdict import without_labels
 from hexa.config import choices
 from hexa.core import HardExample, MethodConfig
 from hexa.evaluation import protocols
+from hexa.evaluation.few_labels import half_width
 from hexa.recipes.modifiers import MODIFIERS
 from hexa.reporting.tables import mean_std
 from hexa.reproduce import paper
@@ -54,6 +56,8 @@ ROBUST = "2026-11-22-robust-digits.json"
 SEMI = "2026-11-22-semi-supervised.json"
 SEMI_CIFAR = "2026-11-23-semi-supervised-cifar10.json"
 FEW_IMAGES = "2026-11-23-few-images.json"
+#: Commits that results name though they are not in the repository, or had changes that are lost.
+UNRESOLVED = set(json.loads((ROOT / "benchmarks" / "unresolved.json").read_text()))
 #: Their arms, by what they are called on the page.
 FEW_IMAGES_ARMS = {
     "plain": "MoCo-v2",
@@ -258,10 +262,8 @@ def _pair(runs: dict[int, dict[str, float]]) -> str:
 
 def _change(runs: dict[int, dict[str, float]], base: dict[int, dict[str, float]]) -> str:
     """Of seeds that both have."""
-    seeds = sorted(runs.keys() & base.keys())
-    return " / ".join(
-        f"{statistics.fmean(runs[seed][metric] - base[seed][metric] for seed in seeds):+.1f}".replace("-", "−")
-        for metric in ("knn", "probe")
+    return _mean_changes(
+        [[runs[s][m] - base[s][m] for m in ("knn", "probe")] for s in sorted(runs.keys() & base.keys())]
     )
 
 
@@ -376,6 +378,8 @@ SETS = {
     "cifar10": ("CIFAR-10, 2,000 images, 64 px: k-NN / probe", ("knn", "probe")),
     "voc": ("VOC07 subset, 96 px: SVM mAP", ("svm mAP",)),
 }
+#: Seeds that a claim on the first page has.
+LEAST_SEEDS = 5
 MEASURES = ("neighbours", "clusters", "alignment", "uniformity", "rank")
 
 
@@ -432,9 +436,9 @@ def few_labels() -> str:
 
 
 def strongest() -> str:
-    """Where hard examples pay in the same time: both arms, means and deviations over the seeds that both have."""
+    """Where hard examples pay in the same time: goals with five seeds or more, and paired differences."""
     few = _few_images_rows(searched=True)
-    digits = {(row["arm"], 70, row["seed"]): {"robust": row["metrics"]} for row in result(ROBUST)["rows"]}
+    digits = {(row["arm"], 70, row["seed"]): {"robust": row["metrics"]} for row in traced(ROBUST)}
     weak, strong = (
         {"clean": ("robust", "top1"), **{f"attack of {grey}": ("robust", f"robust@{grey}") for grey in levels}}
         for levels in ((2, 4), (8, 16))
@@ -451,15 +455,23 @@ def strongest() -> str:
     ):
         for label, arm in arms.items():
             seeds = [seed for of, long, seed in runs if (of, long) == (arm, length) and (plain, length, seed) in runs]
-            scores = (
-                " / ".join(
-                    mean_std([runs[of, length, s][protocol][metric] for s in seeds])
-                    for protocol, metric in places.values()
-                )
+            if len(seeds) < LEAST_SEEDS:
+                continue
+            scores = {
+                of: [
+                    [runs[of, length, seed][protocol][metric] for protocol, metric in places.values()] for seed in seeds
+                ]
                 for of in (plain, arm)
+            }
+            changes = [
+                [b - a for a, b in zip(*pair, strict=True)] for pair in zip(scores[plain], scores[arm], strict=True)
+            ]
+            means = (
+                " / ".join(f"{statistics.fmean(of):.1f}" for of in zip(*rows, strict=True)) for rows in scores.values()
             )
-            body.append((f"{goal}, {length:,} epochs", f"{label} ({len(seeds)})", " / ".join(places), *scores))
-    return table(body, "goal, time of plain training", "hard example (seeds)", "measured by", "plain", "with it")
+            body.append((f"{goal}, {length:,} epochs", label, " / ".join(places), *means, _mean_changes(changes)))
+    head = ("goal, time of plain training", "hard example", "measured by", "plain", "with it", "change (seeds)")
+    return table(body, *head)
 
 
 def robust_arms() -> str:
@@ -532,10 +544,29 @@ def semi_supervised(name: str) -> str:
     return table(body, "arm", *names)
 
 
-def _mean_changes(changes: Sequence[Sequence[float]]) -> str:
-    """The change in each measure: mean and standard deviation over seeds, and how many those are."""
-    found = " / ".join(f"{'+' * (statistics.fmean(of) > -0.05)}{mean_std(of)}" for of in zip(*changes, strict=True))
-    return f"{found} ({len(changes)})".replace("+-", "+").replace("-", "−")  # +0.0, not −0.0
+def _mean_changes(changes: Sequence[Sequence[float]], lost: bool = False) -> str:
+    """The paired change in each measure, a row a seed: the mean ± half its 95 % interval, and how many seeds.
+
+    † marks what does not differ from 0 with 95 % confidence, which a single seed never does. lost: runs among them
+    cannot be traced to a commit, which ‡ marks.
+    """
+    return f"{' / '.join(map(_paired_change, zip(*changes, strict=True)))} ({len(changes)}){'‡' * lost}"
+
+
+def _paired_change(values: Sequence[float]) -> str:
+    mean, half = statistics.fmean(values), _half(values)
+    interval = f" ± {half:.1f}" if len(values) > 1 else ""
+    return f"{mean:+.1f}{interval}{'†' * (half >= abs(mean))}".replace("-", "−").replace("−0.0", "+0.0")
+
+
+def _half(values: Sequence[float]) -> float:
+    """Half of the 95 % interval of the mean; infinite for one value."""
+    return half_width(values) if len(values) > 1 else math.inf
+
+
+def traced(name: str) -> list[dict[str, Any]]:
+    """The rows of a result whose commit is in the repository and clean: what claims may rest on."""
+    return [row for row in result(name)["rows"] if row["commit"] not in UNRESOLVED]
 
 
 def goals() -> str:
@@ -556,9 +587,11 @@ def goals() -> str:
         return paired(_by_seed(same[key]), _by_seed(same["i"]))
 
     def further(data: str, arm: str, plain: str, *metrics: str) -> str:
-        runs = {(row["arm"], row["seed"]): row["metrics"] for row in result(EQUAL_TIME)["rows"] if row["data"] == data}
+        rows = [row for row in result(EQUAL_TIME)["rows"] if (row["data"], row["arm"]) in {(data, arm), (data, plain)}]
+        runs = {(row["arm"], row["seed"]): row["metrics"] for row in rows}
         seeds = [seed for name, seed in runs if name == arm and (plain, seed) in runs]
-        return _mean_changes([[runs[arm, s][m] - runs[plain, s][m] for m in metrics] for s in seeds])
+        lost = any(row["commit"] in UNRESOLVED for row in rows if row["seed"] in seeds)
+        return _mean_changes([[runs[arm, s][m] - runs[plain, s][m] for m in metrics] for s in seeds], lost)
 
     both, first = "k-NN / probe", "head first"
     rows = [
@@ -593,7 +626,9 @@ def goals() -> str:
         pairs = [(runs[arm, length, seed], base) for seed, base in plain.items() if (arm, length, seed) in runs]
         return _mean_changes([[run[p][m] - base[p][m] for p, m in places] for run, base in pairs])
 
-    goal = "few images, many epochs, CIFAR-10"
+    change = of_few(one_rate, "+cutmix", 400, ("knn", "top1"), ("probe", "top1"), beside=241)
+    rows.append(("few images, many epochs, CIFAR-10", "MoCo-v2 + cut-mixed", "244 epochs beside 241", both, change))
+    goal = ""
     for length, arm in itertools.product((400, 800, 1600), ("+split", "+cutmix", "+adversarial")):
         if any(key[:2] == (arm, length) for key in one_rate):
             kind = {"+split": ", split", "+adversarial": " + adversarial", "+cutmix": " + cut-mixed"}[arm]
@@ -601,7 +636,7 @@ def goals() -> str:
             change = of_few(one_rate, arm, length, ("knn", "top1"), ("probe", "top1"))
             rows.append((goal, f"MoCo-v2{kind}", when, both, change))
             goal = ""
-    attacked = result(ROBUST)["rows"]
+    attacked = traced(ROBUST)
 
     def under_attack(plain: str) -> str:
         seeds = {row["seed"]: row["metrics"] for row in attacked if row["arm"] == plain}
@@ -622,7 +657,7 @@ def goals() -> str:
     what = "linear head: clean / under attack of 8 / of 16 grey levels"
     rows.append(("robustness, digits", "MoCo-v2 + adversarial", "40 epochs each", what, under_attack("plain")))
     rows.append(("", "MoCo-v2 + adversarial", "equal time", what, under_attack("longer")))
-    few = {(row["arm"], row["start"], row["seed"]): row["top1"] for row in result(SEMI)["rows"] if row["labels"] == 20}
+    few = {(row["arm"], row["start"], row["seed"]): row["top1"] for row in traced(SEMI) if row["labels"] == 20}
 
     def beside(arm: str) -> str:
         pairs = [(top1, few["fixmatch", *key]) for (name, *key), top1 in few.items() if name == arm]
@@ -639,7 +674,8 @@ def goals() -> str:
     for labels in (40, 250):
         top1 = {(row["arm"], row["seed"]): row["top1"] for row in scored if row["labels"] == labels}
         change = _mean_changes(
-            [[top1[arm, seed] - top1["fixmatch", seed]] for arm, seed in top1 if arm == "adversarial instead"]
+            [[top1[arm, seed] - top1["fixmatch", seed]] for arm, seed in top1 if arm == "adversarial instead"],
+            lost=any(row["commit"] in UNRESOLVED for row in scored),
         )
         rows.append((f"{labels} labels and many images, CIFAR-10", instead, "equal steps", what, change))
     return table(rows, "goal", "hard example", "compared at", "measured by", "change (seeds)")
@@ -677,9 +713,7 @@ def verdicts() -> str:
         [row["start"], f"{row['rate']:g}", row["verdict"], row["test"], "yes" if row["agrees"] else "**no**"]
         for row in rows
     ]
-    agreed = sum(row["agrees"] for row in rows)
-    shown = table(body, "start", "rate", "verdict, by training images", "k-NN points on test images", "agrees")
-    return f"{agreed} of {len(rows)} agree:\n\n{shown}"
+    return table(body, "start", "rate", "verdict, by training images", "k-NN points on test images", "agrees")
 
 
 def survived() -> str:

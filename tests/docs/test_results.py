@@ -1,0 +1,63 @@
+"""Every result file can be traced: the commits it names are here, and hold the code that its hash is of."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hexa.runtime.packages import source_hash
+from tests.docs.generated import ROOT, UNRESOLVED
+
+
+def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=False)
+
+
+pytestmark = pytest.mark.skipif(
+    git("rev-parse", "--is-shallow-repository").stdout.strip() != b"false", reason="needs a clone with its history"
+)
+
+
+def named(content: Any) -> Iterator[tuple[str, str | None]]:
+    """Each commit in a result, with the hash of the package beside it."""
+    if isinstance(content, dict):
+        if isinstance(content.get("commit"), str):
+            yield content["commit"], content.get("source")
+        content = list(content.values())
+    if isinstance(content, list):
+        for part in content:
+            yield from named(part)
+
+
+NAMED = {pair for file in sorted((ROOT / "benchmarks").rglob("*.json")) for pair in named(json.loads(file.read_text()))}
+
+
+def is_here(commit: str) -> bool:
+    return git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0
+
+
+def test_every_commit_that_a_result_names_is_clean_and_in_this_branch() -> None:
+    """But for a list that can only become shorter."""
+    lost = {commit for commit, _ in NAMED if not is_here(commit)}
+    assert lost - UNRESOLVED == set(), "run it again from a clean commit of this branch"
+    assert UNRESOLVED - lost == set(), "benchmarks/unresolved.json names what no result has"
+
+
+def test_a_commit_that_is_not_here_is_found() -> None:
+    assert is_here("HEAD~1")
+    assert not is_here("0" * 40)
+    assert not is_here(git("rev-parse", "HEAD").stdout.decode().strip() + "-dirty")
+
+
+@pytest.mark.parametrize(("commit", "source"), sorted(pair for pair in NAMED if pair[1]))
+def test_a_result_was_made_by_the_code_of_its_commit(commit: str, source: str, tmp_path: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(git("archive", commit, "src/hexa").stdout)) as archive:
+        archive.extractall(tmp_path, filter="data")
+    assert source_hash(tmp_path / "src" / "hexa") == source
