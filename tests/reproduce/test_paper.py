@@ -10,8 +10,9 @@ import pytest
 from hexa import cli, fields, recipes
 from hexa.evaluation import protocols
 from hexa.reproduce import paper
-from hexa.reproduce.arms import METHODS
-from hexa.reproduce.studies import ELSEWHERE, EXPERIMENTS, TABLES, study
+from hexa.reproduce.arms import METHODS, PLAIN
+from hexa.reproduce.rows import ELSEWHERE, TABLES, shown
+from hexa.reproduce.studies import EXPERIMENTS, study
 
 #: Rows that no command makes.
 WITHOUT = {row for row, made in ELSEWHERE.items() if "" in made}
@@ -41,8 +42,8 @@ def test_every_published_row_has_a_command_that_parses_or_a_reason(name: str) ->
     page = paper.page(None)
     section = page[page.index(f"## Table {name[-1]}") :].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")][1:]
-    assert len(lines) == len(TABLES[name].rows)
-    for line, row in zip(lines, TABLES[name].rows, strict=True):
+    assert [row for row in shown(name) if (row.method, row.epochs) != PLAIN] == list(TABLES[name].rows)
+    for line, row in zip(lines, shown(name), strict=True):
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
         assert cells[:2] == [row.method, str(row.epochs or "–")]
         assert cells[2 : 2 + len(row.values)] == ["–" if value is None else f"{value:.1f}" for value in row.values]

@@ -13,9 +13,9 @@ from hexa.reporting.tables import counted
 from hexa.reproduce import paper, storage
 from hexa.reproduce.costs import Progress
 from hexa.reproduce.plan import Job
+from hexa.reproduce.rows import TABLES
 from hexa.reproduce.running import run_jobs
 from hexa.reproduce.session import Count
-from hexa.reproduce.studies import TABLES
 from hexa.reproduce.whole import DECIDED, SEARCH, Whole
 from hexa.reproduce.writing import search_scores
 from hexa.runtime.console import Console

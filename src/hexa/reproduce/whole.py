@@ -23,9 +23,10 @@ from hexa.reproduce.arms import METHODS, Arm
 from hexa.reproduce.costs import Progress, costs_of
 from hexa.reproduce.plan import Costs, Evaluation, Job, Request
 from hexa.reproduce.printing import Part
+from hexa.reproduce.rows import TABLES
 from hexa.reproduce.running import complete
 from hexa.reproduce.session import Session, plain_fields, requested
-from hexa.reproduce.studies import KNN, OF_VOC, TABLES, WITH_VOC, Study, shortened, study
+from hexa.reproduce.studies import KNN, OF_VOC, WITH_VOC, Study, shortened, study
 from hexa.runtime.console import Console
 from hexa.runtime.parsing import seconds_of
 from hexa.runtime.signals import Interrupted
