@@ -9,10 +9,11 @@ import pytest
 
 from hexa import cli, fields, recipes
 from hexa.evaluation import protocols
-from hexa.reproduce import paper
+from hexa.reproduce import paper, plan
 from hexa.reproduce.arms import METHODS, PLAIN
 from hexa.reproduce.rows import ELSEWHERE, TABLES, shown
 from hexa.reproduce.studies import EXPERIMENTS, study
+from tests.reproduce.conftest import request_for
 
 #: Rows that no command makes.
 WITHOUT = {row for row, made in ELSEWHERE.items() if "" in made}
@@ -66,6 +67,16 @@ def test_arms_stand_beside_a_row_of_their_own_method(name: str) -> None:
                 row = paper.row_of(name, arm)
                 if arm.published and row:
                     assert row.method.split(" (")[0].rstrip("†") == arm.published[0].split(" (")[0]
+
+
+def test_moco_v1_is_small_with_its_own_views_and_temperature() -> None:
+    """A linear head, τ 0.07, colours always changed and no blur (He et al. 2020)."""
+    (arm,) = [arm for arm in METHODS["compared"].small["cifar"] if arm.published == ("MoCo", 200)]
+    made = plan.experiment_of(arm, request_for("cifar10"))
+    assert (made.method.name, made.method.head, made.method.temperature) == ("moco", "linear", 0.07)  # type: ignore[attr-defined]
+    views = made.views
+    assert (views.size, views.jitter_probability, views.hue, views.blur_probability) == (32, 1.0, 0.4, 0.0)
+    assert made.network.name == "small-resnet"
 
 
 def test_scores_are_means_and_deviations_beside_their_rows() -> None:

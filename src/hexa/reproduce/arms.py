@@ -82,12 +82,16 @@ def _full(recipe: str, scheme: str, name: str, epochs: int) -> Arm:
     return Arm(recipe, f"{name}, {epochs} epochs", recipe, scheme, {}, epochs, (name, epochs))
 
 
-def _compared(recipe: str, name: str, epochs: int, row: str = "") -> Arm:
+def _compared(
+    recipe: str, name: str, epochs: int, row: str = "", *, key: str = "", changes: Fields | None = None
+) -> Arm:
     """A compared system at the small scale, beside its row of this length. row: the method there, if not `name`."""
-    arm = arm_of(f"cifar10-{recipe}+small", "i", key=recipe, name=name)
+    arm = arm_of(f"cifar10-{recipe}+small", "i", {**MEAN, **(changes or {})}, key=key or recipe, name=name)
     return replace(arm, published=(row or name, epochs))
 
 
+#: MoCo v1's temperature and views; MoCo-v2 has its linear head at this size anyway.
+_V1: Fields = {"method.temperature": 0.07, "views.recipe": "moco-v1"}
 _SIX_CROPS = "cifar10-deepcluster-v2-6crop+small"
 METHODS = {
     "moco": Method(
@@ -172,6 +176,7 @@ METHODS = {
                 _compared("cpc", "CPC-v2", 200),
                 _compared("cmc", "CMC", 200),
                 _compared("simclr", "SimCLR", 1000),
+                _compared("moco-v2", "MoCo", 200, key="moco-v1", changes=_V1),
                 _compared("pirl", "PIRL", 800),
                 _compared("pcl-v2", "PCL-v2", 200),
                 _compared("byol", "BYOL", 800),

@@ -13,7 +13,7 @@ from hexa.reproduce.arms import METHODS, Arm
 from hexa.reproduce.plan import Evaluation
 from hexa.reproduce.rows import ELSEWHERE, TABLES, shown
 from hexa.reproduce.session import Session
-from hexa.reproduce.studies import EXPERIMENTS
+from hexa.reproduce.studies import EXPERIMENTS, learned
 
 _IMAGENET, _VOC = "--data folder:PATH/imagenet", "--data-voc voc:PATH/VOCdevkit"
 #: The published tables in their order, and what a whole study of one is given at the full scale.
@@ -85,20 +85,32 @@ def part(session: Session, sources: Mapping[str, str], failed: Mapping[tuple[str
     return {"experiment": study.name, "method": study.method, "arms": arms}
 
 
-def untrained(session: Session, sources: Mapping[str, str], kept: Kept) -> dict[str, Any]:
-    """The record of random weights, measured as the arms of a table. kept: what an evaluation with a seed found."""
-    study, job = session.study, session.jobs(None)[1][0]
-    titles = [measure["title"] for measure in job.record()["measures"]]
+def untrained(session: Session, sources: Mapping[str, str], kept: Kept, learner: str = "") -> dict[str, Any]:
+    """The record of random weights, measured as the arms of a table, or by a learner, whose row of table 3 is given.
+
+    kept: what an evaluation with a seed found.
+    """
+    study, job, request = session.study, session.jobs(None)[1][0], session.request
+    titles, evaluations = [measure["title"] for measure in job.record()["measures"]], job.measures
+    if learner:
+        given = learned(learner, request.epochs or 1, request.num_images)
+        evaluations = tuple(Evaluation(measure, request.targets[0].source) for measure in given)
+        titles = [evaluation.measure.title.partition(",")[0] for evaluation in evaluations]
     scores: dict[str, list[float]] = {}
-    for seed in session.request.seeds:
-        for title, evaluation in zip(titles, job.measures, strict=True):
+    for seed in request.seeds:
+        for title, evaluation in zip(titles, evaluations, strict=True):
             result = kept(evaluation, seed)
             if result is not None:
                 for metric, column in collecting.metrics_of(study, {**result, "title": title}).items():
                     scores.setdefault(_named(column, sources), []).append(result["metrics"][metric])
-    row = {"table3": ["Supervised", None], "table5": ["Random init", None]}.get(study.name)
+    row = {"table3": [learner or "Supervised", None], "table5": ["Random init", None]}.get(study.name)
     results = [{"epochs": 0, "scores": scores}] if scores else []
-    return {"arm": "random weights", "row": row, "reason": "" if scores else "not finished", "results": results}
+    return {
+        "arm": learner or "random weights",
+        "row": row,
+        "reason": "" if scores else "not finished",
+        "results": results,
+    }
 
 
 def _named(column: str, sources: Mapping[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -10,10 +10,11 @@ from typing import Any, Literal, cast
 from hexa import published
 from hexa.config import UserError, nearest
 from hexa.core.schemes import SCHEMES
+from hexa.evaluation.semi.options import PUBLISHED
 from hexa.recipes.imagenet import BETAS
 from hexa.reporting.tables import counted
 from hexa.reproduce.arms import MEAN, METHODS, Arm, Fields, Method, arm_of
-from hexa.reproduce.rows import ELSEWHERE, TABLES, shown
+from hexa.reproduce.rows import ELSEWHERE, LEARNERS, TABLES, shown
 
 Scale = Literal["small", "full"]
 
@@ -89,6 +90,8 @@ _NOTES = {
     },
 }
 _NOTES["table3"] += ("Labels are drawn from the seed; --label-lists gives those of the paper, SimCLR's.",)
+#: Labelled images in a step of a learner.
+_LABELLED = 64
 KNN = Measure("k-NN top-1", "knn")
 #: As published for CIFAR-10 and CIFAR-100, whatever classifier ImageNet has.
 CIFAR = Measure("linear top-1", "linear", {"preset": "cifar"})
@@ -206,6 +209,16 @@ def _measures(name: str, small: bool, preset: str) -> tuple[Measure, ...]:
     if name in ("ablation", "beta-study"):
         return (Measure("linear top-1, 1 epoch", "linear", {"preset": f"{preset}-ablation"}),)
     return (Measure("linear top-1", "linear", {"preset": preset}),)
+
+
+def learned(row: str, passes: int, images: int) -> Iterator[Measure]:
+    """What a learner makes of random weights for a row of table 3, in so many passes over the unlabelled images."""
+    learner, shares = LEARNERS[row]
+    steps = max(1, passes * images // (_LABELLED * PUBLISHED[learner].ratio))
+    options = {"learner": learner, "labelled_batch": _LABELLED, "steps": steps}
+    for share in shares:
+        title = f"{share} % of the labels, {learner}"
+        yield Measure(title, "semi-supervised", {"percent": share, **options}, ("top1", "top5"))
 
 
 def with_lists(chosen: Study, folder: Path) -> Study:
