@@ -110,3 +110,19 @@ def test_counterparts_are_recipes_that_train_as_long() -> None:
 
     for name, (_, epochs) in published.COUNTERPARTS.items():
         assert recipes.get(name).epochs == epochs
+
+
+def test_a_list_of_labels_stands_beside_the_share_it_is_of() -> None:
+    """Whatever `percent` says, which a list makes idle."""
+    result_of = result("semi-supervised/hexa", {"top1": 60.0}, "ImageNet", 50_000, fit=1_281_167)
+    for images, column in ((12_811, "1 % top1"), (128_116, "10 % top1")):
+        options = {"percent": 10.0, "list_file": "list.txt"}
+        found = published.beside(result_of | {"options": options, "details": {"labelled_images": images}})
+        assert found is not None
+        assert (found.columns, found.caution) == ((column,), "")
+    drawn = published.beside(result_of | {"options": {"percent": 1.0}})
+    assert drawn is not None
+    assert "SimCLR's lists" in drawn.caution
+    learner = published.beside(result_of | {"options": {"percent": 10.0, "learner": "fixmatch"}})
+    assert learner is not None
+    assert "those of CIFAR-10" in learner.caution

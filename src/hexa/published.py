@@ -55,6 +55,9 @@ FEW_LABELS = _table("few-labels")
 #: The published row (method, epochs) that a recipe sets out to repeat.
 COUNTERPARTS: dict[str, tuple[str, int]] = {recipe: tuple(row) for recipe, row in _DATA["counterparts"].items()}
 
+#: What to know about the published number of a recipe.
+REMARKS: dict[str, str] = _DATA["remarks"]
+
 #: The same method with and without hard examples.
 _FAMILIES = (
     {"MoCo-v2", "HEXA-MoCo"},
@@ -68,10 +71,11 @@ def counterpart(recipe: str) -> Row | None:
     return next((row for row in LINEAR.rows if (row.method, row.epochs) == COUNTERPARTS.get(recipe)), None)
 
 
-def linear_top1(recipe: str) -> str:
-    """What was published for a recipe: top-1 on ImageNet by a linear classifier, perhaps with a remark."""
+def expected(recipe: str) -> str:
+    """What was published for a recipe: top-1 on ImageNet by a linear classifier, or a remark, or both."""
     own = counterpart(recipe)
-    return str(_DATA["linear_top1"].get(recipe) or (own and own.values[0]))
+    value = own.values[0] if own else _DATA["linear_top1"].get(recipe)
+    return ", ".join(filter(None, (f"published linear top-1 {value}" if value else "", REMARKS.get(recipe))))
 
 
 def rows_for(recipe: str) -> list[Row]:
@@ -128,7 +132,7 @@ def beside(result: Mapping[str, Any]) -> Comparison | None:
     # columns are data sets, of which the result has one value; shares of labels; or metrics
     own = dict(metrics)
     if name == "semi-supervised" and not labels:
-        own = {f"{result['options']['percent']:g} % {metric}": value for metric, value in metrics.items()}
+        own = {f"{_percent(result):g} % {metric}": value for metric, value in metrics.items()}
     elif name not in _ONLY and (data == "VOC07") == (name == "svm"):
         own[data] = metrics.get("mAP", metrics.get("top1"))
     columns = [column for column in table.columns if column in own]
@@ -138,6 +142,13 @@ def beside(result: Mapping[str, Any]) -> Comparison | None:
     return Comparison(
         table.title, part.columns, part.rows, tuple(own[column] for column in columns), _caution(name, data, result)
     )
+
+
+def _percent(result: Mapping[str, Any]) -> float:
+    """The share of labels that was used; of a list to two digits, as such lists are called."""
+    if result["options"].get("list_file") is None:
+        return float(result["options"]["percent"])
+    return float(f"{100 * result['details']['labelled_images'] / result['data_facts']['fit']['images']:.2g}")
 
 
 def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:
@@ -151,6 +162,11 @@ def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:
     ]
     if parts:
         return f"published with {'; '.join(parts)}: not comparable"
+    options = result.get("options", {})
+    if name == "semi-supervised" and data == "ImageNet" and options.get("learner", "supervised") != "supervised":
+        return "the settings of a learner are those of CIFAR-10, it has none for ImageNet: not comparable"
+    if name == "semi-supervised" and data == "ImageNet" and options["percent"] < 100 and not options.get("list_file"):
+        return "published with the labels of SimCLR's lists, here they were drawn; --list_file FILE gives a list"
     if name == "semi-supervised" and data == "CIFAR-10":
         return "published of one network and one length of training; compare with your own runs of both"
     # VOC2012 may be asked for and missing
@@ -160,9 +176,17 @@ def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:
 
 
 def find(rows: Sequence[Row], method: str, epochs: int) -> Row | None:
-    """The row of a method and its epochs; what tables append to a name may differ: a remark in brackets, or a †."""
-    own = [row for row in rows if row.epochs == epochs]
-    exact = next((row for row in own if row.method in (method, f"{method}†")), None)
-    name, bracket, _ = method.partition(" (")
-    near = [row for row in own if bracket and row.method.startswith(f"{name} (")]
-    return exact or (near[0] if len(near) == 1 else None)
+    """The row of a method and its epochs. A table may append a † to the name, or say more in its brackets."""
+    name, bracket, remark = method.rstrip(")").partition(" (")
+    return next(
+        (
+            row
+            for row in rows
+            if row.epochs == epochs
+            and (
+                row.method in (method, f"{method}†")
+                or (bracket and row.method.startswith(f"{name} (") and remark in row.method)
+            )
+        ),
+        None,
+    )

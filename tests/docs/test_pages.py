@@ -137,6 +137,13 @@ def test_generated_parts_are_those_of_the_code_and_of_the_results(page: Path) ->
     assert generated.filled(text) == text, "run: python -m tests.docs.generated"
 
 
+def test_what_is_left_out_is_said_where_it_is_looked_for() -> None:
+    said = " ".join((ROOT / "docs/hard-examples.md").read_text().split())
+    assert "RegionCL" in said
+    assert "0017-hard-views-and-regioncl.md" in said
+    assert "pooling of feature maps" in (ROOT / "docs/decisions/0017-hard-views-and-regioncl.md").read_text()
+
+
 def test_every_generated_part_is_on_a_page() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert {found["name"] for found in generated.BLOCK.finditer(text)} == set(generated.GENERATED)

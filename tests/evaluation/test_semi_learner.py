@@ -36,7 +36,18 @@ class Plain(nn.Module):
         return made
 
 
-def objective(name: str, **fields: Any) -> Objective:
+class Normed(Plain):
+    """The statistics of its batch-norm are those of the pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(self.norm(images))
+
+
+def objective(name: str, network: nn.Module | None = None, **fields: Any) -> Objective:
     """Of a learner around the small network, in fp64; at a threshold that some of the images reach."""
     options = SemiSupervisedOptions.from_fields(
         {"learner": name, "ratio": RATIO, "unlabelled_weight": WEIGHT, "steps": 10, **fields}
@@ -46,7 +57,7 @@ def objective(name: str, **fields: Any) -> Objective:
     head = nn.Linear(10, CLASSES + 4 * rotates)
     classes = torch.tensor([-1, KNOWN[1], -1, -1, KNOWN[0], -1])
     setting = Setting(6, COUNT, num_crops=1, mean=MEAN, std=STD_DEV)
-    given = (options.rule, Plain(), head, classes, setting, options.ema)
+    given = (options.rule, network or Plain(), head, classes, setting, options.ema)
     learner = RotationLearner(*given, weight=WEIGHT) if rotates else Learner(*given)
     return Objective(learner.double(), options.hard_examples, steps=10)
 
@@ -159,6 +170,35 @@ def test_sharpening_and_threshold(temperature: float, expected: Callable[[Tensor
     target, weight = Rule(0.7 - 1e-9, temperature, 0.0, 1).guess(p.log() + 3.0)
     torch.testing.assert_close(target, expected(p))
     assert weight.tolist() == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["vat", "pseudo-label"])
+def test_running_statistics_are_of_one_pass_of_the_labelled_images_as_in_usb(name: str) -> None:
+    """Neither unlabelled images nor virtual views move them; either has batch statistics of its own."""
+    made, given = objective(name, Normed()), batch()
+    learner = made.method
+    assert isinstance(learner, Learner)
+    norm, moments = learner.encoder.backbone.norm, (torch.tensor(MEAN), torch.tensor(STD_DEV))
+    pixels = (given.crops[0] - moments[0][:, None, None]) / moments[1][:, None, None]
+    trained(made, given)
+    labelled = pixels[:LABELLED].transpose(0, 1).flatten(1)
+    torch.testing.assert_close(norm.running_mean, 0.1 * labelled.mean(1))
+    torch.testing.assert_close(norm.running_var, 0.9 + 0.1 * labelled.var(1))
+    assert norm.num_batches_tracked == 1
+    others = given.crops[0].clone()
+    others[:LABELLED] = 0.5 * others[:LABELLED]
+    still = replace(MAIN, update=False)
+    before, after = (learner.embed((crops,), still)[0, LABELLED:] for crops in (given.crops[0], others))
+    assert torch.equal(before, after)
+
+
+def test_a_second_pass_of_weak_views_has_the_scores_of_the_first() -> None:
+    """Pseudo-labels have a term of their own, where USB takes the scores that the label came from."""
+    made, embeddings = objective("pseudo-label", Normed()), {}
+    for term in made.losses(batch()):
+        embeddings |= {name: part.embedding for name, part in term.parts.items()}
+        term.loss.backward()  # type: ignore[no-untyped-call]
+    assert torch.equal(embeddings[STD], embeddings["strong"])
 
 
 def test_lambda_grows_linearly_over_two_fifths_of_the_steps() -> None:

@@ -167,6 +167,34 @@ def carry_out(out: Path, **options: Any) -> dict[str, Any]:
     return found
 
 
+def test_learners_from_labels_stand_in_table_3(
+    tmp_path: Path, made_up: list[tuple[str, str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scored from random weights, for as many passes over the unlabelled images as runs have, in their own rows."""
+    asked: list[dict[str, Any]] = []
+
+    def evaluate(protocol: str, backbone: object, data: str, **options: Any) -> dict[str, Any]:
+        asked.append(options)
+        score = 10.0 * options.get("percent", 0) + len(options.get("learner", ""))
+        return {"protocol": f"{protocol}/made-up", "data": data, "metrics": {"top1": score, "top5": 99.0}}
+
+    monkeypatch.setattr(whole, "PARTS", (("table3", "moco"),))
+    monkeypatch.setattr(whole, "evaluate", evaluate)
+    record = carry_out(tmp_path / "all", epochs=3)
+    images = record["images"]
+    steps = {options["learner"]: options["steps"] for options in asked if options.get("learner")}
+    ratios = {"pseudo-label": 1, "vat": 1, "s4l": 1, "uda": 7, "fixmatch": 7}
+    assert steps == {learner: 3 * images // (64 * ratio) for learner, ratio in ratios.items()}
+    arms = {arm["arm"]: arm for arm in record["parts"]["table3-moco"]["arms"]}
+    assert arms["VAT"]["row"] == ["VAT", None]
+    assert arms["VAT"]["results"][0]["scores"]["1 % of the labels top1"] == [13.0, 13.0]
+    assert arms["VAT"]["results"][0]["scores"]["10 % of the labels top1"] == [103.0, 103.0]
+    assert "1 % of the labels top1" not in arms["FixMatch"]["results"][0]["scores"]
+    page = (tmp_path / "all" / together.PAGE).read_text()
+    line = next(line for line in page.splitlines() if line.startswith("| FixMatch |"))
+    assert "| FixMatch, 2 seeds | – | – | 108.0 ± 0.0 |" in line
+
+
 def test_everything_with_one_seed_before_the_next(tmp_path: Path, made_up: list[tuple[str, str, int]]) -> None:
     record = carry_out(tmp_path / "all")
     seeds = [seed for _, _, seed in made_up]

@@ -179,6 +179,7 @@ def adapt(given: Given, extra: Fields) -> int:
     ),
     option("--evaluate-on SOURCE", "labelled images to measure on; those of --data if not given", nargs="+"),
     option("--data-voc SOURCE", "VOC2007, for tables 2 and 4, the low-shot curve and a column of table 1"),
+    option("--label-lists FOLDER", "SimCLR's lists 1percent.txt and 10percent.txt: the labelled images of table 3"),
     option(
         "--from NAME",
         "learning curves from one-run, as published and at --scale full, or several-runs, each of its own length",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import pydantic
@@ -31,10 +32,13 @@ class RandAugment(HardExample):
     """Of all operations, 0 to 10; none draws one for each, uniformly."""
     cutout: float = pydantic.Field(default=0.5, ge=0, le=1)
     """Side of the grey square, as a share of the image's; 0 for none."""
+    update_statistics: bool = True
+    """Let the changed views move the running statistics of their batch-norms."""
 
     def __call__(self, source: Example, stream: Stream) -> Example:
         crops = (self.changed(crop.detach(), stream.child(number)) for number, crop in enumerate(source.crops))
-        return source.at(tuple(crops))
+        made = source.at(tuple(crops))
+        return replace(made, branch=replace(made.branch, update=made.branch.update and self.update_statistics))
 
     @torch.no_grad()
     def changed(self, crop: Tensor, stream: Stream) -> Tensor:

@@ -41,6 +41,8 @@ class VAT(HardExample):
     """The batch-norms the direction is sought through."""
     branch: Literal["aux", "main"] = "aux"
     """The batch-norms the views are trained through."""
+    update_statistics: bool = True
+    """Let the views move the running statistics of these batch-norms."""
 
     def weakened(self, share: float) -> Self:
         return self.but(epsilon=share * self.epsilon)
@@ -63,7 +65,9 @@ class VAT(HardExample):
         views = tuple((crop + delta).clamp(0, 1) for crop, delta in zip(clean, lengths, strict=True))
         moved = torch.stack([(view - crop).abs().mean() for view, crop in zip(views, clean, strict=True)])
         made = source.at(views)
-        return replace(made, branch=Branch(self.branch), facts={"perturbation": 255 * moved.mean()})
+        return replace(
+            made, branch=Branch(self.branch, update=self.update_statistics), facts={"perturbation": 255 * moved.mean()}
+        )
 
     def _climb(
         self,

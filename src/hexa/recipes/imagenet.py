@@ -114,6 +114,7 @@ ROWS: dict[str, tuple[str, Callable[[], Experiment], str]] = {
     "imagenet-swav-200": ("SwAV, 8-crop", lambda: swav(200, large=True), ""),
     "imagenet-swav-800": ("SwAV, 8-crop", lambda: swav(800, large=True), ""),
     "imagenet-deepcluster-v2-200": ("DeepCluster-v2, 2-crop", lambda: dcluster(200, {}, "swav"), ""),
+    "imagenet-deepcluster-v2-8crop-200": ("DeepCluster-v2, 8-crop", lambda: dcluster(200, {}, "swav-8crop"), ""),
     "imagenet-deepcluster-v2-8crop-800": ("DeepCluster-v2, 8-crop", lambda: dcluster(800, {}, "swav-8crop"), ""),
     "imagenet-hexa-dcluster-200": ("HEXA-DCluster, 2-crop", lambda: dcluster(200, _ADV, "swav"), ""),
     "imagenet-hexa-dcluster-8crop-200": ("HEXA-DCluster, 8-crop", lambda: dcluster(200, _ADV, "swav-8crop"), ""),
@@ -146,7 +147,7 @@ def _doc(name: str, experiment: Experiment) -> str:
 
     Command: torchrun --nproc-per-node 8 -m hexa pretrain {name} --data folder:imagenet
 
-    Expected: {expected or f"published linear top-1 {published.linear_top1(name)}"}. Not run here.
+    Expected: {expected or published.expected(name)}. Not run here.
 
     Cost: {times:g} times that of the plain method; batches of {experiment.batch_size}, many GPUs for days.
     """

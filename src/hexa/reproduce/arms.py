@@ -48,6 +48,8 @@ class Method:
     peers: Mapping[str, tuple[Arm, ...]] = field(default_factory=dict)
 
 
+#: The row that HEXA-D of eight crops is compared with. The paper has it with 800 epochs alone.
+PLAIN = ("DeepCluster-v2 (8-crop)", 200)
 #: At the small scale terms are averaged, so that no arm takes larger steps.
 MEAN: Fields = {"objective.reduction": "mean"}
 
@@ -80,12 +82,16 @@ def _full(recipe: str, scheme: str, name: str, epochs: int) -> Arm:
     return Arm(recipe, f"{name}, {epochs} epochs", recipe, scheme, {}, epochs, (name, epochs))
 
 
-def _compared(recipe: str, name: str, epochs: int, row: str = "") -> Arm:
+def _compared(
+    recipe: str, name: str, epochs: int, row: str = "", *, key: str = "", changes: Fields | None = None
+) -> Arm:
     """A compared system at the small scale, beside its row of this length. row: the method there, if not `name`."""
-    arm = arm_of(f"cifar10-{recipe}+small", "i", key=recipe, name=name)
+    arm = arm_of(f"cifar10-{recipe}+small", "i", {**MEAN, **(changes or {})}, key=key or recipe, name=name)
     return replace(arm, published=(row or name, epochs))
 
 
+#: MoCo v1's temperature and views; MoCo-v2 has its linear head at this size anyway.
+_V1: Fields = {"method.temperature": 0.07, "views.recipe": "moco-v1"}
 _SIX_CROPS = "cifar10-deepcluster-v2-6crop+small"
 METHODS = {
     "moco": Method(
@@ -111,10 +117,9 @@ METHODS = {
         small={
             "cifar": (
                 *_small("cifar10-deepcluster-v2+small", "DeepCluster-v2", "HEXA-D"),
-                # stand for the published eight; the plain one was published with 800 epochs alone
-                *_small(
+                *_small(  # stand for the published eight
                     *(_SIX_CROPS, "DeepCluster-v2", "HEXA-D", "HEXA-D+"),
-                    published=("", "HEXA-D (8-crop)", "HEXA-D+ (8-crop)"),
+                    published=(PLAIN[0], "HEXA-D (8-crop)", "HEXA-D+ (8-crop)"),
                     suffix=" (6-crop)",
                 ),
             ),
@@ -126,6 +131,7 @@ METHODS = {
         full=(
             _full("imagenet-deepcluster-v2-200", "i", "DeepCluster-v2", 200),
             _full("imagenet-hexa-dcluster-200", "ii", "HEXA-D", 200),
+            _full("imagenet-deepcluster-v2-8crop-200", "i", *PLAIN),
             _full("imagenet-hexa-dcluster-8crop-200", "ii", "HEXA-D (8-crop)", 200),
             _full("imagenet-hexa-dcluster-plus-8crop-200", "iv", "HEXA-D+ (8-crop)", 200),
             _full("imagenet-deepcluster-v2-8crop-800", "i", "DeepCluster-v2 (8-crop)", 800),
@@ -170,6 +176,7 @@ METHODS = {
                 _compared("cpc", "CPC-v2", 200),
                 _compared("cmc", "CMC", 200),
                 _compared("simclr", "SimCLR", 1000),
+                _compared("moco-v2", "MoCo", 200, key="moco-v1", changes=_V1),
                 _compared("pirl", "PIRL", 800),
                 _compared("pcl-v2", "PCL-v2", 200),
                 _compared("byol", "BYOL", 800),
@@ -179,6 +186,7 @@ METHODS = {
         full=(
             _full("imagenet-instdisc", "i", "InstDisc", 200),
             _full("imagenet-jigsaw-90", "i", "Jigsaw", 90),
+            _full("imagenet-jigsaw-200", "i", "Jigsaw", 200),
             _full("imagenet-cpc", "i", "CPC-v2", 200),
             _full("imagenet-cmc", "i", "CMC", 200),
             _full("imagenet-simclr-200", "i", "SimCLR", 200),

@@ -19,7 +19,7 @@ from hexa.runtime import targets
 from hexa.runtime.console import Console
 from hexa.runtime.signals import Interrupted
 
-_OPTIONS = ("scale", "method", "out", "seeds", "epochs", "rates", "data_voc", "until", "workers")
+_OPTIONS = ("scale", "method", "out", "seeds", "epochs", "rates", "data_voc", "label_lists", "until", "workers")
 _FROM = {None: None, "one-run": True, "several-runs": False}
 
 

@@ -11,15 +11,16 @@ from hexa.reporting.tables import Cell, counted, format_duration, markdown_table
 from hexa.reproduce import collecting
 from hexa.reproduce.arms import METHODS, Arm
 from hexa.reproduce.plan import Evaluation
+from hexa.reproduce.rows import ELSEWHERE, TABLES, shown
 from hexa.reproduce.session import Session
-from hexa.reproduce.studies import ELSEWHERE, EXPERIMENTS, TABLES
+from hexa.reproduce.studies import EXPERIMENTS, learned
 
 _IMAGENET, _VOC = "--data folder:PATH/imagenet", "--data-voc voc:PATH/VOCdevkit"
 #: The published tables in their order, and what a whole study of one is given at the full scale.
 _GIVEN = {
     "table1": f"{_IMAGENET} --evaluate-on folder:PATH/imagenet cifar10 cifar100 {_VOC}",
     "table2": f"{_IMAGENET} {_VOC}",
-    "table3": _IMAGENET,
+    "table3": f"{_IMAGENET} --label-lists PATH/imagenet_subsets",
     "table4": f"{_IMAGENET} {_VOC}",
     "table5": f"{_IMAGENET} --evaluate-on cifar10 cifar100",
 }
@@ -32,13 +33,20 @@ _VERSIONS = {"PCL": "PCL-v2"}
 
 
 def row_of(table: str, arm: Arm) -> Row | None:
-    """The row of a table that an arm stands beside: of its length, or else the first of its method."""
+    """The row of a table that an arm of the small scale stands beside: its own, or else the first of its method.
+
+    Lengths and batches are not those of the rows there.
+    """
     if arm.published is None:
         return None
-    method, epochs = arm.published
-    rows = TABLES[table].rows
-    lengths = [epochs, *(row.epochs for row in rows if row.epochs and row.method == method)]
-    return next((row for length in lengths if (row := published.find(rows, method, length))), None)
+    rows = shown(table)
+    own = published.find(rows, *arm.published)
+    return own or next((row for row in rows if row.epochs and _name(row.method) == _name(arm.published[0])), None)
+
+
+def _name(method: str) -> str:
+    """Without its batch."""
+    return method.partition(" (B=")[0]
 
 
 def part(session: Session, sources: Mapping[str, str], failed: Mapping[tuple[str, str], str]) -> dict[str, Any]:
@@ -77,20 +85,32 @@ def part(session: Session, sources: Mapping[str, str], failed: Mapping[tuple[str
     return {"experiment": study.name, "method": study.method, "arms": arms}
 
 
-def untrained(session: Session, sources: Mapping[str, str], kept: Kept) -> dict[str, Any]:
-    """The record of random weights, measured as the arms of a table. kept: what an evaluation with a seed found."""
-    study, job = session.study, session.jobs(None)[1][0]
-    titles = [measure["title"] for measure in job.record()["measures"]]
+def untrained(session: Session, sources: Mapping[str, str], kept: Kept, learner: str = "") -> dict[str, Any]:
+    """The record of random weights, measured as the arms of a table, or by a learner, whose row of table 3 is given.
+
+    kept: what an evaluation with a seed found.
+    """
+    study, job, request = session.study, session.jobs(None)[1][0], session.request
+    titles, evaluations = [measure["title"] for measure in job.record()["measures"]], job.measures
+    if learner:
+        given = learned(learner, request.epochs or 1, request.num_images)
+        evaluations = tuple(Evaluation(measure, request.targets[0].source) for measure in given)
+        titles = [evaluation.measure.title.partition(",")[0] for evaluation in evaluations]
     scores: dict[str, list[float]] = {}
-    for seed in session.request.seeds:
-        for title, evaluation in zip(titles, job.measures, strict=True):
+    for seed in request.seeds:
+        for title, evaluation in zip(titles, evaluations, strict=True):
             result = kept(evaluation, seed)
             if result is not None:
                 for metric, column in collecting.metrics_of(study, {**result, "title": title}).items():
                     scores.setdefault(_named(column, sources), []).append(result["metrics"][metric])
-    row = {"table3": ["Supervised", None], "table5": ["Random init", None]}.get(study.name)
+    row = {"table3": [learner or "Supervised", None], "table5": ["Random init", None]}.get(study.name)
     results = [{"epochs": 0, "scores": scores}] if scores else []
-    return {"arm": "random weights", "row": row, "reason": "" if scores else "not finished", "results": results}
+    return {
+        "arm": learner or "random weights",
+        "row": row,
+        "reason": "" if scores else "not finished",
+        "results": results,
+    }
 
 
 def _named(column: str, sources: Mapping[str, str]) -> str:
@@ -107,19 +127,17 @@ def command_of(table: str, row: Row) -> str:
     """The command that makes a published row at the full scale, or pre-trains its network; else why there is none."""
     elsewhere = ELSEWHERE.get(row.method, {})
     if table in elsewhere:
-        return f"`{elsewhere[table]}`"
+        return elsewhere[table]
     if "" in elsewhere:
         return elsewhere[""]
     method = _VERSIONS.get(row.method, row.method)
     arms = [arm for one in METHODS.values() for arm in one.full if arm.published]
     for arm in arms:
-        if arm.published and published.find(TABLES[table].rows, *arm.published) == row:
-            return f"`hexa pretrain {arm.recipe} {_IMAGENET}`"
-    for arm in arms:
-        if arm.published and arm.published[0] == method:
-            length = "" if arm.epochs == row.epochs else f" --epochs {row.epochs}"
-            version = f" ({method})" if method != row.method else ""
-            return f"`hexa pretrain {arm.recipe} {_IMAGENET}{length}`{version}"
+        of_another = arm.published == (method, row.epochs) and method != row.method
+        if of_another or (arm.published and published.find(shown(table), *arm.published) == row):
+            remark = published.REMARKS.get(arm.recipe) if table == "table1" else ""
+            remark = f"{method}, which the study leaves out" if of_another else remark
+            return f"`hexa pretrain {arm.recipe} {_IMAGENET}`" + (f" ({remark})" if remark else "")
     return "no recipe"
 
 
@@ -130,7 +148,7 @@ def page(record: Mapping[str, Any] | None) -> str:
         compared = published.TABLES[int(table[-1]) - 1]
         text.append(f"## Table {table[-1]}: {compared.title}\n")
         text.append(
-            "Rows with all their evaluations, at the full scale: "
+            "Rows that are pre-trained, with all their evaluations, at the full scale: "
             f"`hexa reproduce {table} --method moco --scale full {given}` (or {', '.join(list(METHODS)[1:])}).\n"
         )
         text.append(markdown_table(list(_rows(table, record))))
@@ -174,7 +192,7 @@ def _rows(table: str, record: Mapping[str, Any] | None) -> Iterator[dict[str, Ce
     compared = TABLES[table]
     parts = {} if record is None else {k: p for k, p in record["parts"].items() if p["experiment"] == table}
     arms = [arm for one in parts.values() for arm in one["arms"]]
-    for row in compared.rows:
+    for row in shown(table):
         values = ("–" if value is None else f"{value:.1f}" for value in row.values)
         known: dict[str, Cell] = {"method": row.method, "epochs": str(row.epochs or "–")}
         known |= dict(zip(compared.columns, values, strict=True)) | {"full scale": command_of(table, row)}
@@ -202,9 +220,10 @@ def _arm(arm: Mapping[str, Any]) -> Iterator[dict[str, Cell]]:
 
 def _why_not(table: str, row: Row, arms: list[Any], record: Mapping[str, Any]) -> str:
     """Why a published row has no arm at the small scale."""
-    beside = next((arm["row"] for arm in arms if arm["row"] and arm["row"][0] == row.method), None)
-    if beside is not None:
-        return f"all arms have one length: see the row of {beside[1]} epochs"
+    for method, epochs in (arm["row"] for arm in arms if arm["row"]):
+        if row.epochs and (published.find([row], method, row.epochs) or _name(method) == _name(row.method)):
+            other = f"length: see the row of {epochs} epochs" if epochs != row.epochs else f"batch: see {method}"
+            return f"all arms have one {other}"
     if row.method in _VERSIONS:
         return f"only {_VERSIONS[row.method]} is here: see table 1"
     if row.method in ELSEWHERE:

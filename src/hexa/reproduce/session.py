@@ -15,11 +15,12 @@ from rich.table import Table
 from hexa.config import UserError
 from hexa.data import Source, open_source
 from hexa.data.known import known_as
+from hexa.evaluation.protocols.semi_supervised import rows_of
 from hexa.reproduce import collecting, drawing, plan, printing, storage, writing
 from hexa.reproduce.costs import Progress, costs_of
 from hexa.reproduce.plan import Costs, Job, Request, Target
 from hexa.reproduce.running import run_jobs
-from hexa.reproduce.studies import OF_VOC, WITH_VOC, Study, study
+from hexa.reproduce.studies import OF_VOC, WITH_VOC, Study, study, with_lists
 from hexa.runtime.console import Console
 from hexa.runtime.parsing import from_option
 
@@ -56,6 +57,7 @@ class Session:
         rates: Sequence[float] | None = None,
         evaluate_on: Sequence[str] = (),
         data_voc: str | None = None,
+        label_lists: Path | str | None = None,
         one_run: bool | None = None,
         until: float | None = None,
         workers: int = 1,
@@ -66,9 +68,10 @@ class Session:
         experiment: ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1 … table5. method: moco or
         dcluster, by default the published one. epochs: of every arm, by default those of its recipe. rates: the
         learning rates that every arm chooses from; a single one is taken as it is. evaluate_on: labelled sources to
-        measure on, by default `data`. data_voc: VOC2007, for the tables and the column that are of it. one_run:
-        learning curves as published. until: end every run once k-NN of held-out training images has reached this,
-        in percent, and compare how long that took. workers: runs at once. fields: of every arm's experiment, by path.
+        measure on, by default `data`. data_voc: VOC2007, for the tables and the column that are of it. label_lists: the
+        folder of SimCLR's lists, for table 3. one_run: learning curves as published. until: end every run once k-NN of
+        held-out training images has reached this, in percent, and compare how long that took. workers: runs at once.
+        fields: of every arm's experiment, by path.
         """
         chosen = study(experiment, method=method, scale=scale, data=data, one_run=one_run)
         if any(not rate > 0 for rate in rates or ()):
@@ -76,6 +79,9 @@ class Session:
         sources = _measured_on(experiment, data, evaluate_on, data_voc)
         request = requested(data, sources, scale, seeds, epochs, workers, fields)
         request = replace(request, rates=tuple(rates) if rates else None, until=until)
+        if label_lists is not None:
+            chosen = with_lists(chosen, Path(label_lists))
+            _check_lists(chosen, request)
         if until is not None:
             if len(chosen.lengths) > 1 or chosen.one_run:
                 raise UserError(f"--until: {experiment} compares lengths of training; leave it out")
@@ -106,6 +112,7 @@ class Session:
             "fields": plain_fields(given),
             "one_run": self.study.one_run or None,
             **({} if given.until is None else {"until": given.until}),
+            **({"label_lists": lists} if (lists := _lists_of(self.study)) else {}),
         }
         return dict(json.loads(json.dumps(claim)))
 
@@ -250,6 +257,19 @@ def _opened(source: str, scale: str) -> Source | None:
         if scale == "full":
             return None
         raise
+
+
+def _lists_of(chosen: Study) -> list[str]:
+    """The files that name the labelled images."""
+    return [measure.options["list_file"] for measure in chosen.measures if "list_file" in measure.options]
+
+
+def _check_lists(chosen: Study, request: Request) -> None:
+    """Raises UserError if the images are here and a list names others."""
+    opened = _opened(request.targets[0].source, chosen.scale)
+    for file in _lists_of(chosen):
+        if opened is not None:
+            rows_of(opened, Path(file))
 
 
 def _check_until(chosen: Study, request: Request) -> None:

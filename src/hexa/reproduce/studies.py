@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from hexa import published
 from hexa.config import UserError, nearest
 from hexa.core.schemes import SCHEMES
+from hexa.evaluation.semi.options import PUBLISHED
 from hexa.recipes.imagenet import BETAS
 from hexa.reporting.tables import counted
 from hexa.reproduce.arms import MEAN, METHODS, Arm, Fields, Method, arm_of
+from hexa.reproduce.rows import ELSEWHERE, LEARNERS, TABLES, shown
 
 Scale = Literal["small", "full"]
 
@@ -64,15 +67,6 @@ EXPERIMENTS = {
     "table4": "Detection",
     "table5": "Fine-tuning of the whole network",
 }
-#: What was published for those that are tables.
-TABLES = {
-    "low-shot-curve": published.LOW_SHOT,
-    "table1": published.LINEAR,
-    "table2": published.LOW_SHOT,
-    "table3": published.SEMI_SUPERVISED,
-    "table4": published.DETECTION,
-    "table5": published.FINE_TUNE,
-}
 #: The tables that are of VOC07, and the one with a column of it.
 OF_VOC, WITH_VOC = ("low-shot-curve", "table2", "table4"), "table1"
 #: The method the paper used where it was one alone; all others have both.
@@ -84,30 +78,6 @@ GRID_NOTE = (
     "the same runs stand in them. Published were ε and η of 1 and 3, with three of four cells alike: what they "
     "differed by was seed noise."
 )
-_SUPERVISED = {
-    "table1": "hexa evaluate linear timm:resnet50.tv_in1k --data folder:PATH/imagenet",
-    "table2": "hexa evaluate low-shot timm:resnet50.tv_in1k --data voc:PATH/VOCdevkit",
-    "table3": "hexa evaluate semi-supervised random:resnet50 --data folder:PATH/imagenet --percent 1",
-    "table4": "hexa evaluate detect timm:resnet50.tv_in1k --data voc:PATH/VOCdevkit",
-    "table5": "hexa evaluate fine-tune timm:resnet50.tv_in1k --data cifar10",
-    "small": "no small network that learned from labels; random weights are below",
-}
-_LEARNERS = {"Pseudo-labels": "pseudo-label", "VAT": "vat", "S4L rotation": "s4l", "UDA": "uda", "FixMatch": "fixmatch"}
-_NO_LABEL = "published only: it predicts no pseudo-label"
-#: Published rows that are no arm: by table a command; "" is why there is none, "small" why at the small scale.
-ELSEWHERE = {
-    "Supervised": _SUPERVISED,
-    "Supervised†": _SUPERVISED,
-    "Random init": {"table5": "hexa evaluate fine-tune random:resnet50 --data cifar10", "small": "not finished"},
-    "BigBiGAN": {"": _NO_LABEL, "small": _NO_LABEL},
-    **{
-        row: {
-            "table3": f"{_SUPERVISED['table3'].removesuffix('1')}10 --learner {learner}",
-            "small": "no arm: learns from labels",
-        }
-        for row, learner in _LEARNERS.items()
-    },
-}
 _OTHERS = (
     "--method moco, dcluster, swav and compared make the rows of the paper. A published row only: BigBiGAN, which "
     "predicts no pseudo-label."
@@ -115,10 +85,13 @@ _OTHERS = (
 _NOTES = {
     "attack-grid": (GRID_NOTE,),
     **{
-        table: (_OTHERS, f"Supervised: {_SUPERVISED[table]}. Random init: random:resnet50 instead.")
+        table: (_OTHERS, f"Supervised: {ELSEWHERE['Supervised'][table]}. Random init: random:resnet50 instead.")
         for table in ("table1", "table2", "table3", "table4", "table5")
     },
 }
+_NOTES["table3"] += ("Labels are drawn from the seed; --label-lists gives those of the paper, SimCLR's.",)
+#: Labelled images in a step of a learner.
+_LABELLED = 64
 KNN = Measure("k-NN top-1", "knn")
 #: As published for CIFAR-10 and CIFAR-100, whatever classifier ImageNet has.
 CIFAR = Measure("linear top-1", "linear", {"preset": "cifar"})
@@ -194,7 +167,7 @@ def _full_arms(name: str, method: Method) -> Iterable[Arm]:
         return _betas(method.full_ablation, {})
     if name == "learning-curves":
         return [arm for arm in method.full if arm.epochs == 800][:2]
-    rows = TABLES[name].rows
+    rows = shown(name)
     # systems that the paper does not have in this table can be compared all the same
     return [arm for arm in method.full if arm.published and published.find(rows, *arm.published)] or method.full
 
@@ -236,6 +209,32 @@ def _measures(name: str, small: bool, preset: str) -> tuple[Measure, ...]:
     if name in ("ablation", "beta-study"):
         return (Measure("linear top-1, 1 epoch", "linear", {"preset": f"{preset}-ablation"}),)
     return (Measure("linear top-1", "linear", {"preset": preset}),)
+
+
+def learned(row: str, passes: int, images: int) -> Iterator[Measure]:
+    """What a learner makes of random weights for a row of table 3, in so many passes over the unlabelled images."""
+    learner, shares = LEARNERS[row]
+    steps = max(1, passes * images // (_LABELLED * PUBLISHED[learner].ratio))
+    options = {"learner": learner, "labelled_batch": _LABELLED, "steps": steps}
+    for share in shares:
+        title = f"{share} % of the labels, {learner}"
+        yield Measure(title, "semi-supervised", {"percent": share, **options}, ("top1", "top5"))
+
+
+def with_lists(chosen: Study, folder: Path) -> Study:
+    """Table 3 with the labels of SimCLR's lists, `1percent.txt` and `10percent.txt` of a folder. Raises UserError."""
+    if chosen.name != "table3":
+        raise UserError(f"--label-lists: is for table3; {chosen.name} draws no labels, leave it out")
+    measures = []
+    for measure in chosen.measures:
+        file = folder / f"{measure.options['percent']}percent.txt"
+        if measure.options["percent"] < 100:
+            if not file.is_file():
+                remedy = "give the folder imagenet_subsets of SimCLR's code"
+                raise UserError(f"--label-lists {folder}: there is no {file.name}; {remedy}")
+            measure = replace(measure, options={**measure.options, "list_file": str(file)})
+        measures.append(measure)
+    return replace(chosen, measures=tuple(measures))
 
 
 #: As in the evidence page's detectors on small images.

@@ -13,9 +13,9 @@ from hexa.reporting.tables import counted
 from hexa.reproduce import paper, storage
 from hexa.reproduce.costs import Progress
 from hexa.reproduce.plan import Job
+from hexa.reproduce.rows import LEARNERS, TABLES
 from hexa.reproduce.running import run_jobs
 from hexa.reproduce.session import Count
-from hexa.reproduce.studies import TABLES
 from hexa.reproduce.whole import DECIDED, SEARCH, Whole
 from hexa.reproduce.writing import search_scores
 from hexa.runtime.console import Console
@@ -128,7 +128,8 @@ class _Work:
         records = {name: paper.part(part, sources, whole.failed) for name, part in parts.items()}
         for name in [name for name in parts if name in [f"{table}-moco" for table in TABLES]]:
             kept = functools.partial(whole.untrained, stored=True)
-            records[name]["arms"].append(paper.untrained(parts[name], sources, kept))
+            learners = ("", *LEARNERS) if name.startswith("table3") else ("",)
+            records[name]["arms"] += [paper.untrained(parts[name], sources, kept, learner) for learner in learners]
         record = {
             "experiment": "all",
             "data": sources[request.data],

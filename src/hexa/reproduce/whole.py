@@ -23,9 +23,10 @@ from hexa.reproduce.arms import METHODS, Arm
 from hexa.reproduce.costs import Progress, costs_of
 from hexa.reproduce.plan import Costs, Evaluation, Job, Request
 from hexa.reproduce.printing import Part
+from hexa.reproduce.rows import LEARNERS, TABLES
 from hexa.reproduce.running import complete
 from hexa.reproduce.session import Session, plain_fields, requested
-from hexa.reproduce.studies import KNN, OF_VOC, TABLES, WITH_VOC, Study, shortened, study
+from hexa.reproduce.studies import KNN, OF_VOC, WITH_VOC, Measure, Study, learned, shortened, study
 from hexa.runtime.console import Console
 from hexa.runtime.parsing import seconds_of
 from hexa.runtime.signals import Interrupted
@@ -187,12 +188,15 @@ class Whole:
 
     def evaluations(self, epochs: int) -> Iterator[Evaluation]:
         """Every evaluation once, with the lengths of runs of these epochs."""
-        seen = set()
-        for part in self.parts(epochs).values():
+        seen, parts = set(), self.parts(epochs)
+        for part in parts.values():
             for evaluation in plan.measures_of(part.study, part.request):
                 if (key := (evaluation.measure.title, evaluation.source)) not in seen:
                     seen.add(key)
                     yield evaluation
+        for row in LEARNERS if "table3-moco" in parts else ():
+            for measure in learned(row, epochs, self.request.num_images):
+                yield Evaluation(measure, self.request.targets[0].source)
 
     def passes(self, epochs: int) -> dict[str, int]:
         """How often the evaluations that train a network see their training images, by title."""
@@ -225,7 +229,7 @@ class Whole:
         once = {}
         for short, long in zip(self.evaluations(1), self.evaluations(epochs), strict=True):
             kept = self.untrained(short, self.request.seeds[0], stored=True) or {"took": 0.0}
-            longer = long.measure.options.get("epochs", 1) / short.measure.options.get("epochs", 1)
+            longer = _length(long.measure) / _length(short.measure)
             once[long.measure.title, long.source] = kept["took"] * longer
 
         def training(jobs: Iterable[Job]) -> float:
@@ -280,3 +284,8 @@ class Whole:
             self.failed |= {(part, arm): said for arm in arms}
             if console is not None:
                 console.print(f"{part}, {', '.join(arms)}: {said}; continuing with the others")
+
+
+def _length(measure: Measure) -> float:
+    """What the time of an evaluation grows with, if with anything."""
+    return float(measure.options.get("epochs") or measure.options.get("steps") or 1)

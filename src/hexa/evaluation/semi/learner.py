@@ -10,7 +10,7 @@ the weak view is most likely of (pseudo-labels, FixMatch), or its sharpened p (U
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,13 +28,15 @@ class Rule:
     """What the pseudo-label of an unlabelled image is, and whether it counts.
 
     threshold: τ. temperature: T of the sharpening softmax(z / T); 0 takes the most likely class. entropy: weight of the
-    entropy of the weak views' p. ratio: μ.
+    entropy of the weak views' p. ratio: μ. apart: labelled and unlabelled images have batch statistics of their own,
+    and running ones are of labelled images alone.
     """
 
     threshold: float
     temperature: float
     entropy: float
     ratio: int
+    apart: bool = False
 
     def guess(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """q [B, C] and m [B] of scores z [B, C]."""
@@ -79,7 +81,11 @@ class Learner(Method[Guesses]):
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """The scores, [V, B, C]."""
-        scores: Tensor = self.encoder.project(crops, branch)
+        count = len(crops[0]) // (1 + self.rule.ratio) if self.rule.apart else len(crops[0])
+        scores: Tensor = self.encoder.project(tuple(crop[:count] for crop in crops), branch)
+        if self.rule.apart:
+            unlabelled = tuple(crop[count:] for crop in crops)
+            scores = torch.cat([scores, self.encoder.project(unlabelled, replace(branch, update=False))], 1)
         return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
     @torch.no_grad()

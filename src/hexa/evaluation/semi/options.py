@@ -21,7 +21,7 @@ Strong = Literal["randaugment", "weak"]
 class Published:
     """The settings of a learner that others do not share. ratio: μ. ramp: how long λ_u grows, as a share of the steps.
 
-    temperature 0: the most likely class. virtual: VAT's views stand in for strong ones.
+    temperature 0: the most likely class. virtual: VAT's views stand in for strong ones. apart: as of `Rule`.
     """
 
     ratio: int
@@ -32,12 +32,13 @@ class Published:
     entropy: float = 0.0
     virtual: bool = False
     rotates: bool = False
+    apart: bool = False
 
 
 #: Of USB (Wang et al., NeurIPS 2022) for CIFAR-10, whose published errors stand beside ours; S4L: Zhai et al. 2019.
 PUBLISHED = {
-    "pseudo-label": Published(ratio=1, threshold=0.95, temperature=0, ramp=0.4),
-    "vat": Published(ratio=1, threshold=0, temperature=1, ramp=0.4, entropy=0.06, virtual=True),
+    "pseudo-label": Published(ratio=1, threshold=0.95, temperature=0, ramp=0.4, apart=True),
+    "vat": Published(ratio=1, threshold=0, temperature=1, ramp=0.4, entropy=0.06, virtual=True, apart=True),
     "s4l": Published(ratio=1, rotates=True),
     "uda": Published(ratio=7, threshold=0.8, temperature=0.4, strong="randaugment"),
     "fixmatch": Published(ratio=7, threshold=0.95, temperature=0, strong="randaugment"),
@@ -141,7 +142,8 @@ class SemiSupervisedOptions(Config):
     def rule(self) -> Rule:
         """What a pseudo-label is, and whether it counts."""
         used = self.resolved
-        return Rule(used.threshold or 0.0, used.temperature or 0.0, self.published.entropy, used.ratio or 1)
+        own = self.published
+        return Rule(used.threshold or 0.0, used.temperature or 0.0, own.entropy, used.ratio or 1, own.apart)
 
     @property
     def hard_examples(self) -> dict[str, HardExample]:
@@ -153,8 +155,10 @@ class SemiSupervisedOptions(Config):
         if own.rotates:
             return {hard.kind: hard for hard in self.hard}
         weak = self.resolved.strong == "weak"
-        harder = (*((VAT(measure="loss", epsilon=VIRTUAL_STEP, branch="main"),) if own.virtual else ()), *self.hard)
-        strong = RandAugment(operations=0, cutout=0) if weak else RandAugment()
+        virtual = VAT(measure="loss", epsilon=VIRTUAL_STEP, branch="main", update_statistics=False)
+        harder = (*((virtual,) if own.virtual else ()), *self.hard)
+        unchanged: dict[str, Any] = {"operations": 0, "cutout": 0} if weak else {}
+        strong = RandAugment(update_statistics=not own.apart, **unchanged)
         terms: dict[str, HardExample] = {
             "strong": strong.but(weight=0.0 if weak and harder else weight, ramp=own.ramp),
         }

@@ -1,0 +1,134 @@
+"""Every published row with a recipe: recipe, row, batch, length, views and schedule belong together."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import pytest
+
+from hexa import published, recipes
+from hexa.experiment import Experiment, override
+from hexa.reproduce import paper
+from hexa.reproduce.arms import METHODS
+from hexa.reproduce.rows import TABLES, shown
+
+
+class Made(NamedTuple):
+    """As published. falls: the epochs at which the rate is a tenth of what it was; None for cosine."""
+
+    method: str
+    batch: int
+    falls: tuple[int, ...] | None = None
+    hard: tuple[str, ...] = ()
+
+
+ADV, PLUS = ("adversarial",), ("adversarial", "cutmix")
+CLUSTERS = "deepcluster-v2"
+#: Jigsaw's rate falls at 30, 60, 90 and 100 of 105 epochs (Goyal et al. 2019), here at the same shares.
+PUBLISHED = {
+    ("InstDisc", 200): Made("instdisc", 256, (120, 160)),
+    ("Jigsaw", 90): Made("jigsaw", 256, (26, 51, 77, 86)),
+    ("Jigsaw", 200): Made("jigsaw", 256, (57, 114, 171, 190)),
+    ("CPC-v2", 200): Made("cpc", 512),
+    ("CMC", 200): Made("cmc", 128, (120, 160)),
+    ("SimCLR", 200): Made("simclr", 256),  # 61.9 is of 256 images, 66.6 of 8192 (Chen et al. 2020b, table 2)
+    ("SimCLR", 1000): Made("simclr", 4096),
+    ("MoCo", 200): Made("moco", 256, (120, 160)),
+    ("PIRL", 800): Made("pirl", 1024),
+    ("PCL", 200): Made("pcl-v2", 256),
+    ("PCL-v2", 200): Made("pcl-v2", 256),
+    ("BYOL", 800): Made("byol", 4096),
+    ("SwAV (B=256)", 200): Made("swav", 256),
+    ("SwAV (B=4096)", 200): Made("swav", 4096),
+    ("SwAV (B=4096)", 800): Made("swav", 4096),
+    ("InfoMin", 200): Made("infomin", 256),
+    ("InfoMin", 800): Made("infomin", 256),
+    ("MoCo-v2", 200): Made("moco", 256),
+    ("MoCo-v2", 800): Made("moco", 256),
+    ("HEXA-MoCo", 200): Made("moco", 256, None, ADV),
+    ("HEXA-MoCo", 800): Made("moco", 256, None, ADV),
+    ("DeepCluster-v2", 200): Made(CLUSTERS, 256),
+    ("HEXA-D", 200): Made(CLUSTERS, 256, None, ADV),
+    **{("DeepCluster-v2 (8-crop)", epochs): Made(CLUSTERS, 4096) for epochs in (200, 800)},
+    **{("HEXA-D (8-crop)", epochs): Made(CLUSTERS, 4096, None, ADV) for epochs in (200, 800)},
+    **{("HEXA-D+ (8-crop)", epochs): Made(CLUSTERS, 4096, None, PLUS) for epochs in (200, 800)},
+}
+#: What the tables append to a name.
+CALLED = re.compile(r"†| \(crop count not printed; 8-crop implied\)| \(8-crop implied\)")
+
+
+def called(method: str) -> str:
+    return CALLED.sub(lambda found: " (8-crop)" if "implied" in found[0] else "", method)
+
+
+def experiment_of(command: str) -> Experiment:
+    """Of `hexa pretrain RECIPE … [--epochs N]`."""
+    words = command.split()
+    assert words[:2] == ["hexa", "pretrain"]
+    given = {"epochs": words[words.index("--epochs") + 1]} if "--epochs" in words else {}
+    return override(recipes.get(words[2]), given)
+
+
+def as_published(made: Experiment, method: str, epochs: int) -> None:
+    """Raises where the recipe isn't that of the row."""
+    expected = PUBLISHED[method, epochs]
+    assert made.epochs == epochs
+    assert (made.method.name, made.batch_size, tuple(made.hard_examples)) == (
+        *(expected.method, expected.batch, expected.hard),
+    )
+    schedule = made.schedule
+    assert (schedule.milestones if schedule.kind == "steps" else None) == expected.falls
+    assert schedule.kind == ("cosine" if expected.falls is None else "steps")
+    if found := re.search(r"B=(\d+)", method):
+        assert made.batch_size == int(found[1])
+    if made.method.name in (CLUSTERS, "swav"):
+        crops = 8 if "8-crop" in method or made.method.name == "swav" else 2
+        assert made.views.total_views == crops
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name != "low-shot-curve"])
+def test_the_command_of_every_row_is_of_its_recipe_batch_epochs_and_schedule(name: str) -> None:
+    checked = 0
+    for row in shown(name):
+        command = paper.command_of(name, row)
+        if command.startswith("`hexa pretrain"):
+            assert row.epochs is not None
+            as_published(experiment_of(command.split("`")[1]), called(row.method), row.epochs)
+            checked += 1
+    assert checked >= {"table1": 26, "table2": 18, "table3": 20, "table4": 4, "table5": 10}[name]
+
+
+def test_every_arm_is_of_its_row_and_recipes_know_the_same_row() -> None:
+    arms = [arm for method in METHODS.values() for arm in method.full]
+    for arm in arms:
+        assert arm.published is not None
+        as_published(recipes.get(arm.recipe), *arm.published)
+    linear = {(row.method, row.epochs) for row in published.LINEAR.rows}
+    assert {arm.recipe: arm.published for arm in arms if arm.published in linear} == published.COUNTERPARTS
+
+
+def test_what_a_recipe_expects_is_the_value_of_its_row() -> None:
+    described = {one["name"]: one["expected"] for one in recipes.describe()}
+    for recipe in published.COUNTERPARTS:
+        row = published.counterpart(recipe)
+        assert row is not None
+        assert f"published linear top-1 {row.values[0]}" in described[recipe]
+    assert not any("None" in text for text in described.values())
+
+
+def test_a_row_of_another_batch_is_another_row() -> None:
+    assert published.find(published.LOW_SHOT.rows, "SwAV (B=256)", 200) is None
+    assert published.find(published.FINE_TUNE.rows, "SwAV (B=256)", 200).method == "SwAV (B=256)†"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("recipe", "said"), [("cmc", "about 63"), ("cpc", "four sides")])
+def test_what_a_number_is_of_is_said_where_it_stands(recipe: str, said: str) -> None:
+    """CMC's 66.2 is not of L and ab, and CPC-v2's 63.8 is of four directions."""
+    described = {one["name"]: one["expected"] for one in recipes.describe()}
+    assert said in described[f"imagenet-{recipe}"]
+    assert said in next(line for line in paper.page(None).splitlines() if f"imagenet-{recipe} " in line)
+
+
+def test_cmc_crops_are_those_of_its_authors() -> None:
+    assert recipes.get("imagenet-cmc").views.scale == (0.08, 1.0)
