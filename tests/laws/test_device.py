@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from hexa.config import choices
-from hexa.core import Batch, HardExample, MethodConfig
+from hexa.core import Batch, HardExample, Method, MethodConfig
 from hexa.data.loaders import PretrainLoader
 from hexa.data.source import ArraySource
 from hexa.data.view_config import RECIPES
 from hexa.data.views import Views, ViewsConfig
+from hexa.nn.backbones import NetworkConfig, build
 from hexa.runtime.random import Stream
-from tests.laws.cases import METHODS, STRAINING, VARIANTS, Case, CasePasses
-from tests.laws.stand_in import DEVICE, WrongDeviceError, stand_in
+from tests.laws.cases import METHODS, NETWORK, STRAINING, VARIANTS, Case, CasePasses
+from tests.laws.stand_in import DEVICE, OnDevice, WrongDeviceError, stand_in
 
 KINDS = sorted(choices(HardExample, "kind", "hexa.hard_examples"))
 BOTH = {"adversarial": {}, "cutmix": {}, "cmxA": {"kind": "cutmix", "source": "adversarial"}}
@@ -67,24 +69,46 @@ def on_device(data: Batch) -> Batch:
     "case", cases(), ids=lambda case: f"{case.method}-{'+'.join(case.hard_examples)}-{case.fields}"
 )
 def test_a_step_stays_on_its_device_and_never_waits_for_it(case: Case) -> None:
-    """Two steps with an epoch's start between them, in which the host may wait; it may in no later step."""
-    method = case.build(torch.float32)
+    """A step, and the start of an epoch, in which the host may wait."""
+    method = case.build(
+        torch.float32, build(NetworkConfig(name="small-resnet", widths=(4,), **NETWORK.get(case.method, {})))
+    )
     with stand_in() as device:
         method.to(DEVICE)
         objective = case.objective(method)
         optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
-        for step in range(2):
-            method.start_epoch(step, OnDevicePasses(case, torch.float32))
-            data = on_device(case.batch(step, dtype=torch.float32))
-            device.waits.clear()
-            for term in objective.losses(data):
-                term.loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            objective.commit(data)
+        objective._checked |= case.hard_examples.keys()  # what a run's first step asks of pixels
+        data = on_device(case.batch(1, dtype=torch.float32))
+        device.waits.clear()
+        for term in objective.losses(data):
+            term.loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        objective.commit(data)
         assert not device.waits
+    assert stays(method)
+
+
+@pytest.mark.parametrize("name", sorted(choices(MethodConfig, "name", "hexa.methods")))
+def test_the_start_of_an_epoch_stays_on_its_device(name: str) -> None:
+    """Between epochs the host may wait."""
+    case = Case(name)
+    method = small(case)
+    with stand_in():
+        method.to(DEVICE)
+        method.start_epoch(0, OnDevicePasses(case, torch.float32))
+    assert stays(method)
+
+
+def small(case: Case, **fields: Any) -> Method:
+    network = NetworkConfig(name="small-resnet", widths=(4,), **NETWORK.get(case.method, {}))
+    return case.build(torch.float32, build(network), **fields)
+
+
+def stays(method: Method) -> bool:
+    """Whether all that it remembers is finite, and on the device."""
     tensors = [*method.parameters(), *method.buffers()]
-    assert all(tensor.device == DEVICE and bool(tensor.elem.isfinite().all()) for tensor in tensors)
+    return all(isinstance(tensor, OnDevice) and bool(tensor.elem.isfinite().all()) for tensor in tensors)
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
