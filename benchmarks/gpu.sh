@@ -12,7 +12,11 @@ cd "$(dirname "$0")/.."
 export DATA=${DATA:?the source of images, such as parquet:PATH/cifar10} OUT=${OUT:?a folder for results}
 PYTHON=${PYTHON:-python3}
 EPOCHS=${EPOCHS:-3}
-PARTS=${PARTS:-tests bf16 fp32 dcluster others views trainings}
+ALL="tests bf16 fp32 dcluster others views trainings"
+PARTS=${PARTS:-$ALL}
+for name in $PARTS; do
+    case " $ALL " in *" $name "*) ;; *) echo "gpu.sh: unknown part $name; use some of: $ALL" >&2 && exit 2 ;; esac
+done
 if [ -n "${SMALL:-}" ]; then
     MOCO=${MOCO:-digits-moco-v2+adversarial} DCLUSTER=${DCLUSTER:-digits-deepcluster-v2+adversarial}
     RECIPES=${RECIPES:-digits-moco-v2 digits-moco-v2+adversarial}
@@ -81,7 +85,6 @@ for name in $PARTS; do
         done
         wait
         ;;
-    *) echo "gpu.sh: unknown part $name" >&2 && exit 2 ;;
     esac
 done
 
