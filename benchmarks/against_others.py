@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import copy
+import importlib.util
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +34,7 @@ from hexa.nn.backbones import build
 from hexa.runtime import precision as precisions
 from hexa.runtime.packages import provenance
 from hexa.runtime.random import Stream
+from hexa.session.memory import MEASURE, peak_bytes
 
 IMAGES = 2048
 
@@ -192,10 +195,14 @@ def main() -> None:
         "hexa step": lambda: ours(False),
         "hexa with data": lambda: ours(True),
         "hexa with data, 8 batch-norm groups": lambda: grouped(True),
-        "lightly, our precision and memory format": Lightly(given, device, precision, torch.channels_last),
-        "lightly, our precision": Lightly(given, device, precision),
-        "lightly as shipped": Lightly(given, device),
     }
+    if importlib.util.find_spec("lightly"):
+        runners["lightly, our precision and memory format"] = Lightly(given, device, precision, torch.channels_last)
+        runners["lightly, our precision"] = Lightly(given, device, precision)
+        runners["lightly as shipped"] = Lightly(given, device)
+    else:
+        print("against_others: lightly is not installed, so it is not among the results", file=sys.stderr)
+    memory = {name: step_bytes(runners[name], device) for name in ("bare loop", "hexa step")}
     times: dict[str, list[float]] = {name: [] for name in runners}
     for repeat in range(given.repeats + 1):
         for name, run in runners.items():
@@ -214,10 +221,12 @@ def main() -> None:
         "machine": torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads",
         "torch": torch.__version__, "precision": precision, "batch_size": given.batch_size, "repeats": given.repeats,
         "steps": given.steps,
-        "images_per_second": rates, "range": spread,
+        "images_per_second": rates, "range": spread, "lightly": "lightly as shipped" in runners,
+        "step_bytes": memory, "memory_measure": MEASURE[device.type],
         "ratios": {
             "hexa step / bare loop": rates["hexa step"] / rates["bare loop"],
             "hexa with data / bare loop": rates["hexa with data"] / rates["bare loop"],
+            "memory, hexa step / bare loop": memory["hexa step"] / memory["bare loop"],
             **{f"hexa with data / {name}": rates["hexa with data"] / rates[name] for name in rates if "light" in name},
         },
     }  # fmt: skip
@@ -225,6 +234,13 @@ def main() -> None:
     if given.result:
         given.result.write_text(text + "\n")
     print(text)
+
+
+def step_bytes(step: Callable[[], None], device: torch.device) -> int:
+    """The most bytes of tensors that a step adds to those that stay, after a first one."""
+    step()
+    standing = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    return peak_bytes(step, device, ()) - standing
 
 
 def synchronize(device: torch.device) -> None:

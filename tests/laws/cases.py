@@ -202,7 +202,7 @@ class Case:
     def origin(self, method: Method) -> Origin:
         made = Origin(learning(method), distillation=0.5)
         for p in made.network.parameters():  # alike, whatever further batch-norms there are
-            p.add_(0.1 * torch.arange(p.numel(), dtype=p.dtype).sin().view_as(p))
+            p.add_(0.1 * torch.arange(p.numel(), dtype=p.dtype, device=p.device).sin().view_as(p))
         return made
 
 

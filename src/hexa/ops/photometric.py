@@ -226,4 +226,4 @@ def stain_jitter(images: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Copy to the device without waiting for the copy."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
+    return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)

@@ -1,0 +1,203 @@
+"""Every method × every hard example on a GPU, shown on a stand-in: what is on the device stays there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from hexa.config import choices
+from hexa.core import Batch, HardExample, Method, MethodConfig
+from hexa.data.loaders import PretrainLoader
+from hexa.data.source import ArraySource
+from hexa.data.view_config import RECIPES
+from hexa.data.views import Views, ViewsConfig
+from hexa.nn.backbones import NetworkConfig, build
+from hexa.runtime.random import Stream
+from tests.laws.cases import METHODS, NETWORK, STRAINING, VARIANTS, Case, CasePasses
+from tests.laws.stand_in import DEVICE, OnDevice, WrongDeviceError, stand_in
+
+KINDS = sorted(choices(HardExample, "kind", "hexa.hard_examples"))
+BOTH = {"adversarial": {}, "cutmix": {}, "cmxA": {"kind": "cutmix", "source": "adversarial"}}
+
+
+def fitting(case: Case) -> Case:
+    """The case without the hard examples that its method refuses, or that are made of such."""
+    kept = {
+        name: entry
+        for name, entry in case.hard_examples.items()
+        if Case(case.method, {}, {name: {**entry, "source": "std"}}).fits
+    }
+    return replace(case, hard_examples=kept)
+
+
+def cases() -> list[Case]:
+    """Each method with every kind of hard example, and each of its variants with three; for those that strain the
+    kinds, all variants of each, statistics that are kept, and distillation.
+    """
+    made = []
+    for method in choices(MethodConfig, "name", "hexa.methods"):
+        made.append(Case(method, {}, {kind: {} for kind in KINDS}))
+        made += [Case(method, fields, BOTH) for fields in METHODS.get(method, [{}])]
+    for method in STRAINING:
+        for kind in KINDS:
+            variants = VARIANTS.get(kind, [{}])[1:]
+            made.append(Case(method, {}, {f"{kind}{n}": {"kind": kind, **entry} for n, entry in enumerate(variants)}))
+        made.append(Case(method, {}, BOTH, kept=True, distilled=True))
+    return [fitting(case) for case in made]
+
+
+class OnDevicePasses(CasePasses):
+    """The passes of a case, on the device."""
+
+    def views(self) -> Iterator[Batch]:
+        return map(on_device, super().views())
+
+    def images(self) -> Iterator[Batch]:
+        return map(on_device, super().images())
+
+
+def on_device(data: Batch) -> Batch:
+    crops = tuple(crop.to(DEVICE, non_blocking=True) for crop in data.crops)
+    return replace(data, crops=crops, index=data.index.to(DEVICE, non_blocking=True))
+
+
+@pytest.mark.parametrize(
+    "case", cases(), ids=lambda case: f"{case.method}-{'+'.join(case.hard_examples)}-{case.fields}"
+)
+def test_a_step_stays_on_its_device_and_never_waits_for_it(case: Case) -> None:
+    """A step, and the start of an epoch, in which the host may wait."""
+    method = case.build(
+        torch.float32, build(NetworkConfig(name="small-resnet", widths=(4,), **NETWORK.get(case.method, {})))
+    )
+    with stand_in() as device:
+        method.to(DEVICE)
+        objective = case.objective(method)
+        optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
+        objective._checked |= case.hard_examples.keys()  # what a run's first step asks of pixels
+        data = on_device(case.batch(1, dtype=torch.float32))
+        device.waits.clear()
+        for term in objective.losses(data):
+            term.loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        objective.commit(data)
+        assert not device.waits
+    assert stays(method)
+
+
+@pytest.mark.parametrize("name", sorted(choices(MethodConfig, "name", "hexa.methods")))
+def test_the_start_of_an_epoch_stays_on_its_device(name: str) -> None:
+    """Between epochs the host may wait."""
+    case = Case(name)
+    method = small(case)
+    with stand_in():
+        method.to(DEVICE)
+        method.start_epoch(0, OnDevicePasses(case, torch.float32))
+    assert stays(method)
+
+
+def small(case: Case, **fields: Any) -> Method:
+    network = NetworkConfig(name="small-resnet", widths=(4,), **NETWORK.get(case.method, {}))
+    return case.build(torch.float32, build(network), **fields)
+
+
+def stays(method: Method) -> bool:
+    """Whether all that it remembers is finite, and on the device."""
+    tensors = [*method.parameters(), *method.buffers()]
+    return all(isinstance(tensor, OnDevice) and bool(tensor.elem.isfinite().all()) for tensor in tensors)
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_views_of_resident_images_never_wait(recipe: str) -> None:
+    images = torch.randint(0, 256, (16, 3, 32, 32), dtype=torch.uint8)
+    with stand_in() as device:
+        views = Views(ViewsConfig.model_validate({"recipe": recipe, "size": 16}))
+        loader = PretrainLoader(ArraySource(images, name="drawn"), views, 8, Stream(0), DEVICE)
+        batches = loader.epoch(0)
+        next(batches)
+        device.waits.clear()
+        batch = next(batches)
+        assert not device.waits
+        assert {tensor.device for tensor in (*batch.crops, batch.index)} == {DEVICE}
+
+
+def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
+    with stand_in():
+        images = torch.ones(4, 3, device=DEVICE, requires_grad=True)
+        for wrong in (
+            lambda: images + torch.zeros(4, 3),
+            lambda: torch.cat([images, torch.zeros(1, 3)]),
+            lambda: torch.stack([images.sum(), torch.zeros(())]),
+            lambda: torch.rand(4, generator=torch.Generator(), device=DEVICE),
+            lambda: torch.rand(4, generator=Stream(0).generator(DEVICE)),
+            lambda: images.index_select(0, torch.arange(2)),
+        ):
+            with pytest.raises(WrongDeviceError):
+                wrong()
+        (
+            (2 * images + torch.tensor(1.0)) * torch.rand(4, 3, generator=Stream(0).generator(DEVICE), device=DEVICE)
+        ).sum()
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda x: x.sum().item(),
+        lambda x: bool((x > 0).all()),
+        lambda x: x.tolist(),
+        lambda x: x.cpu(),
+        lambda x: x.to("cpu", non_blocking=True),
+        lambda x: torch.zeros(4).copy_(x),
+        lambda x: x[x > 0],
+        lambda x: x[torch.tensor([0, 1])],
+        lambda x: x.nonzero(),
+        lambda x: x.unique(),
+        lambda x: x.masked_select(x > 0),
+        lambda x: torch.equal(x, x),
+        lambda x: torch.tensor([1.0, 2.0], device=x.device),
+        lambda x: torch.arange(2).to(x.device),
+        lambda x: x.repeat_interleave(torch.tensor([1, 2, 1, 1]).to(x.device, non_blocking=True)),
+        lambda x: x.long().bincount(),
+    ],
+)  # fmt: skip
+def test_the_stand_in_counts_what_waits(wait: object) -> None:
+    assert callable(wait)
+    with stand_in() as device:
+        x = torch.arange(4.0, device=DEVICE)
+        assert not device.waits
+        wait(x)
+        assert sum(device.waits.values()) >= 1
+
+
+def test_the_stand_in_lets_pass_what_does_not_wait() -> None:
+    with stand_in() as device:
+        x = torch.arange(4.0, device=DEVICE)
+        x[torch.arange(2).to(DEVICE, non_blocking=True)].sum().mul_(2)
+        x[x > 2] = 0.0
+        torch.where(x > 1, x, 0.0).topk(2)
+        assert not device.waits
+
+
+def test_a_planted_mistake_of_a_hard_example_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = choices(HardExample, "kind", "hexa.hard_examples")["adversarial"]
+    plain = kind.__call__
+
+    def lost(self: HardExample, source: object, stream: Stream) -> object:
+        made = plain(self, source, stream)
+        return made.at((made.crops[0] + torch.zeros(len(made), 1, 1, 1), *made.crops[1:]))
+
+    def waits(self: HardExample, source: object, stream: Stream) -> object:
+        made = plain(self, source, stream)
+        return made if float(made.crops[0].max()) <= 2 else None
+
+    case = Case("moco", {}, {"adversarial": {}})
+    monkeypatch.setattr(kind, "__call__", lost)
+    with pytest.raises(WrongDeviceError):
+        test_a_step_stays_on_its_device_and_never_waits_for_it(case)
+    monkeypatch.setattr(kind, "__call__", waits)
+    with pytest.raises(AssertionError, match="_local_scalar_dense"):
+        test_a_step_stays_on_its_device_and_never_waits_for_it(case)
