@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -35,8 +36,8 @@ class Task:
     num_workers: int | None
     extraction_batch: int
     seed: int
-    cached: bool = False
-    """Look for features in the cache, and leave them there."""
+    target: Path | None = None
+    """The file that the result is written to; what an interrupted protocol keeps stands beside it."""
     chosen: frozenset[str] = frozenset()
     """Options that were asked for, whatever their preset says."""
     progress: Progress | None = None
