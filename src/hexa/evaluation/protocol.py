@@ -127,7 +127,7 @@ def listed(value: Any) -> Any:
 def all_positive(values: tuple[float, ...]) -> tuple[float, ...]:
     """Validator of options that list rates or costs."""
     if any(not value > 0 for value in values):
-        raise ValueError("every one must be above 0")
+        raise ValueError(f"all must be above 0, got {', '.join(f'{value:g}' for value in values)}")
     return values
 
 
