@@ -87,6 +87,9 @@ def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "expected"),
     [
         (["pretrian"], "did you mean 'pretrain'?"),
+        (["--anything", "pretrain", "x"], "unknown command '--anything'; give the command first, then its options"),
+        (["evaluate", "robust", "x", "--data", "digits", "--epsilons", "0"], "epsilons: all must be above 0, got 0"),
+        (["evaluate", "knn", "pixels:8", "--data", "digits", "--device", "meta"], "'meta' cannot be used here"),
         (["recipes", "--jsn"], "did you mean '--json'?"),
         (["pretrain"], "either a recipe or --config"),
         (["pretrain", "digits-moco"], "did you mean 'digits-moco-v2'?"),

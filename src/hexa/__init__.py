@@ -6,9 +6,12 @@ Importing this package is quick: torch is imported by the first call that needs 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from typing import Unpack
 
@@ -19,7 +22,39 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["__version__", "adapt", "embed", "evaluate", "load_backbone", "pretrain"]
 
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
+
+def _public(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Raise UserError for arguments of other types than annotated, and compute gradients whatever the caller's mode.
+
+    Types are compared by name, since importing them would take seconds.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            parameter = signature.parameters[name]
+            kinds = {"NoneType" if kind == "None" else kind for kind in str(parameter.annotation).split(" | ")}
+            known = {kind.__name__ for kind in type(value).__mro__}
+            if parameter.kind is not parameter.VAR_KEYWORD and not kinds & known:
+                from hexa.config import UserError
+
+                plain = value is None or isinstance(value, str | int | float)
+                given = repr(value) if plain else f"a {type(value).__name__}"
+                expected = parameter.annotation.replace(" | ", " or ")
+                raise UserError(f"{function.__name__}: {name} must be {expected}, got {given}")
+        import torch
+
+        with torch.inference_mode(False):
+            return function(*args, **kwargs)
+
+    return checked
+
+
+@_public
 def pretrain(
     recipe: str | Experiment,
     data: str | None = None,
@@ -49,6 +84,7 @@ def pretrain(
     return train(begin_from_weights(override(experiment, changes), changes), run_folder(experiment, out))
 
 
+@_public
 def adapt(
     backbone: str | Path,
     data: str,
@@ -78,6 +114,7 @@ def adapt(
     return run(Request(str(backbone), data, labelled, seconds_of(time), domain, fields), Path(out))
 
 
+@_public
 def load_backbone(spec: str | Path, **given: Unpack[Given]) -> Backbone:
     """The pre-trained network of a run folder, a file, or a name: images [B, 3, S, S] in [0, 1] -> features [B, D].
 
@@ -92,6 +129,7 @@ def load_backbone(spec: str | Path, **given: Unpack[Given]) -> Backbone:
     return load(named(spec), **given)
 
 
+@_public
 def evaluate(protocol: str, backbone: str | Path | Backbone, data: str, **options: Any) -> dict[str, Any]:
     """Evaluate a backbone on labelled images: "knn" or "linear" -> results with protocol, metrics in percent, seed ….
 
@@ -106,6 +144,7 @@ def evaluate(protocol: str, backbone: str | Path | Backbone, data: str, **option
     return run(protocol, named(backbone, seed), data, **options)
 
 
+@_public
 def embed(backbone: str | Path | Backbone, data: str, out: str | Path, **options: Any) -> Path:
     """Write the features of every image to `out`, .npz or .parquet: features [N, D] float32, labels [N], paths [N].
 

@@ -109,10 +109,11 @@ def _run(arguments: list[str]) -> int:
 
     limit_threads()  # before torch is imported
     parser, parsers = build_parser(only=name)
-    if not name.startswith("-") and name not in parsers:
-        raise UserError(f"unknown command '{name}'; {nearest(name, parsers)}")
+    if name not in parsers:
+        first = "; give the command first, then its options" if name.startswith("-") else ""
+        raise UserError(f"unknown command '{name}'{first}; {nearest(name, parsers)}")
 
-    options = sorted(parsers[name]._option_string_actions) if name in parsers else ["--version", "--help"]
+    options = sorted(parsers[name]._option_string_actions)
     ours, extra = fields.split(arguments, options)
     wants_help = {"-h", "--help"} & set(ours)
     if name == "pretrain" and wants_help:

@@ -59,6 +59,26 @@ def test_a_hard_example_that_breaks_it(make: Callable[[Example], Any], said: str
         next(terms)
 
 
+@pytest.mark.parametrize(
+    ("name", "count", "use"),
+    [
+        ("moco", 1, "2 in all"),
+        ("moco", 3, "2 in all"),
+        ("byol", 1, "2 in all"),
+        ("swav", 1, "at least 2"),
+        ("dino", 1, "at least 2"),
+        ("pcl-v2", 1, "2 in all"),
+        ("rotation", 2, "1 in all"),
+    ],
+)
+def test_a_batch_with_other_views_than_the_method_takes(name: str, count: int, use: str) -> None:
+    case = Case(name, {})
+    batch = case.batch()
+    batch = replace(batch, crops=count * batch.crops[:1])
+    with pytest.raises(UserError, match=rf"^views\.num_views: {count} views .*; use {use}$"):
+        next(iter(Objective(case.build(), {}).losses(batch)))
+
+
 @pytest.mark.parametrize("change", [torch.mean, lambda loss: loss.mean(0), lambda loss: loss.T])
 def test_a_loss_of_another_shape(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]) -> None:
     method = Case("byol", {}).build()

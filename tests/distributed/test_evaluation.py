@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import evaluation_stream
-from hexa.evaluation import evaluate
+from hexa.evaluation import evaluate, features
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import random_backbone, save_backbone
 from hexa.runtime import processes
@@ -39,13 +39,22 @@ def photographs(folder: Path, broken: tuple[str, ...] = ()) -> str:
     return f"folder:{folder}"
 
 
-def cached() -> dict[str, dict[str, torch.Tensor]]:
-    files = sorted((Path(os.environ["HEXA_CACHE"]) / "features").iterdir())
-    return {file.name: safetensors.torch.load_file(file) for file in files}
+@contextmanager
+def watched() -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
+    """Filled with the features and positions that `extract_part` receives."""
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    gather = features._share_and_gather
+
+    def kept(*asked: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.append(gather(*asked))
+        return seen[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(features, "_share_and_gather", kept)
+        yield seen
 
 
-def work(cache: str, out: str, protocol: str, backbone: str, data: str, options: dict[str, Any]) -> None:
-    os.environ["HEXA_CACHE"] = cache
+def work(out: str, protocol: str, backbone: str, data: str, options: dict[str, Any]) -> None:
     made: list[int] = []
     getitem = evaluation_stream._EvaluationPlan.__getitem__
 
@@ -54,17 +63,17 @@ def work(cache: str, out: str, protocol: str, backbone: str, data: str, options:
         return getitem(plan, number)
 
     evaluation_stream._EvaluationPlan.__getitem__ = counted  # type: ignore[method-assign]
-    result = evaluate(protocol, backbone, data, out=f"{out}.json", num_workers=0, **QUIET, **options)
+    with watched() as seen:
+        result = evaluate(protocol, backbone, data, out=f"{out}.json", num_workers=0, **QUIET, **options)
     assert processes.world_size() > 1, "and is so again afterwards"
+    torch.save(seen, f"{out}.{processes.rank()}.pt")
     Path(f"{out}.{processes.rank()}").write_text(json.dumps([result, made]))
 
 
 @pytest.mark.parametrize(
     ("protocol", "count", "aspect"), [("knn", 3, "crop"), ("knn", 2, "keep"), ("linear", 2, "crop")]
 )
-def test_shares_are_joined_to_what_one_process_extracts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, count: int, aspect: str
-) -> None:
+def test_shares_are_joined_to_what_one_process_extracts(tmp_path: Path, protocol: str, count: int, aspect: str) -> None:
     """26 and 10 images in batches of 4, one of them broken: 7 and 3 batches, the last ones smaller.
 
     Batches of images in their own aspect are a sixteenth as large as asked for.
@@ -74,21 +83,18 @@ def test_shares_are_joined_to_what_one_process_extracts(
     options: dict[str, Any] = {"extraction_batch": 4 if aspect == "crop" else 64, "aspect": aspect} | (
         {"k": 3} if protocol == "knn" else {"epochs": 3}
     )
-    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "one"))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        alone = evaluate(protocol, backbone, data, num_workers=0, **QUIET, **options)
+        with watched() as one:
+            alone = evaluate(protocol, backbone, data, num_workers=0, **QUIET, **options)
     finally:
         torch.set_num_threads(threads)
-    one = cached()
-    run_together(count, work, str(tmp_path / "many"), str(tmp_path / "out"), protocol, backbone, data, options)
-    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "many"))
-    many = cached()
-    assert many.keys() == one.keys()
-    for name, found in many.items():
-        assert torch.equal(found["features"], one[name]["features"])
-        assert torch.equal(found["positions"], one[name]["positions"])
+    run_together(count, work, str(tmp_path / "out"), protocol, backbone, data, options)
+    many = torch.load(tmp_path / "out.0.pt")
+    assert len(many) == len(one) == (2 if protocol == "knn" else 1)
+    for found, expected in zip(many, one, strict=True):
+        assert all(map(torch.equal, found, expected))
     results, batches = zip(*(json.loads((tmp_path / f"out.{rank}").read_text()) for rank in range(count)), strict=True)
     written = json.loads((tmp_path / "out.json").read_text())
     for result in (*results, written):
@@ -96,12 +102,11 @@ def test_shares_are_joined_to_what_one_process_extracts(
             json.dumps({k: v for k, v in alone.items() if k not in TIMES})
         )
     parts = ([7] if protocol == "knn" else []) + [3]
-    expected = [[n for total in reversed(parts) for n in range(rank, total, count)] for rank in range(count)]
-    assert [sorted(made) for made in batches] == [sorted(made) for made in expected], "each batch once"
+    shares = [[n for total in reversed(parts) for n in range(rank, total, count)] for rank in range(count)]
+    assert [sorted(made) for made in batches] == [sorted(share) for share in shares], "each batch once"
 
 
-def fails(cache: str, backbone: str, data: str, said: str, lacking: bool) -> None:
-    os.environ["HEXA_CACHE"] = cache
+def fails(backbone: str, data: str, said: str, lacking: bool) -> None:
     if lacking and processes.rank() == 1:
         data = data + "-elsewhere"
     with pytest.raises(UserError, match=said):
@@ -117,5 +122,4 @@ def test_a_mistake_ends_the_evaluation_in_all_processes(tmp_path: Path, problem:
     backbone = str(save_backbone(random_backbone(SMALL, 12), tmp_path / "b.safetensors"))
     said = "no such folder" if problem in ("no source", "a helper has none") else "cannot be read"
     data = data + "-nowhere" if problem == "no source" else data
-    run_together(2, fails, str(tmp_path / "cache"), backbone, data, said, problem == "a helper has none")
-    assert not (tmp_path / "cache" / "features").exists()
+    run_together(2, fails, backbone, data, said, problem == "a helper has none")

@@ -67,5 +67,5 @@ def test_one_rate_needs_no_choice() -> None:
 
 
 def test_a_rate_must_be_above_zero() -> None:
-    with pytest.raises(UserError, match="every one must be above 0"):
+    with pytest.raises(UserError, match=r"learning_rates: all must be above 0, got 0\.1, -1"):
         evaluate("linear", "pixels:8", "digits", learning_rates="0.1,-1", **QUIET)

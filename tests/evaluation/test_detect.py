@@ -15,14 +15,13 @@ from PIL import Image
 
 from hexa import published
 from hexa.config import UserError
-from hexa.evaluation import cache, evaluate
+from hexa.evaluation import evaluate
 from hexa.evaluation.detection import scoring
 from hexa.evaluation.detection.training import Training
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols.detect import PROTOCOL
 from hexa.nn.branch_norm import convert
-from hexa.nn.pretrained import load_backbone
-from hexa.runtime.lock import locked
+from hexa.nn.pretrained import load_backbone, save_backbone
 from hexa.runtime.signals import Interrupted
 
 CLASSES = ("cat", "dog")
@@ -44,11 +43,8 @@ TINY: dict[str, Any] = {
     "precise_bn": 1,
 }
 NETWORK = "random:small-resnet-16-16-32-32"
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "cache"))
+#: Where `measured` keeps what is unfinished.
+STATE = "found.json.unfinished-*"
 
 
 def squares(folder: Path, year: str = "VOC2007", lists: tuple[str, ...] = ("trainval", "test"), count: int = 8) -> str:
@@ -75,6 +71,11 @@ def squares(folder: Path, year: str = "VOC2007", lists: tuple[str, ...] = ("trai
         for label, lines in rows.items():
             (root / "ImageSets" / "Main" / f"{label}_{part}.txt").write_text("\n".join(lines))
     return f"voc:{folder / 'VOCdevkit'}"
+
+
+def measured(folder: Path, data: str, **options: Any) -> dict[str, Any]:
+    """An evaluation that can be continued, because its result goes to a file."""
+    return evaluate("detect", NETWORK, data, out=folder / "found.json", **options)
 
 
 def weights_of(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
@@ -107,23 +108,23 @@ def test_a_stopped_one_goes_on_bit_for_bit(
 ) -> None:
     data, options = squares(tmp_path), {**TINY, "preset": preset, "precise_bn": 2 * (preset == "moco")}
     seen = weights_of(monkeypatch)
-    whole = evaluate("detect", NETWORK, data, **options)
+    whole = measured(tmp_path, data, **options)
 
     def stop(label: str, done: int, total: int) -> None:
         if label == "training the detector" and done == 2:
             signal.raise_signal(number)
 
     with pytest.raises(Interrupted, match="at step 3, which is saved; go on with: the same command") as caught:
-        evaluate("detect", NETWORK, data, progress=stop, **options)
+        measured(tmp_path, data, progress=stop, **options)
     assert caught.value.exit_code == 128 + number
-    assert len(list((tmp_path / "cache" / "detect").glob("*/step-*.pt"))) == 2
-    again = evaluate("detect", NETWORK, data, **options)
+    assert len(list(tmp_path.glob(STATE + "/step-*.pt"))) == 2
+    again = measured(tmp_path, data, **options)
     assert len(seen) == 2
     assert all(torch.equal(value, seen[1][name]) for name, value in seen[0].items())
     assert again["metrics"] == whole["metrics"]
     assert again["details"] == whole["details"]
     assert "continued from iteration 3 of an earlier attempt" in again["notes"]
-    assert not list((tmp_path / "cache" / "detect").iterdir()), "nothing is left once there is a result"
+    assert not list(tmp_path.glob(STATE)), "nothing is left once there is a result"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_after_learning_too_it_goes_on_where_it_was(
     data, options = squares(tmp_path), {**TINY, "precise_bn": 6}
     (tmp_path / "VOCdevkit" / "VOC2007" / "JPEGImages" / "test001.jpg").write_bytes(b"broken")
     seen = weights_of(monkeypatch)
-    whole = evaluate("detect", NETWORK, data, **options)
+    whole = measured(tmp_path, data, **options)
 
     def end(what: str, done: int, total: int) -> None:
         if (what, done) == (label, 3):
@@ -154,15 +155,15 @@ def test_after_learning_too_it_goes_on_where_it_was(
                 raise stop
 
     with pytest.raises(raised) as caught:
-        evaluate("detect", NETWORK, data, progress=end, **options)
+        measured(tmp_path, data, progress=end, **options)
     assert (raised is not Interrupted) or str(caught.value).endswith("which is saved; go on with: the same command")
     done: list[tuple[str, int]] = []
-    again = evaluate("detect", NETWORK, data, progress=lambda what, n, total: done.append((what, n)), **options)
+    again = measured(tmp_path, data, progress=lambda what, n, total: done.append((what, n)), **options)
     assert done[0] == (label, next_done)
     assert (again["metrics"], again["details"]) == (whole["metrics"], whole["details"])
     assert any("1 of 8 images" in note for note in again["notes"])
     assert all(torch.equal(value, seen[-1][name]) for name, value in seen[0].items())
-    assert not list((tmp_path / "cache" / "detect").iterdir())
+    assert not list(tmp_path.glob(STATE))
 
 
 def test_other_images_or_a_damaged_part_are_looked_at_anew(
@@ -170,7 +171,7 @@ def test_other_images_or_a_damaged_part_are_looked_at_anew(
 ) -> None:
     monkeypatch.setattr(scoring, "_CHUNK", 2)
     data = squares(tmp_path)
-    whole = evaluate("detect", NETWORK, data, **TINY)
+    whole = measured(tmp_path, data, **TINY)
     done: list[tuple[str, int]] = []
 
     def watch(what: str, number: int, total: int) -> None:
@@ -179,15 +180,15 @@ def test_other_images_or_a_damaged_part_are_looked_at_anew(
             raise MemoryError
 
     with pytest.raises(MemoryError):
-        evaluate("detect", NETWORK, data, progress=watch, **TINY)
+        measured(tmp_path, data, progress=watch, **TINY)
     with pytest.raises(MemoryError):
-        evaluate("detect", NETWORK, data, progress=watch, **{**TINY, "test_shorter_side": 48})
-    parts = sorted((tmp_path / "cache" / "detect").glob("*/seen-*/step-*6.pt"))
+        measured(tmp_path, data, progress=watch, **{**TINY, "test_shorter_side": 48})
+    parts = sorted(tmp_path.glob(STATE + "/seen-*/step-*6.pt"))
     assert len(parts) == 2
     for part in parts:
         part.write_bytes(part.read_bytes()[:-100])
     done.clear()
-    again = evaluate("detect", NETWORK, data, progress=lambda what, n, total: done.append((what, n)), **TINY)
+    again = measured(tmp_path, data, progress=lambda what, n, total: done.append((what, n)), **TINY)
     assert done[0] == ("detecting", 5)
     assert "step-" in capsys.readouterr().err
     assert (again["metrics"], again["details"]) == (whole["metrics"], whole["details"])
@@ -197,13 +198,13 @@ def test_a_state_that_cannot_be_written_costs_no_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = squares(tmp_path)
-    whole = evaluate("detect", NETWORK, data, **TINY)
+    whole = measured(tmp_path, data, **TINY)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "step-00000002.pt")
 
     monkeypatch.setattr("hexa.runtime.checkpoints.save", full)
-    assert evaluate("detect", NETWORK, data, **TINY)["metrics"] == whole["metrics"]
+    assert measured(tmp_path, data, **TINY)["metrics"] == whole["metrics"]
     assert capsys.readouterr().err.count("not saved") == 1
 
     def stop(what: str, done: int, total: int) -> None:
@@ -211,46 +212,75 @@ def test_a_state_that_cannot_be_written_costs_no_training(
             signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(Interrupted) as caught:
-        evaluate("detect", NETWORK, data, progress=stop, **TINY)
+        measured(tmp_path, data, progress=stop, **TINY)
     assert "saved" not in str(caught.value)
 
 
 def test_killed_at_any_time_it_goes_on_from_the_last_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, seen = squares(tmp_path), weights_of(monkeypatch)
-    evaluate("detect", NETWORK, data, **TINY)
+    measured(tmp_path, data, **TINY)
 
     def killed(label: str, done: int, total: int) -> None:
         if done == 5:
             raise MemoryError
 
     with pytest.raises(MemoryError):
-        evaluate("detect", NETWORK, data, progress=killed, **TINY)
-    states = sorted((tmp_path / "cache" / "detect").glob("*/step-*.pt"))
+        measured(tmp_path, data, progress=killed, **TINY)
+    states = sorted(tmp_path.glob(STATE + "/step-*.pt"))
     assert [path.name for path in states] == ["step-00000002.pt", "step-00000004.pt"]
     states[-1].write_bytes(b"damaged")
-    again = evaluate("detect", NETWORK, data, **TINY)
+    again = measured(tmp_path, data, **TINY)
     assert "continued from iteration 2 of an earlier attempt" in again["notes"]
     assert all(torch.equal(value, seen[1][name]) for name, value in seen[0].items())
-    other = evaluate("detect", NETWORK, data, seed=1, cached=False, **TINY)
+    other = evaluate("detect", NETWORK, data, seed=1, **TINY)
     assert not any("went on" in note for note in other["notes"])
     assert not all(torch.equal(value, seen[2][name]) for name, value in seen[0].items())
 
 
-def test_states_of_others_make_room_and_its_own_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = squares(tmp_path)
+def test_its_state_stands_beside_the_result_and_files_of_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside --out, or in the run; nowhere else, and only its own checkpoints are removed."""
+    data, cache = squares(tmp_path), tmp_path / "runs"
+    monkeypatch.setenv("HEXA_CACHE", str(cache))
+    for other in ("detect/exp/best.pt", "features/mine.npz"):
+        (cache / other).parent.mkdir(parents=True)
+        (cache / other).write_bytes(bytes(2000))
+    before = sorted(cache.rglob("*"))
+
+    def killed(label: str, done: int, total: int) -> None:
+        if (label, done) == ("detecting", 3):
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        evaluate("detect", NETWORK, data, progress=killed, **TINY)
+    assert "--out FILE.json" in capsys.readouterr().err
+    assert not list(tmp_path.glob(STATE))
+    with pytest.raises(MemoryError):
+        measured(tmp_path, data, progress=killed, **TINY)
+    (state,) = tmp_path.glob(STATE)
+    (state / "notes.txt").write_text("mine")
+    measured(tmp_path, data, **TINY)
+    assert [path.name for path in state.rglob("*")] == ["notes.txt"]
+    assert sorted(cache.rglob("*")) == before
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_of_a_run_its_state_is_kept_in_the_run(tmp_path: Path) -> None:
+    data, run = squares(tmp_path), tmp_path / "run"
+    save_backbone(load_backbone(NETWORK), run / "backbone.safetensors")
+    (run / "config.yaml").write_text("recipe: r\n")
 
     def killed(label: str, done: int, total: int) -> None:
         if done == 5:
             raise MemoryError
 
-    for seed in (0, 1):
-        with pytest.raises(MemoryError):
-            evaluate("detect", NETWORK, data, progress=killed, seed=seed, **TINY)
-    assert len(list((tmp_path / "cache" / "detect").iterdir())) == 2
-    monkeypatch.setenv("HEXA_CACHE_GB", "0")
-    found = evaluate("detect", NETWORK, data, seed=1, **TINY)
-    assert "continued from iteration 4 of an earlier attempt" in found["notes"]
-    assert not list((tmp_path / "cache" / "detect").iterdir())
+    with pytest.raises(MemoryError):
+        evaluate("detect", str(run), data, progress=killed, **TINY)
+    assert len(list(run.glob("results.json.unfinished-*"))) == 1
+    again = evaluate("detect", str(run), data, **TINY)
+    assert "continued from iteration 4 of an earlier attempt" in again["notes"]
+    assert {path.name for path in run.iterdir()} == {"backbone.safetensors", "config.yaml", "results.json"}
 
 
 def test_workers_do_not_change_it(tmp_path: Path) -> None:
@@ -376,19 +406,20 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
 def test_it_resizes_by_options_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="detect resizes images by options of its own; leave out crop, size"):
         evaluate("detect", NETWORK, squares(tmp_path), **TINY, size=64, crop=1)
-    found = evaluate("detect", NETWORK, f"voc:{tmp_path / 'VOCdevkit'}", **TINY, mean=0.5, cached=False)
+    found = evaluate("detect", NETWORK, f"voc:{tmp_path / 'VOCdevkit'}", **TINY, mean=0.5)
     assert found["protocol"].endswith("-mean0.5")
 
 
-def test_two_equal_commands_do_not_share_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_equal_commands_do_not_share_a_state(tmp_path: Path) -> None:
     data = squares(tmp_path)
-    monkeypatch.setattr(cache, "state_folder", lambda name: tmp_path / "state")
-    with (
-        locked(tmp_path / "cache" / "locks" / "state", "is in the way"),
-        pytest.raises(UserError, match="trains this detector already"),
-    ):
-        evaluate("detect", NETWORK, data, **TINY)
-    assert not (tmp_path / "state").exists()
+
+    def second(label: str, done: int, total: int) -> None:
+        with pytest.raises(UserError, match="trains this detector already; wait for it"):
+            measured(tmp_path, data, **TINY)
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        measured(tmp_path, data, progress=second, **TINY)
 
 
 def test_it_is_read_beside_the_published_rows() -> None:

@@ -58,7 +58,7 @@ def test_what_trains_a_depthwise_network_on_a_cpu_does_so_in_fp32(
         ("semi-supervised", {"percent": 100, "epochs": 1}, "fp32"),
         ("fine-tune", {"epochs": 1, "learning_rates": [0.001]}, "fp32"),
     ):
-        found = evaluate(protocol, backbone, data, holdout=0.5, device="cpu", cached=False, num_workers=0, **options)
+        found = evaluate(protocol, backbone, data, holdout=0.5, device="cpu", num_workers=0, **options)
         assert found["precision"] == precision
 
 
@@ -237,7 +237,6 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         ("knn", "pixels:8", "digits", {"k": 0}),
         ("knn", "pixels:8", "digits", {"preset": "swav"}),
         ("linear", "pixels:8", "digits", {"preset": "mocco"}),
-        ("knn", "pixels:8", "digits", {"cached": "maybe"}),
         ("robust", "random:small-resnet-4-8", "digits", {"epsilons": "abc"}),
         ("robust", "random:small-resnet-4-8", "digits", {"epsilons": []}),
         ("knn", "pixels:8", "digits", {"precision": "fp16"}),
@@ -261,7 +260,6 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         "k",
         "default",
         "there is moco, swav",
-        "cached: .*'maybe'",
         r"^epsilons\.0: must be a number, got 'abc'$",
         r"^epsilons: must have 1 or more entries$",
         "bf16",

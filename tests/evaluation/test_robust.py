@@ -26,7 +26,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import random_backbone
 from hexa.runtime.random import Stream
 
-QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32", "cached": False}
+QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
 
 
 def draw(count: int) -> tuple[nn.Module, Tensor, Tensor]:

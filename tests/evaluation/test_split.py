@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from PIL import Image
 
 from hexa.config import UserError
+from hexa.evaluation import evaluate
 from hexa.evaluation.split import draw_per_class, folds, stratified_part
 from hexa.runtime.random import Stream
 
@@ -59,3 +65,17 @@ def test_a_draw_has_as_many_of_each_class_and_none_twice() -> None:
 def test_a_draw_says_which_class_is_too_small() -> None:
     with pytest.raises(UserError, match="class 2 has 3 labelled images"):
         draw_per_class(LABELS[LABELS != 5], 4, Stream(0))
+
+
+def test_train_and_test_of_equal_names_and_sizes_are_told_apart_by_contents(tmp_path: Path) -> None:
+    for split, other in (("train", 0), ("test", 5)):
+        for kind, colour in (("one", (200, other, 0)), ("two", (0, other, 200))):
+            path = tmp_path / split / kind / "1.bmp"
+            path.parent.mkdir(parents=True)
+            Image.new("RGB", (8, 8), colour).save(path)
+    options: dict[str, Any] = {"k": 1, "device": "cpu", "precision": "fp32"}
+    assert evaluate("knn", "pixels:8", f"folder:{tmp_path}", **options)["metrics"]["top1"] == 100
+    shutil.rmtree(tmp_path / "test")
+    shutil.copytree(tmp_path / "train", tmp_path / "test")
+    with pytest.raises(UserError, match="would be scored on the images it learns from"):
+        evaluate("knn", "pixels:8", f"folder:{tmp_path}", **options)

@@ -63,13 +63,10 @@ def test_a_result_says_what_happened_to_the_images(tmp_path: Path) -> None:
     assert describe(EvaluationTransform(14), mixed)["looked_at"] == 3
 
 
-def test_what_is_set_is_in_the_result_and_not_mixed_up_with_what_was_extracted_before(
-    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "cache"))
+def test_what_is_set_is_in_the_result(file: str) -> None:
     plain = evaluate("knn", file, "digits", **QUIET)
     other = evaluate("knn", file, "digits", mean="0.1,0.9,0.1", size=16, **QUIET)
-    again = evaluate("knn", file, "digits", cached=False, mean=[0.1, 0.9, 0.1], size=16, **QUIET)
+    again = evaluate("knn", file, "digits", mean=[0.1, 0.9, 0.1], size=16, **QUIET)
     assert plain["protocol"] == "knn/k5-t0.07"
     assert plain["notes"] == []
     assert other["protocol"] == again["protocol"] == "knn/k5-t0.07-mean0.1,0.9,0.1-size16"

@@ -23,6 +23,17 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, n
         pick_device(name)
 
 
+@pytest.mark.parametrize("name", ["meta", "mps", "xpu"])
+def test_a_device_without_data_or_support_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*given: object, **options: object) -> torch.Tensor:
+        raise AssertionError("Torch not compiled with it enabled")
+
+    if name != "meta":  # which some machine has
+        monkeypatch.setattr(torch, "zeros", unsupported)
+    with pytest.raises(UserError, match=f"^device '{name}' cannot be used here .*; use auto, cpu or cuda$"):
+        pick_device(name)
+
+
 def test_a_number_of_processes_without_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)

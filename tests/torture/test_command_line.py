@@ -230,7 +230,6 @@ def test_a_disk_that_fills_up_at_the_end_loses_no_result(tmp_path: Path, tally: 
     tally.fault("a target that cannot be written", done.complaint is None and "metrics" in result)
     assert done.complaint is None
     assert result["metrics"]["top1"] > 90
-    assert "note: features were not cached" in done.out
     assert f"{out}: the limit on the size of files is reached" in done.err
     assert not list(tmp_path.iterdir())
 
@@ -272,35 +271,3 @@ def test_a_target_that_cannot_be_written_is_told_before_the_work(
     assert survived, err
     assert sorted(tmp_path.rglob("*")) == before
     assert seconds < 20
-
-
-@pytest.mark.parametrize("gigabytes", ["many", "-1", "nan", "1e400", "", "0", "1" * 5000])
-def test_a_limit_that_is_none_is_a_note(
-    gigabytes: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tally: Tally
-) -> None:
-    monkeypatch.setenv("HEXA_CACHE_GB", gigabytes)
-    check_evaluation(capsys, tally, "HEXA_CACHE_GB" if gigabytes not in ("", "0") else "")
-
-
-@pytest.mark.parametrize("cache", ["file", "file/x", "/proc/nowhere", "nowhere", "loop", "x" * 300, "\udcff"])
-def test_a_cache_that_fails_is_a_note(
-    cache: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    tally: Tally,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("file").write_text("x")
-    Path("loop").symlink_to("loop")
-    Path("nowhere").symlink_to("gone/deep")
-    monkeypatch.setenv("HEXA_CACHE", cache)
-    check_evaluation(capsys, tally, "features were not cached" if cache != "\udcff" else "")
-
-
-def check_evaluation(capsys: pytest.CaptureFixture[str], tally: Tally, note: str) -> None:
-    status = cli.main(["evaluate", "knn", "pixels:2", "--data", "digits", "--device", "cpu"])
-    said = capsys.readouterr()
-    survived = status == 0 and "top1" in said.out and ("note: " in said.out) == bool(note) and note in said.out
-    tally.fault("a cache that cannot be used", survived)
-    assert survived, said

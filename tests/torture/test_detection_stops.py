@@ -24,7 +24,7 @@ MOMENTS = (
 
 def test_kill_9_while_a_detector_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tally: Tally) -> None:
     monkeypatch.setattr(scoring, "_CHUNK", 3)
-    data, options = squares(tmp_path), {**TINY, "precise_bn": 3}
+    data, options = squares(tmp_path), {**TINY, "precise_bn": 3, "out": tmp_path / "found.json"}
     whole = evaluate("detect", NETWORK, data, **options)
     for last, first in MOMENTS:
 

@@ -47,9 +47,7 @@ class Setting:
 
     def check_crops(self, least: int, most: int | None, why: str) -> None:
         """Raise ConfigError unless the number of views of an image is in these bounds."""
-        if self.num_crops < least or (most is not None and self.num_crops > most):
-            use = f"{least} in all" if most == least else f"at least {least}"
-            raise ConfigError([("views.num_views", f"{self.num_crops} views of an image do not fit: {why}; use {use}")])
+        check_views(self.num_crops, least, most, why)
 
     def check_groups(self, groups: int) -> None:
         """Raise ConfigError unless `groups` of images can be laid out over the processes, naming numbers that can."""
@@ -59,6 +57,13 @@ class Setting:
             listed = f"{', '.join(map(str, sorted(set(fits))[:-1]))} or {max(fits)}"
             message = f"{groups} groups can't be laid out over {self.world_size} processes; use {listed}"
             raise ConfigError([("method.bn_groups", message)])
+
+
+def check_views(count: int, least: int, most: int | None, why: str) -> None:
+    """Raise ConfigError unless the number of views of an image is in these bounds, `most` None for any."""
+    if count < least or (most is not None and count > most):
+        use = f"{least} in all" if most == least else f"at least {least}"
+        raise ConfigError([("views.num_views", f"{count} views of an image do not fit: {why}; use {use}")])
 
 
 class Passes(Protocol):
@@ -144,11 +149,13 @@ class Method(nn.Module, ABC, Generic[Labels]):
 
     #: Pseudo-labels are made of the clean embedding of the same images (SwAV's codes, SimCLR's dictionary).
     labels_from_embedding: bool = False
+    #: That of its configuration.
+    num_views: ClassVar[tuple[int, int | None, str]] = MethodConfig.num_views
 
     def __init_subclass__(cls, config: type[MethodConfig] | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
         if config is not None:
-            config.method = cls
+            config.method, cls.num_views = cls, config.num_views
 
     @property
     def backbone(self) -> nn.Module:

@@ -11,7 +11,7 @@ import torch
 from hexa.core.batch import MAIN, Batch
 from hexa.core.example import Example, Score
 from hexa.core.hard_example import HardExample, check_made
-from hexa.core.method import Method
+from hexa.core.method import Method, check_views
 from hexa.core.onset import Onset, branches, trained
 from hexa.core.origin import Origin
 from hexa.core.shares import STD, ObjectiveConfig, Shares
@@ -80,7 +80,11 @@ class Objective:
         return [name for name in trained(self._onset.at(step)) if name in new]
 
     def losses(self, batch: Batch) -> Iterator[Term]:
-        """Yield the terms of a step; each must be back-propagated before the next is asked for."""
+        """Yield the terms of a step; each must be back-propagated before the next is asked for.
+
+        Raises ConfigError for a batch with more or fewer views than the method takes.
+        """
+        check_views(len(batch.crops), *self.method.num_views)
         hard = self._onset.at(batch.step)
         rows = self._shares.rows(len(batch), trained(hard))
         if self._onset.new(batch.step):

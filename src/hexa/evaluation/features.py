@@ -12,7 +12,6 @@ from hexa.data import Source
 from hexa.data.evaluation_transform import EvaluationTransform, OwnAspect
 from hexa.data.loaders import evaluation_batches
 from hexa.data.store import check_problems
-from hexa.evaluation import cache
 from hexa.evaluation.collective import in_step
 from hexa.evaluation.protocol import Part, Task
 from hexa.evaluation.transforms import transform_of
@@ -113,7 +112,7 @@ def note_lost(task: Task, source: Source, lost: Sequence[int], which: str) -> No
 
 
 def extract_part(task: Task, part: Part) -> tuple[Tensor, Tensor]:
-    """Features [N, D] and labels of one of the two sources of a task, on the CPU; kept for the next protocol that asks.
+    """Features [N, D] and labels of one of the two sources of a task, on the CPU; extracted once for a task.
 
     Several processes call it alike and extract a share each; the main process has all features afterwards. The backbone
     is left in eval mode on the task's device. Raises UserError, in all processes.
@@ -122,17 +121,7 @@ def extract_part(task: Task, part: Part) -> tuple[Tensor, Tensor]:
         return task.extracted[part]
     source: Source = getattr(task, part)
     assert source.labels is not None, "a task has labelled sources"
-    name = cache.key(task, source)  # before the images are read
-    known = cache.load(name) if task.cached and processes.is_main() else None
-    if processes.exchange(known is not None)[0]:
-        precisions.place(task.backbone.eval(), task.device)
-    else:
-        known = _share_and_gather(task, source)
-        if task.cached and processes.is_main():
-            problem = cache.store(name, *known)
-            if problem and problem not in task.notes:
-                task.notes.append(problem)
-    features, positions = known or _none_of(task)
+    features, positions = _share_and_gather(task, source)
     if len(features) < len(source):
         lost = sorted(set(range(len(source))) - set(positions.tolist()))
         note_lost(task, source, lost, "training" if part == "fit" else "test")

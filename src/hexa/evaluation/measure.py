@@ -50,7 +50,8 @@ def measure(
     with processes.alone():
         # where the result cannot be written, that is found before the work
         note = from_main(lambda: results.check(asked.request.out, collected))
-        task = main_first(lambda: _load(asked, backbone, data, progress))
+        target = asked.request.out or collected
+        task = main_first(lambda: _load(asked, backbone, data, target, progress))
         begin = time.perf_counter()
         for part in asked.chosen.extracts(asked.settings):
             extract_part(task, part)
@@ -79,7 +80,9 @@ def _asked(protocol: str, options: Mapping[str, Any]) -> _Asked:
     return _Asked(protocol, chosen, request, preset, used, deviations, frozenset(settings))
 
 
-def _load(asked: _Asked, backbone: str | Path | Backbone, data: str, progress: Progress | None) -> Task:
+def _load(
+    asked: _Asked, backbone: str | Path | Backbone, data: str, target: Path | None, progress: Progress | None
+) -> Task:
     """The backbone and the images. Raises UserError for what does not fit together."""
     request, chosen = asked.request, asked.chosen
     trained = not chosen.extracts(asked.settings)
@@ -103,7 +106,7 @@ def _load(asked: _Asked, backbone: str | Path | Backbone, data: str, progress: P
         num_workers=request.num_workers,
         extraction_batch=request.extraction_batch,
         seed=request.seed,
-        cached=request.cached,
+        target=target,
         chosen=asked.explicit,
         progress=progress,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -35,8 +36,8 @@ class Task:
     num_workers: int | None
     extraction_batch: int
     seed: int
-    cached: bool = False
-    """Look for features in the cache, and leave them there."""
+    target: Path | None = None
+    """The file that the result is written to; what an interrupted protocol keeps stands beside it."""
     chosen: frozenset[str] = frozenset()
     """Options that were asked for, whatever their preset says."""
     progress: Progress | None = None
@@ -126,7 +127,7 @@ def listed(value: Any) -> Any:
 def all_positive(values: tuple[float, ...]) -> tuple[float, ...]:
     """Validator of options that list rates or costs."""
     if any(not value > 0 for value in values):
-        raise ValueError("every one must be above 0")
+        raise ValueError(f"all must be above 0, got {', '.join(f'{value:g}' for value in values)}")
     return values
 
 

@@ -70,8 +70,6 @@ class EvaluationRequest(ExtractionOptions):
     """FILE: also write the result to this .json; a run keeps it in results.json anyway"""
     extraction_batch: int = pydantic.Field(default=256, gt=0)
     """N: images that go through the frozen network at a time"""
-    cached: bool = True
-    """TRUE|FALSE: reuse features that another evaluation extracted (HEXA_CACHE/features, at most HEXA_CACHE_GB)"""
 
 
 class EmbeddingRequest(ExtractionOptions):

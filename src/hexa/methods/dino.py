@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pydantic
 import torch
@@ -24,6 +24,7 @@ class DINOConfig(EncoderConfig):
     """DINO as published for ViT-S/16 on ImageNet."""
 
     name: Literal["dino"] = "dino"
+    num_views: ClassVar = (2, None, "each crop predicts the class of another")
     num_prototypes: int = pydantic.Field(default=65536, gt=1)
     """Soft classes, K."""
     hidden: int = pydantic.Field(default=2048, gt=0)
@@ -51,7 +52,7 @@ class DINOConfig(EncoderConfig):
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
-        setting.check_crops(max(2, self.teacher_crops), None, "each crop predicts the class of another")
+        setting.check_crops(self.teacher_crops, None, self.num_views[2])
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pydantic
 import torch
@@ -25,6 +25,7 @@ class SwAVConfig(EncoderConfig):
     """SwAV as published, without queue as in its large batches (REFERENCE §4.9)."""
 
     name: Literal["swav"] = "swav"
+    num_views: ClassVar = (2, None, "a crop predicts the code of another")
     dim: int = pydantic.Field(default=128, gt=0)
     """Width of the embedding, D."""
     hidden: int = pydantic.Field(default=2048, gt=0)
@@ -49,9 +50,7 @@ class SwAVConfig(EncoderConfig):
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
-        setting.check_crops(
-            max(2, *(crop + 1 for crop in self.crops_for_assign)), None, "a crop predicts the code of another"
-        )
+        setting.check_crops(max(self.crops_for_assign) + 1, None, self.num_views[2])
         if 0 < self.queue_size < setting.batch_size:
             message = f"{self.queue_size} is less than a batch; use {15 * setting.batch_size}, or 0 for none"
             raise ConfigError([("method.queue_size", message)])

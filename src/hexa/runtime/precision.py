@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import nn
 
-from hexa.config import UserError
+from hexa.config import UserError, reason
 from hexa.runtime import processes
 from hexa.runtime.allocator import keep_freed_memory
 from hexa.runtime.cores import crowding
@@ -41,6 +41,11 @@ def pick_device(name: str = "auto") -> torch.device:
         raise UserError(
             f"device '{device}' is not available: {count} GPUs are seen; start at most {count} processes on a machine"
         )
+    if device.type not in ("cpu", "cuda"):
+        try:
+            torch.zeros(1, device=device).item()
+        except Exception as error:  # each kind of device fails in its own way: not built in, without data
+            raise UserError(f"device '{name}' cannot be used here ({reason(error)}); use auto, cpu or cuda") from None
     return device
 
 

@@ -77,8 +77,9 @@ class Trainer:
         """The step after which the run ends."""
         return self.optimizer.total_steps if self._ended is None else self._ended
 
+    @torch.enable_grad()
     def run(self) -> None:
-        """Train to the end from wherever the state stands."""
+        """Train to the end from wherever the state stands, also where the caller has turned gradients off."""
         method = self.objective.method
         self.journal.reporter.begin(self.total_steps, self.step)
         try:

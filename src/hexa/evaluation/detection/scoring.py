@@ -12,7 +12,7 @@ from hexa.data.store import check_problems
 from hexa.data.workers import Items, choose_workers
 from hexa.evaluation.detection.detector import Detector, Objects
 from hexa.evaluation.detection.images import TestImages, scaled
-from hexa.evaluation.detection.state import State, say
+from hexa.evaluation.detection.state import SEEN, State, say
 from hexa.evaluation.protocol import Task
 from hexa.runtime.signals import Interrupts
 from hexa.runtime.turns import turns
@@ -30,7 +30,7 @@ def find(
     Raises Interrupted after a signal, what was found being kept below `state`.
     """
     detector.eval()
-    kept = state.below(f"seen-{digest(source.version(), str(len(source)), str(shorter), str(longest))}")
+    kept = state.below(f"{SEEN}{digest(source.version(), str(len(source)), str(shorter), str(longest))}")
     before = kept.newest() or {"step": 0, "objects": {}, "problems": {}}
     objects: dict[int, Objects] = before["objects"]
     problems: dict[int, str] = before["problems"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,14 @@ import torch
 
 from hexa.data import Source
 from hexa.data.source import digest
-from hexa.evaluation import cache
 from hexa.evaluation.protocol import Task
 from hexa.runtime import checkpoints
 from hexa.runtime.files import describe, sweep
 from hexa.runtime.lock import locked
 from hexa.runtime.signals import Interrupted
+
+#: How the folder of what was found in test images begins, below that of the detector.
+SEEN = "seen-"
 
 
 class State:
@@ -57,30 +58,33 @@ class State:
         return Interrupted(number, step, None, None if self.folder is None else "the same command")
 
     def forget(self) -> None:
-        """Remove it, since nobody needs it once there is a result."""
-        if self._home is not None:
-            shutil.rmtree(self._home, ignore_errors=True)
+        """Remove it, since nobody needs it once there is a result. Files that are not its own stay."""
+        if self._home is None:
+            return
+        for folder in (*self._home.glob(f"{SEEN}*"), self._home):
+            with suppress(OSError):
+                for path in checkpoints.checkpoints(folder):
+                    path.unlink(missing_ok=True)
+                folder.rmdir()
 
 
 @contextmanager
 def kept_state(task: Task, fit: Source, boxes: str, options: str) -> Iterator[State]:
-    """The state of this training, and of no other; two equal commands would save into one folder.
+    """The state of this training, and of no other, beside the file of its result: FILE.unfinished-DIGEST.
 
     boxes: a fingerprint of the objects. options: those that change a weight. Raises UserError if another process is
-    at it.
+    at it, since two equal commands would save into one folder.
     """
-    if not task.cached:
+    if task.target is None:
+        say("progress is not saved; give --out FILE.json to be able to continue after an interruption")
         yield State(None)
         return
     backbone = task.backbone
     made_by = (backbone.content_hash(), repr(backbone.network), str(backbone.mean), str(backbone.std))
     how = (options, str(task.seed), task.precision, task.device.type)
     images = (str(task.class_names), fit.version(), boxes, str(fit.max_image_pixels))
-    folder = cache.state_folder(digest(*made_by, *how, *images))
-    said = "trains this detector already; wait for it, or give --cached false"
-    with locked(cache.lock_of(folder), said, patience=1.0):  # whoever makes room in the cache holds it for a moment
-        if problem := cache.trim():
-            task.notes.append(problem)
+    folder = task.target.with_name(f"{task.target.name}.unfinished-{digest(*made_by, *how, *images)}")
+    with locked(folder.with_name(f".{folder.name}.lock"), "trains this detector already; wait for it"):
         yield State(folder)
 
 

@@ -1,4 +1,4 @@
-"""Softmax regression on cached features, in seconds; the weight decay is chosen on held-out training images. Presets
+"""Softmax regression on frozen features, in seconds; the weight decay is chosen on held-out training images. Presets
 `full`: all labels; `few`: five labels per class, the mean over ten draws. With `--shots 1 2 4 8 16` so many labels per
 class: the mean over five draws, with its interval.
 """

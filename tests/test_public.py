@@ -1,0 +1,52 @@
+"""The functions of `hexa` itself: what they take, and that they do not depend on the caller's modes of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hexa
+from tests.session.test_run import TINY
+
+RANDOM = "random:small-resnet-4-8"
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda: hexa.evaluate("knn", RANDOM, data=5), "evaluate: data must be str, got 5"),  # type: ignore[arg-type]
+        (lambda: hexa.evaluate(None, RANDOM, "digits"), "protocol must be str, got None"),  # type: ignore[arg-type]
+        (
+            lambda: hexa.evaluate("knn", torch.nn.Linear(2, 2), "digits"),  # type: ignore[arg-type]
+            "backbone must be str or Path or Backbone, got a Linear",
+        ),
+        (lambda: hexa.pretrain(None), "pretrain: recipe must be str or Experiment, got None"),  # type: ignore[arg-type]
+        (lambda: hexa.pretrain("digits-moco-v2", out=5), "out must be str or Path or None, got 5"),  # type: ignore[arg-type]
+        (lambda: hexa.adapt(RANDOM, "digits", time=5), "adapt: time must be str, got 5"),  # type: ignore[arg-type]
+        (lambda: hexa.load_backbone(5), "load_backbone: spec must be str or Path, got 5"),  # type: ignore[arg-type]
+        (lambda: hexa.embed(RANDOM, "digits", 5), "embed: out must be str or Path, got 5"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_argument_of_another_type_is_named(call: Callable[[], object], expected: str) -> None:
+    with pytest.raises(ValueError, match=f"{expected}$") as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_callers_mode_changes_nothing(mode: Callable[[], Any], tmp_path: Path) -> None:
+    fields = {**TINY, "network.widths": [16, 16], "batch_size": 256}
+    quiet: dict[str, Any] = {"device": "cpu", "precision": "fp32", "epochs": 1, "preset": "cifar"}
+
+    def trained(name: str) -> tuple[str, dict[str, float]]:
+        backbone = hexa.load_backbone(hexa.pretrain("digits-hexa-moco", out=tmp_path / name, **fields))
+        return backbone.content_hash(), hexa.evaluate("linear", backbone, "digits", **quiet)["metrics"]
+
+    plain = trained("plain")
+    with mode():
+        assert trained("other") == plain
+        assert not torch.is_grad_enabled()
