@@ -26,20 +26,20 @@ from typing import Any
 
 FAMILIES = {
     "moco": {
-        "plain": "cifar10-small-moco-v2",
-        "+adv": "cifar10-small-hexa-moco",
-        "+cmx": "cifar10-small-hexa-moco-cutmix",
-        "+adv+cmx": "cifar10-small-hexa-moco-plus",
-        "split": "cifar10-small-hexa-moco-split",
+        "plain": "cifar10-moco-v2+small",
+        "+adv": "cifar10-moco-v2+small+adversarial",
+        "+cmx": "cifar10-moco-v2+small+cutmix",
+        "+adv+cmx": "cifar10-moco-v2+small+adversarial+cutmix",
+        "split": "cifar10-moco-v2+small+split",
     },
     "dcluster": {
-        "plain": "cifar10-small-deepcluster-v2",
-        "+adv": "cifar10-small-hexa-dcluster",
-        "+adv+cmx": "cifar10-small-hexa-dcluster-plus",
+        "plain": "cifar10-deepcluster-v2+small",
+        "+adv": "cifar10-deepcluster-v2+small+adversarial",
+        "+adv+cmx": "cifar10-deepcluster-v2+small+adversarial+cutmix",
     },
     "simclr": {
-        "plain": "cifar10-small-simclr",
-        "+adv": "cifar10-small-hexa-simclr",
+        "plain": "cifar10-simclr+small",
+        "+adv": "cifar10-simclr+small+adversarial",
     },
 }
 #: When does an attack pay? One change each to the arm +adv, for which `--rates` searches as for all others.
