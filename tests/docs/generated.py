@@ -233,13 +233,6 @@ def arms(name: str, plain: str) -> str:
     return table(rows, *header)
 
 
-def arms_in_short(name: str, plain: str) -> str:
-    """The same for the README: no rates, no changes."""
-    lines = arms(name, plain).splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return "".join(f"| {row[0]} | {row[2]} | {row[4]} |\n" for row in cells)
-
-
 def attacks() -> str:
     """One seed: what happens to the adversarial arm if one field of the attack is another."""
     found = result(ATTACKS)
@@ -780,7 +773,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "label-free": label_free,
     "paper": the_paper,
     "verdicts": verdicts,
-    "moco-in-short": lambda: arms_in_short(MOCO, "MoCo-v2"),
     "dcluster": lambda: arms(DCLUSTER, "DeepCluster-v2"),
     "ablation-moco": lambda: ablation(ABLATIONS["moco"]),
     "ablation-dcluster": lambda: ablation(ABLATIONS["dcluster"]),
