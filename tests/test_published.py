@@ -120,6 +120,10 @@ def test_a_list_of_labels_stands_beside_the_share_it_is_of() -> None:
         found = published.beside(result_of | {"options": options, "details": {"labelled_images": images}})
         assert found is not None
         assert (found.columns, found.caution) == ((column,), "")
+        several = {"draws": [{"labelled_images": images}] * 3}
+        again = published.beside(result_of | {"options": options, "details": several})
+        assert again is not None
+        assert again.columns == (column,)
     drawn = published.beside(result_of | {"options": {"percent": 1.0}})
     assert drawn is not None
     assert "SimCLR's lists" in drawn.caution

@@ -148,7 +148,8 @@ def _percent(result: Mapping[str, Any]) -> float:
     """The share of labels that was used; of a list to two digits, as such lists are called."""
     if result["options"].get("list_file") is None:
         return float(result["options"]["percent"])
-    return float(f"{100 * result['details']['labelled_images'] / result['data_facts']['fit']['images']:.2g}")
+    one = result["details"].get("draws", [result["details"]])[0]
+    return float(f"{100 * one['labelled_images'] / result['data_facts']['fit']['images']:.2g}")
 
 
 def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:

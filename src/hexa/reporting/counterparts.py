@@ -64,7 +64,7 @@ def _beside(result: Record) -> Comparison | None:
     """`published.beside` of whatever a file held."""
     try:
         return published.beside(result)
-    except (LookupError, TypeError, AttributeError, ValueError):
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
         return None
 
 
