@@ -21,7 +21,7 @@ if [ -n "${SMALL:-}" ]; then
     MOCO=${MOCO:-digits-moco-v2+adversarial} DCLUSTER=${DCLUSTER:-digits-deepcluster-v2+adversarial}
     RECIPES=${RECIPES:-digits-moco-v2 digits-moco-v2+adversarial}
     few="--repeats 1 --batch-size 16 --views.size 8 --network.widths [8,16]"
-    train="--views.size 8 --network.widths [8,16] --training.max_steps 2 --monitor.knn_every 0"
+    train="--views.size 8 --network.widths [8,16] --monitor.knn_every 0"
     others="--batch-size 16 --repeats 1 --steps 1 --workers 1"
     views="--batch 8 --rounds 1"
 else
