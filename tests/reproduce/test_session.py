@@ -368,6 +368,7 @@ def two_at_work(out: Path) -> tuple[subprocess.Popen[str], list[Path]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("hears_hang_ups")
 @pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGHUP, signal.SIGHUP], [signal.SIGTERM, signal.SIGHUP]])
 def test_a_signal_ends_all_runs_at_once_and_loses_none(tmp_path: Path, numbers: list[int]) -> None:
     """Its runs are in sessions of their own, so only their parent hears of Ctrl-C and of the closed terminal."""

@@ -195,7 +195,7 @@ BEFORE = {
 
 
 @pytest.mark.parametrize(
-    "moment", [list(BEFORE)[0], *(pytest.param(name, marks=pytest.mark.slow) for name in list(BEFORE)[1:])]
+    "moment", [next(iter(BEFORE)), *(pytest.param(name, marks=pytest.mark.slow) for name in list(BEFORE)[1:])]
 )
 def test_a_run_folder_that_is_removed_where_it_hurts(tmp_path: Path, moment: str, tally: Tally) -> None:
     """… is not made again, neither for a checkpoint nor for the weights that were best so far."""

@@ -24,7 +24,7 @@ from tests.torture.harness import Tally, hexa
 
 WORDS = ("pretrain", "digits-moco-v2", *options(epochs=6), "--out")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hears_hang_ups")]
 
 
 class Terminal:
