@@ -38,7 +38,17 @@ def words(command: str, folder: Path) -> list[object]:
         length = ("--epochs=2", "--max_steps=6", "--views.size=8", "--batch_size=64", "--time=20m")
         return ["adapt", weights, "--data=digits", f"--out={out}", *_RUN, "--training.num_workers=0", *length]
     if command == "reproduce":
-        return ["reproduce", "table2", "--data=digits", "--out", out, *_STUDY, *_RUN, "--monitor.knn_every=0"]
+        return [
+            "reproduce",
+            "learning-curves",
+            "--method=moco",
+            "--data=digits",
+            "--out",
+            out,
+            *_STUDY,
+            *_RUN,
+            "--monitor.knn_every=0",
+        ]
     return ["evaluate", "linear", weights, "--data=digits", "--epochs=3", "--device=cpu", f"--out={out}/result.json"]
 
 
