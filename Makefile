@@ -1,5 +1,6 @@
 # make demo   pre-trains two small networks on embedded real images and compares them (a few minutes on two cores)
 # make test   runs the tests
+# make torture  runs every test with hostile files and faults (hours), counts, and writes the count into the documentation
 # make lint   checks style and types, and that the documentation builds without a broken link
 # make docs   builds the documentation into build/site
 # make dist   builds the sdist, and from it the wheel, into dist/
@@ -13,7 +14,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$name; break; }; done)
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
-.PHONY: demo setup setup-dev setup-docs test lint docs dist format constraints clean
+.PHONY: demo setup setup-dev setup-docs test torture lint docs dist format constraints clean
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -22,6 +23,14 @@ demo: setup
 # One process for each core; a file's tests share what is expensive, so they stay together.
 test: setup-dev
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
+
+# Only from a commit, which is what the count is of. A second count of a day replaces the first; a failed test ends it.
+TORTURE := benchmarks/$(shell date +%F)-torture.json
+torture: setup-dev
+	@test -z "$$(git status --porcelain --untracked-files=no)" || { echo 'make: commit first, the count names a commit' >&2; exit 1; }
+	HEXA_TORTURE_REPORT=$(TORTURE) $(BIN)/python -m pytest tests/torture -m '' --numprocesses logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m tests.docs.generated
+	@echo '$(TORTURE)'
 
 lint: setup-dev docs
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -54,6 +55,14 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, _users: Iterator[Path]) -> None:
     for name in ("cache", "config"):
         (user / name).mkdir(parents=True)
         monkeypatch.setenv(f"HEXA_{name.upper()}", str(user / name))
+
+
+@pytest.fixture
+def hears_hang_ups() -> Iterator[None]:
+    """SIGHUP has its default effect here and in processes that the test starts, also where tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session")

@@ -376,7 +376,7 @@ def test_evaluation_of_arrays_without_labels() -> None:
 
 
 def test_signals_to_the_whole_group_leave_workers_alone_and_closing_ends_them(tmp_path: Path) -> None:
-    """Ctrl-C and a scheduler's SIGTERM reach every process; the main one finishes its step and saves."""
+    """Ctrl-C, a scheduler's SIGTERM and a closed terminal reach every process; the main one saves."""
     source = _photographs(tmp_path / "photographs", 50)
     before = set(multiprocessing.active_children())
     loader, expected = _loader(source, num_workers=2), list(_loader(source).epoch(0))
@@ -386,13 +386,13 @@ def test_signals_to_the_whole_group_leave_workers_alone_and_closing_ends_them(tm
     assert len(workers) == 2
     for worker in workers:
         assert worker.pid is not None
-        os.kill(worker.pid, signal.SIGINT)
-        os.kill(worker.pid, signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(worker.pid, number)
     made += list(batches)
     assert all(_same(left, right) for left, right in zip(made, expected, strict=True))
     loader.close()
     assert not any(worker.is_alive() for worker in workers)
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []).isdisjoint({signal.SIGINT, signal.SIGTERM})
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []).isdisjoint({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 def test_a_worker_that_dies_is_noticed_where_it_is_awaited_and_nowhere_else(tmp_path: Path) -> None:

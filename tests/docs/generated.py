@@ -48,7 +48,8 @@ EVERY = [
 PROTOCOLS = "2026-11-22-protocols.json"
 DETECTION = "2026-11-21-detect-voc07-subset.json"
 PAPER = "2026-11-23-paper-small/result.json"
-TORTURE = "2026-11-22-torture.json"
+#: The newest count.
+TORTURE = max(path.name for path in (ROOT / "benchmarks").glob("*-torture.json"))
 VERDICTS = "2026-11-22-adapt-verdicts.json"
 FROM_WEIGHTS = "2026-11-22-from-weights.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
@@ -712,7 +713,8 @@ def verdicts() -> str:
 def survived() -> str:
     """What tests/torture counted: hostile inputs and faults by group."""
     found = result(TORTURE)
-    parts = [f"Counted on {found['date']}, commit `{found['commit'][:7]}`:\n"]
+    machine = f", {found['cores']} cores, torch {found['torch']}" if "torch" in found else ""
+    parts = [f"Counted on {found['date']}, commit `{found['commit'][:7]}`{machine}:\n"]
     for kind, *header in (("input", "hostile input", "tried", "survived"), ("fault", "fault", "tried", "nothing lost")):
         counts = [(one["group"], one["tried"], one["survived"]) for one in found["groups"] if one["kind"] == kind]
         counts.append(("**all**", sum(count[1] for count in counts), sum(count[2] for count in counts)))

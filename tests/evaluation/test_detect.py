@@ -102,7 +102,8 @@ def test_it_learns_to_find_squares(tmp_path: Path) -> None:
     assert after["metrics"]["AP50"] >= after["metrics"]["AP"] > 0
 
 
-@pytest.mark.parametrize(("preset", "number"), [("moco", signal.SIGINT), ("appendix", signal.SIGTERM)])
+@pytest.mark.usefixtures("hears_hang_ups")
+@pytest.mark.parametrize(("preset", "number"), [("moco", signal.SIGHUP), ("appendix", signal.SIGTERM)])
 def test_a_stopped_one_goes_on_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str, number: int
 ) -> None:

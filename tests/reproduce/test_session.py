@@ -368,12 +368,16 @@ def two_at_work(out: Path) -> tuple[subprocess.Popen[str], list[Path]]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_all_runs_at_once_and_loses_none(tmp_path: Path) -> None:
-    """Its runs are in sessions of their own, so only their parent hears of it."""
+@pytest.mark.usefixtures("hears_hang_ups")
+@pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGHUP, signal.SIGHUP], [signal.SIGTERM, signal.SIGHUP]])
+def test_a_signal_ends_all_runs_at_once_and_loses_none(tmp_path: Path, numbers: list[int]) -> None:
+    """Its runs are in sessions of their own, so only their parent hears of Ctrl-C and of the closed terminal."""
     process, logs = two_at_work(tmp_path / "study")
-    process.send_signal(signal.SIGINT)
+    for number in numbers:
+        process.send_signal(number)
+        select.select([], [], [], 0.3)
     said, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + numbers[0]
     assert "the same command continues" in said
     for log in logs:
         assert '"event": "interrupted"' in log.read_text()

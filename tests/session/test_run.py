@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import json
@@ -143,8 +144,22 @@ def test_a_folder_that_is_taken_is_refused_with_a_remedy(tmp_path: Path) -> None
 
 def test_a_folder_that_cannot_be_made_is_refused_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match=r"file/run: cannot be written \(Not a directory\); give another --out"):
+    with pytest.raises(UserError, match=r"file/run: cannot be written \(.*Not a directory\); give another --out"):
         pretrain(tiny(), tmp_path / "file" / "run", console=quiet())
+
+
+def test_on_a_full_disk_resume_names_no_option_that_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.yaml").write_text("recipe: x")
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / ".lock"))
+
+    monkeypatch.setattr("hexa.runtime.lock.os.open", full)
+    with pytest.raises(UserError) as caught:
+        resume(tmp_path)
+    assert "the disk is full; make room" in str(caught.value)
+    assert str(caught.value).endswith(f"go on with: hexa resume {tmp_path}")
+    assert "--" not in str(caught.value).replace(str(tmp_path), "")
 
 
 def test_an_empty_folder_is_fine(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The tally that every torture test reports to."""
+"""The tally that every torture test reports to, over all processes of a test run."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import datetime
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from hexa.runtime.packages import commit
 from tests.torture.harness import Tally
 
 _TALLY = pytest.StashKey[Tally]()
+REPORT = "HEXA_TORTURE_REPORT"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TALLY] = Tally()
+    commit()  # now: what is committed during the tests is not what they run
 
 
 @pytest.fixture
@@ -26,13 +30,30 @@ def tally(request: pytest.FixtureRequest) -> Tally:
     return found
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    target, counts = os.environ.get("HEXA_TORTURE_REPORT"), session.config.stash[_TALLY].counts
-    if target and counts:
-        report = {
-            "date": datetime.date.today().isoformat(),
-            "commit": commit(),
-            "command": "HEXA_TORTURE_REPORT=FILE.json python -m pytest tests/torture -m ''",
-            "groups": [vars(count) for _, count in sorted(counts.items())],
-        }
-        Path(target).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Add what a process of pytest-xdist counted."""
+    for count in node.workeroutput.get("tally", ()) if hasattr(node, "workeroutput") else ():
+        node.config.stash[_TALLY].add(**count)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    counts = [vars(count) for _, count in sorted(session.config.stash[_TALLY].counts.items())]
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["tally"] = counts
+    elif (target := os.environ.get(REPORT)) and counts:
+        Path(target).write_text(json.dumps(report(counts, exitstatus), indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def report(counts: list[dict[str, Any]], status: int) -> dict[str, Any]:
+    """The counts and what they were made with. commit: ends in -dirty if files differ. status: 0 if no test failed."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "command": "make torture",
+        "status": int(status),
+        "cores": len(os.sched_getaffinity(0)),
+        "torch": torch.__version__,
+        "groups": counts,
+    }

@@ -49,8 +49,12 @@ class Tally:
         self._count("fault", group, survived)
 
     def _count(self, kind: Kind, group: str, survived: bool) -> None:
+        self.add(kind, group, 1, int(survived))
+
+    def add(self, kind: Kind, group: str, tried: int, survived: int) -> None:
+        """Several of a group, counted elsewhere."""
         count = self.counts.setdefault((kind, group), Count(kind, group))
-        count.tried += 1
+        count.tried += tried
         count.survived += survived
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -93,6 +95,22 @@ def ask() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def hang_up() -> None:
+    os.kill(os.getpid(), signal.SIGHUP)
+
+
+def after(calls: int, act: Callable[[], object]) -> None:
+    """`act` at this function call from now on."""
+    sys.setprofile(_Countdown(calls, act))
+
+
+def count_calls(path: Path) -> None:
+    """Write down how many functions this process calls from now until its end."""
+    counter = _Countdown(-1, lambda: None)
+    sys.setprofile(counter)
+    Finalize(None, lambda: path.write_text(str(-1 - counter.calls)), exitpriority=0)
+
+
 def kill_a_worker() -> None:
     child = multiprocessing.active_children()[0].pid
     assert child is not None
@@ -148,6 +166,7 @@ def _work(arguments: list[str], strike: Strike | None, said: Connection) -> None
         os.dup2(said.fileno(), stream)
     said.close()
     torch.set_num_threads(1)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where tests run under nohup
     if strike is not None:
         strike.arm()
     from hexa import cli

@@ -184,6 +184,29 @@ def test_damaged_checkpoints(tmp_path: Path, whole: Path, many: int, tally: Tall
         assert left is None
 
 
+#: What the run is about to do when its folder is removed.
+BEFORE = {
+    "summing up a checkpoint": "hexa.runtime.checkpoints:checksum",
+    "opening a checkpoint": "torch.serialization:_open_zipfile_writer_buffer.__init__",
+    "renaming a checkpoint": "os:replace",
+    "keeping the best weights": "hexa.session.run:_Session._backbone",
+    "writing down a step": "hexa.training.journal:Journal._append",
+}
+
+
+@pytest.mark.parametrize(
+    "moment", [next(iter(BEFORE)), *(pytest.param(name, marks=pytest.mark.slow) for name in list(BEFORE)[1:])]
+)
+def test_a_run_folder_that_is_removed_where_it_hurts(tmp_path: Path, moment: str, tally: Tally) -> None:
+    """… is not made again, neither for a checkpoint nor for the weights that were best so far."""
+    folder = tmp_path / "run"
+    strike = Strike(partial(shutil.rmtree, folder, ignore_errors=True), BEFORE[moment], 5 if "renam" in moment else 1)
+    end = struck("pretrain", RECIPE, "--out", folder, *options(monitor__keep_best="knn", **MONITORED), strike=strike)
+    survived = end.complaint is None and not folder.exists()
+    tally.fault("a run folder that is removed", survived)
+    assert survived, end
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(5))
 def test_a_run_folder_that_is_removed(tmp_path: Path, calls: int, number: int, tally: Tally) -> None:

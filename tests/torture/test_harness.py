@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
+import torch
 
-from tests.torture.harness import Ended, Tally, forked
+from hexa.runtime.packages import commit
+from tests.torture import conftest
+from tests.torture.harness import Count, Ended, Tally, forked
 
 
 def test_a_child_that_dies_is_seen() -> None:
@@ -40,3 +45,21 @@ def test_counts_are_kept_by_group() -> None:
     tally.input("images", False)
     tally.fault("images", True)
     assert [(c.kind, c.tried, c.survived) for c in tally.counts.values()] == [("input", 2, 1), ("fault", 1, 1)]
+
+
+def test_a_count_names_what_it_was_made_with_and_adds_up_over_processes() -> None:
+    config = SimpleNamespace(stash=pytest.Stash())
+    conftest.pytest_configure(config)  # type: ignore[arg-type]
+    counts = [vars(Count("fault", "kill -9", 3, 2)), vars(Count("input", "images", 1, 1))]
+    for node in (SimpleNamespace(config=config, workeroutput={"tally": counts}), SimpleNamespace(config=config)):
+        conftest.pytest_testnodedown(node, None)  # the second process died
+    conftest.pytest_testnodedown(SimpleNamespace(config=config, workeroutput={"tally": counts[:1]}), None)
+    assert config.stash[conftest._TALLY].counts == {
+        ("fault", "kill -9"): Count("fault", "kill -9", 6, 4),
+        ("input", "images"): Count("input", "images", 1, 1),
+    }
+    found = conftest.report(counts, 0)
+    assert found["groups"] == counts
+    assert found["commit"] == commit()
+    assert found["cores"] >= 1
+    assert found["torch"] == torch.__version__

@@ -233,7 +233,8 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     assert [path.name for path in checkpoints.checkpoints(tmp_path / "checkpoints")] == ["step-00000005.pt"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.usefixtures("hears_hang_ups")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_finishes_the_step_and_saves(tmp_path: Path, number: signal.Signals, code: int) -> None:
     before = signal.getsignal(number)
     made = trainer(tmp_path, ToyLoader(lambda step: signal.raise_signal(number) if step == 6 else None))

@@ -31,6 +31,7 @@ from hexa.reporting.report import report
 from hexa.runtime import parsing
 from hexa.runtime.console import Console
 from hexa.runtime.files import write_text
+from hexa.runtime.signals import Interrupted
 from hexa.session.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, is_ours
 from hexa.session.knn_monitor import KnnMonitor, without_holdout
 from hexa.session.run import pretrain, resume
@@ -87,17 +88,18 @@ def adapt(request: Request, out: Path, *, only_plan: bool = False, console: Cons
             return record
         out.mkdir(parents=True, exist_ok=True)
         _write(out, record)
-        experiment = planned.experiment
-        pretrain(experiment, out, console=console)
     elif "verdict" in record:
         say(f"{out} is finished: {record['verdict']}")
         return record
-    elif (out / CONFIG).is_file():
-        experiment = experiments.load(out / CONFIG)
-        resume(out, console=console)
-    else:
-        experiment = experiments.validate(record["experiment"])
-        pretrain(experiment, out, console=console)
+    begun = (out / CONFIG).is_file()
+    experiment = experiments.load(out / CONFIG) if begun else experiments.validate(record["experiment"])
+    try:
+        if begun:
+            resume(out, console=console)
+        else:
+            pretrain(experiment, out, console=console)
+    except Interrupted as stop:  # `hexa resume` would train, but not compare
+        raise Interrupted(stop.number, stop.step, None, "the same command") from None
     return _compare(experiment, out, record, say)
 
 

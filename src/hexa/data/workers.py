@@ -24,6 +24,7 @@ from hexa.data.store import available_cores
 from hexa.data.views import Views
 from hexa.ops.photometric import unit
 from hexa.runtime.random import Stream
+from hexa.runtime.signals import stops
 
 #: Images a worker handles at a time, so that several workers share a batch and little shared memory is used.
 PART = 32
@@ -174,9 +175,9 @@ class Items(Iterator[Any]):
             # not Python's default: workers inherit the signal mask set below, and end once their parent is killed
             multiprocessing_context="fork" if sys.platform == "linux" else None,
         )
-        # Ctrl-C reaches every process of the terminal, and a scheduler's SIGTERM every process of the job. Workers
-        # inherit the blocked signals and ignore both: this process finishes its step, saves, and ends them.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        # Ctrl-C and SIGHUP reach every process of the terminal, and a scheduler's SIGTERM every process of the job.
+        # Workers inherit the blocked signals and ignore them: this process finishes its step, saves, and ends them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, stops())
         handler = signal.getsignal(signal.SIGCHLD)
         try:
             self._items = iter(loader)

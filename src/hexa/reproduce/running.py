@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from hexa.reproduce.plan import Job
 from hexa.runtime import checkpoints
 from hexa.runtime.console import Console
 from hexa.runtime.lock import locked
-from hexa.runtime.signals import end_with
+from hexa.runtime.signals import Interrupted, Interrupts, end_with
 from hexa.session.folder import CHECKPOINTS
 from hexa.session.run import BACKBONE, CONFIG, pretrain, resume
 from hexa.training.losses import NonFiniteError
@@ -37,7 +36,7 @@ def run_jobs(jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Conso
     """Carry out all jobs that have no stored result yet.
 
     workers: how many at once, each in its own process. said: called with each job as it ends. Whatever stops this
-    (Ctrl-C, SIGTERM, an error) loses nothing: runs save before they end, and the next call resumes them.
+    (Ctrl-C, SIGTERM, SIGHUP, an error) loses nothing: runs save before they end, and the next call resumes them.
     """
     waiting = [job for job in jobs if storage.stored(out, job.name, job.identity) is None]
     if workers == 1 or len(waiting) < 2:
@@ -146,37 +145,37 @@ def _reached(run: Path, percent: float) -> dict[str, float] | None:
 
 
 def _several(jobs: Sequence[Job], out: Path, workers: int, said: Say) -> None:
-    """Each job in a process with its share of the cores. Raises UserError with the log of one that failed."""
+    """Each job in a process with its share of the cores.
+
+    Raises Interrupted after a signal, and UserError with the log of a job that failed, once all have saved and ended.
+    """
     waiting, going = list(jobs), dict[Job, subprocess.Popen[bytes]]()
     threads = str(max(1, (os.cpu_count() or 1) // workers))
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    before = signal.signal(signal.SIGTERM, _stop)
-    try:
-        while waiting or going:
-            while waiting and len(going) < workers:
-                job = waiting.pop(0)
-                going[job] = _start(job, out, environment)
-            for job, process in list(going.items()):
-                if process.poll() is None:
-                    continue
-                del going[job]
-                if process.returncode:
-                    raise UserError(f"run {job.name} failed: {_last_line(_log(out, job))}; see {_log(out, job)}")
-                _record(out, job).unlink()
-                done = storage.stored(out, job.name, job.identity)
-                assert done is not None, "a job that ends well has stored its result"
-                said(job, done)
-            time.sleep(_POLL_SECONDS)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        for process in going.values():  # they save what they have
-            process.terminate()
-        for process in going.values():
-            process.wait()
-
-
-def _stop(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+    with Interrupts(lambda _: None) as interrupts:
+        try:
+            while waiting or going:
+                if interrupts.received is not None:  # a scheduler has told the jobs too: they have not failed
+                    raise Interrupted(interrupts.received, 0, None)
+                while waiting and len(going) < workers:
+                    job = waiting.pop(0)
+                    going[job] = _start(job, out, environment)
+                for job, process in list(going.items()):
+                    if process.poll() is None:
+                        continue
+                    del going[job]
+                    if process.returncode:
+                        raise UserError(f"run {job.name} failed: {_last_line(_log(out, job))}; see {_log(out, job)}")
+                    _record(out, job).unlink()
+                    done = storage.stored(out, job.name, job.identity)
+                    assert done is not None, "a job that ends well has stored its result"
+                    said(job, done)
+                time.sleep(_POLL_SECONDS)
+        finally:
+            for process in going.values():  # they save what they have
+                process.terminate()
+            for process in going.values():
+                process.wait()
 
 
 def _start(job: Job, out: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -201,8 +200,6 @@ def _last_line(log: Path) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """One job of `_several`, in this process, which ends with its parent: a file, the study's folder, the parent."""
-    from hexa.runtime.signals import Interrupted
-
     path, out = map(Path, arguments[:2])
     end_with(int(arguments[2]))
     try:

@@ -19,13 +19,15 @@ _FULL = {
 }
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> Path:
+def write_whole(path: Path, write: Callable[[BinaryIO], object], *, make_folders: bool = True) -> Path:
     """Write a file atomically: `write` fills a temporary file, which is flushed to the disk and renamed.
 
+    make_folders: create missing folders; not wanted where a folder may be removed during the work.
     Raises OSError, whose filename is `path`, if that fails; an existing file is then unchanged.
     """
     before = sys.exception()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if make_folders:
+        path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request to finish the step and save; children that end with their parent."""
+"""Ctrl-C, SIGTERM and SIGHUP as a request to finish the step and save; children that end with their parent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Interrupted(Exception):
-    """The work was asked to stop, has saved, and can be resumed. `exit_code` is 130 for SIGINT, 143 for SIGTERM.
+    """The work was asked to stop, has saved, and can be resumed. `exit_code` is 128 plus the signal's number.
 
     All processes raise it at the same step; `speaks` is true in the main one. go_on: the command that continues what is
     not the training of a run.
@@ -44,13 +44,21 @@ class Interrupted(Exception):
         return 128 + self.number
 
 
-class Interrupts:
-    """Record the first SIGINT or SIGTERM in `received`; a second one has its usual effect.
+def stops() -> set[int]:
+    """The signals that ask for a stop. SIGHUP, which a closed terminal sends, is not one where nohup has it ignored."""
+    hang_up = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has none
+    return {signal.SIGINT, signal.SIGTERM} | ({hang_up} if signal.getsignal(hang_up) != signal.SIG_IGN else set())
 
-    Several processes ignore further ones, since a scheduler signals all processes of a job, and torchrun passes its own
-    signal on to them again. SIGKILL still ends them immediately. Handlers need the main thread; elsewhere this does
-    nothing. They only record the signal: the work calls `noticed` after each step. A reader of our output that pauses
-    cannot block the work for long.
+
+class Interrupts:
+    """Record the first of `stops()` in `received`; a Ctrl-C after it has its usual effect.
+
+    Other signals after it are ignored, because they arrive several times without anyone being in a hurry: a scheduler
+    signals all processes of a job, whose parents pass the signal on, and a closed terminal sends SIGHUP once through
+    its shell and once more when the shell ends. Several processes ignore a second Ctrl-C too, since torchrun passes it
+    on. SIGKILL still ends them immediately. Handlers need the main thread; elsewhere this does nothing. They only
+    record the signal: the work calls `noticed` after each step. A reader of our output that pauses cannot block the
+    work for long.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -61,7 +69,7 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in stops():
                 self._before[number] = signal.signal(number, self._handle)
         be_patient(lambda: _PATIENCE if self.received is None else 0.0)
         return self
@@ -79,8 +87,8 @@ class Interrupts:
         if self.received is not None or processes.ended():
             return
         self.received = number
-        if self._alone:
-            self._restore()
+        if self._alone and signal.SIGINT in self._before:
+            signal.signal(signal.SIGINT, self._before.pop(signal.SIGINT))
 
     @property
     def _alone(self) -> bool:
@@ -105,7 +113,7 @@ class Interrupts:
     def _told(self, number: int | None) -> int | None:
         if number is not None and not self._said:
             self._said = True
-            self._say("stopping: this step is saved first" + ("; once more to stop at once" if self._alone else ""))
+            self._say("stopping: this step is saved first" + ("; Ctrl-C to stop at once" if self._alone else ""))
         return number
 
 

@@ -44,7 +44,9 @@ def mine(folder: Path, say: Callable[[str], object] | None = None) -> Iterator[b
         try:
             held.enter_context(locked(folder / LOCK, what, patience=PATIENCE, say=say))
         except OSError as error:
-            raise UserError(f"{folder}: cannot be written ({error.strerror or error}); give another --out") from None
+            begun = (folder / CONFIG).is_file()
+            remedy = f"once it can, go on with: hexa resume {folder}" if begun else "give another --out"
+            raise UserError(f"{folder}: cannot be written ({describe(error)}); {remedy}") from None
         sweep(folder, CONFIG, ENVIRONMENT, METRICS, BACKBONE, BEST, trackers.FILE)
         sweep(folder / CHECKPOINTS)
         yield True

@@ -29,12 +29,13 @@ from hexa.data.loaders import PretrainLoader
 from hexa.data.pairs import Pairs
 from hexa.data.views import Views
 from hexa.experiment import Experiment
-from hexa.nn.pretrained import Backbone, load_backbone, save_backbone
+from hexa.nn.pretrained import Backbone, load_backbone, serialized
 from hexa.reporting import scores
 from hexa.reporting.runs import flatten, read_run
 from hexa.runtime import checkpoints, processes
 from hexa.runtime import precision as precisions
 from hexa.runtime.console import Console
+from hexa.runtime.files import write_whole
 from hexa.runtime.output import one_line
 from hexa.runtime.progress import Reporter
 from hexa.runtime.random import Stream
@@ -180,7 +181,7 @@ class _Session:
             monitor_every=experiment.monitor.knn_every,
             watch=Watch(method.chance_loss, knn.num_classes if knn is not None else None),
             best=Best(experiment.monitor.keep_best, experiment.monitor.patience, experiment.monitor.until),
-            keep=lambda: save_backbone(self._backbone(trainer), self.folder / BEST),
+            keep=lambda: self._save(self._backbone(trainer), BEST),
         )
         return trainer
 
@@ -248,11 +249,15 @@ class _Session:
     def _backbone(self, trainer: Trainer) -> Backbone:
         return backbone_of(self.experiment, trainer.objective.method, trainer.step, trainer.epoch)
 
+    def _save(self, backbone: Backbone, name: str) -> None:
+        """`save_backbone` into the run's folder, which is not created again if it was removed."""
+        write_whole(self.folder / name, lambda file: file.write(serialized(backbone)), make_folders=False)
+
     def _finish(self, trainer: Trainer) -> None:
         """Write the backbone and the report, in the main process."""
         folder, best = self.folder, trainer.best
         kept = best.measure is not None and best.value is not None
-        save_backbone(load_backbone(folder / BEST) if kept else self._backbone(trainer), folder / BACKBONE)
+        self._save(load_backbone(folder / BEST) if kept else self._backbone(trainer), BACKBONE)
         with trainer.journal.looking("collecting the results for the tracker", trainer.step):
             trainer.journal.results = scores.flat(read_run(folder))
         trainer.journal.write("end", trainer.step)
