@@ -97,7 +97,8 @@ def _read_with_pil(data: bytes, max_pixels: int, channels: int) -> Pixels:
     image = decoding.upright(data, max_pixels)
     if channels == 1 and image.mode not in ("L", "F") and not image.mode.startswith("I"):
         image = decoding.to_rgb(image).convert("L")
-    return decoding.in_range(np.asarray(image))
+    values: Pixels = decoding.in_range(np.asarray(image))
+    return values
 
 
 def _read_tiff(data: bytes, max_pixels: int, channels: int) -> Pixels:
