@@ -73,7 +73,13 @@ class Objective:
         return [name for name in trained(self._onset.at(step)) if name in new]
 
     def losses(self, batch: Batch) -> Iterator[Term]:
-        """Yield the terms of a step; each must be back-propagated before the next is asked for."""
+        """Yield the terms of a step; each must be back-propagated before the next is asked for.
+
+        Raises UserError if pixels of the first batch are not in [0, 1]; later batches are not looked at.
+        """
+        if STD not in self._checked:
+            batch.check_values()
+            self._checked.add(STD)
         hard = self._onset.at(batch.step)
         rows = self._shares.rows(len(batch), trained(hard))
         if self._onset.new(batch.step):
