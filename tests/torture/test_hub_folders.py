@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.data.test_parquet import bomb
 from tests.torture.harness import Tally
 from tests.torture.looking import Zoo, bitmap, outcome
 
@@ -215,11 +216,19 @@ def a_saved_set_whose_splits_are_elsewhere(root: Path) -> str:
     return f"hf:{root / 'set'}"
 
 
+@folders("^refused: .*train.parquet unpacks to more than .* bytes, the limit; write it as several smaller files")
+def kilobytes_that_unpack_to_gigabytes(root: Path) -> str:
+    spec = card(root, "train.parquet")
+    bomb(root / "set" / "train.parquet", 4, 3000)
+    return spec
+
+
 @pytest.mark.parametrize(("make", "said"), folders.cases)
 def test_folders_of_strangers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tally: Tally, make: Callable[[Path], str], said: str
 ) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("hexa.data.huggingface.half_of_memory", lambda: 100_000_000)
     assert re.search(said, outcome(make(tmp_path), "folders of strangers for datasets", tally))
 
 

@@ -210,7 +210,7 @@ def a_pipe_called_like_a_table(root: Path) -> str:
     return f"parquet:{root}"
 
 
-@tables("^refused: .*train.parquet unpacks to more than 100,000,000 bytes, which are kept in memory; allow more with")
+@tables("^refused: .*train.parquet unpacks to more than 100,000,000 bytes, the limit; allow more with")
 def kilobytes_that_unpack_to_gigabytes(root: Path) -> str:
     return f"parquet:{bomb(root / 'train.parquet', 4, 3000)},bytes=100000000"
 

@@ -181,7 +181,7 @@ def _check_tiff(image: TiffImageFile, max_pixels: int) -> None:
     _check_size(b"", jpeg.Frame(tags.get(323, 1), tags.get(322, 1), 0, False), max_pixels)  # PIL reads whole tiles
     if image.mode == "L" and 2 in (tags.get(339) or ()):
         raise DecodeError("pixels have type int8; expected uint8, uint16, or floats between 0 and 1")
-    if image.tile[0][0] == "raw":  # in compressed files libtiff misses them
+    if image.tile and image.tile[0][0] == "raw":  # in compressed files libtiff misses them
         planes = tags.get(277, 1) if tags.get(284) == 2 else 1
         parts: list[Any] = [tile[1] for tile in image.tile]
         stored = sum((right - left) * (low - high) for left, high, right, low in parts)

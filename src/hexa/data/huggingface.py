@@ -16,7 +16,7 @@ import yaml
 
 from hexa.config import UserError, nearest
 from hexa.data import decode as decoding
-from hexa.data.parquet import LABEL_COLUMNS
+from hexa.data.parquet import LABEL_COLUMNS, half_of_memory, unpacked
 from hexa.data.source import Source, by_split, choose_split, digest, location, reported, sample
 from hexa.runtime.packages import import_extra
 
@@ -120,7 +120,7 @@ class _Inside:
         if root.parent.name == "snapshots":
             self.places.append(root.parent.parent / "blobs")
         if not path.exists():
-            self.places.append(Path(datasets.config.HF_CACHE_HOME, "hub").resolve())
+            self.places.append(Path(import_extra("huggingface_hub.constants", "hf", self.spec).HF_HUB_CACHE).resolve())
 
     def check(self, files: Iterable[str], whose: str) -> None:
         """Raise UserError, naming the file, unless all are inside."""
@@ -180,7 +180,13 @@ def _load(name: str, config: str | None, spec: str, inside: _Inside) -> Mapping[
     elif path.exists():
         _check_card(path, spec)
         builder = datasets.load_dataset_builder(str(path), config)
-        inside.check((file for files in (builder.config.data_files or {}).values() for file in files), "the folder")
+        files = [file for split in (builder.config.data_files or {}).values() for file in split]
+        inside.check(files, "the folder")
+        if not os.path.exists(builder.cache_dir):  # else unpacked before
+            for file in (Path(file) for file in files if file.endswith(".parquet")):
+                remedy = "write it as several smaller files"
+                for _ in unpacked([file], None, half_of_memory(), f"data '{spec}'", remedy):
+                    pass
         builder.download_and_prepare()
         loaded = builder.as_dataset()
     else:

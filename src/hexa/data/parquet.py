@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class ParquetSource(Source):
         option = None if location(argument).exists() else re.fullmatch(r"(.*),bytes=(\d{1,18})", argument)
         if option is not None:
             argument = option[1]
-        self._most = int(option[2]) if option else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        self._most = int(option[2]) if option else half_of_memory()
         root = location(argument)
         if not argument or not root.exists():
             raise UserError(
@@ -86,26 +87,9 @@ class ParquetSource(Source):
         return {split: groups[name] for split, name in by_split(groups).items()}
 
     def _table(self, columns: list[str]) -> Any:
-        """These columns of all files of the split, validated. Raises whatever pyarrow raises on damaged files.
-
-        A file of kilobytes can unpack to gigabytes, so a few rows are unpacked at a time and counted.
-        """
-        parts, left = [], self._most
-        for path in self._read_from:
-            file = pq.ParquetFile(path)
-            schema = file.schema_arrow.empty_table().select(columns).schema
-            parts.append(schema.empty_table())
-            for number in range(file.num_row_groups):
-                group = file.metadata.row_group(number)
-                rows = _ROWS if group.total_byte_size <= _LARGE else 1
-                batches = []
-                for batch in file.iter_batches(rows, row_groups=[number], columns=columns):
-                    left -= batch.nbytes
-                    if left < 0:
-                        most = f"unpacks to more than {self._most:,} bytes, which are kept in memory"
-                        raise UserError(f"data '{self.name}': {path} {most}; allow more with {self._example}")
-                    batches.append(batch)
-                parts.append(pa.Table.from_batches(batches, schema).combine_chunks())
+        """These columns of all files of the split, validated. Raises whatever pyarrow raises on damaged files."""
+        remedy = f"allow more with {self._example}"
+        parts = list(unpacked(self._read_from, columns, self._most, f"data '{self.name}'", remedy))
         # permissive: files may mix 32-bit and 64-bit numbers, or short and long offsets
         table = pa.concat_tables(parts, promote_options="permissive")
         table.validate(full=True)
@@ -161,6 +145,34 @@ class ParquetSource(Source):
         if len(data) > decoding.MOST_BYTES:
             raise decoding.DecodeError(decoding.too_large(len(data)))
         return bytes(data)
+
+
+def half_of_memory() -> int:
+    """Bytes of half the machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def unpacked(files: list[Path], columns: list[str] | None, most: int, what: str, remedy: str) -> Iterator[Any]:
+    """These columns (None: all) of the files, a table for each row group.
+
+    A file of kilobytes can unpack to gigabytes, so a few rows are unpacked at a time and counted; UserError if
+    there are more than `most` bytes.
+    """
+    left = most
+    for path in files:
+        file = pq.ParquetFile(path)
+        empty = file.schema_arrow.empty_table()
+        empty = empty if columns is None else empty.select(columns)
+        yield empty
+        for number in range(file.num_row_groups):
+            rows = _ROWS if file.metadata.row_group(number).total_byte_size <= _LARGE else 1
+            batches = []
+            for batch in file.iter_batches(rows, row_groups=[number], columns=columns):
+                left -= batch.nbytes
+                if left < 0:
+                    raise UserError(f"{what}: {path} unpacks to more than {most:,} bytes, the limit; {remedy}")
+                batches.append(batch)
+            yield pa.Table.from_batches(batches, empty.schema).combine_chunks()
 
 
 def class_names(schema: Any, label: str) -> list[str] | None:
