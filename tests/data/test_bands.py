@@ -17,6 +17,7 @@ from PIL import Image
 from hexa.config import UserError
 from hexa.data import bands, decode, open_source
 from hexa.data.decode import DecodeError
+from hexa.data.store import ImageStore
 from hexa.ops.photometric import unit
 from hexa.runtime import packages
 
@@ -203,3 +204,82 @@ def test_a_strip_that_unfolds_is_refused() -> None:
         )
     with pytest.raises(DecodeError):
         bands.decode(bytes(changed), channels=4)
+
+
+def _grey(values: Any, dtype: str) -> bytes:
+    return _png(Image.fromarray(values.astype(dtype)), "tiff")
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_floats_and_32_bits_have_one_scale_for_all_images(channels: int) -> None:
+    """255 · x and x / 65535 · 255, whether an image is dark or bright."""
+    for brightest in (0.01, 0.5, 1.0):
+        floats = np.linspace(0, brightest, 42, dtype=np.float32).reshape(6, 7)
+        wide = np.round(floats * 65535)
+        for dtype, values, scale in (("float32", floats, 1), ("int32", wide, 65535)):
+            pixels = unit(bands.decode(_grey(values, dtype), channels=channels))
+            expected = torch.from_numpy(values.astype(np.float64) / scale).expand(channels, -1, -1)
+            levels = 0.5 if channels == 3 else 0  # three channels have 8 bits
+            torch.testing.assert_close(pixels.double(), expected, atol=levels / 255 + 1e-6, rtol=0)
+
+
+UNFIT = {
+    "a pixel above one": ("float32", 1.001, "floats range from 0.5 to 1.001; they must be between 0 and 1"),
+    "16 bits as floats": ("float32", 40000, "floats range from 0.5 to 40000; they must be between 0 and 1"),
+    "a negative": ("float32", -0.25, "floats range from -0.25 to 0.5; they must be between 0 and 1"),
+    "not a number": ("float32", np.nan, "floats range from nan to nan; they must be between 0 and 1"),
+    "infinite": ("float32", np.inf, "floats range from 0.5 to inf; they must be between 0 and 1"),
+    "more than 16 bits": ("int32", 65536, "32-bit integers range from 0 to 65536; they must be between 0 and 65535"),
+    "below zero": ("int32", -1, "32-bit integers range from -1 to 0; they must be between 0 and 65535"),
+}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", UNFIT)
+def test_values_outside_the_scale_are_refused(name: str, channels: int) -> None:
+    dtype, odd, reason = UNFIT[name]
+    values = np.full((6, 7), 0.5)
+    values[2, 3] = odd
+    with pytest.raises(DecodeError, match=reason):
+        bands.decode(_grey(values, dtype), channels=channels)
+
+
+def test_an_image_outside_the_scale_is_listed_and_changes_no_other(tmp_path: Path) -> None:
+    values = np.linspace(0.25, 1, 42).reshape(6, 7)
+    for number in range(3):
+        values[0, 0] = 1.001 if number == 1 else 1
+        (tmp_path / f"{number}.tif").write_bytes(_grey(values, "float32"))
+    store = ImageStore.of(open_source(f"folder:{tmp_path}"))
+    assert store is not None
+    assert store.problems == {1: "floats range from 0.268293 to 1.001; they must be between 0 and 1"}
+    assert store.images[0].max() == 255
+    assert torch.equal(store.images[0], store.images[2])
+
+
+@pytest.mark.parametrize("bands_of", ["3 float32", "3 int32", "1 float64", "1 int8"])
+def test_types_that_are_not_read_are_named(bands_of: str) -> None:
+    count, dtype = bands_of.split()
+    data = _tiff(np.zeros((6, 7, int(count)), dtype).squeeze(), photometric="rgb" if count == "3" else "minisblack")
+    with pytest.raises(DecodeError, match=r"pixels (of this type are not supported|have type int8)"):
+        bands.decode(data)
+
+
+@pytest.mark.parametrize("layout", ["strips", "tiles", "planes", "planes of tiles"])
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_a_tiff_without_some_of_its_strips_is_truncated(layout: str, channels: int) -> None:
+    values = _values((40, 33, channels), "uint8")
+    options: dict[str, Any] = {"tile": (16, 16)} if "tiles" in layout else {"rowsperstrip": 4}
+    if channels > 1:
+        options["planarconfig"] = "separate" if "planes" in layout else "contig"
+    stored = values.transpose(2, 0, 1) if "planes" in layout and channels > 1 else values
+    data = bytearray(_tiff(stored.squeeze(), photometric="rgb" if channels == 3 else "minisblack", **options))
+    whole = bands.decode(bytes(data), channels=channels)
+    np.testing.assert_array_equal(whole.permute(1, 2, 0).numpy(), values)
+    (at,) = struct.unpack_from("<I", data, 4)  # the directory: each entry is tag, type, count, value
+    (entries,) = struct.unpack_from("<H", data, at)
+    for entry in range(at + 2, at + 2 + 12 * entries, 12):
+        tag, _, count = struct.unpack_from("<HHI", data, entry)
+        if tag in (273, 279, 324, 325):  # offsets and lengths of strips and tiles
+            struct.pack_into("<I", data, entry + 4, count - 1)
+    with pytest.raises(DecodeError, match="the TIFF is truncated: strips or tiles are missing"):
+        bands.decode(bytes(data), channels=channels)

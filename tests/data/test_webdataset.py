@@ -93,3 +93,15 @@ def test_mistakes_are_one_line(tmp_path: Path, damage: str) -> None:
     with pytest.raises(UserError, match=said) as caught:
         open_source(f"webdataset:{tmp_path}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("second", ["b.png", "b.jpg", "b.PNG"])
+def test_two_images_of_one_sample_are_refused(tmp_path: Path, second: str) -> None:
+    names = ["a.jpg", "b.jpg", "b.cls", "b.seg.png", second]
+    with tarfile.open(tmp_path / "train.tar", "w") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"1"))
+    with pytest.raises(UserError, match=rf"train.tar: b.jpg and {second} are images of one sample, b; each sample has"):
+        open_source(f"webdataset:{tmp_path}")

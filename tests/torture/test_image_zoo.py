@@ -59,8 +59,7 @@ def _zoo() -> dict[str, tuple[bytes, tuple[int, int, int] | None]]:
         "clear.png": saved(clear, "PNG"),
         "exif of garbage.jpg": saved(picture, "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff"),
         "exif of words.png": png(np.array(picture), 2, 8, before=chunk(b"eXIf", b"no EXIF at all")),
-        "floats of nothing.tif": saved(Image.fromarray(np.full((SIDE, SIDE), np.nan, np.float32)), "TIFF"),
-        "floats.tif": saved(Image.fromarray(floats), "TIFF"),
+        "floats.tif": saved(Image.fromarray(np.nan_to_num(floats, posinf=1, neginf=0)), "TIFF"),
         "frames half.gif": saved(picture, "GIF", save_all=True, append_images=frames)[:-700],
         "frames.gif": saved(picture, "GIF", save_all=True, append_images=frames),
         "frames.png": saved(picture, "PNG", save_all=True, append_images=frames),
@@ -77,8 +76,10 @@ def _zoo() -> dict[str, tuple[bytes, tuple[int, int, int] | None]]:
     }
     good |= {f"turned {turn}.jpg": saved(picture, "JPEG", exif=exif(turn)) for turn in range(10)}
     bad = {
+        "floats of nothing.tif": saved(Image.fromarray(np.full((SIDE, SIDE), np.nan, np.float32)), "TIFF"),
         "checksum of the header.png": plain[:29] + b"????" + plain[33:],
         "empty.jpg": b"",
+        "floats without bounds.tif": saved(Image.fromarray(floats), "TIFF"),
         "half.jpg": jpeg[: len(jpeg) // 2],
         "half.png": plain[: len(plain) // 2],
         "head alone.png": plain[:33],

@@ -8,6 +8,7 @@ from typing import Self
 
 from torch import Tensor
 
+from hexa.config import UserError
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
@@ -22,6 +23,7 @@ class Batch:
     stream: names the step's randomness, the same on every process. step: how many steps of the run came before.
     known: whether these are images of the data set that is trained on, so that `index` means something; else a method
     that remembers pseudo-labels by image makes some up from their embedding.
+    Raises UserError for crops and an index that do not belong together, and for integer pixels.
     """
 
     crops: tuple[Tensor, ...]
@@ -29,6 +31,21 @@ class Batch:
     stream: Stream
     step: int = 0
     known: bool = True
+
+    def __post_init__(self) -> None:
+        shapes = [list(crop.shape) for crop in self.crops]
+        if not shapes or any(len(shape) != 4 or [shape[0]] != list(self.index.shape) for shape in shapes):
+            given = f"batch: crops {shapes} with an index {list(self.index.shape)}"
+            raise UserError(f"{given}; expected crops [B, C, S, S], and index [B] with the position of each image")
+        if not all(crop.is_floating_point() for crop in self.crops):
+            raise UserError(f"batch: pixels of type {self.crops[0].dtype}; expected floats from 0 to 1 (divide by 255)")
+
+    def check_values(self) -> None:
+        """Raise UserError unless all pixels are in [0, 1], give or take rounding; a GPU has to be waited for."""
+        for low, high in (map(float, crop.aminmax()) for crop in self.crops):
+            if not (low >= -1e-3 and high <= 1 + 1e-3):  # also true of nan
+                expected = "expected 0 to 1: divide 8-bit images by 255, and leave normalisation to the network"
+                raise UserError(f"batch: pixels range from {low:g} to {high:g}; {expected}")
 
     def __len__(self) -> int:
         return len(self.index)

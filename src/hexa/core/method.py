@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, Self, runtime_checkable
 
 import pydantic
 import torch
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
-from hexa.config import Config, ConfigError
+from hexa.config import Config, ConfigError, UserError
 from hexa.core.batch import Batch, Branch, PseudoLabels
 from hexa.runtime.random import Stream
 
@@ -64,6 +64,13 @@ def check_views(count: int, least: int, most: int | None, why: str) -> None:
     if count < least or (most is not None and count > most):
         use = f"{least} in all" if most == least else f"at least {least}"
         raise ConfigError([("views.num_views", f"{count} views of an image do not fit: {why}; use {use}")])
+
+
+def check_queue(length: int, rows: int) -> None:
+    """Raise UserError unless the rows that a step adds, on all processes, fill a queue without a remainder."""
+    if length % rows:
+        said = f"method.queue_size: a queue of {length} is not divisible by the {rows} entries of this step"
+        raise UserError(f"{said}; use batches of the size that the method was built for (Setting.batch_size)")
 
 
 class Passes(Protocol):
@@ -119,7 +126,6 @@ class MethodConfig(Config):
 
     def build(self, backbone: nn.Module, setting: Setting) -> Method:
         """The method around `backbone`, a network of normalised images [B, 3, S, S] -> features [B, num_features]."""
-        self.check(setting)
         return self.method(self, backbone, setting)
 
 
@@ -146,6 +152,13 @@ class Method(nn.Module, ABC, Generic[Labels]):
 
     #: The network of `embed`, a `hexa.nn.encoder.Encoder`; a method without one overrides `backbone` and `embed`.
     encoder: Any
+
+    def __new__(cls, config: Any = None, *others: Any, **named: Any) -> Self:
+        """Raise ConfigError for fields that do not fit the setting, whether built by `MethodConfig.build` or not."""
+        setting = named.get("setting", others[1] if len(others) > 1 else None)
+        if isinstance(config, MethodConfig) and isinstance(setting, Setting):
+            config.check(setting)
+        return super().__new__(cls)
 
     #: Pseudo-labels are made of the clean embedding of the same images (SwAV's codes, SimCLR's dictionary).
     labels_from_embedding: bool = False

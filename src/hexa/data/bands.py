@@ -63,10 +63,7 @@ def _tensor(values: Pixels, channels: int) -> Tensor:
     if values.shape[2] != 1 or channels != 3:  # grey is repeated
         _check_bands(values.shape[2], channels, "; bands come last, [H, W, C]" if len(values) == channels else "")
     if values.dtype.kind == "f":
-        low, high = float(values.min()), float(values.max())
-        if not (low >= 0 and high <= 1):  # also true of nan
-            raise DecodeError(f"floats range from {low:g} to {high:g}; they must be between 0 and 1")
-        values = values.astype(np.float32)
+        values = decoding.in_range(values)
     elif values.dtype.kind != "u" or values.dtype.itemsize > 2:
         raise DecodeError(f"pixels have type {values.dtype}; expected uint8, uint16, or floats between 0 and 1")
     native = np.array(values.transpose(2, 0, 1), values.dtype.newbyteorder("="), order="C")
@@ -100,9 +97,7 @@ def _read_with_pil(data: bytes, max_pixels: int, channels: int) -> Pixels:
     image = decoding.upright(data, max_pixels)
     if channels == 1 and image.mode not in ("L", "F") and not image.mode.startswith("I"):
         image = decoding.to_rgb(image).convert("L")
-    values = np.asarray(image)
-    if values.dtype == np.int32 and values.min() >= 0 and values.max() <= 65535:  # how some versions read 16-bit PNG
-        values = values.astype(np.uint16)
+    values: Pixels = decoding.in_range(np.asarray(image))
     return values
 
 
@@ -140,6 +135,8 @@ def _check_page(page: Any, data: bytes, max_pixels: int, channels: int) -> None:
     whole = page.imagelength * page.imagewidth * page.dtype.itemsize * max(bands, channels)
     if whole > decoding.MOST_BYTES:
         raise DecodeError(decoding.too_large(whole))
+    if min(len(page.dataoffsets), len(page.databytecounts)) < math.prod(page.chunked):  # would be black
+        raise DecodeError("the TIFF is truncated: strips or tiles are missing")
     for offset, count in zip(page.dataoffsets, page.databytecounts, strict=True):
         if not 0 < count <= len(data) - offset:
             raise DecodeError("the TIFF is truncated")

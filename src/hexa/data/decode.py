@@ -164,13 +164,29 @@ def _opened(data: bytes, max_pixels: int) -> ImageFile:
                 image = reader(io.BytesIO(_plain_png(data) if reader is PngImageFile else data))
             except SyntaxError as error:  # what PIL raises for headers it cannot parse
                 reason = error if error.__cause__ is None else "its header is broken"
+                if str(error) == "unknown pixel mode":
+                    reason = "pixels of this type are not supported; save it with 8 or 16 bits, or as .npy"
                 raise DecodeError(f"cannot be read as {reader.format}: {reason}") from None
             whole = jpeg.Frame(image.height, image.width, 0, scans=reader is JpegImageFile)
             _check_size(data, jpeg.frame_of(data) or whole, max_pixels)
-            if isinstance(image, TiffImageFile):  # PIL reads whole tiles, which may be larger than the image
-                _check_size(data, jpeg.Frame(image.tag_v2.get(323, 1), image.tag_v2.get(322, 1), 0, False), max_pixels)
+            if isinstance(image, TiffImageFile):
+                _check_tiff(image, max_pixels)
             return image
     raise DecodeError("not an image in a known format" if data else "the file is empty")
+
+
+def _check_tiff(image: TiffImageFile, max_pixels: int) -> None:
+    """Raise DecodeError for what PIL reads as something else: missing strips as black, signed numbers as unsigned."""
+    tags = image.tag_v2
+    _check_size(b"", jpeg.Frame(tags.get(323, 1), tags.get(322, 1), 0, False), max_pixels)  # PIL reads whole tiles
+    if image.mode == "L" and 2 in (tags.get(339) or ()):
+        raise DecodeError("pixels have type int8; expected uint8, uint16, or floats between 0 and 1")
+    if image.tile and image.tile[0][0] == "raw":  # in compressed files libtiff misses them
+        planes = tags.get(277, 1) if tags.get(284) == 2 else 1
+        parts: list[Any] = [tile[1] for tile in image.tile]
+        stored = sum((right - left) * (low - high) for left, high, right, low in parts)
+        if stored < image.width * image.height * planes:
+            raise DecodeError("the TIFF is truncated: strips or tiles are missing")
 
 
 def _plain_png(data: bytes) -> bytes:
@@ -241,16 +257,28 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+def in_range(values: Any) -> Any:
+    """Grey values as uint16 or float32 in [0, 1]. Raises DecodeError for any that do not fit.
+
+    The scale depends on the type alone, so it is the same for all images of a data set. PIL reads some 16-bit files
+    as int32.
+    """
+    floats = values.dtype.kind == "f"
+    if floats or values.dtype == np.int32:
+        low, high, most = float(values.min()), float(values.max()), 1 if floats else 65535
+        if not (low >= 0 and high <= most):  # also true of nan
+            kind = "floats" if floats else "32-bit integers"
+            raise DecodeError(f"{kind} range from {low:g} to {high:g}; they must be between 0 and {most}")
+        return values.astype(np.float32 if floats else np.uint16, copy=False)
+    return values
+
+
 def _from_wide(values: Any) -> Image.Image:
-    """16-bit, 32-bit or float grey as 8-bit grey, scaled by the range of the type, not by that of the values."""
-    if values.dtype.kind == "f":
-        top = 1.0 if np.fmax.reduce(values, axis=None) <= 1 else 255.0
-    else:
-        top = 255.0 if values.dtype.itemsize > 2 and values.max(initial=0) <= 255 else 65535.0
+    """16-bit, 32-bit or float grey as 8-bit grey."""
+    values = in_range(values)
+    top = 1.0 if values.dtype.kind == "f" else 65535.0
     grey = np.empty(values.shape, dtype=np.uint8)
     rows = max(1, _BLOCK // values.shape[1])
-    with np.errstate(all="ignore"):  # floats may be nan or infinite
-        for start in range(0, len(values), rows):
-            scaled = np.clip(values[start : start + rows] / top * 255, 0, 255)
-            grey[start : start + rows] = np.nan_to_num(scaled).round()
+    for start in range(0, len(values), rows):
+        grey[start : start + rows] = (values[start : start + rows] / top * 255).round()
     return Image.fromarray(grey)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import yaml
 
 from hexa.config import UserError, nearest
 from hexa.data import decode as decoding
-from hexa.data.parquet import LABEL_COLUMNS
+from hexa.data.parquet import LABEL_COLUMNS, half_of_memory, unpacked
 from hexa.data.source import Source, by_split, choose_split, digest, location, reported, sample
 from hexa.runtime.packages import import_extra
 
@@ -29,7 +32,8 @@ class HuggingFaceSource(Source):
     A folder was written by `save_to_disk`, or has Parquet files or images. The image column is the one of type Image;
     the label column is of type ClassLabel, or has integers or words and is called `label`; if several fit, one has to
     be named. Files are decoded by hexa, not by `datasets`. If there is no split test, or its labels are hidden,
-    validation is `test`. Data sets that need to run code are refused.
+    validation is `test`. Data sets that need to run code are refused, and so are those whose rows, README.md or links
+    name a file outside of the folder, or an address.
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
@@ -39,9 +43,10 @@ class HuggingFaceSource(Source):
         other = "hf:NAME:CONFIG names one of several configs, hf:PATH a folder"
         remedy = "give a folder that `datasets` can read" if path.exists() else other
         with reported(f"data '{spec}': cannot be read", f"; {remedy}"):
-            self._open(_load(name, config, spec), named, split, path.resolve())
+            inside = _Inside(path, spec)
+            self._open(_load(name, config, spec, inside), named, split, inside)
 
-    def _open(self, tables: Mapping[str, Any], named: Mapping[str, str], split: str | None, root: Path) -> None:
+    def _open(self, tables: Mapping[str, Any], named: Mapping[str, str], split: str | None, inside: _Inside) -> None:
         if not tables:
             raise UserError(f"data '{self.name}': has no splits")
         image, label = _columns(next(iter(tables.values())).features, named, self.name)
@@ -54,14 +59,16 @@ class HuggingFaceSource(Source):
         # files are memory-mapped and read by lengths that they contain: a damaged one would crash the process
         table.select_columns([c for c in (image, label) if c in table.column_names]).data.validate(full=True)
         self._images = _undecoded(table, image)
-        names, sizes = _names_and_sizes(self._images, image)
-        self.paths = [_relative(name, root) or f"{self.split}/{number:08d}" for number, name in enumerate(names)]
+        names, sizes, single = _names_and_sizes(self._images, image)
+        inside.check(single, "a row")
+        self.paths = [
+            _relative(name, inside.places[0]) or f"{self.split}/{number:08d}" for number, name in enumerate(names)
+        ]
         self._column = image
         if label is not None and label in table.column_names:
             self._read_labels(tables, table, label)
         known = b"" if self.labels is None else self.labels.tobytes()
         self.fingerprint = digest(*self.paths, sizes.tobytes(), known, *sample(len(self), self.encoded))
-        single = [name for name, size in zip(names, sizes, strict=True) if name is not None and size == 0]
         self._read_from = [*(file["filename"] for file in table.cache_files), *single]
 
     def _read_labels(self, tables: Mapping[str, Any], table: Any, column: str) -> None:
@@ -99,17 +106,96 @@ def _parse(argument: str, spec: str) -> tuple[str, str | None, dict[str, str]]:
     return name, config or None, named
 
 
-def _load(name: str, config: str | None, spec: str) -> Mapping[str, Any]:
+class _Inside:
+    """Where the files of a data set may be, links resolved.
+
+    places: its folder, where `datasets` unpacks archives, and where the hub's client keeps what links in its cache of
+    downloads lead to.
+    """
+
+    def __init__(self, path: Path, spec: str) -> None:
+        datasets, self.spec = import_extra("datasets", "hf", f"data '{spec}'"), spec
+        root = path.resolve()
+        self.places = [root, Path(datasets.config.HF_DATASETS_CACHE, "downloads").resolve()]
+        if root.parent.name == "snapshots":
+            self.places.append(root.parent.parent / "blobs")
+        if not path.exists():
+            self.places.append(Path(import_extra("huggingface_hub.constants", "hf", self.spec).HF_HUB_CACHE).resolve())
+
+    def check(self, files: Iterable[str], whose: str) -> None:
+        """Raise UserError, naming the file, unless all are inside."""
+        folders: dict[str, bool] = {}
+        for file in files:
+            folder = os.path.dirname(file)
+            if folder not in folders:
+                folders[folder] = self._holds(folder)
+            if not folders[folder] or (os.path.islink(file) and not self._holds(file)):
+                remedy = (
+                    "nothing is read from there: copy the file into the folder, or give its images with folder:PATH"
+                )
+                raise UserError(f"data '{self.spec}': {whose} names {file}, which is outside of the data set; {remedy}")
+
+    def _holds(self, path: str) -> bool:
+        real = Path(os.path.realpath(path))
+        return any(real.is_relative_to(place) for place in self.places)
+
+
+def _check_card(path: Path, spec: str) -> None:
+    """Raise UserError for an address, or a path that leads out, in what a folder says of its files.
+
+    Before `datasets` looks for them, which fetches from addresses.
+    """
+    from huggingface_hub import DatasetCard
+
+    cards: dict[str, Any] = {}
+    if (path / "README.md").is_file():
+        cards["README.md"] = DatasetCard.load(path / "README.md").data.to_dict()
+    if (path / ".huggingface.yaml").is_file():
+        cards[".huggingface.yaml"] = yaml.safe_load((path / ".huggingface.yaml").read_text(encoding="utf-8")) or {}
+    for file, card in cards.items():
+        for config in card.get("configs") or ():
+            for named in _texts([config.get("data_files"), config.get("data_dir")]):
+                if urlparse(named).scheme or "::" in named or os.path.isabs(named) or ".." in Path(named).parts:
+                    rule = (
+                        "only files inside the folder are read; remove that line, or give the images with folder:PATH"
+                    )
+                    raise UserError(f"data '{spec}': {file} names '{named}'; {rule}")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
+
+
+def _load(name: str, config: str | None, spec: str, inside: _Inside) -> Mapping[str, Any]:
     """{split: table}, with the split names of the data set."""
     datasets = import_extra("datasets", "hf", f"data '{spec}'")
     path = location(name)
-    if any((path / file).is_file() for file in _SAVED):
+    saved = any((path / file).is_file() for file in _SAVED)
+    if saved:
         loaded = datasets.load_from_disk(str(path))
+    elif path.exists():
+        _check_card(path, spec)
+        builder = datasets.load_dataset_builder(str(path), config)
+        files = [file for split in (builder.config.data_files or {}).values() for file in split]
+        inside.check(files, "the folder")
+        if not os.path.exists(builder.cache_dir):  # else unpacked before
+            for file in (Path(file) for file in files if file.endswith(".parquet")):
+                remedy = "write it as several smaller files"
+                for _ in unpacked([file], None, half_of_memory(), f"data '{spec}'", remedy):
+                    pass
+        builder.download_and_prepare()
+        loaded = builder.as_dataset()
     else:
-        loaded = datasets.load_dataset(str(path) if path.exists() else name, config)
-    if isinstance(loaded, Mapping):
-        return loaded
-    return {str(loaded.split or "train"): loaded}
+        loaded = datasets.load_dataset(name, config)
+    tables = loaded if isinstance(loaded, Mapping) else {str(loaded.split or "train"): loaded}
+    if saved:
+        for table in tables.values():
+            inside.check((file["filename"] for file in table.cache_files), "the folder")
+    return tables
 
 
 def _columns(features: Mapping[str, Any], named: Mapping[str, str], spec: str) -> tuple[str, str | None]:
@@ -168,14 +254,16 @@ def _undecoded(table: Any, image: str) -> Any:
     return table.select_columns([image]).cast_column(image, datasets.Image(decode=False)).flatten()
 
 
-def _names_and_sizes(images: Any, image: str) -> tuple[list[str | None], Any]:
-    """The name of each image, and its size in bytes (0 if it is a file of its own)."""
+def _names_and_sizes(images: Any, image: str) -> tuple[list[str | None], Any, list[str]]:
+    """The name of each image, its size in bytes (0 if it is a file of its own), and the names of those files."""
     names: list[str | None] = []
-    sizes = []
+    sizes, single = [], []
     for part in images.with_format("arrow").iter(batch_size=_ROWS):
-        names += part.column(f"{image}.path").to_pylist()
+        column = part.column(f"{image}.path")
+        names += column.to_pylist()
+        single += column.filter(part.column(f"{image}.bytes").is_null()).drop_null().to_pylist()
         sizes.append(pc.binary_length(part.column(f"{image}.bytes")).fill_null(0).to_numpy())
-    return names, np.concatenate(sizes).astype(np.int64)
+    return names, np.concatenate(sizes).astype(np.int64), single
 
 
 def _relative(name: str | None, root: Path) -> str | None:

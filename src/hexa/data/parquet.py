@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +29,30 @@ from hexa.data.source import (
 
 #: Names of label columns, preferred ones first.
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
+#: Rows unpacked together; one where the largest value may have more than so many bytes.
+_ROWS, _LARGE = 16, 64 << 20
 
 
 class ParquetSource(Source):
     """A struct column with the bytes of image files, and optionally a label column.
 
     A folder has train.parquet and test.parquet, or train-00000-of-00002.parquet …; a single file is one split. The
-    encoded images are kept in memory.
+    encoded images are kept in memory, at most as many bytes as the name says: PATH,bytes=N, or half of the machine's
+    memory. UserError if a split unpacks to more; an image of more than a gigabyte is unreadable.
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
+        option = None if location(argument).exists() else re.fullmatch(r"(.*),bytes=(\d{1,18})", argument)
+        if option is not None:
+            argument = option[1]
+        self._most = int(option[2]) if option else half_of_memory()
         root = location(argument)
         if not argument or not root.exists():
             raise UserError(
                 f"data '{spec}': no such file or folder{f': {root}' if argument else ''}; write parquet:PATH"
             )
         groups = self._files(root, spec)
-        self.name = spec
+        self.name, self._example = spec, f"parquet:{argument},bytes={2 * self._most}"
         self._splits = list(groups)
         self.split = choose_split(spec, split, groups)
         self._read_from = groups[self.split]
@@ -78,7 +88,8 @@ class ParquetSource(Source):
 
     def _table(self, columns: list[str]) -> Any:
         """These columns of all files of the split, validated. Raises whatever pyarrow raises on damaged files."""
-        parts = [pq.read_table(file, columns=columns, partitioning=None) for file in self._read_from]
+        remedy = f"allow more with {self._example}"
+        parts = list(unpacked(self._read_from, columns, self._most, f"data '{self.name}'", remedy))
         # permissive: files may mix 32-bit and 64-bit numbers, or short and long offsets
         table = pa.concat_tables(parts, promote_options="permissive")
         table.validate(full=True)
@@ -131,7 +142,37 @@ class ParquetSource(Source):
         data = self._bytes[chunk][index - int(self._starts[chunk])].as_py()
         if data is None:
             raise decoding.DecodeError("no bytes in this row")
+        if len(data) > decoding.MOST_BYTES:
+            raise decoding.DecodeError(decoding.too_large(len(data)))
         return bytes(data)
+
+
+def half_of_memory() -> int:
+    """Bytes of half the machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def unpacked(files: list[Path], columns: list[str] | None, most: int, what: str, remedy: str) -> Iterator[Any]:
+    """These columns (None: all) of the files, a table for each row group.
+
+    A file of kilobytes can unpack to gigabytes, so a few rows are unpacked at a time and counted; UserError if
+    there are more than `most` bytes.
+    """
+    left = most
+    for path in files:
+        file = pq.ParquetFile(path)
+        empty = file.schema_arrow.empty_table()
+        empty = empty if columns is None else empty.select(columns)
+        yield empty
+        for number in range(file.num_row_groups):
+            rows = _ROWS if file.metadata.row_group(number).total_byte_size <= _LARGE else 1
+            batches = []
+            for batch in file.iter_batches(rows, row_groups=[number], columns=columns):
+                left -= batch.nbytes
+                if left < 0:
+                    raise UserError(f"{what}: {path} unpacks to more than {most:,} bytes, the limit; {remedy}")
+                batches.append(batch)
+            yield pa.Table.from_batches(batches, empty.schema).combine_chunks()
 
 
 def class_names(schema: Any, label: str) -> list[str] | None:

@@ -136,9 +136,9 @@ def _shards(argument: str, spec: str) -> list[Path]:
 def _index(shard: Path, spec: str, read: Callable[[bytes, str], Value | None]) -> list[tuple[Member, Value | None]]:
     """Every image of a shard, with read(content, "cls" or "json") of the .cls or .json file of its sample.
 
-    Raises UserError for anything but a complete tar file.
+    Raises UserError for anything but a complete tar file, and for two images of one key.
     """
-    images: dict[str, Member] = {}
+    images: dict[str, list[Member]] = {}
     values: dict[str, Value] = {}
     if not shard.is_file():
         raise UserError(f"data '{spec}': {shard} is not a file")
@@ -151,7 +151,8 @@ def _index(shard: Path, spec: str, read: Callable[[bytes, str], Value | None]) -
                 whole = member.isreg() and member.sparse is None
                 if f".{kind.lower()}" in decoding.EXTENSIONS and not member.isdir():
                     problem = None if whole else "stored in the tar file as a link or a sparse file"
-                    images[key] = Member(member.name, member.offset_data, member.size, problem)
+                    found = Member(member.name, member.offset_data, member.size, problem)
+                    images.setdefault(key, []).append(found)
                 elif kind in ("cls", "json") and whole:
                     value = read(file.at(member.offset_data, member.size), kind)
                     values |= {} if value is None else {key: value}
@@ -159,7 +160,11 @@ def _index(shard: Path, spec: str, read: Callable[[bytes, str], Value | None]) -
     except (tarfile.TarError, OSError, ValueError, LookupError, OverflowError, RecursionError, MemoryError) as error:
         words = reason(error) or type(error).__name__
         raise UserError(f"data '{spec}': {shard} is not a complete, uncompressed tar file ({words})") from None
-    return [(member, values.get(key)) for key, member in images.items()]
+    for key, (first, *others) in images.items():
+        if others:
+            both = f"{first.name} and {others[0].name} are images of one sample, {key.removeprefix('/')}"
+            raise UserError(f"data '{spec}': {shard}: {both}; each sample has one image: rename or remove the other")
+    return [(members[0], values.get(key)) for key, members in images.items()]
 
 
 class _Headers(io.BufferedReader):

@@ -61,7 +61,7 @@ class InfoMin(Method[MoCoLabels], config=InfoMinConfig):
         super().__init__()
         self.config = config
         dim, width, count = config.contrast.dim, num_features(backbone), config.puzzle.grid**2
-        self.contrast = MoCo(config.contrast, backbone, setting)
+        self.contrast = MoCo(config.contrast, backbone, replace(setting, num_crops=2))
         self.puzzle_head = TileHead(count, mlp_head(width, dim), nn.Linear(count * dim, dim))
 
     @property

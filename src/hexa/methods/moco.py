@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from hexa.config import ConfigError
 from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
+from hexa.core.method import check_queue
 from hexa.nn.backbones import num_features
 from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import Encoder, linear_head, mlp_head, unit
@@ -175,8 +176,9 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
 
     @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor | None, labels: MoCoLabels) -> None:
-        follow(self.key, self.query, self.config.momentum)
         keys = torch.cat([processes.all_gather(keys) for keys in labels.keys]).to(self.queue.dtype)
+        check_queue(len(self.queue), len(keys))
+        follow(self.key, self.query, self.config.momentum)
         # positions are computed on the device: reading the pointer would synchronise
         positions = (self.queue_pointer + torch.arange(len(keys), device=keys.device)) % len(self.queue)
         self.queue.index_copy_(0, positions, keys)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from hexa.config import ConfigError
 from hexa.core import Batch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
+from hexa.core.method import check_queue
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder, normalized_head
 from hexa.ops.sinkhorn import sinkhorn
@@ -135,6 +136,7 @@ class SwAV(Method[Codes], config=SwAVConfig):
         length = self.queue.shape[1]
         if length and batch.step >= self.queue_start:
             rows = torch.stack([processes.all_gather(embedding[crop]) for crop in self.config.crops_for_assign])
+            check_queue(length, rows.shape[1])
             begin = (batch.step - self.queue_start) * rows.shape[1] % length  # the oldest go; order does not matter
             self.queue[:, begin : begin + rows.shape[1]] = rows.to(self.queue.dtype)
 

@@ -41,7 +41,10 @@ def _numbers(name: str, values: object, above: float, channels: int | None) -> C
 
 
 class Normalize(nn.Module):
-    """x = (u − mean_c) / std_c for pixels u in [0, 1], [B, C, S, S]; not saved in checkpoints (REFERENCE §0)."""
+    """x = (u − mean_c) / std_c for pixels u in [0, 1], [B, C, S, S]; not saved in checkpoints (REFERENCE §0).
+
+    Raises UserError for another number of channels, which one channel would be broadcast to.
+    """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
@@ -53,4 +56,8 @@ class Normalize(nn.Module):
         self.shift: Tensor
 
     def forward(self, pixels: Tensor) -> Tensor:
+        channels = self.scale.shape[1]
+        if pixels.ndim != 4 or pixels.shape[1] != channels:
+            given = f"images of shape {list(pixels.shape)} for a network of {channels} channels"
+            raise UserError(f"{given}; give [B, {channels}, S, S], or set network.channels")
         return torch.addcmul(self.shift.to(pixels.dtype), pixels, self.scale.to(pixels.dtype))

@@ -1,0 +1,107 @@
+"""What a loop of one's own may hand over by mistake, each refused in one line instead of trained on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hexa.config import ConfigError, UserError
+from hexa.core import Batch, Objective, Setting
+from hexa.methods.moco import MoCo, MoCoConfig
+from hexa.methods.swav import SwAV, SwAVConfig
+from hexa.nn.backbones import NetworkConfig, build
+from hexa.runtime.random import Stream
+from tests.laws.cases import one_step
+
+
+def network() -> nn.Module:
+    return build(NetworkConfig(name="small-resnet", widths=(4, 8)))
+
+
+def moco(queue_size: int = 16, batch_size: int = 8) -> MoCo:
+    return MoCo(MoCoConfig(queue_size=queue_size, dim=8), network(), Setting(32, batch_size))
+
+
+def swav(queue_size: int = 16, batch_size: int = 8) -> SwAV:
+    config = SwAVConfig(queue_size=queue_size, queue_start_epoch=0, num_prototypes=4, dim=8, hidden=8)
+    return SwAV(config, network(), Setting(32, batch_size))
+
+
+def batch(crops: Tensor | None = None, index: Tensor | None = None, size: int = 8) -> Batch:
+    crops = torch.rand(size, 3, 8, 8, generator=Stream(0).generator()) if crops is None else crops
+    return Batch((crops, crops.flip(0)), torch.arange(size) if index is None else index, Stream(0).child("step", 0))
+
+
+def train(method: Any, data: Batch) -> None:
+    optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
+    one_step(Objective(method), optimizer, data)
+
+
+def test_grey_images_are_not_broadcast_to_a_network_of_three_channels() -> None:
+    with pytest.raises(UserError, match=r"shape \[8, 1, 8, 8\] for a network of 3 channels; give \[B, 3, S, S\]"):
+        train(moco(), batch(torch.rand(8, 1, 8, 8)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (torch.rand(8, 3, 8, 8) * 255, r"pixels range from 0.* to 25.*; expected 0 to 1: divide 8-bit images by 255"),
+        (torch.rand(8, 3, 8, 8) * 4 - 2, "pixels range from -1.*leave normalisation to the network"),
+        (torch.full((8, 3, 8, 8), torch.nan), "pixels range from nan to nan"),
+    ],
+)
+def test_pixels_outside_0_and_1_are_refused_before_the_first_step(wrong: Tensor, said: str) -> None:
+    method = moco()
+    before = {name: value.clone() for name, value in method.state_dict().items()}
+    with pytest.raises(UserError, match=said):
+        train(method, batch(wrong))
+    assert all(torch.equal(value, before[name]) for name, value in method.state_dict().items())
+
+
+def test_values_are_looked_at_in_the_first_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    monkeypatch.setattr(Batch, "check_values", lambda data: looked.append(data.step))
+    method = moco()
+    objective, optimizer = Objective(method), torch.optim.SGD(method.query.parameters(), lr=0.1)
+    for _ in range(3):
+        one_step(objective, optimizer, batch())
+    assert len(looked) == 1
+
+
+@pytest.mark.parametrize("index", [torch.arange(7), torch.arange(9), torch.arange(8)[:, None], torch.tensor(3)])
+def test_an_index_of_another_length_is_refused(index: Tensor) -> None:
+    with pytest.raises(UserError, match=r"crops \[\[8, 3, 8, 8\], .* with an index \[.*\]; .* position of each image"):
+        batch(index=index)
+
+
+def test_crops_that_are_no_batch_of_floats_are_refused() -> None:
+    with pytest.raises(UserError, match=r"batch: crops \[\[3, 8, 8\]"):
+        batch(torch.rand(3, 8, 8), torch.arange(3))
+    with pytest.raises(UserError, match=r"pixels of type torch.uint8; expected floats from 0 to 1 \(divide by 255\)"):
+        batch(torch.zeros(8, 3, 8, 8, dtype=torch.uint8))
+    with pytest.raises(UserError, match=r"batch: crops \[\] with an index"):
+        Batch((), torch.arange(8), Stream(0))
+
+
+@pytest.mark.parametrize("queue_size", [4, 12])
+def test_moco_refuses_a_queue_that_does_not_fit_without_build(queue_size: int) -> None:
+    with pytest.raises(ConfigError, match=f"method.queue_size: {queue_size} is not divisible by the 8 keys of a step"):
+        moco(queue_size)
+
+
+def test_swav_refuses_a_queue_of_less_than_a_batch_without_build() -> None:
+    with pytest.raises(ConfigError, match=r"method.queue_size: 4 is less than a batch"):
+        swav(4)
+
+
+@pytest.mark.parametrize("make", [moco, swav])
+@pytest.mark.parametrize("size", [6, 24])
+def test_batches_of_another_size_than_said_do_not_reach_the_queue(make: Any, size: int) -> None:
+    method = make()
+    before = method.queue.clone()
+    with pytest.raises(UserError, match=rf"a queue of 16 is not divisible by the {size} entries.*Setting.batch_size"):
+        train(method, batch(size=size))
+    assert torch.equal(method.queue, before)
