@@ -93,3 +93,12 @@ def test_mistakes_are_one_line(tmp_path: Path, damage: str) -> None:
     with pytest.raises(UserError, match=said) as caught:
         open_source(f"webdataset:{tmp_path}")
     assert "\n" not in str(caught.value)
+
+
+def test_a_pattern_of_thousands_of_shards_is_not_listed_in_full(tmp_path: Path) -> None:
+    for number in range(1005):
+        with tarfile.open(tmp_path / f"part{number:04d}.tar", "w"):
+            pass
+    named = "part0000, part0001, part0002, part0003, part0004 and 1,000 more"
+    with pytest.raises(UserError, match=f"no split 'x'; its splits: {named}$"):
+        open_source(f"webdataset:{tmp_path}/*.tar#x")
