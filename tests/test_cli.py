@@ -91,6 +91,10 @@ def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["evaluate", "robust", "x", "--data", "digits", "--epsilons", "0"], "epsilons: all must be above 0, got 0"),
         (["evaluate", "knn", "pixels:8", "--data", "digits", "--device", "meta"], "'meta' cannot be used here"),
         (["recipes", "--jsn"], "did you mean '--json'?"),
+        (
+            ["embed", "x", "--data", "y", "--out", "f.npz", *map(str, range(4326))],
+            "not take: 0 1 2 3 4 and 4,321 more; ",
+        ),
         (["pretrain"], "either a recipe or --config"),
         (["pretrain", "digits-moco"], "did you mean 'digits-moco-v2'?"),
         (["pretrain", "digits-moco-v2", "--epoch", "3"], "--epoch: no such option or field; did you mean '--epochs'?"),

@@ -7,7 +7,6 @@ Importing this package is quick: torch is imported by the first call that needs 
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -31,10 +30,12 @@ def _public(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
 
     Types are compared by name, since importing them would take seconds.
     """
-    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def checked(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        import inspect  # its own imports are many, and `python -m hexa` still looks in the current folder above
+
+        signature = inspect.signature(function)
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             parameter = signature.parameters[name]
             kinds = {"NoneType" if kind == "None" else kind for kind in str(parameter.annotation).split(" | ")}

@@ -2,7 +2,9 @@
 
 import sys
 
-from hexa.cli import main
-
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the current folder, whose random.py or torch.py would be imported
+    from hexa.cli import main
+
     sys.exit(main())

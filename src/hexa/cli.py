@@ -71,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     An interrupted run that was saved gives 128 + signal number; one stopped by a non-finite loss or by the end of
     another process gives 1. Output that cannot be written (a closed pipe, a full disk) is dropped.
     """
+    os.environ["PYTHONSAFEPATH"] = "1"  # no process that is started here imports files of the current folder
     with drained():
         return _guarded(list(sys.argv[1:] if arguments is None else arguments))
 
@@ -104,7 +105,7 @@ def _run(arguments: list[str]) -> int:
         return 2
 
     from hexa import fields
-    from hexa.config import UserError, nearest
+    from hexa.config import UserError, nearest, some
     from hexa.runtime.cores import limit_threads
 
     limit_threads()  # before torch is imported
@@ -128,7 +129,10 @@ def _run(arguments: list[str]) -> int:
     if extra and not COMMANDS[name].open:
         option = next(iter(extra)).replace("_", "-")
         raise UserError(f"--{option}: no such option of `hexa {name}`; {nearest(f'--{option}', options)}")
-    given = parser.parse_args(ours)
+    given, left = parser.parse_known_args(ours)
+    if left:
+        told = f"`{parsers[name].prog}` does not take: {some(left, ' ')}"
+        raise UserError(f"{told}; quote patterns such as *.tar, and see `{parsers[name].prog} --help`")
     given.options = options
     return COMMANDS[name].run(given, extra)
 

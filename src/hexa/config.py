@@ -89,7 +89,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
     match = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if match:
         return f"did you mean '{match[0]}'?"
-    return f"known: {', '.join(known[:20]) or 'none'}" + (f" … ({len(known)} in all)" if len(known) > 20 else "")
+    return f"known: {some(known, most=20)}"
+
+
+def some(names: Iterable[object], separator: str = ", ", most: int = 5) -> str:
+    """The first few names and the number of the others, as messages list them: "a, b, c and 4,321 more", or "none"."""
+    texts = [str(name) for name in names]
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more or "none"
 
 
 class Config(pydantic.BaseModel):
@@ -172,8 +179,7 @@ def choose(base: type[Base], field: str, package: str, value: Any, default: str 
     if not isinstance(value, dict):
         raise ConfigError([("", f"expected fields, for instance {field}: …")])
     if field not in value and default is None:
-        given = ", ".join(map(str, value)) or "nothing"
-        raise ConfigError([(field, f"is missing; expected {field}: NAME among the fields, got {given}")])
+        raise ConfigError([(field, f"is missing; expected {field}: NAME among the fields, got {some(value)}")])
     name = str(value.get(field, default))
     if name not in known:
         raise ConfigError([(field, f"unknown {field} '{name}'; {nearest(name, known)}")])

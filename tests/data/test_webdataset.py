@@ -105,3 +105,12 @@ def test_two_images_of_one_sample_are_refused(tmp_path: Path, second: str) -> No
             archive.addfile(member, io.BytesIO(b"1"))
     with pytest.raises(UserError, match=rf"train.tar: b.jpg and {second} are images of one sample, b; each sample has"):
         open_source(f"webdataset:{tmp_path}")
+
+
+def test_a_pattern_of_thousands_of_shards_is_not_listed_in_full(tmp_path: Path) -> None:
+    for number in range(1005):
+        with tarfile.open(tmp_path / f"part{number:04d}.tar", "w"):
+            pass
+    named = "part0000, part0001, part0002, part0003, part0004 and 1,000 more"
+    with pytest.raises(UserError, match=f"no split 'x'; its splits: {named}$"):
+        open_source(f"webdataset:{tmp_path}/*.tar#x")

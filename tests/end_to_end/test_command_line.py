@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -198,3 +201,16 @@ def test_the_demo_prints_its_table_and_can_be_run_again(
     (stranger / "digits-moco-v2" / "thesis.txt").write_text("mine")
     assert cli.main(["demo", "--out", str(stranger)]) == 2
     assert list(stranger.rglob("*")) == [stranger / "digits-moco-v2", stranger / "digits-moco-v2" / "thesis.txt"]
+
+
+@pytest.mark.parametrize("program", [(sys.executable, "-m", "hexa"), (str(Path(sys.executable).with_name("hexa")),)])
+def test_files_of_the_current_folder_are_not_imported(program: tuple[str, ...], tmp_path: Path) -> None:
+    """Named like modules, they would be in all processes, those of the SVMs too."""
+    for name in ("random", "torch", "numpy", "joblib", "token", "inspect", "queue"):
+        (tmp_path / f"{name}.py").write_text("from pathlib import Path\nPath('imported').touch()\n")
+    arguments = ("evaluate", "svm", "pixels:8", "--data", "digits", "--costs", "0.5", "--device", "cpu")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    done = subprocess.run([*program, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "mAP" in done.stdout
+    assert not (tmp_path / "imported").exists()

@@ -286,6 +286,20 @@ def test_weights_that_are_no_numbers_give_no_result() -> None:
         evaluate("knn", backbone, "digits", **QUIET)
 
 
+@pytest.mark.parametrize(
+    ("protocol", "options"),
+    [("knn", {}), ("svm", {"costs": 0.5}), ("low-shot", {"shots": 2, "draws": 2, "costs": 0.5})],
+)
+def test_a_network_that_outputs_a_constant_is_noted(protocol: str, options: dict[str, Any]) -> None:
+    backbone = load_backbone("random:small-resnet-4-8")
+    for parameter in backbone.network.parameters():
+        parameter.data.zero_()
+    found = evaluate(protocol, backbone, "digits", **QUIET, **options)
+    assert "no better than guessing (10.0 %): look at the run" in found["notes"]
+    found = evaluate(protocol, "pixels:8", "digits", **QUIET, **options)
+    assert not any("guessing" in note for note in found["notes"])
+
+
 def test_a_test_image_without_label_is_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / "train.parquet", [1, 2, 3], [0, 1, 2])
     write_parquet(tmp_path / "test.parquet", [4, 5, 6], [0, -1, 2])

@@ -133,7 +133,7 @@ def embed(given: Given, extra: Fields) -> int:
         f"note: {made.preparation}" if made.preparation else "",
         f"{' × '.join(map(str, (made.num_images, *made.shape)))} {what} of {made.source} written to {out}",
         *(f"left out: {problem}" for problem in made.left_out[:20]),
-        f"… and {len(made.left_out) - 20} more" if made.left_out[20:] else "",
+        f"… and {len(made.left_out) - 20:,} more" if made.left_out[20:] else "",
     )
     return 0
 
@@ -151,7 +151,7 @@ def embed(given: Given, extra: Fields) -> int:
     open=True,
 )
 def visualize(given: Given, extra: Fields) -> int:
-    from hexa.config import UserError
+    from hexa.config import UserError, some
     from hexa.runtime import targets
 
     out = targets.check(given.out, (".png",))
@@ -170,8 +170,7 @@ def visualize(given: Given, extra: Fields) -> int:
     path = run(target, given.data, out, num_images=given.num_images, seed=given.seed, gain=given.gain, problems=skipped)
     say(f"written to {path}")
     if skipped:
-        some = "; ".join(skipped[:3]) + (" …" if skipped[3:] else "")
-        say(f"{len(skipped)} images could not be read and were skipped: {some}")
+        say(f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}")
     return 0
 
 

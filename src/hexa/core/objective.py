@@ -82,8 +82,8 @@ class Objective:
     def losses(self, batch: Batch) -> Iterator[Term]:
         """Yield the terms of a step; each must be back-propagated before the next is asked for.
 
-        Raises ConfigError for a batch with more or fewer views than the method takes, and UserError if pixels of the first
-        batch are not in [0, 1]; later batches are not looked at.
+        Raises ConfigError for a batch with more or fewer views than the method takes, and UserError if pixels of the
+        first batch are not in [0, 1]; later batches are not looked at.
         """
         check_views(len(batch.crops), *self.method.num_views)
         if STD not in self._checked:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
 
-from hexa.config import UserError, nearest
+from hexa.config import UserError, nearest, some
 from hexa.data import decode as decoding
 from hexa.data.parquet import LABEL_COLUMNS, half_of_memory, unpacked
 from hexa.data.source import Source, by_split, choose_split, digest, location, reported, sample
@@ -211,15 +211,15 @@ def _columns(features: Mapping[str, Any], named: Mapping[str, str], spec: str) -
         labels = [c for c in LABEL_COLUMNS if c in features and _can_label(features[c])][:1]
     image, label = named.get("image"), named.get("label")
     if image is not None and image not in images:
-        raise UserError(f"data '{spec}': the column '{image}' has no images; columns with images: {_listed(images)}")
+        raise UserError(f"data '{spec}': the column '{image}' has no images; columns with images: {some(images)}")
     if label is not None and not _can_label(features[label]):
         raise UserError(f"data '{spec}': the column '{label}' has {features[label]}, not one class per image")
     if not images:
-        raise UserError(f"data '{spec}': no column of type Image; its columns: {_listed(features)}")
+        raise UserError(f"data '{spec}': no column of type Image; its columns: {some(features)}")
     for kind, chosen, candidates in (("image", image, images), ("label", label, labels)):
         if chosen is None and len(candidates) > 1:
             example = f"{spec},{kind}={candidates[0]}"
-            several = f"each of {_listed(candidates)} could be the {kind} column"
+            several = f"each of {some(candidates)} could be the {kind} column"
             raise UserError(f"data '{spec}': {several}; choose one, for example {example}")
     return image or images[0], label or (labels[0] if labels else None)
 
@@ -230,10 +230,6 @@ def _can_label(feature: Any) -> bool:
 
 def _is_text(feature: Any) -> bool:
     return getattr(feature, "dtype", None) in ("string", "large_string")
-
-
-def _listed(columns: Iterable[str]) -> str:
-    return ", ".join(columns) or "none"
 
 
 def _splits(tables: Mapping[str, Any], label: str | None) -> dict[str, str]:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hexa.config import UserError, nearest
+from hexa.config import UserError, nearest, some
 from hexa.data import decode as decoding
 from hexa.data.source import (
     SPLIT_NAMES,
@@ -56,8 +56,7 @@ class ParquetSource(Source):
         self._splits = list(groups)
         self.split = choose_split(spec, split, groups)
         self._read_from = groups[self.split]
-        some = ", ".join(str(file) for file in self._read_from[:3])
-        with reported(f"data '{spec}': cannot read {some}"):
+        with reported(f"data '{spec}': cannot read {some(self._read_from)}"):
             schema = pq.read_schema(self._read_from[0])
             image, label = self._columns(schema, spec)
             table = self._table([image] if label is None else [image, label])
@@ -105,10 +104,8 @@ class ParquetSource(Source):
             and _is_binary(field.type.field("bytes").type)
         ]
         if not images:
-            names = ", ".join(schema.names) or "none"
-            raise UserError(
-                f"data '{spec}': no image column (a struct with a binary field 'bytes'); its columns: {names}"
-            )
+            expected = "a struct with a binary field 'bytes'"
+            raise UserError(f"data '{spec}': no image column ({expected}); its columns: {some(schema.names)}")
         integers = [field.name for field in schema if pa.types.is_integer(field.type)]
         labels = [name for name in LABEL_COLUMNS if name in integers]
         return images[0], labels[0] if labels else None

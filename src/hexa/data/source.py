@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hexa.config import UserError, reason
+from hexa.config import UserError, reason, some
 from hexa.data import bands
 from hexa.data import decode as decoding
 
@@ -213,7 +213,7 @@ def choose_split(spec: str, split: str | None, splits: Iterable[str]) -> str:
     if not known:
         raise UserError(f"data '{spec}': has no splits")
     if split is not None and split not in known:
-        raise UserError(f"data '{spec}': no split '{split}'; its splits: {', '.join(known)}")
+        raise UserError(f"data '{spec}': no split '{split}'; its splits: {some(known)}")
     return split or known[0]
 
 

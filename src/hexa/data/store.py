@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from hexa.config import UserError
+from hexa.config import UserError, some
 from hexa.data import decode as decoding
 from hexa.data.source import ArraySource, Source
 from hexa.ops.photometric import unit
@@ -115,10 +115,10 @@ def check_problems(source: Source, problems: Mapping[int, str], tolerance: float
     """Raise UserError if a larger share of the images is unreadable; one is allowed unless `tolerance` is 0."""
     allowed = max(1.0, tolerance * len(source)) if tolerance > 0 else 0.0
     if len(problems) > allowed:
-        listed = describe_problems(source, problems, 5)
+        listed = describe_problems(source, problems, len(problems))
         raise UserError(
             f"data '{source.name}#{source.split}': {len(problems)} of {len(source)} images cannot be read, more than "
-            f"{100 * tolerance:g} %: {'; '.join(listed)}; remove them, or pre-train with a larger "
+            f"{100 * tolerance:g} %: {some(listed, '; ')}; remove them, or pre-train with a larger "
             "training.max_corrupt_share"
         )
 

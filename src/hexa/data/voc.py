@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hexa.config import UserError
+from hexa.config import UserError, some
 from hexa.data import decode as decoding
 from hexa.data import voc_boxes
 from hexa.data.source import Boxes, Labels, Source, choose_split, location
@@ -33,8 +33,7 @@ class VOCSource(Source):
         self.paths = [f"JPEGImages/{name}.jpg" for name in names]
         missing = [path for path in self.paths if not (self.root / path).is_file()]
         if missing:
-            some = ", ".join(missing[:3]) + (" …" if missing[3:] else "")
-            raise UserError(f"data '{spec}': {len(missing)} listed images are not in {self.root}: {some}")
+            raise UserError(f"data '{spec}': {len(missing)} listed images are not in {self.root}: {some(missing)}")
         self._identify(self.labels.tobytes())
 
     def files(self) -> list[Path]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from hexa.config import UserError, reason
+from hexa.config import UserError, reason, some
 from hexa.data import decode as decoding
 from hexa.data.source import Boxes, Source, digest
 
@@ -63,11 +63,8 @@ def boxes_of(source: Source) -> list[Boxes]:
             raise UserError(f"data '{source.name}': has no boxes; detection needs voc:PATH/VOCdevkit")
         objects.append(boxes)
     if problems:
-        some = "; ".join(problems[:3]) + (" …" if problems[3:] else "")
-        raise UserError(
-            f"{source!r}: {len(problems)} annotations cannot be read: {some}; repair them, or remove their images "
-            "from the lists in ImageSets/Main"
-        )
+        remedy = "repair them, or remove their images from the lists in ImageSets/Main"
+        raise UserError(f"{source!r}: {len(problems)} annotations cannot be read: {some(problems, '; ')}; {remedy}")
     return objects
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from hexa.config import UserError
+from hexa.config import UserError, some
 from hexa.data import Source
 from hexa.data.evaluation_transform import EvaluationTransform, OwnAspect
 from hexa.data.loaders import evaluation_batches
@@ -107,7 +107,7 @@ def nothing_read(source: Source) -> UserError:
 
 def note_lost(task: Task, source: Source, lost: Sequence[int], which: str) -> None:
     """Note how many images of a source could not be read, and the first of them. which: training or test."""
-    names = ", ".join(source.paths[place] for place in lost[:3]) + (" …" if lost[3:] else "")
+    names = some(source.paths[place] for place in lost)
     task.notes.append(f"{len(lost)} of {len(source):,} {which} images could not be read: {names}")
 
 

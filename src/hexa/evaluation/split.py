@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hexa import data as sources
-from hexa.config import UserError
+from hexa.config import UserError, some
 from hexa.data.source import Source, Subset
 from hexa.evaluation.request import EvaluationRequest
 from hexa.runtime.random import Stream
@@ -39,14 +38,14 @@ def fit_and_test(data: str, request: EvaluationRequest, channels: int) -> tuple[
     if fit.class_names and test.class_names and list(fit.class_names) != list(test.class_names):
         sides = ((fit, test), (test, fit))
         only = [(one, set(one.class_names or ()) - set(other.class_names or ())) for one, other in sides]
-        told = "; ".join(f"only in {source!r}: {_some(sorted(names))}" for source, names in only if names)
+        told = "; ".join(f"only in {source!r}: {some(sorted(names))}" for source, names in only if names)
         raise UserError(f"data '{data}': the classes of train and test differ ({told or 'in their order'})")
     names = list(fit.class_names or test.class_names or ())
     if fit.labels.ndim == 1 and request.holdout is None:
         missing = sorted(set(test.labels.tolist()) - set(fit.labels.tolist()))
         if missing:
-            some = _some(names[label] if names else label for label in missing)
-            raise UserError(f"data '{data}': its {test.split} has classes without an image in {fit.split}: {some}")
+            lacking = some(names[label] if names else label for label in missing)
+            raise UserError(f"data '{data}': its {test.split} has classes without an image in {fit.split}: {lacking}")
     columns = 1 + int(max(fit.labels.max(), test.labels.max())) if fit.labels.ndim == 1 else fit.labels.shape[1]
     return fit, test, [*names, *map(str, range(len(names), columns))][:columns]
 
@@ -65,7 +64,7 @@ def _test_images(data: str, fit: Source, request: EvaluationRequest, channels: i
     if request.test_data is None:
         if "test" not in fit.splits():
             remedy = "give test images with --test-data SOURCE, or score a part of these with --holdout 0.2"
-            raise UserError(f"data '{data}' has no split test (there is: {', '.join(fit.splits())}); {remedy}")
+            raise UserError(f"data '{data}' has no split test (there is: {some(fit.splits())}); {remedy}")
         return _labelled(data.partition("#")[0], "test", request, channels)
     how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels}
     has_test = "#" not in request.test_data and "test" in sources.open_source(request.test_data, None, **how).splits()
@@ -78,11 +77,6 @@ def _held_out(source: Source, share: float, seed: int) -> tuple[Source, Source]:
     if not held.any():
         raise UserError(f"holdout {share:g} of {len(source)} images selects no images; increase it")
     return Subset(source, (~held).nonzero()[0]), Subset(source, held.nonzero()[0])
-
-
-def _some(values: Iterable[object]) -> str:
-    listed = [str(value) for value in values]
-    return ", ".join(listed[:5]) + (" …" if listed[5:] else "")
 
 
 def _shuffled(labels: Labels, stream: Stream) -> dict[int, Labels]:

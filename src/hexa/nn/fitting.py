@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from hexa.config import UserError
+from hexa.config import UserError, some
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 
@@ -99,7 +99,7 @@ def misfit(own: State, state: State) -> str:
         "unknown keys are": [k for k in state if k not in own],
         "of another shape are": [f"{k} ({list(state[k].shape)}, not {list(own[k].shape)})" for k in shapes],
     }
-    return "; ".join(f"{problem} {listed(keys)}" for problem, keys in problems.items() if keys)
+    return "; ".join(f"{problem} {some(keys)}" for problem, keys in problems.items() if keys)
 
 
 def _is_further_branch(key: str, own: Mapping[str, Tensor]) -> bool:
@@ -109,9 +109,3 @@ def _is_further_branch(key: str, own: Mapping[str, Tensor]) -> bool:
         return False
     base = ".".join(parts[:-2])
     return f"{base}.running_mean" in own and f"{base}.{parts[-1]}" in own
-
-
-def listed(keys: Sequence[str], most: int = 4) -> str:
-    """The first few keys, and their number."""
-    more = f" … ({len(keys)} in all)" if len(keys) > most else ""
-    return ", ".join(keys[:most]) + more

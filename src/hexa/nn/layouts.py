@@ -14,10 +14,10 @@ import timm
 import torch
 from torch import Tensor
 
-from hexa.config import UserError, nearest
+from hexa.config import UserError, nearest, some
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.fitting import listed, misfit
+from hexa.nn.fitting import misfit
 from hexa.nn.preparation import Preparation, assumed, of_timm, published
 
 State = Mapping[str, Tensor]
@@ -94,7 +94,7 @@ def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
     every = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
     kept = {key: value for key, value in every.items() if not key.startswith(HEADS)}
     if not kept:
-        raise UserError(f"{where}: has only a head ({listed(list(every))}); give a file with the whole network")
+        raise UserError(f"{where}: has only a head ({some(every)}); give a file with the whole network")
     stem = kept.get("conv1.weight")
     small = stem is not None and stem.shape[2:] == (3, 3)
     config = _recognised(kept, where) if name is None else _named(name, small, where)
@@ -120,8 +120,7 @@ def _recognised(state: State, where: str) -> NetworkConfig:
     remedy = f"if timm has this network, name it: {where}#NETWORK"
     stem = state.get("conv1.weight")
     if stem is None or stem.ndim != 4:
-        some = ", ".join(list(state)[:4])
-        raise UserError(f"{where}: not a ResNet by its key names ({some} …); {remedy}")
+        raise UserError(f"{where}: not a ResNet by its key names ({some(state)}); {remedy}")
     small = stem.shape[2:] == (3, 3)
     given = _convolutions(state).items()
     for name in RESNETS:

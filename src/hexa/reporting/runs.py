@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
-from hexa.config import UserError
+from hexa.config import UserError, some
 from hexa.runtime import parsing
 
 Record = dict[str, Any]
@@ -272,8 +272,7 @@ def _parsed(lines: Iterable[bytes], every: int, problems: list[str]) -> Iterator
     if others > _MOST_LINES:
         problems.append(f"metrics.jsonl: {others - _MOST_LINES:,} lines other than training left out")
     if broken:
-        shown = ", ".join(map(str, broken[:5])) + (" …" if len(broken) > 5 else "")
-        problems.append(f"metrics.jsonl: {len(broken)} broken line{'s' * (len(broken) > 1)} left out ({shown})")
+        problems.append(f"metrics.jsonl: {len(broken)} broken line{'s' * (len(broken) > 1)} left out ({some(broken)})")
 
 
 def _by_step(lines: list[Record], event: str) -> list[Record]:

@@ -11,7 +11,7 @@ import torch
 
 from hexa import experiment as experiments
 from hexa.assembly.build import Machine, build_method, build_objective, roomy_setting, setting_of, settled
-from hexa.config import ConfigError, UserError
+from hexa.config import ConfigError, UserError, some
 from hexa.core import STD, Batch, Method, Objective
 from hexa.data import Source, open_source
 from hexa.data.crops import cut_crops
@@ -188,7 +188,7 @@ def _load(method: Method, folder: Path, device: torch.device) -> int:
     problems: list[str] = []
     newest = checkpoints.newest_good(folder / "checkpoints", problems.append, device)
     if newest is None:
-        reason = f" ({'; '.join(problems)})" if problems else ""
+        reason = f" ({some(problems, '; ')})" if problems else ""
         raise UserError(f"{folder}: has no intact checkpoint{reason}; 'hexa resume {folder}' writes one")
     state, step = newest[1].get("method"), newest[1].get("step")
     if not isinstance(state, dict) or not isinstance(step, int) or not all(isinstance(name, str) for name in state):

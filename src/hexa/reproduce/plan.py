@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from hexa import recipes
-from hexa.config import UserError
+from hexa.config import UserError, some
 from hexa.core.schemes import SCHEMES
 from hexa.experiment import Experiment, override
 from hexa.reproduce.arms import Arm
@@ -150,7 +150,7 @@ def check(study: Study, request: Request) -> None:
     for path in request.fields:
         if not any(_concerns(path, experiment) for experiment in made):
             known = sorted({name for experiment in made for name in experiment.hard_examples})
-            raise UserError(f"--{path}: no arm of {study.name} has that hard example; there are {', '.join(known)}")
+            raise UserError(f"--{path}: no arm of {study.name} has that hard example; there are {some(known)}")
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------

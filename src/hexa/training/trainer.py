@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hexa.config import some
 from hexa.core import Batch, Objective
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.signals import Interrupted, Interrupts
@@ -266,11 +267,9 @@ class Trainer:
 
     def _list_problems(self) -> None:
         """Images that could not be read, at the end of the epoch in which they were met."""
-        new = [problem for problem in self.loader.problems if problem not in self._problems]
-        self._problems.update(new)
-        if new:
-            listed = "; ".join(str(problem) for problem in new[:10]) + (" …" if len(new) > 10 else "")
-            self.warn([f"{len(new)} images could not be read and were replaced: {listed}"])
+        if new := [problem for problem in self.loader.problems if problem not in self._problems]:
+            self._problems.update(new)
+            self.warn([f"{len(new)} images could not be read and were replaced: {some(new, '; ', 10)}"])
 
     def _raise_if_not_finite(self) -> None:
         bad = self.window.first_non_finite()

@@ -24,7 +24,7 @@ import signal
 import numpy as np
 from numpy.typing import NDArray
 
-from hexa.config import UserError
+from hexa.config import UserError, some
 from hexa.data import Source
 from hexa.data.source import Subset
 from hexa.data.voc import VOCSource
@@ -133,7 +133,7 @@ def _notes(
         notes.append(f"trained on {len(fit):,} images without VOC2012, which is not beside them")
     if not known.all():
         without = [name for name, there in zip(task.class_names, known, strict=True) if not there]
-        notes.append(f"the test images show no {', '.join(without)}: left out of the means")
+        notes.append(f"the test images show no {some(without)}: left out of the means")
     if training.problems:
         notes.append(f"{len(training.problems)} training images could not be read; others took their places")
     if training.resumed:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hexa.config import UserError
+from hexa.config import UserError, some
 from hexa.core import HardExample
 from hexa.data import Source
 from hexa.data.source import Subset
@@ -102,8 +102,8 @@ def rows_of(source: Source, file: Path) -> Labels:
     place = {Path(path).name: position for position, path in enumerate(source.paths)}
     missing = [name for name in names if name not in place]
     if missing or not names:
-        some = ", ".join(missing[:3]) + (" …" if missing[3:] else "")
-        raise UserError(f"list_file {file}: {len(missing)} of its {len(names)} names are not in {source!r}: {some}")
+        told = f"{len(missing)} of its {len(names)} names are not in {source!r}: {some(missing)}"
+        raise UserError(f"list_file {file}: {told}")
     return np.array([place[name] for name in names], dtype=np.int64)
 
 

@@ -15,7 +15,7 @@ import pydantic
 from joblib import Parallel, cpu_count, delayed
 from numpy.typing import NDArray
 
-from hexa.config import Config, UserError
+from hexa.config import Config, UserError, some
 from hexa.evaluation import linear_svm
 from hexa.evaluation.average_precision import average_precision
 from hexa.evaluation.features import extract_pair
@@ -69,7 +69,7 @@ def images_of(task: Task) -> tuple[Images, Images]:
     for name, part in zip(("train", "test"), parts, strict=True):
         without = [task.class_names[c] for c in np.flatnonzero(~(part.labels == 1).any(0))]
         if without:
-            raise UserError(f"no {name} image shows {_named(without)}, so the average precision is undefined")
+            raise UserError(f"no {name} image shows {some(without)}, so the average precision is undefined")
     return parts[0], parts[1]
 
 
@@ -118,7 +118,7 @@ def run(task: Task, options: SVMOptions) -> Outcome:
         rare = [name for name, mask in zip(task.class_names, positive, strict=True) if mask.sum() < options.folds]
         if rare:
             remedy = f"give one cost (--costs 0.5), or at least {options.folds} images of each class"
-            raise UserError(f"{_named(rare)}: fewer positive images than the {options.folds} folds; {remedy}")
+            raise UserError(f"{some(rare)}: fewer positive images than the {options.folds} folds; {remedy}")
         # large costs take longest: first, so that no process waits long for the last job of a class
         order = np.argsort(options.costs)[::-1]
         jobs = [(fit.features, mask, options.costs[n], options.folds, *how) for mask in positive for n in order]
@@ -133,13 +133,9 @@ def run(task: Task, options: SVMOptions) -> Outcome:
         for column, (name, (weights, _)) in enumerate(zip(task.class_names, solved, strict=True))
     }
     stopped = [name for name, (_, converged) in zip(task.class_names, solved, strict=True) if not converged]
-    notes = [f"the solver stopped at {options.max_iterations} iterations for {_named(stopped)}"] if stopped else []
+    notes = [f"the solver stopped at {options.max_iterations} iterations for {some(stopped)}"] if stopped else []
     details = {"average_precision": precisions, "costs": dict(zip(task.class_names, costs, strict=True))}
     return Outcome({"mAP": float(np.mean(list(precisions.values())))}, details, notes)
-
-
-def _named(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")
 
 
 def name_of_costs(costs: tuple[float, ...]) -> str:
