@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hexa.config import choices
-from hexa.core import Batch, HardExample, Method, MethodConfig
+from hexa.core import STD, Batch, HardExample, Method, MethodConfig
 from hexa.data.loaders import PretrainLoader
 from hexa.data.source import ArraySource
 from hexa.data.view_config import RECIPES
@@ -77,7 +77,7 @@ def test_a_step_stays_on_its_device_and_never_waits_for_it(case: Case) -> None:
         method.to(DEVICE)
         objective = case.objective(method)
         optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
-        objective._checked |= case.hard_examples.keys()  # what a run's first step asks of pixels
+        objective._checked |= {STD, *case.hard_examples}  # what a run's first step asks of pixels
         data = on_device(case.batch(1, dtype=torch.float32))
         device.waits.clear()
         for term in objective.losses(data):
