@@ -4,7 +4,7 @@
 #   CIFAR10=parquet:PATH/cifar10 WORK=FOLDER bash benchmarks/evidence.sh
 # Run it from a clean checkout: rows name its commit. A comparison keeps to one kind of processor and one precision.
 # Hours are of one core with bf16 (AMX); in fp32 with AVX2 alone they are two to three times as many.
-# When to stop: once a paired 95 % interval of five seeds excludes 0, or is narrower than one point.
+# When to stop: a comparison has five seeds, whatever they show; leave out what an earlier line has decided.
 set -eu
 CIFAR10=${CIFAR10:?the images, such as parquet:PATH/cifar10}
 WORK=${WORK:?a folder for runs}

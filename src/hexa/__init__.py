@@ -26,9 +26,9 @@ _Result = TypeVar("_Result")
 
 
 def _public(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Raise UserError for arguments of other types than annotated, and compute gradients whatever the caller's mode.
+    """Raise UserError for a name, path or network of another type than annotated; gradients whatever the caller's mode.
 
-    Types are compared by name, since importing them would take seconds.
+    Types are compared by name, since importing them would take seconds. Numbers are left to the experiment's fields.
     """
 
     @functools.wraps(function)
@@ -36,11 +36,15 @@ def _public(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
         import inspect  # its own imports are many, and `python -m hexa` still looks in the current folder above
 
         signature = inspect.signature(function)
-        for name, value in signature.bind(*args, **kwargs).arguments.items():
+        try:
+            given_by_name = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}(): {error}") from None
+        for name, value in given_by_name.items():
             parameter = signature.parameters[name]
             kinds = {"NoneType" if kind == "None" else kind for kind in str(parameter.annotation).split(" | ")}
             known = {kind.__name__ for kind in type(value).__mro__}
-            if parameter.kind is not parameter.VAR_KEYWORD and not kinds & known:
+            if parameter.kind is not parameter.VAR_KEYWORD and not kinds & (known | {"int", "float"}):
                 from hexa.config import UserError
 
                 plain = value is None or isinstance(value, str | int | float)

@@ -381,9 +381,9 @@ def from_weights() -> str:
     rows = result(FROM_WEIGHTS)["rows"]
 
     def cell(name: str, arm: str) -> str:
-        found = [row["metrics"] for row in rows if (row["data"], row["arm"]) == (name, arm)]
-        shown = " / ".join(mean_std([metrics[key] for metrics in found]) for key in SETS[name][1]) if found else "–"
-        return f"{shown} ({len(found)})" if found else shown
+        found = [row for row in rows if (row["data"], row["arm"]) == (name, arm)]
+        shown = " / ".join(mean_std([row["metrics"][key] for row in found]) for key in SETS[name][1]) if found else "–"
+        return f"{shown} ({_count(found)})" if found else shown
 
     known = {row["arm"] for row in rows}
     body = [[label, *(cell(name, arm) for name in SETS)] for arm, label in FURTHER.items() if arm in known]
@@ -413,7 +413,7 @@ def equal_time() -> str:
             scores = " / ".join(mean_std([run["metrics"][key] for run in runs]) for key in metrics)
             spent = [run["cpu_seconds"] for run in runs if "cpu_seconds" in run]
             seconds = f", {statistics.mean(spent):.0f} s" if spent else ""
-            line.append(f"{scores} ({len(runs)}{seconds})" if runs else "–")
+            line.append(f"{scores} ({_count(runs)}{seconds})" if runs else "–")
         body.append(line)
     return table(body, "arm (runs, seconds of one core)", *(title for title, _ in SETS.values()))
 
@@ -424,8 +424,9 @@ def few_labels() -> str:
     metrics = ("svm mAP", "probe top1@1", "probe top1@4", "probe top1@16")
     body = []
     for arm in ("start", "head first", "adversarial", "cutmix", "both"):
-        runs = [row["metrics"] for row in rows if row["arm"] == arm]
-        body.append([f"{FURTHER[arm]} ({len(runs)})", *(mean_std([run[key] for run in runs]) for key in metrics)])
+        runs = [row for row in rows if row["arm"] == arm]
+        scores = (mean_std([run["metrics"][key] for run in runs]) for key in metrics)
+        body.append([f"{FURTHER[arm]} ({_count(runs)})", *scores])
     return table(body, "arm (runs)", "SVM mAP", *(f"probe, {k} a class" for k in (1, 4, 16)))
 
 
@@ -477,20 +478,30 @@ def robust_arms() -> str:
             continue
         scores = (mean_std([run["metrics"][key] for run in runs]) for key in ("top1", "robust@8", "robust@16", "knn"))
         seconds = f"{statistics.mean(run['cpu_seconds'] for run in runs):.0f} s"
-        body.append([f"{label} ({len(runs)})", str(runs[0]["epochs"]), seconds, *scores])
+        body.append([f"{label} ({_count(runs)})", str(runs[0]["epochs"]), seconds, *scores])
     head = ("arm (seeds)", "epochs", "one core", "clean", "attack of 8", "attack of 16", "k-NN, clean")
     return table(body, *head)
 
 
 def _few_images_rows(*, searched: bool = False) -> dict[tuple[str, int, int], dict[str, Any]]:
-    """Scores on the test images by arm, length and seed: at the recipe's rate, or at the best of those searched."""
-    rows = [row for row in result(FEW_IMAGES)["rows"] if "held_out" not in row and ("rate" in row) == searched]
-    return {(row["arm"], row["length"], row["seed"]): row for row in rows}
+    """Scores on the test images by arm, length and seed: at the recipe's rate, or at that of the best search."""
+    every = result(FEW_IMAGES)["rows"]
+    best: dict[tuple[str, int], tuple[float, float]] = {}
+    for row in (row for row in every if "held_out" in row):
+        key = row["arm"], row["length"]
+        best[key] = max(best.get(key, (0.0, 0.0)), (row["held_out"]["knn"]["top1"], row["rate"]))
+    kept = {}
+    for row in every:
+        key = row["arm"], row["length"]
+        if "held_out" not in row and row.get("rate") == (best[key][1] if searched and key in best else None):
+            assert (*key, row["seed"]) not in kept, f"two rows of {key} and seed {row['seed']}"
+            kept[*key, row["seed"]] = row
+    return {key: row for key, row in kept.items() if ("rate" in row) == searched}
 
 
 def few_images(arms: Mapping[str, str], columns: Mapping[str, tuple[str, str]]) -> str:
     """2,000 images for many epochs, at equal time: means and deviations over seeds."""
-    scored = (*_few_images_rows().values(), *_few_images_rows(searched=True).values())
+    scored = [row for row in result(FEW_IMAGES)["rows"] if "held_out" not in row]
     rows = [{"rate": 1.0 if row["arm"].startswith("SimCLR") else 0.03} | row for row in scored]  # else the recipe's
     places = sorted({(row["length"], row["rate"]) for row in rows})
     body = []
@@ -531,8 +542,8 @@ def semi_supervised(name: str) -> str:
         line = [arm]
         for labels, trained in columns:
             key = (arm, labels, trained)
-            found = [row["top1"] for row in rows if (row["arm"], row["labels"], row["start"] != "random") == key]
-            line.append(f"{mean_std(found)} ({len(found)})" if found else "–")
+            found = [row for row in rows if (row["arm"], row["labels"], row["start"] != "random") == key]
+            line.append(f"{mean_std([row['top1'] for row in found])} ({_count(found)})" if found else "–")
         body.append(line)
     names = (f"{labels} labels, {'MoCo-v2' if trained else 'random weights'}" for labels, trained in columns)
     return table(body, "arm", *names)
@@ -558,6 +569,11 @@ def _half(values: Sequence[float]) -> float:
     return half_width(values) if len(values) > 1 else math.inf
 
 
+def _count(runs: Sequence[Mapping[str, Any]]) -> str:
+    """How many runs, with ‡ where one can't be traced to a commit."""
+    return f"{len(runs)}{'‡' * any(run['commit'] in UNRESOLVED for run in runs)}"
+
+
 def traced(name: str) -> list[dict[str, Any]]:
     """The rows of a result whose commit is in the repository and clean: what claims may rest on."""
     return [row for row in result(name)["rows"] if row["commit"] not in UNRESOLVED]
@@ -569,16 +585,11 @@ def goals() -> str:
     def paper(name: str, arm: str, timed: bool) -> str:
         record = result(name)
         epochs = record["epochs_at_equal_time"][arm] if timed else record["epochs"]
-        runs, base = _runs(record, arm, epochs), _runs(record, "plain", record["epochs"])
-        return paired(runs, base)
-
-    def paired(runs: dict[int, dict[str, float]], base: dict[int, dict[str, float]]) -> str:
-        seeds = runs.keys() & base.keys()
-        return _mean_changes([[runs[seed][m] - base[seed][m] for m in ("knn", "probe")] for seed in seeds])
+        return _change(_runs(record, arm, epochs), _runs(record, "plain", record["epochs"]))
 
     def schemes(key: str) -> str:
         same = {row["key"]: row for row in result(ABLATIONS["dcluster"])["summary"] if row["comparison"] == EPOCHS}
-        return paired(_by_seed(same[key]), _by_seed(same["i"]))
+        return _change(_by_seed(same[key]), _by_seed(same["i"])) + "‡"  # 4 of the 22 runs
 
     def further(data: str, arm: str, plain: str, *metrics: str) -> str:
         rows = [row for row in result(EQUAL_TIME)["rows"] if (row["data"], row["arm"]) in {(data, arm), (data, plain)}]
@@ -651,13 +662,15 @@ def goals() -> str:
     what = "linear head: clean / under attack of 8 / of 16 grey levels"
     rows.append(("robustness, digits", "MoCo-v2 + adversarial", "40 epochs each", what, under_attack("plain")))
     rows.append(("", "MoCo-v2 + adversarial", "equal time", what, under_attack("longer")))
-    few = {(row["arm"], row["start"], row["seed"]): row["top1"] for row in traced(SEMI) if row["labels"] == 20}
+    few = {(row["arm"], row["start"], row["seed"]): row for row in result(SEMI)["rows"] if row["labels"] == 20}
 
     def beside(arm: str) -> str:
-        pairs = [(top1, few["fixmatch", *key]) for (name, *key), top1 in few.items() if name == arm]
-        return _mean_changes([[ours - theirs] for ours, theirs in pairs])
+        pairs = [(row, few["fixmatch", *key]) for (name, *key), row in few.items() if name == arm]
+        starts = [[pair for pair in pairs if pair[0]["start"] == start] for start in ("random", "moco-v2")]
+        changes = [[ours["top1"] - theirs["top1"] for ours, theirs in by_seed] for by_seed in zip(*starts, strict=True)]
+        return _mean_changes(changes, any(row["commit"] in UNRESOLVED for row in few.values()))
 
-    what = "accuracy, from random weights and from MoCo-v2's"
+    what = "accuracy, from random weights / from MoCo-v2's"
     for goal, kind, arm in (
         ("twenty labels and many images, digits", "adversarial instead of RandAugment", "adversarial instead"),
         ("", "RandAugment + adversarial", "fixmatch + adversarial"),

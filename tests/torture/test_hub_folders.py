@@ -196,7 +196,7 @@ def metadata_of_images_that_lead_out(root: Path) -> str:
     return spec
 
 
-@folders(f"^refused: .*a row names zip://a.bmp::/.*/train.zip, {OUTSIDE}")
+@folders("^refused: .*a row names zip://a.bmp::/.*/train.zip, an address; only files are read")
 def an_archive_in_the_folder(root: Path) -> str:
     spec = card(root, "*")
     (root / "set" / "README.md").unlink()
@@ -213,6 +213,22 @@ def a_saved_set_whose_splits_are_elsewhere(root: Path) -> str:
     table.cast(features).save_to_disk(root / "private")
     (root / "set").mkdir()
     (root / "set" / "dataset_dict.json").write_text('{"splits": ["../private"]}')
+    return f"hf:{root / 'set'}"
+
+
+@folders("^refused: .*outside.pipe, which is outside of the data set")
+def a_saved_set_that_names_a_pipe_elsewhere(root: Path) -> str:
+    (root / "set").mkdir()
+    os.mkfifo(root / "outside.pipe")
+    (root / "set" / "state.json").write_text('{"_data_files": [{"filename": "../outside.pipe"}]}')
+    return f"hf:{root / 'set'}"
+
+
+@folders("^refused: .*own.pipe is not a regular file")
+def a_saved_set_that_names_a_pipe(root: Path) -> str:
+    (root / "set").mkdir()
+    os.mkfifo(root / "set" / "own.pipe")
+    (root / "set" / "state.json").write_text('{"_data_files": [{"filename": "own.pipe"}]}')
     return f"hf:{root / 'set'}"
 
 

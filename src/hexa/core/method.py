@@ -66,10 +66,13 @@ def check_views(count: int, least: int, most: int | None, why: str) -> None:
         raise ConfigError([("views.num_views", f"{count} views of an image do not fit: {why}; use {use}")])
 
 
-def check_queue(length: int, rows: int) -> None:
-    """Raise UserError unless the rows that a step adds, on all processes, fill a queue without a remainder."""
-    if length % rows:
-        said = f"method.queue_size: a queue of {length} is not divisible by the {rows} entries of this step"
+def check_queue(length: int, rows: int, wraps: bool = False) -> None:
+    """Raise UserError unless the rows that a step adds, on all processes, fill a queue without a remainder.
+
+    wraps: the queue goes on at its beginning, so that any number of rows up to its length fits.
+    """
+    if rows > length or (length % rows and not wraps):
+        said = f"method.queue_size: {rows} entries of this step do not fit a queue of {length}"
         raise UserError(f"{said}; use batches of the size that the method was built for (Setting.batch_size)")
 
 
@@ -126,6 +129,7 @@ class MethodConfig(Config):
 
     def build(self, backbone: nn.Module, setting: Setting) -> Method:
         """The method around `backbone`, a network of normalised images [B, 3, S, S] -> features [B, num_features]."""
+        self.check(setting)
         return self.method(self, backbone, setting)
 
 

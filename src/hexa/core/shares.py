@@ -23,7 +23,7 @@ class ObjectiveConfig(Config):
     split: bool = False
     """The terms take disjoint parts of the batch; those of one batch-norm branch go through the network together.
 
-    Weights of 1 then make the loss the mean over the batch: a term counts as much as its images."""
+    Weights of 1 then make the loss the mean over the batch (but for the rounding of shares to whole images)."""
 
 
 class Shares:

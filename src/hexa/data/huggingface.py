@@ -18,6 +18,7 @@ from hexa.config import UserError, nearest, some
 from hexa.data import decode as decoding
 from hexa.data.parquet import LABEL_COLUMNS, half_of_memory, unpacked
 from hexa.data.source import Source, by_split, choose_split, digest, location, reported, sample
+from hexa.runtime import parsing
 from hexa.runtime.packages import import_extra
 
 #: Rows read together for names and sizes; `datasets` may copy their images.
@@ -126,6 +127,8 @@ class _Inside:
         """Raise UserError, naming the file, unless all are inside."""
         folders: dict[str, bool] = {}
         for file in files:
+            if "://" in file:
+                raise UserError(f"data '{self.spec}': {whose} names {file}, an address; only files are read")
             folder = os.path.dirname(file)
             if folder not in folders:
                 folders[folder] = self._holds(folder)
@@ -153,13 +156,35 @@ def _check_card(path: Path, spec: str) -> None:
     if (path / ".huggingface.yaml").is_file():
         cards[".huggingface.yaml"] = yaml.safe_load((path / ".huggingface.yaml").read_text(encoding="utf-8")) or {}
     for file, card in cards.items():
-        for config in card.get("configs") or ():
+        for config in (config for config in card.get("configs") or () if isinstance(config, dict)):
             for named in _texts([config.get("data_files"), config.get("data_dir")]):
                 if urlparse(named).scheme or "::" in named or os.path.isabs(named) or ".." in Path(named).parts:
                     rule = (
                         "only files inside the folder are read; remove that line, or give the images with folder:PATH"
                     )
                     raise UserError(f"data '{spec}': {file} names '{named}'; {rule}")
+
+
+def _check_saved(path: Path, inside: _Inside) -> None:
+    """Raise UserError where the files that `save_to_disk` left name others outside, before any is opened."""
+    folders = [path]
+    if (path / _SAVED[0]).is_file():
+        splits = [str(split) for split in parsing.from_json((path / _SAVED[0]).read_text(encoding="utf-8"))["splits"]]
+        folders = [path / split for split in splits]
+        inside.check((f"{folder}/" for folder in folders), "the folder")
+    for folder in folders:
+        state = parsing.from_json(_regular(folder / _SAVED[1], inside.spec).read_text(encoding="utf-8"))
+        files = [folder / str(file["filename"]) for file in state["_data_files"]]
+        inside.check(map(str, files), "the folder")
+        for file in files:
+            _regular(file, inside.spec)
+
+
+def _regular(file: Path, spec: str) -> Path:
+    """The file; UserError unless it is a regular one: a pipe would be waited for."""
+    if not file.is_file():
+        raise UserError(f"data '{spec}': {file} is not a regular file; save the data set again")
+    return file
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -176,6 +201,7 @@ def _load(name: str, config: str | None, spec: str, inside: _Inside) -> Mapping[
     path = location(name)
     saved = any((path / file).is_file() for file in _SAVED)
     if saved:
+        _check_saved(path, inside)
         loaded = datasets.load_from_disk(str(path))
     elif path.exists():
         _check_card(path, spec)

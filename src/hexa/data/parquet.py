@@ -152,8 +152,8 @@ def half_of_memory() -> int:
 def unpacked(files: list[Path], columns: list[str] | None, most: int, what: str, remedy: str) -> Iterator[Any]:
     """These columns (None: all) of the files, a table for each row group.
 
-    A file of kilobytes can unpack to gigabytes, so a few rows are unpacked at a time and counted; UserError if
-    there are more than `most` bytes.
+    A file of kilobytes can unpack to gigabytes, and claim that it does not, so a few rows are unpacked at a time and
+    counted; one, where the first is large. UserError if there are more than `most` bytes.
     """
     left = most
     for path in files:
@@ -162,7 +162,9 @@ def unpacked(files: list[Path], columns: list[str] | None, most: int, what: str,
         empty = empty if columns is None else empty.select(columns)
         yield empty
         for number in range(file.num_row_groups):
-            rows = _ROWS if file.metadata.row_group(number).total_byte_size <= _LARGE else 1
+            first = next(file.iter_batches(1, row_groups=[number], columns=columns), None)
+            said = file.metadata.row_group(number).total_byte_size
+            rows = _ROWS if max(said, _ROWS * (first.nbytes if first is not None else 0)) <= _LARGE else 1
             batches = []
             for batch in file.iter_batches(rows, row_groups=[number], columns=columns):
                 left -= batch.nbytes

@@ -177,7 +177,7 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
     @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor | None, labels: MoCoLabels) -> None:
         keys = torch.cat([processes.all_gather(keys) for keys in labels.keys]).to(self.queue.dtype)
-        check_queue(len(self.queue), len(keys))
+        check_queue(len(self.queue), len(keys), wraps=True)
         follow(self.key, self.query, self.config.momentum)
         # positions are computed on the device: reading the pointer would synchronise
         positions = (self.queue_pointer + torch.arange(len(keys), device=keys.device)) % len(self.queue)

@@ -110,11 +110,17 @@ def provenance() -> dict[str, str | None]:
     return {"commit": commit(), "source": source_hash(Path(__file__).resolve().parents[1])}
 
 
-def source_hash(package: Path) -> str:
-    """SHA-256, 64 hexadecimal digits, of the names and contents of a package's files, its compiled ones left out."""
+def source_hash(package: Path) -> str | None:
+    """SHA-256, 64 hexadecimal digits, of the names and contents of a package's files; None where it has none (a zip).
+
+    Compiled and hidden files are left out.
+    """
     files = {path.relative_to(package).as_posix(): path for path in package.rglob("*") if path.is_file()}
-    digest = hashlib.sha256()
-    for name in sorted(files):
-        if "__pycache__" not in name:
-            digest.update(f"{name}\0{hashlib.sha256(files[name].read_bytes()).hexdigest()}\n".encode())
-    return digest.hexdigest()
+    digest, named = hashlib.sha256(), [name for name in sorted(files) if not _is_by_product(name)]
+    for name in named:
+        digest.update(f"{name}\0{hashlib.sha256(files[name].read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest() if named else None
+
+
+def _is_by_product(name: str) -> bool:
+    return any(part.startswith(".") or part == "__pycache__" for part in name.split("/"))

@@ -113,7 +113,7 @@ class Interrupts:
     def _told(self, number: int | None) -> int | None:
         if number is not None and not self._said:
             self._said = True
-            self._say("stopping: this step is saved first" + ("; Ctrl-C to stop at once" if self._alone else ""))
+            self._say("stopping: this step is saved first" + ("; Ctrl-C to stop immediately" if self._alone else ""))
         return number
 
 
