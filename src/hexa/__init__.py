@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hexa.nn.preparation import Given
     from hexa.nn.pretrained import Backbone
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = ["__version__", "adapt", "embed", "evaluate", "load_backbone", "pretrain"]
 
 _Arguments = ParamSpec("_Arguments")
