@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 
 from hexa.runtime.packages import source_hash
-from tests.docs.generated import ROOT, UNRESOLVED
+from tests.docs.generated import ROOT, UNRESOLVED, _mean_changes, strongest
 
 
 def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -63,3 +64,23 @@ def test_a_result_was_made_by_the_code_of_its_commit(commit: str, source: str, t
     with tarfile.open(fileobj=io.BytesIO(git("archive", commit, "src/hexa").stdout)) as archive:
         archive.extractall(tmp_path, filter="data")
     assert source_hash(tmp_path / "src" / "hexa") == source
+
+
+@pytest.mark.parametrize("values", [[5.0, 6.0, 6.5], [1.4, 5.8, 10.2], [-1.0, -1.2, -0.8, -1.1, -0.9]])
+def test_a_change_has_its_interval_and_a_mark_where_that_includes_0(values: list[float]) -> None:
+    low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    said = f"{sum(values) / len(values):+.1f} ± {(high - low) / 2:.1f}{'†' * bool(low <= 0 <= high)} ({len(values)})"
+    assert _mean_changes([[value] for value in values]) == said.replace("-", "−")
+
+
+def test_one_seed_shows_nothing() -> None:
+    assert _mean_changes([[3.0, -0.01]]) == "+3.0† / +0.0† (1)"
+
+
+def test_the_first_page_has_gains_whose_interval_excludes_0() -> None:
+    _, _, *rows = strongest().splitlines()
+    assert rows
+    for row in rows:
+        clean, *attacked = row.split("|")[-2].split(" / ")
+        assert clean.lstrip().startswith("−")  # it has a price
+        assert any("†" not in change and change.startswith("+") for change in attacked)
