@@ -333,7 +333,7 @@ def test_split_parts_of_large_crops_alone_get_a_pass_of_their_own() -> None:
 
 
 def test_split_equals_the_terms_of_its_parts_without_batch_norm() -> None:
-    """Without batch statistics a merged pass must be the weighted sum of separate ones."""
+    """Without batch statistics a merged pass must be the sum of separate ones, weighted by their images."""
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 12 * 12, 8))
     network.num_features = 8
     case = Case("moco", {}, {"cutmix": {"fraction": 0.25}, "adversarial": {"fraction": 0.25}})
@@ -346,7 +346,7 @@ def test_split_equals_the_terms_of_its_parts_without_batch_norm() -> None:
         total += term.loss.detach()
         parts |= term.parts
     assert {name: len(part.example) for name, part in parts.items()} == {"std": 4, "cutmix": 2, "adversarial": 2}
-    separate = sum(objective.score(part.example).mean() for part in parts.values())
+    separate = sum(len(part.example) / BATCH * objective.score(part.example).mean() for part in parts.values())
     torch.testing.assert_close(total, separate.detach())
 
 
