@@ -72,7 +72,7 @@ def counterpart(recipe: str) -> Row | None:
 
 
 def expected(recipe: str) -> str:
-    """What was published for a recipe: top-1 on ImageNet by a linear classifier, or a remark, or both."""
+    """The published result of a recipe: top-1 on ImageNet by a linear classifier, a remark, or both."""
     own = counterpart(recipe)
     value = own.values[0] if own else _DATA["linear_top1"].get(recipe)
     return ", ".join(filter(None, (f"published linear top-1 {value}" if value else "", REMARKS.get(recipe))))

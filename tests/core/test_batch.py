@@ -61,6 +61,15 @@ def test_pixels_outside_0_and_1_are_refused_before_the_first_step(wrong: Tensor,
     assert all(torch.equal(value, before[name]) for name, value in method.state_dict().items())
 
 
+def test_a_shorter_last_batch_goes_on_at_the_beginning_of_mocos_queue() -> None:
+    method = moco()
+    before = method.queue.clone()
+    for size in (8, 6, 4):  # 18 keys in a queue of 16
+        train(method, batch(size=size))
+    assert not bool((method.queue == before).all(1).any())
+    assert int(method.queue_pointer) == 2
+
+
 def test_values_are_looked_at_in_the_first_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
     monkeypatch.setattr(Batch, "check_values", lambda data: looked.append(data.step))

@@ -212,7 +212,7 @@ def _measures(name: str, small: bool, preset: str) -> tuple[Measure, ...]:
 
 
 def learned(row: str, passes: int, images: int) -> Iterator[Measure]:
-    """What a learner makes of random weights for a row of table 3, in so many passes over the unlabelled images."""
+    """A learner trained from random weights for a row of table 3, for `passes` passes over the unlabelled images."""
     learner, shares = LEARNERS[row]
     steps = max(1, passes * images // (_LABELLED * PUBLISHED[learner].ratio))
     options = {"learner": learner, "labelled_batch": _LABELLED, "steps": steps}

@@ -287,5 +287,5 @@ class Whole:
 
 
 def _length(measure: Measure) -> float:
-    """What the time of an evaluation grows with, if with anything."""
+    """The epochs or steps that the time of an evaluation grows with; 1 where it has neither."""
     return float(measure.options.get("epochs") or measure.options.get("steps") or 1)

@@ -106,7 +106,7 @@ def commit() -> str | None:
 
 @functools.cache
 def provenance() -> dict[str, str | None]:
-    """What a result names: `commit`, and `source`, which tells whether a copy holds the code of that commit."""
+    """The `commit` that a result names, and `source`, a hash that shows whether a copy holds that commit's code."""
     return {"commit": commit(), "source": source_hash(Path(__file__).resolve().parents[1])}
 
 
