@@ -7,11 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import timm
 import torch
-from torch import Tensor
+import torchvision
+from torch import Tensor, nn
 
 from hexa.config import UserError
 from hexa.core import Example, HardExample, Objective
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.methods.simclr import SimCLR
 from hexa.runtime.random import Stream
 from tests.laws.cases import Case
 
@@ -87,3 +91,32 @@ def test_a_loss_of_another_shape(monkeypatch: pytest.MonkeyPatch, change: Callab
     said = r"BYOL\.loss gave \[.*\]; a loss for each crop and image is needed, \[V, B\] = "
     with pytest.raises(UserError, match=said):
         next(iter(Objective(method, {}).losses(Case("byol", {}).batch())))
+
+
+@pytest.mark.parametrize(
+    ("keep", "name"),
+    [(lambda x: x, "bank"), (lambda x: [x], "banks"), (lambda x: {"a": x}, "named")],
+)
+def test_a_bank_that_no_checkpoint_would_keep(
+    monkeypatch: pytest.MonkeyPatch, keep: Callable[[Tensor], Any], name: str
+) -> None:
+    real = SimCLR.__init__
+
+    def forgetful(self: SimCLR, *given: Any) -> None:
+        real(self, *given)
+        setattr(self.encoder, name, keep(torch.zeros(3)))
+
+    monkeypatch.setattr(SimCLR, "__init__", forgetful)
+    with pytest.raises(UserError, match=rf"SimCLR\.encoder\.{name} is a plain tensor.* self\.register_buffer"):
+        Case("simclr").build()
+
+
+def test_batch_norms_that_the_method_was_not_built_with() -> None:
+    with pytest.raises(UserError, match=r"batch-norms of aux, .* Setting\(branches=\('main', 'aux'\)\)"):
+        Objective(Case("moco").build(), {"adversarial": Adversarial()})
+
+
+@pytest.mark.parametrize("network", [torchvision.models.resnet18(), timm.create_model("resnet10t", num_classes=7)])
+def test_a_backbone_with_its_classifier(network: nn.Module) -> None:
+    with pytest.raises(UserError, match=r"^the backbone ResNet ends in .*, (1000|7) scores of classes; replace it"):
+        Case("moco").build(network=network)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from hexa import testing
 from hexa.config import choices
-from hexa.core import Batch, HardExample, Method, MethodConfig, Objective, ObjectiveConfig, Origin, Setting
-from hexa.nn.backbones import NetworkConfig, build
-from hexa.nn.start import learning
-from hexa.runtime import processes
-from hexa.runtime.random import Stream
-
-BATCH, SIZE, DATA = 8, 12, 64
+from hexa.core import Batch, HardExample, Method, MethodConfig, Objective, ObjectiveConfig
+from hexa.testing.cases import BATCH as BATCH
+from hexa.testing.cases import NETWORK as SMALLEST
+from hexa.testing.cases import SIZE as SIZE
+from hexa.testing.cases import one_step as one_step
 
 #: What makes a method small; methods without an entry are built with their defaults.
 SMALL: dict[str, dict[str, Any]] = {
@@ -138,15 +136,13 @@ METHODS: dict[str, list[dict[str, Any]]] = {
 class Case:
     """One method with some hard examples.
 
-    kept: the backbone's batch-norm statistics are those it begins with. distilled: its features are held to those of
-    another backbone, near the one it begins with.
+    kept: the backbone's batch-norm statistics are those it begins with.
     """
 
     method: str
     fields: dict[str, Any] = field(default_factory=dict)
     hard_examples: dict[str, dict[str, Any]] = field(default_factory=dict)
     kept: bool = False
-    distilled: bool = False
 
     def __str__(self) -> str:
         fields = ",".join(f"{k}={v}" for k, v in self.fields.items())
@@ -154,33 +150,22 @@ class Case:
             name + "".join(f",{k}={v}" for k, v in entry.items() if k != "kind")
             for name, entry in self.hard_examples.items()
         )
-        return f"{self.method}({fields})-{hard or 'plain'}{'-kept' * self.kept}{'-distilled' * self.distilled}"
+        return f"{self.method}({fields})-{hard or 'plain'}{'-kept' * self.kept}"
+
+    def made(self, **fields: Any) -> testing.Case:
+        """What is tried; `fields` of the method override the case's."""
+        config_class = choices(MethodConfig, "name", "hexa.methods")[self.method]
+        config = config_class(**nested({**SMALL.get(self.method, {}), **self.fields, **fields}))
+        network = SMALLEST.model_copy(update=NETWORK.get(self.method, {}))
+        return testing.Case(config, self.hard(), CROPS.get(self.method, (SIZE, SIZE)), network, self.kept)
 
     def build(self, dtype: torch.dtype = torch.float64, network: nn.Module | None = None, **fields: Any) -> Method:
         """The method in fp64 with seeded weights; `fields` override the case's."""
-        torch.manual_seed(0)
-        config_class = choices(MethodConfig, "name", "hexa.methods")[self.method]
-        config = config_class(**nested({**SMALL.get(self.method, {}), **self.fields, **fields}))
-        own = NetworkConfig(name="small-resnet", widths=(4, 8), **NETWORK.get(self.method, {}))
-        network = network or build(own)
-        branches = dict.fromkeys(["main", *(b for h in self.hard().values() for b in h.branches())])
-        setting = Setting(
-            DATA,
-            BATCH,
-            epochs=2,
-            world_size=processes.world_size(),
-            num_crops=len(CROPS.get(self.method, (SIZE, SIZE))),
-            branches=tuple(branches),
-            keep_statistics=self.kept,
-            streams=own.streams,
-        )
-        method = config.build(network, setting).to(dtype)
-        method.start_epoch(0, CasePasses(self, dtype))
-        return method
+        return self.made(**fields).build(dtype, network)
 
     def batch(self, step: int = 0, seed: int = 0, dtype: torch.dtype = torch.float64) -> Batch:
-        """A seeded batch of smooth random crops that touch 0 and 1; under several processes it is this one's share."""
-        return batch(step, seed, dtype, CROPS.get(self.method, (SIZE, SIZE)))
+        """A seeded batch of random crops that touch 0 and 1; under several processes it is this one's share."""
+        return self.made().batch(step, seed, dtype)
 
     @property
     def fits(self) -> bool:
@@ -196,19 +181,12 @@ class Case:
         }
 
     def objective(self, method: Method, config: ObjectiveConfig | None = None, **options: Any) -> Objective:
-        hard = self.hard()
-        return Objective(method, hard, config, origin=self.origin(method) if self.distilled else None, **options)
-
-    def origin(self, method: Method) -> Origin:
-        made = Origin(learning(method), distillation=0.5)
-        for p in made.network.parameters():  # alike, whatever further batch-norms there are
-            p.add_(0.1 * torch.arange(p.numel(), dtype=p.dtype, device=p.device).sin().view_as(p))
-        return made
+        return Objective(method, self.hard(), config, **options)
 
 
 def all_cases() -> list[Case]:
     """Each variant of each method, plain and with two hard examples; each method with the default of each kind and
-    with statistics kept, those of STRAINING with each variant and distilled as well; examples of examples.
+    with statistics kept, those of STRAINING with each variant; examples of examples.
 
     Without those that a hard example refuses. Decision 0014 says what more of them would find.
     """
@@ -219,8 +197,7 @@ def all_cases() -> list[Case]:
             cases.append(Case(method, fields))
             both = Case(method, fields, {"adversarial": {}, "cutmix": {}})
             cases.append(both if both.fits else Case(method, fields, {"adversarial": {}}))
-        held = ({"kept": True}, {"distilled": True}, {"kept": True, "distilled": True})
-        cases += [replace(cases[-1], fields={}, **how) for how in (held if method in STRAINING else held[:1])]
+        cases.append(replace(cases[-1], fields={}, kept=True))
         for kind in kinds:
             variants = VARIANTS.get(kind, [{}])
             cases += [Case(method, {}, {kind: v}) for v in (variants if method in STRAINING else variants[:1])]
@@ -243,59 +220,5 @@ def nested(fields: dict[str, Any]) -> dict[str, Any]:
 def batch(
     step: int = 0, seed: int = 0, dtype: torch.dtype = torch.float64, sizes: tuple[int, ...] = (SIZE, SIZE)
 ) -> Batch:
-    """A seeded batch of random crops that touch 0 and 1; under several processes this one's share of it."""
-    stream = Stream(seed).child("step", step)
-    generator = stream.child("pixels").generator()
-    crops = [
-        (torch.rand(BATCH, 3, size, size, generator=generator, dtype=dtype) * 1.4 - 0.2).clamp(0, 1) for size in sizes
-    ]
-    index = torch.randperm(DATA, generator=generator)[:BATCH]
-    return share(Batch(tuple(crops), index, stream, step))
-
-
-def share(whole: Batch) -> Batch:
-    """This process's rows of a batch."""
-    size = len(whole) // processes.world_size()
-    rows = slice(processes.rank() * size, (processes.rank() + 1) * size)
-    return replace(whole, crops=tuple(crop[rows] for crop in whole.crops), index=whole.index[rows])
-
-
-class CasePasses:
-    """All images but the last few in views; all images once."""
-
-    labels = None
-
-    def __init__(self, case: Case, dtype: torch.dtype) -> None:
-        self.case, self.dtype = case, dtype
-        self.stream = Stream(7).child("epoch")
-
-    def views(self) -> Iterator[Batch]:
-        for number in range(DATA // BATCH - 1):  # so that some images have no cluster
-            whole = batch(number, 7, self.dtype, CROPS.get(self.case.method, (SIZE, SIZE)))
-            size = len(whole)
-            index = number * BATCH + processes.rank() * size + torch.arange(size)
-            yield replace(whole, index=index)
-
-    def images(self) -> Iterator[Batch]:
-        size = DATA // processes.world_size()
-        crops = torch.rand(DATA, 3, SIZE, SIZE, generator=self.stream.generator(), dtype=self.dtype)
-        rows = slice(processes.rank() * size, (processes.rank() + 1) * size)
-        yield Batch((crops[rows],), torch.arange(DATA)[rows], self.stream)
-
-
-def train(case: Case, steps: int = 2, method: Method | None = None, **options: Any) -> Method:
-    """A few whole steps; returns the method."""
-    method = method or case.build()
-    objective = case.objective(method, **options)
-    optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
-    for step in range(steps):
-        one_step(objective, optimizer, case.batch(step))
-    return method
-
-
-def one_step(objective: Objective, optimizer: torch.optim.Optimizer, data: Batch) -> None:
-    for term in objective.losses(data):
-        term.loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    objective.commit(data)
+    """The batch of a case with crops of these sizes."""
+    return replace(Case("moco").made(), sizes=sizes).batch(step, seed, dtype)

@@ -17,7 +17,8 @@ from hexa.data.view_config import RECIPES
 from hexa.data.views import Views, ViewsConfig
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.runtime.random import Stream
-from tests.laws.cases import METHODS, NETWORK, STRAINING, VARIANTS, Case, CasePasses
+from hexa.testing.cases import Passes
+from tests.laws.cases import METHODS, NETWORK, STRAINING, VARIANTS, Case
 from tests.laws.stand_in import DEVICE, OnDevice, WrongDeviceError, stand_in
 
 KINDS = sorted(choices(HardExample, "kind", "hexa.hard_examples"))
@@ -36,7 +37,7 @@ def fitting(case: Case) -> Case:
 
 def cases() -> list[Case]:
     """Each method with every kind of hard example, and each of its variants with three; for those that strain the
-    kinds, all variants of each, statistics that are kept, and distillation.
+    kinds, all variants of each, and statistics that are kept.
     """
     made = []
     for method in choices(MethodConfig, "name", "hexa.methods"):
@@ -46,11 +47,11 @@ def cases() -> list[Case]:
         for kind in KINDS:
             variants = VARIANTS.get(kind, [{}])[1:]
             made.append(Case(method, {}, {f"{kind}{n}": {"kind": kind, **entry} for n, entry in enumerate(variants)}))
-        made.append(Case(method, {}, BOTH, kept=True, distilled=True))
+        made.append(Case(method, {}, BOTH, kept=True))
     return [fitting(case) for case in made]
 
 
-class OnDevicePasses(CasePasses):
+class OnDevicePasses(Passes):
     """The passes of a case, on the device."""
 
     def views(self) -> Iterator[Batch]:
@@ -96,7 +97,7 @@ def test_the_start_of_an_epoch_stays_on_its_device(name: str) -> None:
     method = small(case)
     with stand_in():
         method.to(DEVICE)
-        method.start_epoch(0, OnDevicePasses(case, torch.float32))
+        method.start_epoch(0, OnDevicePasses(case.made(), torch.float32))
     assert stays(method)
 
 

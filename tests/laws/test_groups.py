@@ -9,8 +9,9 @@ import torch
 
 from hexa.config import ConfigError, choices
 from hexa.core import MAIN, MethodConfig
+from hexa.testing.cases import SIZE, one_step
 from tests.laws import cases
-from tests.laws.cases import SIZE, Case, one_step
+from tests.laws.cases import Case
 
 GROUPS = {"bn_groups": 3}
 #: Of eight images: runs of 3, 3 and 2.

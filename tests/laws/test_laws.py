@@ -1,20 +1,33 @@
-"""The laws of every method × every hard example (DESIGN §3.4). Fp64 on the CPU."""
+"""The laws of every method × every hard example . Fp64 on the CPU."""
 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
+from hexa import testing
 from hexa.core import MAIN, STD, Batch, Branch, Example, Method, Objective, ObjectiveConfig
 from hexa.nn.branch_norm import BranchBatchNorm
-from hexa.nn.start import learning
-from tests.laws.cases import BATCH, STRAINING, Case, all_cases, batch, train
+from hexa.testing.cases import BATCH
+from hexa.testing.laws import (
+    LAWS,
+    a_resumed_method_goes_on,
+    an_attack_raises_the_loss,
+    hard_examples_are_valid_pixels,
+    loss_is_pure,
+    losses_follow_their_images,
+    mixture_weights_sum_to_one,
+    scores_follow_their_images,
+    shared_gradients_are_exact,
+    two_processes_equal_one,
+    weight_zero_changes_nothing,
+)
+from tests.laws.cases import STRAINING, Case, all_cases
 
 CASES = all_cases()
 HARD = [case for case in CASES if case.hard_examples]
@@ -22,48 +35,39 @@ each_case = pytest.mark.parametrize("case", CASES, ids=str)
 each_hard_case = pytest.mark.parametrize("case", HARD, ids=str)
 
 
-def state(module: torch.nn.Module) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in module.state_dict().items()}
-
-
-def differing(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
-    return {name for name, value in before.items() if not torch.equal(value, after[name])}
-
-
 #: Methods whose crops of one size go through the network one after another, as published.
 VIEW_BY_VIEW = {"moco", "pcl-v2", "byol", "simsiam"}
-STATISTIC = re.compile(r"(running_mean|running_var|num_batches_tracked)$")
 
 
-def clean_example(objective: Objective, data: Batch) -> Example:
-    return objective.examples(data)[STD]
+#: Laws about the method alone, and about its hard examples; the others are tried in all cases.
+OF_METHODS = (loss_is_pure, losses_follow_their_images, an_attack_raises_the_loss, a_resumed_method_goes_on)
+OF_HARD_EXAMPLES = (
+    scores_follow_their_images,
+    hard_examples_are_valid_pixels,
+    mixture_weights_sum_to_one,
+    weight_zero_changes_nothing,
+    shared_gradients_are_exact,
+)
 
 
-# -- law 1 ------------------------------------------------------------------------------------------------------------
+def tries() -> list[Any]:
+    """Each law with each case it speaks of; two processes are in tests/distributed."""
+    return [
+        pytest.param(law, case, id=f"{name}-{case}")
+        for name, law in LAWS.items()
+        for case in CASES
+        if law is not two_processes_equal_one and law not in (OF_METHODS if case.hard_examples else OF_HARD_EXAMPLES)
+    ]
 
 
-@each_case
-def test_nothing_but_counting_statistics_changes_before_commit(case: Case) -> None:
-    """Law 1: the terms of a step move only batch-norm statistics, and of these only the branches that are trained."""
-    method = case.build()
-    objective = case.objective(method)
-    before = state(method)
-    trained = {"main"}
-    for term in objective.losses(case.batch()):
-        term.loss.backward()
-        trained |= {part.example.branch.name for part in term.parts.values() if part.example.branch.update}
-    changed = differing(before, state(method))
-    assert all(STATISTIC.search(name) for name in changed)
-    assert not case.kept or not any(".backbone." in name for name in changed)
-    for name in changed:
-        branch = name.split(".")[-2]
-        known = set().union(*(dict(m.named_children()) for m in method.modules() if isinstance(m, BranchBatchNorm)))
-        assert (branch if branch in known else "main") in trained, name
+@pytest.mark.parametrize(("law", "case"), tries())
+def test_law(law: Callable[[testing.Case], None], case: Case) -> None:
+    law(case.made())
 
 
 @pytest.mark.parametrize("case", [case for case in HARD if not case.kept], ids=str)
 def test_every_pass_moves_the_statistics_of_its_own_branch_once(case: Case) -> None:
-    """Law 1 and REFERENCE §5.11: as many updates a pass as the clean one makes; none for the passes of an attack."""
+    """Law 1 and as many updates a pass as the clean one makes; none for the passes of an attack."""
     method = case.build()
     norm = trained_norm(method, case.batch())
 
@@ -90,64 +94,7 @@ def trained_norm(method: Method, data: Batch) -> BranchBatchNorm:
     return next(norm for norm in norms if norm.num_batches_tracked)
 
 
-@each_case
-def test_loss_is_pure(case: Case) -> None:
-    """Law 1: asking twice gives the same answer and changes nothing."""
-    method = case.build()
-    data = case.batch()
-    embedding = method.embed(method.anchors(data), MAIN)
-    labels = method.pseudo_labels(data, embedding.detach())
-    before = state(method)
-    first, second = method.loss(embedding, labels), method.loss(embedding, labels)
-    assert torch.equal(first, second)
-    assert not differing(before, state(method))
-    assert first.shape == embedding.shape[:2]
-
-
-# -- law 2 ------------------------------------------------------------------------------------------------------------
-
-
-@each_case
-def test_reordering_images_reorders_losses(case: Case) -> None:
-    """Law 2, with one group of statistics (groups are runs of images, so reordering changes them)."""
-    method = case.build(bn_groups=1)
-    data = case.batch()
-    order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(1))
-    embedding = method.embed(method.anchors(data), MAIN)
-    labels = method.pseudo_labels(data, embedding.detach())
-    crops = tuple(crop[order] for crop in method.anchors(data))
-    moved = method.loss(method.embed(crops, MAIN), labels[order])
-    torch.testing.assert_close(moved, method.loss(embedding, labels)[:, order])
-
-
-@each_hard_case
-def test_reordering_mixtures_reorders_scores(case: Case) -> None:
-    """Law 2 for every hard example: its mixture follows its images."""
-    method = case.build(bn_groups=1)
-    order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(2))
-    objective = case.objective(method)
-    for example in objective.examples(case.batch()).values():
-        torch.testing.assert_close(example.score(example.select(order)), example.score(example)[:, order])
-
-
-# -- law 3 ------------------------------------------------------------------------------------------------------------
-
-
-@each_hard_case
-def test_hard_examples_are_valid_pixels(case: Case) -> None:
-    """Law 3: pixels in [0, 1], no gradient attached, the shape of the source; not the source itself."""
-    objective = case.objective(case.build())
-    made = objective.examples(case.batch())
-    for name, example in made.items():
-        for crop, clean in zip(example.crops, made[STD].leading(len(example.crops)).crops, strict=True):
-            assert float(crop.min()) >= 0
-            assert float(crop.max()) <= 1
-            assert not crop.requires_grad
-            assert crop.shape == clean.shape
-            assert name == STD or not torch.equal(crop, clean)
-
-
-ATTACKS = [case for case in HARD if list(case.hard_examples) == ["adversarial"]]
+ATTACKS = [case for case in HARD if list(case.hard_examples) == ["adversarial"] and case.method in STRAINING]
 
 
 @pytest.mark.parametrize("case", ATTACKS, ids=str)
@@ -186,18 +133,6 @@ def test_attack_stays_in_its_ball_and_raises_the_loss_it_attacks(case: Case) -> 
     assert losses[1] > losses[0]
 
 
-# -- law 4 ------------------------------------------------------------------------------------------------------------
-
-
-@each_hard_case
-def test_mixture_weights_sum_to_one(case: Case) -> None:
-    """Law 4."""
-    objective = case.objective(case.build())
-    for example in objective.examples(case.batch()).values():
-        total = sum(weight for _, weight in example.mixture)
-        torch.testing.assert_close(total, torch.ones_like(total))
-
-
 CUTMIX = [case for case in HARD if list(case.hard_examples) == ["cutmix"]]
 
 
@@ -219,69 +154,9 @@ def test_cutmix_weight_is_the_share_of_unchanged_pixels(case: Case) -> None:
             assert bool(moved.any()) or bool((weight == 1).any())
 
 
-@pytest.mark.parametrize("case", [case for case in HARD if case.method in STRAINING or not case.fields], ids=str)
-def test_weight_zero_leaves_the_trajectory_bit_identical(case: Case) -> None:
-    """Law 4: weights, momentum twin, queue and main statistics after some steps, beside a run without."""
-    silent = replace(case, hard_examples={n: {**e, "weight": 0.0} for n, e in case.hard_examples.items()})
-    plain = train(replace(case, hard_examples={})).state_dict()
-    beside = train(silent).state_dict()
-    assert all(torch.equal(value, beside[name]) for name, value in plain.items())
-
-
-# -- law 5 ------------------------------------------------------------------------------------------------------------
-
-
-@each_hard_case
-def test_shared_gradient_step_equals_the_naive_step(case: Case) -> None:
-    """Law 5: views bit-identical, gradients within 1e-12, all buffers identical; with a loss scale of 2^16 too."""
-    results = []
-    for share, scale in ((True, 1.0), (False, 1.0), (True, 65536.0)):
-        method = case.build()
-        views, gradients = {}, {}
-        for term in case.objective(method, share_gradients=share).losses(case.batch()):
-            (scale * term.loss).backward()
-            views |= {name: part.example.crops for name, part in term.parts.items()}
-        gradients = {n: p.grad / scale for n, p in method.named_parameters() if p.grad is not None}
-        results.append((views, gradients, dict(method.named_buffers())))
-    naive = results[1]
-    for shared in (results[0], results[2]):
-        for name in naive[0]:
-            exact = "l2" not in str(case)
-            for a, b in zip(shared[0][name], naive[0][name], strict=True):
-                torch.testing.assert_close(a.detach(), b.detach(), atol=0 if exact else 1e-12, rtol=0)
-        assert shared[1].keys() == naive[1].keys()
-        for name, gradient in naive[1].items():
-            torch.testing.assert_close(shared[1][name], gradient, atol=1e-12, rtol=1e-12)
-        for name, buffer in naive[2].items():
-            torch.testing.assert_close(shared[2][name], buffer, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("case", [case for case in HARD if case.distilled], ids=str)
-def test_distillation_is_not_attacked(case: Case) -> None:
-    """The clean term has its gradient beside the method's; views are bit by bit those of a run without it."""
-    views, losses, gradients = [], [], []
-    for one in (case, replace(case, distilled=False)):
-        method = one.build()
-        made = {}
-        for term in one.objective(method).losses(one.batch()):
-            term.loss.backward()
-            made |= {name: part.example.crops for name, part in term.parts.items()}
-            losses.append((term.loss.detach(), term.beside))
-        views.append(made)
-        gradients.append({n: p.grad for n, p in learning(method).named_parameters()})
-    for name in views[0]:
-        assert all(torch.equal(a, b) for a, b in zip(views[0][name], views[1][name], strict=True)), name
-    distance = losses[0][1]["distillation"]
-    assert 0 < float(distance) < 2
-    plain = losses[len(losses) // 2][0]
-    torch.testing.assert_close(losses[0][0], plain + 0.5 * distance)
-    assert not any(beside for _, beside in losses[1:])
-    assert any(not torch.equal(g, gradients[1][n]) for n, g in gradients[0].items() if g is not None)
-
-
 @pytest.mark.parametrize("share", [True, False])
 def test_published_attack_costs_no_pass_of_its_own(share: bool) -> None:
-    """REFERENCE §6.2: query passes std 1, +adv 2, +cmx 3, +cmxA 4 with sharing; one more for each use without."""
+    """query passes std 1, +adv 2, +cmx 3, +cmxA 4 with sharing; one more for each use without."""
     expected = {True: [1, 2, 2, 3, 3, 4], False: [1, 3, 2, 4, 4, 5]}[share]
     adv, cmx, cmx_adv = ({"adversarial": {}}, {"cutmix": {}}, {"cmxA": {"kind": "cutmix", "source": "adversarial"}})
     schemes = [{}, adv, cmx, {**adv, **cmx}, {**adv, **cmx_adv}, {**adv, **cmx, **cmx_adv}]
@@ -292,7 +167,7 @@ def test_published_attack_costs_no_pass_of_its_own(share: bool) -> None:
 
 
 def run(objective: Objective) -> None:
-    for term in objective.losses(batch()):
+    for term in objective.losses(Case("moco").batch()):
         term.loss.backward()
 
 
@@ -359,7 +234,7 @@ def test_a_fraction_is_the_term_of_the_first_images(fraction: float) -> None:
         last = term
     example = last.parts["adversarial"].example
     assert len(example) == fraction * BATCH
-    clean = batch().crops[0][: len(example)]
+    clean = Case("moco").batch().crops[0][: len(example)]
     assert float((example.crops[0] - clean).abs().max()) <= 1 / 255 + 1e-12
 
 

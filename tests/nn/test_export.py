@@ -21,7 +21,8 @@ from hexa.nn.backbones import NetworkConfig, SmallResNet, build, use_small_stem
 from hexa.nn.branch_norm import use_branch
 from hexa.nn.export import export
 from hexa.nn.pretrained import Backbone, load_backbone, random_backbone
-from tests.laws.cases import Case, train
+from hexa.testing.cases import train
+from tests.laws.cases import Case
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 
@@ -168,7 +169,7 @@ def test_law_8_a_trained_method_and_its_export_give_the_same_features(tmp_path: 
     """DESIGN §3.4: of MoCo trained on adversarial and mixed queries, through two batch-norm sets, the main one."""
     config = SMALL if name == "small-resnet" else NetworkConfig(name=name, small_stem=True)
     case = Case("moco", {}, {"adversarial": {}, "cutmix": {}})
-    method = train(case, method=case.build(network=build(config))).float().eval()
+    method = train(case.made(), method=case.build(network=build(config))).float().eval()
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     fields = {"recipe": "r", "network": config.model_dump(mode="json"), "views": {"size": 12}}

@@ -39,6 +39,33 @@ def benchmark(given: Given, extra: Fields) -> int:
     return 0
 
 
+@command(
+    "try the laws on a method or a hard example of your own",
+    option("RECIPE", "FILE.py:recipe, or a recipe's name"),
+    JSON,
+    description="Try on 64 small images what every method and hard example promises: what may change and when, losses "
+    "that follow their images, valid pixels, exact shared gradients, checkpoints, two processes. Ends with status 1 if "
+    "a law is broken.",
+)
+def check(given: Given, extra: Fields) -> int:
+    from hexa import plugins
+    from hexa.runtime.console import Console
+    from hexa.runtime.output import one_line
+    from hexa.testing.check import check as run
+
+    verdicts = []
+    console = Console()
+    for verdict in run(plugins.experiment_of(given.recipe)):
+        verdicts.append(verdict)
+        if not given.json:
+            console.print(f"{'BROKEN' if verdict.said else 'ok':7}{verdict.meaning}", markup=False)
+            if verdict.said:
+                console.print(one_line(f"       {verdict.said}"), markup=False)
+    if given.json:
+        print(json.dumps([vars(verdict) for verdict in verdicts], indent=2))
+    return int(any(verdict.said for verdict in verdicts))
+
+
 @command("versions, devices, precision, decoders; what is wrong and how to fix it", JSON)
 def doctor(given: Given, extra: Fields) -> int:
     from rich.text import Text

@@ -92,6 +92,13 @@ class Example:
             return self.shared_gradient
         return self.score.gradient(self, branch)
 
+    def score_at(self, crops: tuple[Tensor, ...], branch: Branch | None = None) -> Tensor:
+        """The loss [V, B] of other views in the place of these, through `branch` (default: the example's own).
+
+        A pass of its own, which leaves the statistics of batch-norms alone.
+        """
+        return self.score(replace(self.at(crops), branch=replace(branch or self.branch, update=False)))
+
     def mixed(
         self,
         crops: tuple[Tensor, ...],

@@ -101,6 +101,14 @@ class Branching(Protocol):
         """Give this branch, if there is one, the values of the main one."""
 
 
+def check_branches(method: nn.Module, needed: set[str]) -> None:
+    """Raise UserError unless a method's batch-norms, if it has any, have a set for each branch that is needed."""
+    opened = [set(dict(module.named_children())) for module in method.modules() if isinstance(module, Branching)]
+    if opened and (missing := sorted(needed - set().union(*opened))):
+        said = f"the hard examples need the batch-norms of {', '.join(missing)}, which the method was not built with"
+        raise UserError(f"{said}; build it with Setting(branches={('main', *sorted(needed))})")
+
+
 class MethodConfig(Config):
     """The fields of a method. A sub-class gives `name` a default, which is how recipes and the command line find it."""
 
@@ -130,7 +138,9 @@ class MethodConfig(Config):
     def build(self, backbone: nn.Module, setting: Setting) -> Method:
         """The method around `backbone`, a network of normalised images [B, 3, S, S] -> features [B, num_features]."""
         self.check(setting)
-        return self.method(self, backbone, setting)
+        method = self.method(self, backbone, setting)
+        method.check_remembered()
+        return method
 
 
 class EncoderConfig(MethodConfig):
@@ -173,6 +183,18 @@ class Method(nn.Module, ABC, Generic[Labels]):
         super().__init_subclass__(**options)
         if config is not None:
             config.method, cls.num_views = cls, config.num_views
+
+    def check_remembered(self) -> None:
+        """Raise UserError for a tensor that is neither a parameter nor a buffer: no checkpoint would have it."""
+        for prefix, module in self.named_modules():
+            for name, value in vars(module).items():
+                held = (
+                    value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+                )
+                if not name.startswith("_") and any(isinstance(one, Tensor) for one in held):
+                    where = f"{type(self).__name__}.{f'{prefix}.' if prefix else ''}{name}"
+                    remedy = f'self.register_buffer("{name}", …), or nn.Parameter(…) if it is trained'
+                    raise UserError(f"{where} is a plain tensor, which no checkpoint keeps; write {remedy}")
 
     @property
     def backbone(self) -> nn.Module:

@@ -11,7 +11,7 @@ import torch
 from hexa.core.batch import MAIN, Batch
 from hexa.core.example import Example, Score
 from hexa.core.hard_example import HardExample, check_made
-from hexa.core.method import Method, check_views
+from hexa.core.method import Method, check_branches, check_views
 from hexa.core.onset import Onset, branches, trained
 from hexa.core.origin import Origin
 from hexa.core.shares import STD, ObjectiveConfig, Shares
@@ -33,7 +33,7 @@ class Objective:
     first step, whatever they say. Until the first sets in, a step is that of the method alone on the whole batch.
     origin: what the backbone is held to. Its distillation is in the clean term. An attack is against the method's
     own loss, whose gradient the backward of that term then does not yield: it costs a pass of its own.
-    Raises ConfigError for shares of the batch that do not fit.
+    Raises ConfigError for shares of the batch that do not fit, UserError for batch-norms that the method lacks.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Objective:
         self._step: Step | None = None
         self._onset = Onset(self.hard_examples, steps)
         whole = self._onset.at()
+        check_branches(method, branches(whole))
         distills = origin is not None and origin.distillation > 0
         self._shares = Shares(self.config, {name: whole[name].fraction for name in trained(whole)}, distills, method)
         self._checked: set[str] = set()

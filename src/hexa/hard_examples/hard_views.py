@@ -69,8 +69,7 @@ class HardViews(HardExample):
             _cut(crop, Boxes(*(side[number] for side in of_crop)), max(1, round(self.scored_at * crop.shape[-1])))
             for crop, of_crop in zip(clean, boxes, strict=True)
         )
-        score = source.score(replace(source.at(small), branch=replace(source.branch, update=False)))
-        return torch.nan_to_num(score.sum(0), nan=float("-inf"))
+        return torch.nan_to_num(source.score_at(small).sum(0), nan=float("-inf"))
 
 
 def _cut(images: Tensor, boxes: Boxes, size: int) -> Tensor:

@@ -80,11 +80,12 @@ class VAT(HardExample):
         """One power iteration: the gradient of D at the probes, of their length again."""
         with torch.enable_grad():
             steps = tuple(direction.requires_grad_() for direction in directions)
-            moved = source.score.embed(tuple(crop + step for crop, step in zip(clean, steps, strict=True)), through)
+            views = tuple(crop + step for crop, step in zip(clean, steps, strict=True))
             # a sum, so that the gradient of one image does not shrink with the batch
             if still is None:
-                distance = source.score.of(moved, source.mixture).sum()
+                distance = source.score_at(views, through).sum()
             else:
+                moved = source.score.embed(views, through)
                 distance = -torch.cosine_similarity(moved.float(), still.float(), dim=-1).sum()
             found = torch.autograd.grad(distance, steps)
         return tuple(_scaled(torch.nan_to_num(g, 0.0, 0.0, 0.0), self.probe) for g in found)

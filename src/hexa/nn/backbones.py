@@ -191,6 +191,22 @@ def use_small_stem(network: nn.Module, name: str = "this network") -> nn.Module:
     return network
 
 
+#: Where torchvision's networks keep their classifiers.
+_LAST = ("fc", "classifier", "heads")
+
+
+def check_headless(network: nn.Module) -> None:
+    """Raise UserError for a backbone that still ends in its classifier, whose scores would be taken for features."""
+    get = getattr(network, "get_classifier", None)  # timm
+    for name, layer in (
+        [("the classifier", get())] if callable(get) else [(n, getattr(network, n, None)) for n in _LAST]
+    ):
+        last = layer[-1] if isinstance(layer, nn.Sequential) and len(layer) else layer
+        if isinstance(last, nn.Linear):
+            said = f"the backbone {type(network).__name__} ends in {name}, {last.out_features} scores of classes"
+            raise UserError(f"{said}; replace it by torch.nn.Identity(), or build timm's networks with num_classes=0")
+
+
 def num_features(network: nn.Module, channels: int = 3) -> int:
     """The width of the features of a backbone for images with this number of channels."""
     # timm's head_hidden_size is the width of the output; num_features that of the maps, before the layer that

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.core import Branch, Setting
+from hexa.nn.backbones import check_headless
 from hexa.nn.branch_norm import convert, groups_here, keep_statistics, run_sizes, use_branch
 from hexa.nn.momentum import twin_of
 from hexa.nn.normalize import Normalize
@@ -24,6 +25,7 @@ class Encoder(nn.Module):
 
     def __init__(self, backbone: nn.Module, head: nn.Module, normalize: Normalize, groups: int = 1) -> None:
         super().__init__()
+        check_headless(backbone)
         self.normalize = normalize
         self.backbone = backbone
         self.head = head

@@ -1,0 +1,132 @@
+"""A method with hard examples, small enough to try the laws on a CPU in fp64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from hexa.core import Batch, HardExample, Method, MethodConfig, Objective, ObjectiveConfig, Setting
+from hexa.nn.backbones import NetworkConfig, build
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
+
+#: Images of a step, pixels of their side, and images of the data set.
+BATCH, SIZE, DATA = 8, 12, 64
+NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method with some hard examples.
+
+    sizes: pixels of each view's side. network: of the backbone. kept: the backbone's batch-norm statistics are those it
+    begins with.
+    """
+
+    method: MethodConfig
+    hard_examples: Mapping[str, HardExample] = field(default_factory=dict)
+    sizes: tuple[int, ...] = (SIZE, SIZE)
+    network: NetworkConfig = NETWORK
+    kept: bool = False
+
+    def build(self, dtype: torch.dtype = torch.float64, network: nn.Module | None = None) -> Method:
+        """The method with seeded weights, after the start of its first epoch."""
+        torch.manual_seed(0)
+        branches = dict.fromkeys(["main", *(b for hard in self.hard_examples.values() for b in hard.branches())])
+        setting = Setting(
+            DATA,
+            BATCH,
+            epochs=2,
+            world_size=processes.world_size(),
+            num_crops=len(self.sizes),
+            branches=tuple(branches),
+            keep_statistics=self.kept,
+            streams=self.network.streams,
+        )
+        method = self.method.build(network or build(self.network), setting).to(dtype)
+        method.start_epoch(0, Passes(self, dtype))
+        return method
+
+    def batch(self, step: int = 0, seed: int = 0, dtype: torch.dtype = torch.float64) -> Batch:
+        """A seeded batch of random crops that touch 0 and 1; under several processes this one's share of it."""
+        stream = Stream(seed).child("step", step)
+        generator = stream.child("pixels").generator()
+        crops = [
+            (torch.rand(BATCH, 3, size, size, generator=generator, dtype=dtype) * 1.4 - 0.2).clamp(0, 1)
+            for size in self.sizes
+        ]
+        index = torch.randperm(DATA, generator=generator)[:BATCH]
+        return share(Batch(tuple(crops), index, stream, step))
+
+    def objective(self, method: Method, config: ObjectiveConfig | None = None, **options: Any) -> Objective:
+        """The objective of the case around its method."""
+        return Objective(method, self.hard_examples, config, **options)
+
+    def ungrouped(self) -> Case:
+        """The case with one group of batch statistics, `bn_groups` = 1, in its method and in methods inside it."""
+        return replace(self, method=type(self.method).model_validate(_ungrouped(self.method.model_dump())))
+
+    @property
+    def fits(self) -> bool:
+        """Whether these hard examples can be made for this method."""
+        return not any(hard.refusal(self.method) for hard in self.hard_examples.values())
+
+
+def _ungrouped(fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _ungrouped(value) if isinstance(value, dict) else 1 if name == "bn_groups" else value
+        for name, value in fields.items()
+    }
+
+
+def share(whole: Batch) -> Batch:
+    """This process's rows of a batch."""
+    size = len(whole) // processes.world_size()
+    rows = slice(processes.rank() * size, (processes.rank() + 1) * size)
+    return replace(whole, crops=tuple(crop[rows] for crop in whole.crops), index=whole.index[rows])
+
+
+class Passes:
+    """All images but the last few in views, so that some images have no cluster; all images once."""
+
+    labels = None
+
+    def __init__(self, case: Case, dtype: torch.dtype) -> None:
+        self.case, self.dtype = case, dtype
+        self.stream = Stream(7).child("epoch")
+
+    def views(self) -> Iterator[Batch]:
+        for number in range(DATA // BATCH - 1):
+            whole = self.case.batch(number, 7, self.dtype)
+            index = number * BATCH + processes.rank() * len(whole) + torch.arange(len(whole))
+            yield replace(whole, index=index)
+
+    def images(self) -> Iterator[Batch]:
+        size = DATA // processes.world_size()
+        crops = torch.rand(DATA, 3, SIZE, SIZE, generator=self.stream.generator(), dtype=self.dtype)
+        rows = slice(processes.rank() * size, (processes.rank() + 1) * size)
+        yield Batch((crops[rows],), torch.arange(DATA)[rows], self.stream)
+
+
+def train(case: Case, steps: int = 2, method: Method | None = None, first: int = 0, **options: Any) -> Method:
+    """Some whole steps from step `first` on; returns the method."""
+    method = method or case.build()
+    objective = case.objective(method, **options)
+    optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
+    for step in range(first, first + steps):
+        one_step(objective, optimizer, case.batch(step))
+    return method
+
+
+def one_step(objective: Objective, optimizer: torch.optim.Optimizer, data: Batch) -> None:
+    """One step on this process's share of a batch, as the trainer takes it."""
+    for term in objective.losses(data):
+        term.loss.backward()
+    processes.average_gradients([p for group in optimizer.param_groups for p in group["params"]])
+    optimizer.step()
+    optimizer.zero_grad()
+    objective.commit(data)

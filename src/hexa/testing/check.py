@@ -1,0 +1,57 @@
+"""Try the laws on the method and the hard examples of a recipe: `hexa check FILE.py:recipe`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hexa.config import UserError
+from hexa.core import HardExample
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.hard_examples.cutmix import CutMix
+from hexa.testing.cases import NETWORK, SIZE, Case
+from hexa.testing.laws import LAWS
+
+if TYPE_CHECKING:
+    from hexa.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one law. said: how it was broken, empty if it was kept."""
+
+    law: str
+    meaning: str
+    cases: int
+    said: str
+
+
+def check(experiment: Experiment) -> Iterator[Verdict]:
+    """Each law over the recipe's method, plain and with hard examples: its own one by one and together, and the
+    published two. On 64 images of 12 pixels, fp64, the CPU; the sizes of the method are the recipe's.
+    """
+    cases = cases_of(experiment)
+    for name, law in LAWS.items():
+        said = ""
+        for title, case in cases.items():
+            try:
+                law(case)
+            except (AssertionError, UserError) as error:
+                said = f"{title}: {str(error).splitlines()[0]}"
+                break
+        meaning = " ".join((law.__doc__ or "").split())
+        yield Verdict(name, meaning, len(cases), said)
+
+
+def cases_of(experiment: Experiment) -> dict[str, Case]:
+    """The cases by a word for each."""
+    groups = enumerate(experiment.views.groups)
+    sizes = tuple(SIZE if number == 0 else 2 * SIZE // 3 for number, group in groups for _ in range(group.count))
+    network = NETWORK.model_copy(update={"streams": experiment.network.streams})
+    own, published = experiment.hard_examples, {"adversarial": Adversarial(), "cutmix": CutMix()}
+    sets: dict[str, dict[str, HardExample]] = {"plain": {}}
+    sets |= {name: {name: hard} for name, hard in {**published, **own}.items() if hard.source == "std"}
+    sets["all together"] = dict(own) if len(own) > 1 else published
+    made = {name: Case(experiment.method, hard, sizes, network) for name, hard in sets.items()}
+    return {name: case for name, case in made.items() if case.fits}

@@ -1,0 +1,212 @@
+"""The laws that methods and hard examples keep. Each raises AssertionError, in words, for a case that breaks it."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing
+from torch import Tensor, nn
+
+from hexa.core import MAIN, STD, Branch
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.nn.branch_norm import BranchBatchNorm
+from hexa.runtime import processes
+from hexa.testing.cases import BATCH, Case, train
+
+State = Mapping[str, Any]
+STATISTIC = re.compile(r"(running_mean|running_var|num_batches_tracked)$")
+
+
+def state(module: nn.Module) -> dict[str, Tensor]:
+    """A copy of all parameters and buffers."""
+    return {name: value.detach().clone() for name, value in (*module.named_parameters(), *module.named_buffers())}
+
+
+def differing(before: State, after: State) -> set[str]:
+    """The names whose values are not bit-identical."""
+    return {name for name, value in before.items() if not torch.equal(value, after[name])}
+
+
+def nothing_changes_before_commit(case: Case) -> None:
+    """The terms of a step change only batch-norm statistics, and of these only the branches that are trained."""
+    method = case.build()
+    before, trained = state(method), {"main"}
+    for term in case.objective(method).losses(case.batch()):
+        term.loss.backward()
+        trained |= {part.example.branch.name for part in term.parts.values() if part.example.branch.update}
+    sets = set().union(*(dict(m.named_children()) for m in method.modules() if isinstance(m, BranchBatchNorm)))
+    for name in sorted(differing(before, state(method))):
+        assert STATISTIC.search(name), f"`{name}` changed before `commit`, the only place to remember anything"
+        assert not (case.kept and ".backbone." in name), f"`{name}` changed although the backbone's statistics are kept"
+        branch = name.split(".")[-2]
+        assert (branch if branch in sets else "main") in trained, f"`{name}` changed in a pass of another branch"
+
+
+def loss_is_pure(case: Case) -> None:
+    """Asking `loss` twice gives the same numbers [V, B] and changes nothing."""
+    method, data = case.build(), case.batch()
+    embedding = method.embed(method.anchors(data), MAIN)
+    labels = method.pseudo_labels(data, embedding.detach())
+    before = state(method)
+    first, second = method.loss(embedding, labels), method.loss(embedding, labels)
+    assert torch.equal(first, second), "`loss` gave other numbers when it was asked again"
+    changed = differing(before, state(method))
+    assert not changed, f"`loss` changed {_listed(changed)}"
+    expected = list(embedding.shape[:2])
+    assert list(first.shape) == expected, f"`loss` gave {list(first.shape)}; [V, B] = {expected} is needed"
+
+
+def losses_follow_their_images(case: Case) -> None:
+    """Reordering the images reorders their losses, with one group of batch statistics."""
+    method, data = case.ungrouped().build(), case.batch()
+    order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(1))
+    embedding = method.embed(method.anchors(data), MAIN)
+    labels = method.pseudo_labels(data, embedding.detach())
+    crops = tuple(crop[order] for crop in method.anchors(data))
+    moved = method.loss(method.embed(crops, MAIN), labels[order])
+    _close(moved, method.loss(embedding, labels)[:, order], "losses of reordered images, with labels[order]")
+
+
+def scores_follow_their_images(case: Case) -> None:
+    """Reordering an example's images reorders their scores: its mixture follows them."""
+    case = case.ungrouped()
+    order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(2))
+    for name, example in case.objective(case.build()).examples(case.batch()).items():
+        scores = example.score(example)[:, order]
+        _close(example.score(example.select(order)), scores, f"scores of {name}, its images reordered")
+
+
+def hard_examples_are_valid_pixels(case: Case) -> None:
+    """Pixels in [0, 1], without a gradient, in the shape of the source; and not the source itself."""
+    made = case.objective(case.build()).examples(case.batch())
+    for name, example in made.items():
+        for crop, clean in zip(example.crops, made[STD].crops, strict=False):
+            low, high = float(crop.min()), float(crop.max())
+            assert low >= 0 and high <= 1, f"pixels of {name} range from {low:g} to {high:g}; 0 to 1 is needed"
+            assert not crop.requires_grad, f"{name} has a gradient attached; detach it"
+            assert crop.shape == clean.shape, f"{name} is {list(crop.shape)}, its source {list(clean.shape)}"
+            assert name == STD or not torch.equal(crop, clean), f"{name} is the clean view itself"
+
+
+def an_attack_raises_the_loss(case: Case) -> None:
+    """A small step along the gradient stays in its ball, moves every pixel that has a gradient, and raises the loss."""
+    attack = Adversarial(epsilon=0.01, step_size=0.01)
+    case = replace(case, hard_examples={"adversarial": attack})
+    if not case.fits:
+        return
+    made = case.objective(case.build()).examples(case.batch())
+    clean, adversarial = made[STD], made["adversarial"]
+    generation = Branch.of(attack.generation, update=False)
+    slopes = clean.gradient(generation)
+    for view, crop, slope in zip(adversarial.crops, clean.crops, slopes, strict=True):
+        delta = view - crop
+        assert float(delta.abs().max()) <= 0.01 / 255 * (1 + 1e-9), "an adversarial view left its ball"
+        free = (slope != 0) & (crop > 0.1) & (crop < 0.9)
+        assert not (delta[free] == 0).any(), "pixels with a gradient were not moved"
+    with torch.no_grad():
+        before, after = (float(clean.score_at(example.crops, generation).mean()) for example in (clean, adversarial))
+    assert after > before, f"a step along the gradient changed the loss from {before:.9g} to {after:.9g}"
+
+
+def mixture_weights_sum_to_one(case: Case) -> None:
+    """The weights of an example's pseudo-labels sum to 1 for each crop and image."""
+    for name, example in case.objective(case.build()).examples(case.batch()).items():
+        total = sum(weight for _, weight in example.mixture)
+        _close(total, torch.ones_like(total), f"the sum of the weights of {name}")
+
+
+def weight_zero_changes_nothing(case: Case) -> None:
+    """With hard examples of weight 0, two steps end bit for bit where they end without any."""
+    silent = {name: hard.but(weight=0.0) for name, hard in case.hard_examples.items()}
+    plain = train(replace(case, hard_examples={})).state_dict()
+    changed = differing(plain, train(replace(case, hard_examples=silent)).state_dict())
+    assert not changed, f"a hard example of weight 0 changed {_listed(changed)}; draw from the stream that is given"
+
+
+def shared_gradients_are_exact(case: Case) -> None:
+    """A step that reuses the clean gradient equals the naive one: the same views, gradients within 1e-12."""
+    results: list[tuple[dict[str, Any], State, State]] = []
+    for shared, scale in ((False, 1.0), (True, 1.0), (True, 65536.0)):
+        method, views = case.build(), {}
+        for term in case.objective(method, share_gradients=shared).losses(case.batch()):
+            (scale * term.loss).backward()
+            views |= {f"views of {name}": part.example.crops for name, part in term.parts.items()}
+        gradients = {f"gradient of {n}": p.grad / scale for n, p in method.named_parameters() if p.grad is not None}
+        results.append((views, gradients, dict(method.named_buffers())))
+    exact = not any(getattr(hard, "norm", "linf") == "l2" for hard in case.hard_examples.values())
+    naive = results[0]
+    for shared_result in results[1:]:
+        for name in naive[0]:
+            for a, b in zip(shared_result[0][name], naive[0][name], strict=True):
+                _close(a.detach(), b.detach(), name, 0 if exact else 1e-12, 0)
+        assert shared_result[1].keys() == naive[1].keys(), "other parameters have a gradient"
+        for values, others, relative in ((shared_result[1], naive[1], 1e-12), (shared_result[2], naive[2], 0)):
+            for name, value in others.items():
+                _close(values[name], value, name, 1e-12, relative)
+
+
+def a_resumed_method_goes_on(case: Case) -> None:
+    """Two steps, a checkpoint, and one step more end bit for bit where three steps in a row end."""
+    whole = train(case, 3).checkpoint()
+    kept = train(case, 2).checkpoint()
+    method = case.build()
+    method.restore({name: value.clone() if isinstance(value, Tensor) else value for name, value in kept.items()})
+    changed = differing(whole, train(case, 1, method, first=2).checkpoint())
+    assert not changed, f"after a checkpoint {_listed(changed)} went on otherwise; what is remembered must be in it"
+
+
+def two_processes_equal_one(case: Case) -> None:
+    """Two steps of two processes with half of each batch end, within 1e-8, where one process ends with all of it."""
+    if any(not isinstance(hard, Adversarial) for hard in case.hard_examples.values()):
+        return  # what a process draws for its own images differs
+    case = case.ungrouped()
+    with tempfile.TemporaryDirectory() as folder:
+        place = f"file://{folder}/meet"
+        torch.multiprocessing.start_processes(_member, (place, folder, case), nprocs=2, start_method="fork")
+        both = torch.load(Path(folder) / "both.pt", weights_only=True)
+    for name, value in train(case).checkpoint().items():
+        _close(both[name], value, f"`{name}` of two processes beside that of one", 1e-8, 1e-8)
+
+
+def _member(rank: int, place: str, folder: str, case: Case) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=2)
+    kept = train(case).checkpoint()
+    if processes.is_main():
+        torch.save(dict(kept), Path(folder) / "both.pt")
+    torch.distributed.destroy_process_group()
+
+
+def _close(value: Tensor, expected: Tensor, what: str, absolute: float = 1e-7, relative: float = 1e-7) -> None:
+    torch.testing.assert_close(
+        value, expected, atol=absolute, rtol=relative, msg=lambda said: f"{what}: {' '.join(said.split())}"
+    )
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names)[:3]) + (" …" if len(names) > 3 else "")
+
+
+#: The laws by name.
+LAWS: dict[str, Callable[[Case], None]] = {
+    law.__name__: law
+    for law in (
+        nothing_changes_before_commit,
+        loss_is_pure,
+        losses_follow_their_images,
+        scores_follow_their_images,
+        hard_examples_are_valid_pixels,
+        an_attack_raises_the_loss,
+        mixture_weights_sum_to_one,
+        weight_zero_changes_nothing,
+        shared_gradients_are_exact,
+        a_resumed_method_goes_on,
+        two_processes_equal_one,
+    )
+}

@@ -1,0 +1,113 @@
+"""Each law finds the fault that it is there for; `hexa check` says so in a line, and ends with status 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hexa import cli
+from hexa.core import Example
+from hexa.hard_examples.cutmix import CutMix
+from hexa.methods.byol import BYOL
+from hexa.testing import LAWS
+from tests.laws.cases import Case
+
+
+def impure(real: Callable[..., Any]) -> Callable[..., Any]:
+    def loss(self: BYOL, embedding: Any, labels: Any) -> Any:
+        next(self.parameters()).data.add_(0.01)
+        return real(self, embedding, labels)
+
+    return loss
+
+
+def misordered(real: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, embedding, labels: real(self, embedding, labels).flip(1)
+
+
+def remembered_by_itself(real: Callable[..., Any]) -> Callable[..., Any]:
+    def loss(self: BYOL, embedding: Any, labels: Any) -> Any:
+        return real(self, embedding, labels) * (1 + self.encoder.__dict__.get("steps", 0))
+
+    def commit(self: BYOL, *given: Any) -> None:
+        self.encoder.steps = self.encoder.__dict__.get("steps", 0) + 1
+
+    BYOL.commit = commit  # type: ignore[method-assign]
+    return loss
+
+
+def of_this_process(real: Callable[..., Any]) -> Callable[..., Any]:
+    from hexa.runtime import processes
+
+    return lambda self, embedding, labels: real(self, embedding, labels) * (1 + processes.rank())
+
+
+def brighter(real: Callable[..., Any]) -> Callable[..., Any]:
+    def made(self: CutMix, source: Example, stream: Any) -> Example:
+        mixed = real(self, source, stream)
+        return replace(mixed, crops=tuple(crop + 0.5 for crop in mixed.crops))
+
+    return made
+
+
+def unweighed(real: Callable[..., Any]) -> Callable[..., Any]:
+    def made(self: CutMix, source: Example, stream: Any) -> Example:
+        mixed = real(self, source, stream)
+        return replace(mixed, mixture=tuple((labels, 0.9995 * weight) for labels, weight in mixed.mixture))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("law", "of", "name", "fault", "said"),
+    [
+        ("nothing_changes_before_commit", BYOL, "loss", impure, "`encoder.* changed before `commit`"),
+        ("loss_is_pure", BYOL, "loss", impure, "`loss` changed `encoder"),
+        ("losses_follow_their_images", BYOL, "loss", misordered, "losses of reordered images"),
+        ("a_resumed_method_goes_on", BYOL, "loss", remembered_by_itself, "after a checkpoint"),
+        ("two_processes_equal_one", BYOL, "loss", of_this_process, "of two processes beside that of one"),
+        ("hard_examples_are_valid_pixels", CutMix, "__call__", brighter, "pixels of cutmix range"),
+        ("mixture_weights_sum_to_one", CutMix, "__call__", unweighed, "the sum of the weights of cutmix"),
+    ],
+)
+def test_a_law_finds_its_fault(
+    monkeypatch: pytest.MonkeyPatch, law: str, of: type, name: str, fault: Callable[..., Any], said: str
+) -> None:
+    case = Case("byol", {}, {"cutmix": {}} if of is CutMix else {}).made()
+    LAWS[law](case)
+    monkeypatch.setattr(BYOL, "commit", BYOL.commit)  # put back whatever a fault does
+    monkeypatch.setattr(of, name, fault(getattr(of, name)))
+    with pytest.raises(AssertionError, match=said):
+        LAWS[law](case)
+
+
+PLUGIN = """
+from typing import Literal
+from hexa import recipes
+from hexa.core import HardExample
+from hexa.experiment import override
+
+
+class Grey(HardExample):
+    kind: Literal["grey-{offset}"] = "grey-{offset}"
+
+    def __call__(self, source, stream):
+        return source.at(tuple((crop.detach().mean(1, True).expand_as(crop) + {offset}) for crop in source.crops))
+
+
+def digits():
+    return override(recipes.get("digits-moco-v2"), {{"hard_examples.grey": {{"kind": "grey-{offset}"}}}})
+"""
+
+
+@pytest.mark.parametrize(("offset", "status"), [(0, 0), (0.7, 1)])
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], offset: float, status: int) -> None:
+    (tmp_path / "mine.py").write_text(PLUGIN.format(offset=offset))
+    assert cli.main(["check", f"{tmp_path / 'mine.py'}:digits"]) == status
+    out = capsys.readouterr().out
+    assert out.count("ok ") + out.count("BROKEN") == len(LAWS)
+    assert ("grey: pixels of grey range from" in out) == bool(status)
