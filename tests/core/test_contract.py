@@ -120,3 +120,18 @@ def test_batch_norms_that_the_method_was_not_built_with() -> None:
 def test_a_backbone_with_its_classifier(network: nn.Module) -> None:
     with pytest.raises(UserError, match=r"^the backbone ResNet ends in .*, (1000|7) scores of classes; replace it"):
         Case("moco").build(network=network)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("swav", {"crops_for_assign": (0, 2)}),
+        ("deepcluster-v2", {"crops_for_assign": (2,)}),
+        ("dino", {"teacher_crops": 3}),
+    ],
+)
+def test_a_batch_without_the_views_that_a_field_names(name: str, fields: dict[str, Any]) -> None:
+    case = Case(name, fields)
+    batch = replace(case.batch(), crops=case.batch().crops[:2])
+    with pytest.raises(UserError, match=r"^views\.num_views: 2 views .*; use at least 3$"):
+        next(iter(Objective(case.build(), {}).losses(batch)))

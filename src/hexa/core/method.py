@@ -123,9 +123,13 @@ class MethodConfig(Config):
     #: Why a crop of a view can't stand for the view; empty where it can.
     uncroppable: ClassVar[str] = ""
 
+    def views_needed(self) -> tuple[int, int | None, str]:
+        """`num_views`, and more where one of the fields names further views."""
+        return self.num_views
+
     def check(self, setting: Setting) -> None:
         """Raise ConfigError if the method can't run in this setting, before anything is built or written."""
-        setting.check_crops(*self.num_views)
+        setting.check_crops(*self.views_needed())
 
     def check_within(self, field: str, setting: Setting) -> None:
         """As `check`, of a method that has this one as its field."""
@@ -172,12 +176,15 @@ class Method(nn.Module, ABC, Generic[Labels]):
         setting = named.get("setting", others[1] if len(others) > 1 else None)
         if isinstance(config, MethodConfig) and isinstance(setting, Setting):
             config.check(setting)
-        return super().__new__(cls)
+        made = super().__new__(cls)
+        if isinstance(config, MethodConfig):
+            object.__setattr__(made, "num_views", config.views_needed())
+        return made
 
     #: Pseudo-labels are made of the clean embedding of the same images (SwAV's codes, SimCLR's dictionary).
     labels_from_embedding: bool = False
-    #: That of its configuration.
-    num_views: ClassVar[tuple[int, int | None, str]] = MethodConfig.num_views
+    #: That of its configuration, unless one of its fields asks for more.
+    num_views: tuple[int, int | None, str] = MethodConfig.num_views
 
     def __init_subclass__(cls, config: type[MethodConfig] | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -43,9 +43,11 @@ class DeepClusterConfig(EncoderConfig):
     freeze_prototypes_steps: int | None = pydantic.Field(default=None, ge=0)
     """Steps for which prototypes stay what k-means made them; none is always (D40)."""
 
+    def views_needed(self) -> tuple[int, int | None, str]:
+        return max(self.crops_for_assign) + 1, None, "method.crops_for_assign names another crop"
+
     def check(self, setting: Setting) -> None:
         super().check(setting)
-        setting.check_crops(max(self.crops_for_assign) + 1, None, "method.crops_for_assign names another crop")
         seen = setting.steps_per_epoch * setting.batch_size
         if max(self.num_prototypes) > seen:
             fewer = ",".join(str(min(count, max(1, seen // 10))) for count in self.num_prototypes)

@@ -50,9 +50,9 @@ class DINOConfig(EncoderConfig):
     freeze_prototypes_epochs: int = pydantic.Field(default=1, ge=0)
     """Epochs at the start in which the last layer does not learn."""
 
-    def check(self, setting: Setting) -> None:
-        super().check(setting)
-        setting.check_crops(self.teacher_crops, None, self.num_views[2])
+    def views_needed(self) -> tuple[int, int | None, str]:
+        least, most, why = self.num_views
+        return max(least, self.teacher_crops), most, why
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,9 +49,12 @@ class SwAVConfig(EncoderConfig):
     queue_start_epoch: int = pydantic.Field(default=15, ge=0)
     """The epoch from which the queue is filled; it is used once it is full."""
 
+    def views_needed(self) -> tuple[int, int | None, str]:
+        least, most, why = self.num_views
+        return max(least, max(self.crops_for_assign) + 1), most, why
+
     def check(self, setting: Setting) -> None:
         super().check(setting)
-        setting.check_crops(max(self.crops_for_assign) + 1, None, self.num_views[2])
         if 0 < self.queue_size < setting.batch_size:
             message = f"{self.queue_size} is less than a batch; use {15 * setting.batch_size}, or 0 for none"
             raise ConfigError([("method.queue_size", message)])

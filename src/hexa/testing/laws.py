@@ -88,7 +88,7 @@ def hard_examples_are_valid_pixels(case: Case) -> None:
     for name, example in made.items():
         for crop, clean in zip(example.crops, made[STD].crops, strict=False):
             low, high = float(crop.min()), float(crop.max())
-            assert low >= 0 and high <= 1, f"pixels of {name} range from {low:g} to {high:g}; 0 to 1 is needed"
+            assert min(low, 1 - high) >= 0, f"pixels of {name} range from {low:g} to {high:g}; 0 to 1 is needed"
             assert not crop.requires_grad, f"{name} has a gradient attached; detach it"
             assert crop.shape == clean.shape, f"{name} is {list(crop.shape)}, its source {list(clean.shape)}"
             assert name == STD or not torch.equal(crop, clean), f"{name} is the clean view itself"
