@@ -239,20 +239,16 @@ def roomy_setting(experiment: Experiment, data_size: int) -> Setting:
     raise refused
 
 
-def fingerprint(experiment: Experiment, source: Source, pairs: Pairs | None = None, *, former: bool = False) -> str:
+def fingerprint(experiment: Experiment, source: Source, pairs: Pairs | None = None) -> str:
     """A hash of everything that determines the trajectory: the images, and the experiment without training and monitor.
 
-    pairs: their groups are included. former: as hexa 0.1 computed it, from names and sizes of image files alone,
-    and the former essence.
+    pairs: their groups are included.
     """
     others: dict[str, Any] = dict.fromkeys(("training", "monitor", "recipe", "data"), True)
     # the paths of weights and pairs do not matter, since their digests are included
     others |= {"start": {"weights"}, "pairs": {"of"}}
-    images = (former and source.former_fingerprint) or source.fingerprint
-    text = json.dumps(
-        [*experiment.essence(others, former=former), images, *([] if pairs is None else [pairs.digest()])],
-        sort_keys=True,
-    )
+    parts = [*experiment.essence(others), source.fingerprint, *([] if pairs is None else [pairs.digest()])]
+    text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

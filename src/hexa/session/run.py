@@ -176,7 +176,6 @@ class _Session:
             self.folder,
             Journal(self.folder if processes.is_main() else None, Reporter(self.console)),
             fingerprint=fingerprint(experiment, source, loader.pairs),
-            former_fingerprint=fingerprint(experiment, source, loader.pairs, former=True),
             monitor=knn,
             monitor_every=experiment.monitor.knn_every,
             watch=Watch(method.chance_loss, knn.num_classes if knn is not None else None),

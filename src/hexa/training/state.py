@@ -35,7 +35,7 @@ def state_of(trainer: Trainer) -> State:
 def restore(trainer: Trainer, state: State) -> list[str]:
     """Continue from a checkpoint's state; returns warnings. Raises UserError if experiment or data have changed."""
     changed = None
-    if state["fingerprint"] not in (trainer.fingerprint, trainer.former_fingerprint):
+    if state["fingerprint"] != trainer.fingerprint:
         changed = "config.yaml has changed, or the images have,"
     elif state["steps_per_epoch"] != trainer.steps_per_epoch:
         changed = "the data has changed"
@@ -54,13 +54,7 @@ def restore(trainer: Trainer, state: State) -> list[str]:
     trainer.window.state = state["window"]
     if trainer.watch is not None and state["watch"]:
         trainer.watch.state = state["watch"]
-    if "best" in state:  # checkpoints of hexa 0.1 lack it
-        trainer.best.state = state["best"]
-    notes = []
-    if state["fingerprint"] != trainer.fingerprint:
-        notes.append("the checkpoint is of hexa 0.1, which did not check the content of images: they may have changed")
+    trainer.best.state = state["best"]
     before, now = state["world_size"], processes.world_size()
-    if before != now:
-        what = "what follows is equal up to rounding and the draws of each process for its own images"
-        notes.append(f"{before} processes before, {now} now: {what}")
-    return notes
+    what = "what follows is equal up to rounding and the draws of each process for its own images"
+    return [] if before == now else [f"{before} processes before, {now} now: {what}"]
