@@ -45,7 +45,6 @@ SETS: dict[str, dict[str, Any]] = {
 ARMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "head first": {"start.freeze_backbone": 1},
-    "head first, pulled": {"start.freeze_backbone": 1, "start.distillation": 1.0},
     "adversarial": {"start.freeze_backbone": 1, "hard_examples.adversarial.weight": 1.0},
     "cutmix": {"start.freeze_backbone": 1, "hard_examples.cutmix.weight": 1.0},
     "both": {
@@ -55,15 +54,6 @@ ARMS: dict[str, dict[str, Any]] = {
     },
     "shorter": {"start.freeze_backbone": 1},  # as many epochs as one hard example gets
     "random weights": {},
-    # for VOC, which is near the start
-    "near": {"start.freeze_backbone": 1, "start.distillation": 1.0, "optimizer.learning_rate": 0.0005},
-    "near, held": {"start.freeze_backbone": 1, "start.distillation": 10.0, "optimizer.learning_rate": 0.002},
-    "last stages": {
-        "start.freeze_backbone": 1,
-        "start.distillation": 1.0,
-        "start.trainable_stages": 1,
-        "optimizer.learning_rate": 0.002,
-    },
     # MoCo-v2
     "moco": {},
     "moco, adversarial": {"hard_examples.adversarial.weight": 1.0},

@@ -54,10 +54,3 @@ def test_a_weight_of_zero_is_no_term() -> None:
         term.loss.backward()
         terms += term.parts
     assert terms == ["std", "cutmix"]
-
-
-def test_the_gradient_of_a_distilled_pass_is_not_shared() -> None:
-    """It is that of the distance as well, which no attack is to climb."""
-    case = Case("moco", {}, {"adversarial": {}}, distilled=True)
-    clean = next(case.objective(case.build()).losses(case.batch()))
-    assert not clean.parts[STD].example.crops[0].requires_grad

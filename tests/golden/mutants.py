@@ -50,7 +50,6 @@ MUTANTS = [
     ),
     ("core/objective.py", "return replace(made, score=made.score.hard)", "return made"),
     ("core/onset.py", "if hard.weight > 0]", "]"),
-    ("core/step.py", "not (name == STD and distills)", "True"),
     ("core/objective.py", 'batch.stream.child("hard example", name)', 'batch.stream.child("hard example")'),
     ("core/step.py", "(b.name, b.training) == (branch.name, branch.training)", "True"),
     ("core/shares.py", "min(max(round(end * batch_size), start + 1), batch_size)", "round(end * batch_size) - 1"),

@@ -15,7 +15,7 @@ from torch import nn
 
 from hexa.assembly.re_estimation import re_estimate
 from hexa.config import ConfigError, UserError
-from hexa.core import STD, Method, Objective, Origin, Setting
+from hexa.core import STD, Method, Objective, Setting
 from hexa.data import Source
 from hexa.data.pairs import Pairs
 from hexa.data.statistics import measured
@@ -193,11 +193,11 @@ def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]
     """How the parameters of a backbone with initial weights learn; those that never do lose `requires_grad`."""
     if config.weights is None:
         return {}
-    rates, decayed = start.rates(method, config), not config.l2_sp
+    rates = start.rates(method, config)
     for parameter, rate in rates.items():
         if not rate:
             parameter.requires_grad_(False)
-    return {parameter: Pace(rate, config.freeze_backbone, decayed) for parameter, rate in rates.items()}
+    return {parameter: Pace(rate, config.freeze_backbone) for parameter, rate in rates.items()}
 
 
 def branch_notes(method: Method, setting: Setting) -> list[str]:
@@ -215,15 +215,12 @@ def build_objective(
 
     steps: of all epochs; None, for looking and measuring: with every hard example from the first step on.
     """
-    held = experiment.start
-    origin = Origin(start.learning(method), held.l2_sp, held.distillation) if held.l2_sp or held.distillation else None
     return Objective(
         method,
         experiment.hard_examples,
         experiment.objective,
         autocast=machine.autocast,
         share_gradients=share_gradients,
-        origin=origin,
         steps=steps,
     )
 

@@ -13,7 +13,6 @@ from hexa.core.example import Example, Score
 from hexa.core.hard_example import HardExample, check_made
 from hexa.core.method import Method, check_views
 from hexa.core.onset import Onset, branches, trained
-from hexa.core.origin import Origin
 from hexa.core.shares import STD, ObjectiveConfig, Shares
 from hexa.core.step import Step, clean_example
 from hexa.core.term import Term
@@ -31,8 +30,6 @@ class Objective:
 
     steps: of the whole training, of which `start` and `ramp` of a hard example are shares; None: all are there from the
     first step, whatever they say. Until the first sets in, a step is that of the method alone on the whole batch.
-    origin: what the backbone is held to. Its distillation is in the clean term. An attack is against the method's
-    own loss, whose gradient the backward of that term then does not yield: it costs a pass of its own.
     Raises ConfigError for shares of the batch that do not fit.
     """
 
@@ -44,10 +41,9 @@ class Objective:
         *,
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
         share_gradients: bool = True,
-        origin: Origin | None = None,
         steps: int | None = None,
     ) -> None:
-        self.method, self.origin = method, origin
+        self.method = method
         self.hard_examples = dict(hard_examples or {})
         self.config = config or ObjectiveConfig()
         self.clean_score = Score(method, autocast, clean=True)
@@ -56,8 +52,7 @@ class Objective:
         self._step: Step | None = None
         self._onset = Onset(self.hard_examples, steps)
         whole = self._onset.at()
-        distills = origin is not None and origin.distillation > 0
-        self._shares = Shares(self.config, {name: whole[name].fraction for name in trained(whole)}, distills, method)
+        self._shares = Shares(self.config, {name: whole[name].fraction for name in trained(whole)}, method)
         self._checked: set[str] = set()
 
     def weights(self, step: int | None = None) -> dict[str, float]:
@@ -102,7 +97,6 @@ class Objective:
             rows,
             self._make,
             self.share_gradients,
-            self.origin,
         )
         return self._step.split() if self.config.split and len(rows) > 1 else self._step.one_after_another()
 

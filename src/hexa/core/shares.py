@@ -29,19 +29,16 @@ class ObjectiveConfig(Config):
 class Shares:
     """The rows of every term: the first ones of the batch, or with `split` one part after another.
 
-    fractions: the share of each hard example that is trained on, in the order of the terms. distills: the clean term
-    also holds the features to those of the start. Raises ConfigError for shares that do not fit.
+    fractions: the share of each hard example that is trained on, in the order of the terms. Raises ConfigError for
+    shares that do not fit.
     """
 
-    def __init__(self, config: ObjectiveConfig, fractions: Mapping[str, float], distills: bool, method: Method) -> None:
+    def __init__(self, config: ObjectiveConfig, fractions: Mapping[str, float], method: Method) -> None:
         self.split = config.split
         self.shares = {STD: config.clean_fraction, **fractions}
         if self.split and sum(self.shares.values()) > 1 + 1e-6:
             listed = " + ".join(f"{name} {share:g}" for name, share in self.shares.items())
             message = f"split terms take disjoint parts of the batch, but their fractions ({listed}) exceed 1"
-            raise ConfigError([("objective.split", message)])
-        if self.split and distills:
-            message = "start.distillation compares the features of a pass of clean images alone; leave one of them out"
             raise ConfigError([("objective.split", message)])
         if method.labels_from_embedding and (self.split or config.clean_fraction < 1):
             message = "this method makes its pseudo-labels of the clean embedding of all images; use 1, without split"

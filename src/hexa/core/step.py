@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,11 +12,8 @@ from hexa.core.batch import MAIN, Batch, Branch, PseudoLabels
 from hexa.core.example import Example, Score
 from hexa.core.hard_example import HardExample
 from hexa.core.onset import needed, trained
-from hexa.core.origin import Origin
 from hexa.core.shares import STD
 from hexa.core.term import Part, Term
-
-DISTILLATION = "distillation"
 
 
 @dataclass
@@ -26,7 +22,7 @@ class Step:
 
     score: by the clean loss. hard_examples: those that have set in, as strong as they are now. weights, rows: of every
     term by name. make: makes one of them from its source. shares: whether a hard example may use the input gradient
-    that training on its source leaves. origin: what the backbone is held to.
+    that training on its source leaves.
     remembered: the detached clean embedding and the pseudo-labels, for `Method.commit`, once the clean term is there.
     """
 
@@ -37,7 +33,6 @@ class Step:
     rows: Mapping[str, slice]
     make: Callable[[str, HardExample, Example, Batch], Example]
     shares: bool
-    origin: Origin | None
     remembered: tuple[Tensor | None, PseudoLabels] | None = None
 
     def one_after_another(self) -> Iterator[Term]:
@@ -47,9 +42,7 @@ class Step:
         anchors = tuple(crop[rows[STD]] for crop in whole)
         if self._wants_gradient(STD, MAIN):
             anchors = tuple(crop.detach().requires_grad_() for crop in anchors)
-        watched: AbstractContextManager[list[Tensor]] = self.origin.compared() if self.origin else nullcontext([])
-        with watched as distances:
-            embedding = score.embed(anchors, MAIN)
+        embedding = score.embed(anchors, MAIN)
         detached = embedding.detach()
         with score.autocast():
             labels = method.pseudo_labels(self.batch, detached if len(self.batch) == len(anchors[0]) else None)
@@ -57,8 +50,8 @@ class Step:
         everything = clean_example(self.score, whole, labels)
         clean = replace(everything.select(rows[STD]), crops=anchors)
         loss = clean.score.of(embedding, clean.mixture).mean()
-        yield self._distilled(self._term(STD, loss, embedding, clean), distances)
-        del embedding, loss, distances
+        yield self._term(STD, loss, embedding, clean)
+        del embedding, loss
 
         made = {STD: _with_gradient(clean)}
         for name in trained(self.hard_examples):
@@ -112,20 +105,12 @@ class Step:
 
     def _wants_gradient(self, name: str, branch: Branch) -> bool:
         """Whether a hard example that is trained on can use the input gradient of the pass that trains on `name`."""
-        distills = self.origin is not None and self.origin.distillation > 0
-        shares = self.shares and not (name == STD and distills)
-        takers = (self.hard_examples[other] for other in needed(self.hard_examples) if shares)
+        takers = (self.hard_examples[other] for other in needed(self.hard_examples) if self.shares)
         wanted = [taker.gradient_of_source for taker in takers if taker.source == name]
         return any(b is not None and (b.name, b.training) == (branch.name, branch.training) for b in wanted)
 
     def _term(self, name: str, loss: Tensor, embedding: Tensor, example: Example) -> Term:
         return Term(self.weights[name] * loss, {name: self._part(loss, embedding, example)})
-
-    def _distilled(self, term: Term, distances: list[Tensor]) -> Term:
-        if self.origin is None or not distances:
-            return term
-        distance = torch.cat(distances).mean()
-        return Term(term.loss + self.origin.distillation * distance, term.parts, {DISTILLATION: distance.detach()})
 
     def _part(self, loss: Tensor, embedding: Tensor, example: Example) -> Part:
         return Part(loss.detach(), embedding.detach(), example, self.score.method)

@@ -49,13 +49,6 @@ class StartConfig(Config):
     """The learning rate of the backbone as a share of the head's."""
     layer_decay: float = pydantic.Field(default=1.0, gt=0, le=1)
     """Each stage of the backbone learns at this share of the rate of the stage above it."""
-    l2_sp: float = pydantic.Field(default=0.0, ge=0)
-    """β of the penalty β/2 · ‖θ − θ0‖² on the backbone's learning parameters (L2-SP). It replaces weight decay there,
-    as published; the head is still decayed."""
-    distillation: float = pydantic.Field(default=0.0, ge=0)
-    """γ of the term γ · (1 − cos(f(x), f0(x))) that keeps the features of clean views close to those of the frozen
-    start, a mean over images and crops. It costs a forward pass of the start. Hard examples do not attack it, so an
-    attack that shares the gradient of the clean pass needs a separate pass."""
 
     @pydantic.model_validator(mode="after")
     def _only_with_weights(self) -> StartConfig:
@@ -189,12 +182,6 @@ def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
             rate = config.backbone_rate * config.layer_decay ** (last - stage)
             shares[parameter] = rate if stage >= first else 0.0
     return shares
-
-
-def learning(method: Any) -> nn.Module:
-    """The backbone of a method that learns; the student's, if there is a teacher."""
-    backbone: nn.Module = next(_learning(method), method.backbone)
-    return backbone
 
 
 def _learning(method: nn.Module) -> Iterator[nn.Module]:

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 def state_of(trainer: Trainer) -> State:
     """Everything that the steps to come depend on; all randomness is a function of the step."""
-    origin = trainer.objective.origin
     return {
         "method": trainer.objective.method.checkpoint(),
-        **({"start": origin.network.state_dict()} if origin is not None else {}),
         "optimizer": trainer.optimizer.optimizer.state_dict(),
         "step": trainer.step,
         "epoch": trainer.epoch,
@@ -45,8 +43,6 @@ def restore(trainer: Trainer, state: State) -> list[str]:
             "experiment; restore what changed, or start a new run with 'hexa pretrain'"
         )
     trainer.objective.method.restore(state["method"])
-    if trainer.objective.origin is not None:
-        trainer.objective.origin.network.load_state_dict(state["start"])
     # a copy: it would keep tensors that may be mapped from the file
     trainer.optimizer.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
     trainer.step, trainer.seconds = state["step"], state["seconds"]

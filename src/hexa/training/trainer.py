@@ -150,10 +150,7 @@ class Trainer:
             for name, part in term.parts.items():
                 losses[name] = part.loss
                 seen.look(name, part)
-            losses |= term.beside
         processes.average_gradients(self.optimizer.parameters)
-        if self.objective.origin is not None:
-            self.objective.origin.pull()
         self.window.add(losses, total, self.step + 1)
         if self.device.type == "cpu":  # where asking makes nothing wait: stop before the weights are touched
             self._raise_if_not_finite()
