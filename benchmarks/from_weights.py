@@ -162,23 +162,16 @@ def unit(
     name: str, data: str, arm: str, seed: int, run: Path, python: str = "", held_out: bool = False
 ) -> dict[str, Any]:
     """One training and what it is worth."""
-    from hexa.assembly.re_estimation import re_estimate
-    from hexa.data import open_source
-    from hexa.nn.pretrained import load_backbone
     from hexa.runtime.packages import provenance
     from hexa.session.run import pretrain, resume
 
     if arm in LIGHTLY_RATES:
         row = {"data": name, "arm": arm, "seed": seed, **provenance()}
         return row | with_lightly_train(python, name, data, arm, seed, run)
-    untrained = arm in ("start", "re-estimated")
-    epochs = 0 if untrained else MOCO_EPOCHS.get(arm) or EPOCHS[name] // PASSES.get(arm, 1)
+    epochs = 0 if arm == "start" else MOCO_EPOCHS.get(arm) or EPOCHS[name] // PASSES.get(arm, 1)
     row: dict[str, Any] = {"data": name, "arm": arm, "seed": seed, "epochs": epochs, **provenance()}
     if arm == "start":
         return row | {"metrics": measured(name, networks.weights(), data, held_out)}
-    if arm == "re-estimated":
-        start = load_backbone(networks.weights(), size=SETS[name]["views.size"])
-        return row | {"metrics": measured(name, re_estimate(start, open_source(data, "train"), seed), data)}
     made = experiment(name, data, arm, seed, epochs)
     begun, going_on = time.process_time(), (run / "config.yaml").exists()
     _ = resume(run) if going_on else pretrain(made, run)
@@ -189,7 +182,7 @@ def unit(
 
 def fits(name: str, arm: str) -> bool:
     """Whether an arm is trained on a data set: MoCo-v2 is on Omniglot alone."""
-    return arm in ("start", "re-estimated") or (arm in MOCO_EPOCHS) == (name == "omniglot-moco")
+    return arm == "start" or (arm in MOCO_EPOCHS) == (name == "omniglot-moco")
 
 
 def subset(cifar10: str, folder: Path) -> str:
@@ -253,7 +246,7 @@ def main() -> None:
         return
     for seed in given.seeds:
         for name in SETS:
-            for arm in (["start", "re-estimated"] if seed == given.seeds[0] else []) + [
+            for arm in (["start"] if seed == given.seeds[0] else []) + [
                 a for a in ARMS if seed == given.seeds[0] or a != "random weights"
             ]:
                 wanted = f"{name}/{arm}" in given.only if given.only else fits(name, arm)

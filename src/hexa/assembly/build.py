@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from hexa.assembly.re_estimation import re_estimate
 from hexa.config import ConfigError, UserError
 from hexa.core import STD, Method, Objective, Setting
 from hexa.data import Source
@@ -147,24 +146,16 @@ def _needed(experiment: Experiment) -> list[str]:
     return list(dict.fromkeys(needed))
 
 
-def build_method(
-    experiment: Experiment, setting: Setting, machine: Machine, source: Source | None = None, *, filled: bool = True
-) -> Method:
+def build_method(experiment: Experiment, setting: Setting, machine: Machine, *, filled: bool = True) -> Method:
     """The method before training, on the device and in its memory format.
 
     Weights are drawn from the seed alone. The backbone, its momentum twin and further batch-norms get the weights of
-    `start`, unless `filled` is false because a checkpoint will be loaded. source: the images of the run, for
-    `start.batch_norm: re-estimate`; without it the start's statistics are kept.
+    `start`, unless `filled` is false because a checkpoint will be loaded.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Stream(experiment.seed).child("initial weights").integer())
         begins = filled and experiment.start.weights is not None
         network = start.begun(experiment.network, experiment.start) if begins else backbones.build(experiment.network)
-        if begins and source is not None and experiment.start.batch_norm == "re-estimate":
-            config, size = experiment.network, experiment.views.size
-            backbone = Backbone(network, Preparation(config.mean, config.std, size), config)
-            re_estimate(backbone, source, experiment.seed, device=machine.device)
-            network.train()
         method = experiment.method.build(network, setting)
     if experiment.training.channels_last:
         method = precisions.place(method, machine.device)

@@ -37,10 +37,9 @@ class StartConfig(Config):
     sha256: str | None = None
     """SHA-256 of the weights' file (of their tensors if they are not a file), recorded when the run begins; other
     weights with the same name are then refused."""
-    batch_norm: Literal["keep", "re-estimate", "follow"] = "keep"
-    """keep: the backbone's batch-norms normalise with the statistics of the start, which stay fixed; re-estimate: these
-    are first estimated again on images of the data without augmentation; follow: they normalise with batch statistics,
-    and running statistics follow those of augmented views, as from random weights."""
+    batch_norm: Literal["keep", "follow"] = "keep"
+    """keep: the backbone's batch-norms normalise with the statistics of the start, which stay fixed; follow: they
+    normalise with batch statistics, and running statistics follow those of augmented views, as from random weights."""
     freeze_backbone: int = pydantic.Field(default=0, ge=0)
     """Number of epochs at the beginning in which only the head learns."""
     trainable_stages: int | None = pydantic.Field(default=None, gt=0)
@@ -60,7 +59,7 @@ class StartConfig(Config):
     @property
     def keeps_statistics(self) -> bool:
         """Whether the backbone's batch-norms normalise with fixed running statistics in training."""
-        return self.weights is not None and self.batch_norm != "follow"
+        return self.weights is not None and self.batch_norm == "keep"
 
 
 def digest(weights: str, backbone: Backbone) -> str:
