@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from hexa.config import ConfigError, UserError
-from hexa.core import STD, Method, Objective, Setting
+from hexa.core import Method, Objective, Setting
+from hexa.core.shares import branches, needed
 from hexa.data import Source
 from hexa.data.pairs import Pairs
 from hexa.data.statistics import measured
@@ -71,14 +72,13 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
     refused = refusals(experiment)
     if refused:
         raise ConfigError(refused)
-    branches = (b for name in _needed(experiment) for b in experiment.hard_examples[name].branches())
     setting = Setting(
         data_size=data_size,
         batch_size=batch,
         epochs=experiment.epochs,
         world_size=world,
         num_crops=experiment.views.total_views,
-        branches=tuple(dict.fromkeys(["main", *branches])),
+        branches=("main", *branches(experiment.hard_examples)),
         mean=experiment.network.mean,
         std=experiment.network.std,
         seed=experiment.seed,
@@ -132,18 +132,8 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
 def refusals(experiment: Experiment) -> list[tuple[str, str]]:
     """The hard examples that the method does not support: (dotted path, why not)."""
     hard, method = experiment.hard_examples, experiment.method
-    reasons = {name: hard[name].refusal(method) for name in _needed(experiment)}
+    reasons = {name: hard[name].refusal(method) for name in needed(hard)}
     return [(f"hard_examples.{name}", f"not for {method.name}: {why}") for name, why in reasons.items() if why]
-
-
-def _needed(experiment: Experiment) -> list[str]:
-    """The hard examples that are trained on, and those they are made from, which may have weight 0."""
-    needed = []
-    for name, hard in experiment.hard_examples.items():
-        while hard.weight > 0 and name != STD:
-            needed.append(name)
-            name = experiment.hard_examples[name].source
-    return list(dict.fromkeys(needed))
 
 
 def build_method(experiment: Experiment, setting: Setting, machine: Machine, *, filled: bool = True) -> Method:
