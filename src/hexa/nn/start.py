@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -172,7 +171,9 @@ def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
     """
     shares: dict[nn.Parameter, float] = {}
     by_stage = config.layer_decay < 1 or config.trainable_stages is not None
-    for backbone in _learning(method):
+    encoders = (module for module in method.modules() if isinstance(module, Encoder))
+    learning = (e.backbone for e in encoders if any(p.requires_grad for p in e.backbone.parameters()))
+    for backbone in learning:
         stage_of = stages(backbone) if by_stage else {}
         last = max(stage_of.values(), default=0)
         first = 0 if config.trainable_stages is None else last + 1 - config.trainable_stages
@@ -181,10 +182,3 @@ def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
             rate = config.backbone_rate * config.layer_decay ** (last - stage)
             shares[parameter] = rate if stage >= first else 0.0
     return shares
-
-
-def _learning(method: nn.Module) -> Iterator[nn.Module]:
-    """The backbones of a method's encoders, without momentum twins."""
-    for module in method.modules():
-        if isinstance(module, Encoder) and any(p.requires_grad for p in module.backbone.parameters()):
-            yield module.backbone
