@@ -107,7 +107,7 @@ class Objective:
             self._checked.add(STD)
         rows = self.config.rows(self.shares(batch.step), len(batch))
         if self.setting_in(batch.step):
-            for branch in set(branches(self.present(batch.step))) - set(branches(self.present(batch.step - 1))):
+            for branch in sorted(set(branches(self.present(batch.step))) - set(branches(self.present(batch.step - 1)))):
                 self.method.open_branch(branch)
         self._remembered = None
         return self._split(batch, rows) if self.config.split and len(rows) > 1 else self._one_by_one(batch, rows)
