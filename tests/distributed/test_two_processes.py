@@ -66,7 +66,6 @@ def cases() -> dict[str, Case]:
         if name in STRAINING:
             late = {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.5}}
             found.append(Case(name, {"bn_groups": 2}, late))
-            found.append(Case(name, groups[0], SCHEMES["adversarial"], distilled=True))
     return {str(case): case for case in found if case.fits}
 
 

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from hexa.config import choices
-from hexa.core import Batch, HardExample, Method, MethodConfig, Objective, ObjectiveConfig, Origin, Setting
+from hexa.core import Batch, HardExample, Method, MethodConfig, Objective, ObjectiveConfig, Setting
 from hexa.nn.backbones import NetworkConfig, build
-from hexa.nn.start import learning
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
@@ -136,17 +135,12 @@ METHODS: dict[str, list[dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One method with some hard examples.
-
-    kept: the backbone's batch-norm statistics are those it begins with. distilled: its features are held to those of
-    another backbone, near the one it begins with.
-    """
+    """One method with some hard examples. kept: the backbone's batch-norm statistics are those it begins with."""
 
     method: str
     fields: dict[str, Any] = field(default_factory=dict)
     hard_examples: dict[str, dict[str, Any]] = field(default_factory=dict)
     kept: bool = False
-    distilled: bool = False
 
     def __str__(self) -> str:
         fields = ",".join(f"{k}={v}" for k, v in self.fields.items())
@@ -154,7 +148,7 @@ class Case:
             name + "".join(f",{k}={v}" for k, v in entry.items() if k != "kind")
             for name, entry in self.hard_examples.items()
         )
-        return f"{self.method}({fields})-{hard or 'plain'}{'-kept' * self.kept}{'-distilled' * self.distilled}"
+        return f"{self.method}({fields})-{hard or 'plain'}{'-kept' * self.kept}"
 
     def build(self, dtype: torch.dtype = torch.float64, network: nn.Module | None = None, **fields: Any) -> Method:
         """The method in fp64 with seeded weights; `fields` override the case's."""
@@ -196,19 +190,12 @@ class Case:
         }
 
     def objective(self, method: Method, config: ObjectiveConfig | None = None, **options: Any) -> Objective:
-        hard = self.hard()
-        return Objective(method, hard, config, origin=self.origin(method) if self.distilled else None, **options)
-
-    def origin(self, method: Method) -> Origin:
-        made = Origin(learning(method), distillation=0.5)
-        for p in made.network.parameters():  # alike, whatever further batch-norms there are
-            p.add_(0.1 * torch.arange(p.numel(), dtype=p.dtype, device=p.device).sin().view_as(p))
-        return made
+        return Objective(method, self.hard(), config, **options)
 
 
 def all_cases() -> list[Case]:
     """Each variant of each method, plain and with two hard examples; each method with the default of each kind and
-    with statistics kept, those of STRAINING with each variant and distilled as well; examples of examples.
+    with statistics kept, those of STRAINING with each variant; examples of examples.
 
     Without those that a hard example refuses. Decision 0014 says what more of them would find.
     """
@@ -219,8 +206,7 @@ def all_cases() -> list[Case]:
             cases.append(Case(method, fields))
             both = Case(method, fields, {"adversarial": {}, "cutmix": {}})
             cases.append(both if both.fits else Case(method, fields, {"adversarial": {}}))
-        held = ({"kept": True}, {"distilled": True}, {"kept": True, "distilled": True})
-        cases += [replace(cases[-1], fields={}, **how) for how in (held if method in STRAINING else held[:1])]
+        cases.append(replace(cases[-1], fields={}, kept=True))
         for kind in kinds:
             variants = VARIANTS.get(kind, [{}])
             cases += [Case(method, {}, {kind: v}) for v in (variants if method in STRAINING else variants[:1])]

@@ -36,7 +36,7 @@ def fitting(case: Case) -> Case:
 
 def cases() -> list[Case]:
     """Each method with every kind of hard example, and each of its variants with three; for those that strain the
-    kinds, all variants of each, statistics that are kept, and distillation.
+    kinds, all variants of each, and statistics that are kept.
     """
     made = []
     for method in choices(MethodConfig, "name", "hexa.methods"):
@@ -46,7 +46,7 @@ def cases() -> list[Case]:
         for kind in KINDS:
             variants = VARIANTS.get(kind, [{}])[1:]
             made.append(Case(method, {}, {f"{kind}{n}": {"kind": kind, **entry} for n, entry in enumerate(variants)}))
-        made.append(Case(method, {}, BOTH, kept=True, distilled=True))
+        made.append(Case(method, {}, BOTH, kept=True))
     return [fitting(case) for case in made]
 
 

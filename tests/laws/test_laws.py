@@ -13,7 +13,6 @@ from torch import Tensor
 
 from hexa.core import MAIN, STD, Batch, Branch, Example, Method, Objective, ObjectiveConfig
 from hexa.nn.branch_norm import BranchBatchNorm
-from hexa.nn.start import learning
 from tests.laws.cases import BATCH, STRAINING, Case, all_cases, batch, train
 
 CASES = all_cases()
@@ -254,29 +253,6 @@ def test_shared_gradient_step_equals_the_naive_step(case: Case) -> None:
             torch.testing.assert_close(shared[1][name], gradient, atol=1e-12, rtol=1e-12)
         for name, buffer in naive[2].items():
             torch.testing.assert_close(shared[2][name], buffer, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("case", [case for case in HARD if case.distilled], ids=str)
-def test_distillation_is_not_attacked(case: Case) -> None:
-    """The clean term has its gradient beside the method's; views are bit by bit those of a run without it."""
-    views, losses, gradients = [], [], []
-    for one in (case, replace(case, distilled=False)):
-        method = one.build()
-        made = {}
-        for term in one.objective(method).losses(one.batch()):
-            term.loss.backward()
-            made |= {name: part.example.crops for name, part in term.parts.items()}
-            losses.append((term.loss.detach(), term.beside))
-        views.append(made)
-        gradients.append({n: p.grad for n, p in learning(method).named_parameters()})
-    for name in views[0]:
-        assert all(torch.equal(a, b) for a, b in zip(views[0][name], views[1][name], strict=True)), name
-    distance = losses[0][1]["distillation"]
-    assert 0 < float(distance) < 2
-    plain = losses[len(losses) // 2][0]
-    torch.testing.assert_close(losses[0][0], plain + 0.5 * distance)
-    assert not any(beside for _, beside in losses[1:])
-    assert any(not torch.equal(g, gradients[1][n]) for n, g in gradients[0].items() if g is not None)
 
 
 @pytest.mark.parametrize("share", [True, False])
