@@ -5,7 +5,7 @@
 The same network with the same new layers, images and order, by both presets of `hexa evaluate detect`, on small images
 and for few steps: five to ten minutes of one core a row, so figures are low and only the difference between rows tells.
 Rows that the result file has already are kept, and an interrupted one goes on where it stopped. RUN, if given, is a
-finished cifar10-small-* run, measured beside its own network before training.
+finished cifar10-*+small run, measured beside its own network before training.
 """
 
 from __future__ import annotations

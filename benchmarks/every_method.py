@@ -2,7 +2,7 @@
 
     python benchmarks/every_method.py --data parquet:PATH/cifar10 --out runs/every --epochs 3
 
-Trains each `cifar10-small-*` recipe and its twin with adversarial views, and scores test images by k-NN on the frozen
+Trains each `cifar10-*+small` recipe and its twin with adversarial views, and scores test images by k-NN on the frozen
 network, beside the same networks before training. Nothing is searched for here, so rows say that a method learns, not
 which is best; the few fields in which the recipes leave their papers were chosen on held-out training images
 (`hexa evaluate knn RUN --holdout 0.1`). Every run is stored when it is done; the script goes on where it stopped.
@@ -113,9 +113,9 @@ def main() -> None:
     jobs = []
     for seed in range(3):
         for method in given.methods:
-            for arm in ("", "hexa-"):
+            for arm in ("", "+adversarial"):
                 if seed == 0 or method in THREE_SEEDS:
-                    recipe = f"cifar10-small-{arm}{method}"
+                    recipe = f"cifar10-{method}+small{arm}"
                     epochs = given.epochs * SLOW_STARTERS.get(method, 1)
                     name = f"{recipe}-{epochs}-{seed}"
                     jobs.append({"name": name, "recipe": recipe, "method": method, "epochs": epochs, "seed": seed})

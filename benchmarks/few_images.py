@@ -53,7 +53,6 @@ ARMS: dict[str, tuple[str, dict[str, Any], float]] = {
     "from 0.9": (_ATTACKED, {f"{_ATTACK}.start": 0.9}, 1.066),
     "late, ε = 2": (f"{_ATTACKED}+late", _epsilon(2.0), 1.33),
     "late, ε = 4": (f"{_ATTACKED}+late", _epsilon(4.0), 1.33),
-    "ramp": (_ATTACKED, {f"{_ATTACK}.ramp": 1.0, f"{_ATTACK}.ramps": "strength"}, 1.66),
     "ε = ¼": (_ATTACKED, _epsilon(0.25), 1.66),
     "ε = ½": (_ATTACKED, _epsilon(0.5), 1.66),
     "from ¾, ε = ¼": (_ATTACKED, _epsilon(0.25) | {f"{_ATTACK}.start": 0.75}, 1.165),

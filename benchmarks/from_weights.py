@@ -45,7 +45,6 @@ SETS: dict[str, dict[str, Any]] = {
 ARMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "head first": {"start.freeze_backbone": 1},
-    "head first, pulled": {"start.freeze_backbone": 1, "start.distillation": 1.0},
     "adversarial": {"start.freeze_backbone": 1, "hard_examples.adversarial.weight": 1.0},
     "cutmix": {"start.freeze_backbone": 1, "hard_examples.cutmix.weight": 1.0},
     "both": {
@@ -55,15 +54,6 @@ ARMS: dict[str, dict[str, Any]] = {
     },
     "shorter": {"start.freeze_backbone": 1},  # as many epochs as one hard example gets
     "random weights": {},
-    # for VOC, which is near the start
-    "near": {"start.freeze_backbone": 1, "start.distillation": 1.0, "optimizer.learning_rate": 0.0005},
-    "near, held": {"start.freeze_backbone": 1, "start.distillation": 10.0, "optimizer.learning_rate": 0.002},
-    "last stages": {
-        "start.freeze_backbone": 1,
-        "start.distillation": 1.0,
-        "start.trainable_stages": 1,
-        "optimizer.learning_rate": 0.002,
-    },
     # MoCo-v2
     "moco": {},
     "moco, adversarial": {"hard_examples.adversarial.weight": 1.0},
@@ -172,23 +162,16 @@ def unit(
     name: str, data: str, arm: str, seed: int, run: Path, python: str = "", held_out: bool = False
 ) -> dict[str, Any]:
     """One training and what it is worth."""
-    from hexa.assembly.re_estimation import re_estimate
-    from hexa.data import open_source
-    from hexa.nn.pretrained import load_backbone
     from hexa.runtime.packages import provenance
     from hexa.session.run import pretrain, resume
 
     if arm in LIGHTLY_RATES:
         row = {"data": name, "arm": arm, "seed": seed, **provenance()}
         return row | with_lightly_train(python, name, data, arm, seed, run)
-    untrained = arm in ("start", "re-estimated")
-    epochs = 0 if untrained else MOCO_EPOCHS.get(arm) or EPOCHS[name] // PASSES.get(arm, 1)
+    epochs = 0 if arm == "start" else MOCO_EPOCHS.get(arm) or EPOCHS[name] // PASSES.get(arm, 1)
     row: dict[str, Any] = {"data": name, "arm": arm, "seed": seed, "epochs": epochs, **provenance()}
     if arm == "start":
         return row | {"metrics": measured(name, networks.weights(), data, held_out)}
-    if arm == "re-estimated":
-        start = load_backbone(networks.weights(), size=SETS[name]["views.size"])
-        return row | {"metrics": measured(name, re_estimate(start, open_source(data, "train"), seed), data)}
     made = experiment(name, data, arm, seed, epochs)
     begun, going_on = time.process_time(), (run / "config.yaml").exists()
     _ = resume(run) if going_on else pretrain(made, run)
@@ -199,7 +182,7 @@ def unit(
 
 def fits(name: str, arm: str) -> bool:
     """Whether an arm is trained on a data set: MoCo-v2 is on Omniglot alone."""
-    return arm in ("start", "re-estimated") or (arm in MOCO_EPOCHS) == (name == "omniglot-moco")
+    return arm == "start" or (arm in MOCO_EPOCHS) == (name == "omniglot-moco")
 
 
 def subset(cifar10: str, folder: Path) -> str:
@@ -263,7 +246,7 @@ def main() -> None:
         return
     for seed in given.seeds:
         for name in SETS:
-            for arm in (["start", "re-estimated"] if seed == given.seeds[0] else []) + [
+            for arm in (["start"] if seed == given.seeds[0] else []) + [
                 a for a in ARMS if seed == given.seeds[0] or a != "random weights"
             ]:
                 wanted = f"{name}/{arm}" in given.only if given.only else fits(name, arm)

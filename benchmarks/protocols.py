@@ -2,7 +2,7 @@
 
     python benchmarks/protocols.py --cifar10 parquet:PATH/cifar10 --voc voc:PATH/VOCdevkit [--run RUN] --result FILE
 
-RUN is a finished cifar10-small-* run; without it, its rows in FILE stay as they are. It is compared with its own
+RUN is a finished cifar10-*+small run; without it, its rows in FILE stay as they are. It is compared with its own
 network before training, and with EfficientNet-Lite0 trained on ImageNet with labels (benchmarks/networks.py), at 224
 pixels on VOC and at 64 on CIFAR-10: by the package it comes from, and by timm's network with its weights. Fine-tuning
 is shortened to an epoch. Rows that FILE has already are kept, with the commit that made them; so a FILE is of one RUN.

@@ -138,10 +138,3 @@ def test_the_essence_tells_kinds_apart_and_not_their_order(
 ) -> None:
     essences = [override(recipes.get("digits-moco-v2"), {"hard_examples": of}).essence(set()) for of in (one, other)]
     assert (json.dumps(essences[0], sort_keys=True) == json.dumps(essences[1], sort_keys=True)) == same
-
-
-def test_the_former_essence_is_that_of_checkpoints_of_0_1() -> None:
-    of = {"z": {"kind": "cutmix"}, "a": {"kind": "chain", "steps": [{"kind": "mixup"}]}}
-    experiment = override(recipes.get("digits-moco-v2"), {"hard_examples": of})
-    assert experiment.essence(set(), former=True)[1] == ["moco", "cutmix", "chain"]
-    assert experiment.essence(set())[1] == ["moco", "chain", "mixup", "cutmix"]

@@ -73,15 +73,12 @@ class Experiment(Config):
             raise ConfigError(problems)
         return examples
 
-    def essence(self, exclude: set[str] | dict[str, Any], *, former: bool = False) -> list[Any]:
+    def essence(self, exclude: set[str] | dict[str, Any]) -> list[Any]:
         """As JSON, what is not at its default, and the kinds of method and hard examples, in the order of their names.
 
         Hashes are made of it, so that a field which is new in a later version does not change them.
-        former: as hexa 0.1 had it, in the order of the configuration and without the steps of a chain.
         """
         kinds = [kind for _, hard in sorted(self.hard_examples.items()) for kind in hard.kinds()]
-        if former:
-            kinds = [hard.kind for hard in self.hard_examples.values()]
         return [self.model_dump(mode="json", exclude=exclude, exclude_defaults=True), [self.method.name, *kinds]]
 
     @pydantic.model_validator(mode="after")

@@ -45,15 +45,10 @@ def experiment_of(spec: str) -> Experiment:
     """
     if not is_plugin(spec):
         from hexa import recipes
-        from hexa.recipes import former
 
         if spec.endswith(".py"):
             raise UserError(f"{spec}: name the function too, such as {spec}:recipe")
-        made, (now, beside) = recipes.get(spec), former.current(spec)
-        if now != spec and os.environ.get("RANK", "0") == "0":  # once for all processes of torchrun
-            options = "".join(f" --{path} {value}" for path, value in beside.items())
-            print(f"recipe {spec} is now {now}{options}", file=sys.stderr)
-        return made
+        return recipes.get(spec)
 
     from hexa.experiment import Experiment
 

@@ -1,4 +1,4 @@
-"""Runs whose positives come from metadata: resumed bit for bit, bound to who belongs together, as ever without."""
+"""Runs whose positives come from metadata: resumed bit for bit, bound to who belongs together."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pytest
 from rich.console import Console
 
 from hexa import experiment as experiments
-from hexa import recipes
-from hexa.assembly.build import fingerprint, setting_of
+from hexa.assembly.build import setting_of
 from hexa.cli import main
 from hexa.config import ConfigError, UserError
 from hexa.data import open_source
-from hexa.experiment import Experiment, override
+from hexa.experiment import Experiment
 from hexa.nn.pretrained import load_backbone
 from hexa.session.run import pretrain, resume
 from tests.session.test_every_method import experiment
@@ -72,14 +71,6 @@ def test_going_on_needs_the_same_pairs_wherever_they_lie(tmp_path: Path) -> None
     (tmp_path / "b.csv").unlink()
     with pytest.raises(UserError, match=r"pairs\.of .*b\.csv: cannot be read"):
         resume(folder, console=SAYS)
-
-
-def test_without_pairs_all_is_as_it_was() -> None:
-    """Fingerprints as of the version before there were pairs: its checkpoints are gone on with."""
-    source = open_source("digits", "train")
-    assert fingerprint(recipes.get("digits-moco-v2"), source) == "908a7676fa81eeb9"
-    assert fingerprint(recipes.get("cifar10-moco-v2+adversarial"), source) == "8016819b75f00aef"
-    assert fingerprint(override(recipes.get("digits-moco-v2"), {"pairs": {}}), source) == "908a7676fa81eeb9"
 
 
 @pytest.mark.parametrize("method", ["rotation", "jigsaw", "instdisc", "cmc", "cpc"])

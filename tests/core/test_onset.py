@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,25 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from hexa.config import choices
+from hexa.config import ConfigError, choices
 from hexa.core import HardExample, Method, MethodConfig, Objective, ObjectiveConfig
-from hexa.core.onset import Onset
 from hexa.hard_examples.adversarial import Adversarial
-from hexa.hard_examples.chain import Chain
 from hexa.hard_examples.cutmix import CutMix
-from hexa.hard_examples.mixup import Mixup
-from hexa.hard_examples.unmix import UnMix
 from hexa.nn.branch_norm import BranchBatchNorm
-from hexa.runtime.random import Stream
-from tests.laws.cases import BATCH, Case, batch, one_step
+from tests.laws.cases import Case, batch, one_step
 
 STEPS = 4  # of a whole training; hard examples set in at the third
-KINDS = choices(HardExample, "kind", "hexa.hard_examples")
+#: The attack for every method, and every kind for one.
 LATE = [
-    case
+    Case(method, {}, {kind: {"start": 0.5}})
     for method in choices(MethodConfig, "name", "hexa.methods")
-    for kind in KINDS
-    if (case := Case(method, {}, {kind: {"start": 0.5}})).fits
+    for kind in (choices(HardExample, "kind", "hexa.hard_examples") if method == "moco" else ["adversarial"])
 ]
 
 
@@ -97,59 +92,42 @@ def test_a_branch_that_is_in_use_already_is_left_alone() -> None:
     assert all(torch.equal(value, before[name]) for name, value in run.method.state_dict().items())
 
 
+def onsets(hard: dict[str, HardExample], steps: int, of: Callable[[Objective, int], object]) -> list[object]:
+    objective = Objective(Case("moco").build(), hard, steps=steps)
+    return [of(objective, step) for step in range(steps)]
+
+
 @pytest.mark.parametrize("steps", [10, 30, 1000])
-@pytest.mark.parametrize(("start", "ramp"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.5), (0.3, 0.4), (0.7, 1.0), (1.0, 0.0)])
-def test_weight_and_strength_against_the_formula(steps: int, start: float, ramp: float) -> None:
+@pytest.mark.parametrize("start", [0.0, 0.3, 0.7, 1.0])
+def test_it_sets_in_at_its_share_of_the_steps(steps: int, start: float) -> None:
+    there = onsets({"cutmix": CutMix(start=start)}, steps, lambda objective, step: "cutmix" in objective.weights(step))
+    assert there == [step >= round(start * steps) for step in range(steps)]
+
+
+def test_what_is_made_of_another_waits_for_it() -> None:
     hard: dict[str, HardExample] = {
-        "adversarial": Adversarial(weight=2, start=start, ramp=ramp, epsilon=4, step_size=2, ramps="strength"),
-        "cutmix": CutMix(weight=2, start=start, ramp=ramp),
-    }
-    onset = Onset(hard, steps)
-    for step in range(steps):
-        passed = (step - round(start * steps)) / steps
-        share = 0.0 if passed < 0 else min(1.0, passed / ramp) if ramp else 1.0
-        now = onset.at(step)
-        assert list(now) == (list(hard) if share > 0 else [])
-        if now:
-            attack = now["adversarial"]
-            assert isinstance(attack, Adversarial)
-            assert (attack.epsilon, attack.step_size, attack.weight) == pytest.approx((4 * share, 2 * share, 2))
-            assert now["cutmix"].weight == pytest.approx(2 * share)
-    assert onset.at() == hard
-
-
-@pytest.mark.parametrize("maker", [CutMix(inside=True), Mixup(), UnMix(box_probability=0)])
-def test_what_is_pasted_shrinks_in_proportion(maker: HardExample) -> None:
-    case = Case("moco", {"bn_groups": 1})
-    data = batch(dtype=torch.float64)
-    large = torch.rand(BATCH, 3, 96, 96, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    clean = case.objective(case.build()).examples(replace(data, crops=(large, large)))["std"]
-    for number in range(6):
-        stream = Stream(number)
-        whole, half, none = (maker.weakened(share)(clean, stream).mixture[0][1] for share in (1.0, 0.5, 0.0))
-        torch.testing.assert_close(1 - half, (1 - whole) / 2, atol=0.02, rtol=0)  # whole pixels
-        assert bool((none == 1).all())
-        assert torch.equal(maker.weakened(0.0)(clean, stream).crops[0], clean.crops[0])
-
-
-def test_what_is_made_of_another_waits_for_it_and_grows_from_there() -> None:
-    hard: dict[str, HardExample] = {
-        "mixed": CutMix(source="adversarial", start=0.2, ramp=0.2),
+        "mixed": CutMix(source="adversarial", start=0.2),
         "adversarial": Adversarial(start=0.5, weight=0),
         "own": CutMix(start=0.2),
     }
-    onset = Onset(hard, 10)
-    assert [list(onset.at(step)) for step in (1, 2, 5)] == [[], ["own"], ["adversarial", "own"]]
-    assert [onset.at(step)["mixed"].weight for step in (6, 7, 9)] == pytest.approx([0.5, 1.0, 1.0])
-    assert [onset.new(step) for step in (0, 2, 3, 5, 6)] == [set(), {"own"}, set(), {"adversarial"}, {"mixed"}]
+    assert onsets(hard, 10, lambda objective, step: list(objective.present(step)))[1:6] == [
+        [],
+        ["own"],
+        ["own"],
+        ["own"],
+        ["adversarial", "mixed", "own"],
+    ]
+    assert onsets(hard, 10, Objective.setting_in) == [[], [], ["own"], [], [], ["mixed"], *[[]] * 4]
+    with pytest.raises(ConfigError, match=r"hard_examples\.a\.source: names no example that can be made first"):
+        onsets({"a": CutMix(source="b"), "b": CutMix(source="a")}, 1, Objective.setting_in)
 
 
 def test_weights_are_a_mean_over_the_terms_that_are_there() -> None:
-    hard: dict[str, dict[str, Any]] = {"adversarial": {"start": 0.5}, "cutmix": {"ramp": 0.5, "weight": 2.0}}
+    hard: dict[str, dict[str, Any]] = {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.25, "weight": 2.0}}
     case = Case("moco", {}, hard)
     objective = case.objective(case.build(), ObjectiveConfig(reduction="mean"), steps=STEPS)
     assert objective.weights(0) == {"std": 1.0}
-    assert objective.weights(1) == {"std": 0.5, "cutmix": 0.5}
+    assert objective.weights(1) == {"std": 1 / 3, "cutmix": 2 / 3}
     assert objective.weights(2) == objective.weights() == {"std": 0.25, "adversarial": 0.25, "cutmix": 0.5}
     assert [objective.setting_in(step) for step in range(STEPS)] == [[], ["cutmix"], ["adversarial"], []]
 
@@ -177,17 +155,6 @@ def test_the_whole_batch_is_clean_until_the_first_sets_in(split: bool) -> None:
     plain = Run(Case("moco")).steps(0, 1).state()[0]
     late = Run(case, config).steps(0, 1).state()[0]
     assert all(torch.equal(value, late[name]) for name, value in plain.items())
-
-
-def test_a_kind_without_strength_says_so() -> None:
-    class Plain(HardExample):
-        kind: str = "plain"
-
-    with pytest.raises(ValueError, match="plain has no strength that could grow; use ramps: weight"):
-        Plain(ramp=0.1, ramps="strength")
-    with pytest.raises(ValueError, match="chain has no strength"):
-        Chain(steps=[{"kind": "cutmix"}, Plain()], ramps="strength")
-    assert Plain(ramp=0.1).grown(0.5).weight == 0.5
 
 
 def test_looking_and_measuring_know_no_time() -> None:

@@ -290,14 +290,19 @@ def _by_seed(row: dict[str, Any]) -> dict[int, dict[str, float]]:
 
 def every_method() -> str:
     """Each method in a few epochs, plain and with adversarial views, where both were run."""
-    found = {recipe: row for file in EVERY for recipe, row in result(file)["summary"].items()}
+    found = {_today(recipe): row for file in EVERY for recipe, row in result(file)["summary"].items()}
     rows = []
     for name, plain in found.items():
-        hard = found.get(name.replace("cifar10-small-", "cifar10-small-hexa-"))
-        if "-hexa-" not in name and hard is not None:
+        if hard := found.get(f"{name}+adversarial"):
             cells = [_scored(plain), _scored(hard), f"{hard['knn'] - plain['knn']:+.1f}".replace("-", "−")]
             rows.append((f"`{name}`", str(plain["epochs"]), f"{plain['untrained']:.1f}", *cells))
     return table(rows, "recipe", "epochs", "untrained", "plain", "+ adversarial", "change")
+
+
+def _today(recipe: str) -> str:
+    """Today's name of a recipe; the first results have others."""
+    found = re.fullmatch(r"cifar10-small-(hexa-)?(.+)", recipe)
+    return f"cifar10-{found[2]}+small{'+adversarial' * bool(found[1])}" if found else recipe
 
 
 def _scored(one: dict[str, Any]) -> str:
@@ -318,7 +323,7 @@ def by_protocol() -> str:
         ids[place] = max(ids.get(place, ""), row["protocol"], key=len)
     names = list(dict.fromkeys(row["backbone"] for row in rows))
     lines = [(f"`{ids[at]}`", *at[1:], *(values.get(name, "–") for name in names)) for at, values in found.items()]
-    return table(lines, "protocol", "data", "metric", *names)
+    return table(lines, "protocol", "data", "metric", *map(_today, names))
 
 
 def by_detection() -> str:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from hexa.core import MAIN, STD, Batch, Objective, Setting
 from hexa.evaluation.semi.learner import Guesses, Learner, RotationLearner, Rule
 from hexa.evaluation.semi.options import SemiSupervisedOptions
+from hexa.evaluation.semi.training import LearnersObjective
 from hexa.runtime.random import Stream
 
 CLASSES, SIZE, LABELLED, RATIO = 3, 6, 2, 2
@@ -59,7 +60,7 @@ def objective(name: str, network: nn.Module | None = None, **fields: Any) -> Obj
     setting = Setting(6, COUNT, num_crops=1, mean=MEAN, std=STD_DEV)
     given = (options.rule, network or Plain(), head, classes, setting, options.ema)
     learner = RotationLearner(*given, weight=WEIGHT) if rotates else Learner(*given)
-    return Objective(learner.double(), options.hard_examples, steps=10)
+    return LearnersObjective(learner.double(), options)
 
 
 def batch(step: int = 9) -> Batch:

@@ -118,7 +118,7 @@ def trained(method: str, kind: str, out: Path) -> str:
     """Three steps of a method: plain, hard (adversarial and cut-mixed), or hard in two processes."""
     hard = [] if kind == "plain" else HARD[: 1 if method in PUZZLES else 2]
     run = two if kind == "two" else hexa
-    run("pretrain", f"cifar10-small-{method}", f"--out={out}", *SMALL, *hard)
+    run("pretrain", f"cifar10-{method}+small", f"--out={out}", *SMALL, *hard)
     return state(out)
 
 
@@ -126,7 +126,7 @@ def measured(protocol: str, folder: Path) -> dict[str, float]:
     """The metrics of a protocol on a backbone of few steps."""
     backbone, out = folder / "backbone", folder / f"{protocol}.json"
     if not backbone.exists():
-        hexa("pretrain", "cifar10-small-moco-v2", f"--out={backbone}", *SMALL)
+        hexa("pretrain", "cifar10-moco-v2+small", f"--out={backbone}", *SMALL)
     options = ["--data=digits", "--device=cpu", f"--out={out}", *PROTOCOLS[protocol]]
     hexa("evaluate", protocol, str(backbone / "backbone.safetensors"), *options)
     metrics: dict[str, float] = json.loads(out.read_text())["metrics"]

@@ -148,11 +148,6 @@ def test_radii_that_cannot_be(fields: dict[str, object], said: str) -> None:
         Adversarial.model_validate(fields)
 
 
-def test_weakened_radii() -> None:
-    half = Adversarial(epsilon=(1.0, 4.0), step_size=4).weakened(0.5)
-    assert (half.epsilon, half.step_size) == ((0.5, 2.0), 2.0)
-
-
 def test_l2_survives_tiny_and_zero_gradients() -> None:
     attacker = Adversarial(norm="l2", unit="pixel", epsilon=0.5, step_size=0.2, clip=False)
     clean = torch.full((3, 3, 4, 4), 0.5)

@@ -1,4 +1,4 @@
-"""Names of recipes: their modifiers, and what they were called before."""
+"""Names of recipes: their modifiers."""
 
 from __future__ import annotations
 
@@ -65,31 +65,3 @@ def test_an_unknown_modifier_names_the_nearest() -> None:
     mixed = recipes.get("cifar10-simclr").model_copy(update={"hard_examples": {"cutmix": CutMix()}})
     with pytest.raises(UserError, match=r"add \+adversarial"):  # another hard example is not what is mixed
         modifiers.apply(mixed, ["cutmix-adversarial"], {})
-
-
-@pytest.mark.parametrize(
-    ("former", "now"),
-    [
-        ("cifar10-small-moco-v2", "cifar10-moco-v2+small"),
-        ("cifar10-hexa-moco", "cifar10-moco-v2+adversarial"),
-        ("cifar10-small-hexa-moco-split", "cifar10-moco-v2+small+split"),
-        ("cifar10-small-hexa-dcluster-plus-6crop", "cifar10-deepcluster-v2-6crop+small+adversarial+cutmix"),
-        ("cifar10-hexa-dino-vit", "cifar10-dino-vit+adversarial"),
-        ("cifar10-hexa-pcl", "cifar10-pcl-v2+adversarial"),
-        ("imagenet-hexa-simclr", "imagenet-simclr+adversarial"),
-        ("imagenet-hexa-moco-200", "imagenet-hexa-moco-200"),
-        ("ablate-dcluster-v", "ablate-dcluster+adversarial+cutmix-adversarial"),
-        ("ablate-moco-i", "ablate-moco"),
-        ("digits-hexa-dcluster", "digits-hexa-dcluster"),
-    ],
-)
-def test_names_of_version_0_1(former: str, now: str) -> None:
-    assert recipes.get(former).recipe == now
-    assert recipes.get(former) == recipes.get(now)
-
-
-def test_names_of_the_grids_set_fields() -> None:
-    attack = recipes.get("grid-attack-1-3").hard_examples["adversarial"]
-    assert (attack.epsilon, attack.step_size) == (1, 3)  # type: ignore[attr-defined]
-    mixing = recipes.get("grid-beta-3-5").hard_examples["cutmix"]
-    assert (mixing.alpha, mixing.beta) == (3, 5)  # type: ignore[attr-defined]

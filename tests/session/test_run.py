@@ -18,7 +18,6 @@ from rich.console import Console
 
 from hexa import experiment as experiments
 from hexa import recipes
-from hexa.assembly import build as assembly
 from hexa.config import UserError
 from hexa.experiment import Experiment
 from hexa.methods.moco import MoCo
@@ -271,19 +270,5 @@ def test_images_replaced_under_the_same_names_and_sizes_are_not_gone_on_with(tmp
         file.touch()
     resume(folder, console=quiet())
     bitmaps(tmp_path / "x", 1)
-    with pytest.raises(UserError, match="or the images have, since the checkpoint"):
-        resume(folder, console=quiet())
-
-
-def test_a_run_of_0_1_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It knew images by names and sizes."""
-    with monkeypatch.context() as patch:
-        patch.setattr("hexa.session.run.fingerprint", lambda *of, former=False: assembly.fingerprint(*of, former=True))
-        folder = pretrain(tiny(data=bitmaps(tmp_path / "x")), tmp_path / "run", console=quiet())
-    console = quiet()
-    resume(folder, console=console)
-    assert isinstance(console.file, io.StringIO)
-    assert "the checkpoint is of hexa 0.1" in console.file.getvalue()
-    (tmp_path / "x" / "00.bmp").write_bytes(b"of another size")
     with pytest.raises(UserError, match="or the images have, since the checkpoint"):
         resume(folder, console=quiet())

@@ -24,12 +24,9 @@ from hexa.training.state import restore
 from hexa.training.trainer import Trainer
 
 BATCH, SIZE, STEPS = 8, 12, 5
-#: Hard examples from the first step on; and some that set in at the steps 4 and 7 of 15, the attack growing until 10.
+#: Hard examples from the first step on; and some that set in at the steps 4 and 7 of 15.
 NOW: dict[str, HardExample] = {"adversarial": Adversarial(), "cutmix": CutMix()}
-LATE: dict[str, HardExample] = {
-    "adversarial": Adversarial(start=0.25, ramp=0.4, ramps="strength"),
-    "cutmix": CutMix(start=0.45),
-}
+LATE: dict[str, HardExample] = {"adversarial": Adversarial(start=0.25), "cutmix": CutMix(start=0.45)}
 
 
 class ToyLoader:

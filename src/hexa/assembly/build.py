@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from hexa.assembly.re_estimation import re_estimate
 from hexa.config import ConfigError, UserError
-from hexa.core import STD, Method, Objective, Origin, Setting
+from hexa.core import Method, Objective, Setting
+from hexa.core.shares import branches, needed
 from hexa.data import Source
 from hexa.data.pairs import Pairs
 from hexa.data.statistics import measured
@@ -72,14 +72,13 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
     refused = refusals(experiment)
     if refused:
         raise ConfigError(refused)
-    branches = (b for name in _needed(experiment) for b in experiment.hard_examples[name].branches())
     setting = Setting(
         data_size=data_size,
         batch_size=batch,
         epochs=experiment.epochs,
         world_size=world,
         num_crops=experiment.views.total_views,
-        branches=tuple(dict.fromkeys(["main", *branches])),
+        branches=("main", *branches(experiment.hard_examples)),
         mean=experiment.network.mean,
         std=experiment.network.std,
         seed=experiment.seed,
@@ -133,38 +132,20 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
 def refusals(experiment: Experiment) -> list[tuple[str, str]]:
     """The hard examples that the method does not support: (dotted path, why not)."""
     hard, method = experiment.hard_examples, experiment.method
-    reasons = {name: hard[name].refusal(method) for name in _needed(experiment)}
+    reasons = {name: hard[name].refusal(method) for name in needed(hard)}
     return [(f"hard_examples.{name}", f"not for {method.name}: {why}") for name, why in reasons.items() if why]
 
 
-def _needed(experiment: Experiment) -> list[str]:
-    """The hard examples that are trained on, and those they are made from, which may have weight 0."""
-    needed = []
-    for name, hard in experiment.hard_examples.items():
-        while hard.weight > 0 and name != STD:
-            needed.append(name)
-            name = experiment.hard_examples[name].source
-    return list(dict.fromkeys(needed))
-
-
-def build_method(
-    experiment: Experiment, setting: Setting, machine: Machine, source: Source | None = None, *, filled: bool = True
-) -> Method:
+def build_method(experiment: Experiment, setting: Setting, machine: Machine, *, filled: bool = True) -> Method:
     """The method before training, on the device and in its memory format.
 
     Weights are drawn from the seed alone. The backbone, its momentum twin and further batch-norms get the weights of
-    `start`, unless `filled` is false because a checkpoint will be loaded. source: the images of the run, for
-    `start.batch_norm: re-estimate`; without it the start's statistics are kept.
+    `start`, unless `filled` is false because a checkpoint will be loaded.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Stream(experiment.seed).child("initial weights").integer())
         begins = filled and experiment.start.weights is not None
         network = start.begun(experiment.network, experiment.start) if begins else backbones.build(experiment.network)
-        if begins and source is not None and experiment.start.batch_norm == "re-estimate":
-            config, size = experiment.network, experiment.views.size
-            backbone = Backbone(network, Preparation(config.mean, config.std, size), config)
-            re_estimate(backbone, source, experiment.seed, device=machine.device)
-            network.train()
         method = experiment.method.build(network, setting)
     if experiment.training.channels_last:
         method = precisions.place(method, machine.device)
@@ -193,11 +174,11 @@ def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]
     """How the parameters of a backbone with initial weights learn; those that never do lose `requires_grad`."""
     if config.weights is None:
         return {}
-    rates, decayed = start.rates(method, config), not config.l2_sp
+    rates = start.rates(method, config)
     for parameter, rate in rates.items():
         if not rate:
             parameter.requires_grad_(False)
-    return {parameter: Pace(rate, config.freeze_backbone, decayed) for parameter, rate in rates.items()}
+    return {parameter: Pace(rate, config.freeze_backbone) for parameter, rate in rates.items()}
 
 
 def branch_notes(method: Method, setting: Setting) -> list[str]:
@@ -215,15 +196,12 @@ def build_objective(
 
     steps: of all epochs; None, for looking and measuring: with every hard example from the first step on.
     """
-    held = experiment.start
-    origin = Origin(start.learning(method), held.l2_sp, held.distillation) if held.l2_sp or held.distillation else None
     return Objective(
         method,
         experiment.hard_examples,
         experiment.objective,
         autocast=machine.autocast,
         share_gradients=share_gradients,
-        origin=origin,
         steps=steps,
     )
 
@@ -239,20 +217,16 @@ def roomy_setting(experiment: Experiment, data_size: int) -> Setting:
     raise refused
 
 
-def fingerprint(experiment: Experiment, source: Source, pairs: Pairs | None = None, *, former: bool = False) -> str:
+def fingerprint(experiment: Experiment, source: Source, pairs: Pairs | None = None) -> str:
     """A hash of everything that determines the trajectory: the images, and the experiment without training and monitor.
 
-    pairs: their groups are included. former: as hexa 0.1 computed it, from names and sizes of image files alone,
-    and the former essence.
+    pairs: their groups are included.
     """
     others: dict[str, Any] = dict.fromkeys(("training", "monitor", "recipe", "data"), True)
     # the paths of weights and pairs do not matter, since their digests are included
     others |= {"start": {"weights"}, "pairs": {"of"}}
-    images = (former and source.former_fingerprint) or source.fingerprint
-    text = json.dumps(
-        [*experiment.essence(others, former=former), images, *([] if pairs is None else [pairs.digest()])],
-        sort_keys=True,
-    )
+    parts = [*experiment.essence(others), source.fingerprint, *([] if pairs is None else [pairs.digest()])]
+    text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

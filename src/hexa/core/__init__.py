@@ -5,13 +5,10 @@ from hexa.core.example import Example, Mixture, Score
 from hexa.core.hard_example import HardExample
 from hexa.core.method import EncoderConfig, Method, MethodConfig, Passes, Setting
 from hexa.core.objective import Objective
-from hexa.core.origin import Origin
 from hexa.core.shares import STD, ObjectiveConfig
-from hexa.core.step import DISTILLATION
 from hexa.core.term import Part, Term
 
 __all__ = [
-    "DISTILLATION",
     "MAIN",
     "STD",
     "Batch",
@@ -24,7 +21,6 @@ __all__ = [
     "Mixture",
     "Objective",
     "ObjectiveConfig",
-    "Origin",
     "Part",
     "Passes",
     "PseudoLabels",

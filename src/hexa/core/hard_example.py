@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import pydantic
 import torch
@@ -28,21 +28,8 @@ class HardExample(Config):
     fraction: float = pydantic.Field(default=1.0, gt=0, le=1)
     """The share of the batch on which the term is computed."""
     start: float = pydantic.Field(default=0.0, ge=0, le=1)
-    """When it sets in, as a share of the training's epochs; until then a run is the one without it, and as cheap. 1 is
-    never."""
-    ramp: float = pydantic.Field(default=0.0, ge=0, le=1)
-    """How long it grows from nothing, as a share of the training's epochs; 0 is there at once."""
-    ramps: Literal["weight", "strength"] = "weight"
-    """What grows: its weight, or how hard it is (the radius of an attack, the share that another image gets)."""
-
-    @pydantic.model_validator(mode="after")
-    def _has_a_strength(self) -> Self:
-        if self.ramps == "strength":
-            try:
-                self.weakened(0.5)
-            except NotImplementedError:
-                raise ValueError(f"{self.kind} has no strength that could grow; use ramps: weight") from None
-        return self
+    """When it sets in, as a share of the training's epochs; until then a run is the one without it, and as cheap. 1
+    means never."""
 
     def __call__(self, source: Example, stream: Stream) -> Example:
         """The hard example of `source`. Its crops carry no gradient; `stream` names its randomness in this step."""
@@ -55,14 +42,6 @@ class HardExample(Config):
         Where that is the pass that trains on the source, the gradient is shared and costs nothing.
         """
         return None
-
-    def weakened(self, share: float) -> Self:
-        """This with a share, 0 … 1, of its strength: at 0 its source. A kind without any leaves this out."""
-        raise NotImplementedError
-
-    def grown(self, share: float) -> Self:
-        """This at a share, 0 … 1, of what `ramp` has grow."""
-        return self.weakened(share) if self.ramps == "strength" else self.but(weight=share * self.weight)
 
     def but(self, **fields: Any) -> Self:
         """This with other values of some fields, which are valid."""

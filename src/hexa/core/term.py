@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -38,14 +38,10 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """A weighted loss to back-propagate, and the parts it is the sum of (several where passes were merged).
-
-    beside: losses of no example that are in it too, unweighted, 0-d and detached.
-    """
+    """A weighted loss to back-propagate, and the parts it is the sum of (several where passes were merged)."""
 
     loss: Tensor
     parts: dict[str, Part]
-    beside: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

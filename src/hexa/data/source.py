@@ -62,9 +62,9 @@ class Source:
     present, −1 for absent, 0 for difficult; or None. unlabelled: how many images lack a label although others have
     one, in which case `labels` is None. class_names: by label, or None. paths: one per image, relative to the source,
     for messages and tables. fingerprint: changes when the images do, independent of where they are stored and of file
-    times; for large sources it covers names, sizes and a sample of the contents. former_fingerprint: that of hexa 0.1
-    (names and sizes alone), if different. uniform_size: (H, W) if all images are known to have it. max_image_pixels:
-    larger images are unreadable. channels: of every image; images with another number are unreadable.
+    times; for large sources it covers names, sizes and a sample of the contents. uniform_size: (H, W) if all images are
+    known to have it. max_image_pixels: larger images are unreadable. channels: of every image; images with another
+    number are unreadable.
     """
 
     name: str
@@ -75,7 +75,6 @@ class Source:
     class_names: list[str] | None = None
     paths: list[str]
     fingerprint: str
-    former_fingerprint: str | None = None
     uniform_size: tuple[int, int] | None = None
     max_image_pixels: int = decoding.MAX_IMAGE_PIXELS
     channels: int = 3
@@ -126,13 +125,13 @@ class Source:
         return None
 
     def _identify(self, *parts: bytes) -> None:
-        """Set the fingerprints of a source whose images are single files."""
+        """Set the fingerprint of a source whose images are single files."""
         files = list(self.files())
         # over a network, asking for the sizes of a million files would take minutes
         sizes = [_stamp(file).partition(" ")[0] for file in files[:: max(1, len(files) // 10_000)]]
-        self.former_fingerprint = digest(*self.paths, *sizes, *parts)
+        listed = digest(*self.paths, *sizes, *parts)
         contents = sample(len(files), lambda index: decoding.read(files[index], SAMPLED_BYTES))
-        self.fingerprint = digest(self.former_fingerprint, *contents)
+        self.fingerprint = digest(listed, *contents)
 
     def _take_labels(self, numbers: NDArray[Any], class_names: list[str] | None) -> None:
         """Set `labels`, `unlabelled` and `class_names`; `paths` must be set before.

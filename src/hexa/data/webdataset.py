@@ -75,9 +75,9 @@ class WebDatasetSource(Source):
             raise UserError(f"data '{spec}': no images in {self._shards[0]}")
         self._take_labels(np.array(labels), None)
         sizes = [str(member.size) for _, member in self._places]
-        self.former_fingerprint = digest(*self.paths, *sizes, b"" if self.labels is None else self.labels.tobytes())
+        listed = digest(*self.paths, *sizes, b"" if self.labels is None else self.labels.tobytes())
         contents = sample(len(self), lambda index: self._read(index, SAMPLED_BYTES))
-        self.fingerprint = digest(self.former_fingerprint, *contents)
+        self.fingerprint = digest(listed, *contents)
 
     def files(self) -> list[Path]:
         return self._shards

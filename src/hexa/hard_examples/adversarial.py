@@ -64,11 +64,6 @@ class Adversarial(HardExample):
                 )
         return self
 
-    def weakened(self, share: float) -> Self:
-        radii = self.epsilon
-        smaller = tuple(share * r for r in radii) if isinstance(radii, tuple) else share * radii
-        return self.but(epsilon=smaller, step_size=share * self.step_size)
-
     def branches(self) -> tuple[str, ...]:
         return (self.branch, Branch.of(self.generation).name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import pydantic
 from torch import Tensor
@@ -39,9 +39,6 @@ class Chain(HardExample):
 
     def refusal(self, method: MethodConfig) -> str:
         return next((why for step in self.steps if (why := step.refusal(method))), "")
-
-    def weakened(self, share: float) -> Self:
-        return self.but(steps=tuple(step.weakened(share) for step in self.steps))
 
     def kinds(self) -> tuple[str, ...]:
         return (self.kind, *(kind for step in self.steps for kind in step.kinds()))

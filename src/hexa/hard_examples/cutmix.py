@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
 import pydantic
 import torch
 
 from hexa.core import Example, HardExample, MethodConfig
 from hexa.ops import draws
-from hexa.ops.boxes import cut_boxes, draw_beta, kept_share, paste, towards_own
+from hexa.ops.boxes import cut_boxes, draw_beta, kept_share, paste
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
@@ -27,8 +27,6 @@ class CutMix(HardExample):
     """α of Beta(α, β), from which the share that is kept is drawn."""
     beta: float = pydantic.Field(default=3.0, gt=0)
     """β of Beta(α, β)."""
-    strength: float = pydantic.Field(default=1.0, ge=0, le=1)
-    """1 − λ, what the other image gets, is this share of what is drawn."""
     per_sample: bool = False
     """A box for each image instead of one for all (D12)."""
     inside: bool = False
@@ -38,9 +36,6 @@ class CutMix(HardExample):
     their own (mixed)."""
     update_statistics: bool = True
     """Let mixed views move the running statistics of their batch-norms (D33)."""
-
-    def weakened(self, share: float) -> Self:
-        return self.but(strength=share * self.strength)
 
     def refusal(self, method: MethodConfig) -> str:
         return method.unmixable
@@ -65,4 +60,4 @@ class CutMix(HardExample):
             stream = stream.child(processes.rank())
         generator = stream.generator()
         shares = draw_beta(self.alpha, self.beta, count if self.per_sample else 1, generator)
-        return cut_boxes(towards_own(shares, self.strength), size, self.inside, generator)
+        return cut_boxes(shares, size, self.inside, generator)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, Self
+from typing import Literal
 
 import pydantic
 import torch
@@ -34,9 +34,6 @@ class HardViews(HardExample):
     """The least share of a view's area that a candidate shows."""
     scored_at: float = pydantic.Field(default=0.5, gt=0, le=1)
     """The side at which candidates are scored, as a share of the view's."""
-
-    def weakened(self, share: float) -> Self:
-        return self.but(scale=1 - share * (1 - self.scale))
 
     def refusal(self, method: MethodConfig) -> str:
         return method.uncroppable

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
 import pydantic
 import torch
 
 from hexa.core import Example, HardExample, MethodConfig
 from hexa.ops import draws
-from hexa.ops.boxes import draw_beta, towards_own
+from hexa.ops.boxes import draw_beta
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
@@ -26,15 +26,10 @@ class Mixup(HardExample):
     kind: Literal["mixup"] = "mixup"
     alpha: float = pydantic.Field(default=1.0, gt=0)
     """α of Beta(α, α), from which λ is drawn; 0.2 mixes most images little."""
-    strength: float = pydantic.Field(default=1.0, ge=0, le=1)
-    """1 − λ, what the other image gets, is this share of what is drawn."""
     per_sample: bool = False
     """A λ for each image instead of one for all."""
     branch: Literal["source", "main", "aux", "mixed"] = "source"
     """The batch-norms of the mixed views: the source's, or a set of their own (mixed)."""
-
-    def weakened(self, share: float) -> Self:
-        return self.but(strength=share * self.strength)
 
     def refusal(self, method: MethodConfig) -> str:
         return method.unmixable
@@ -46,7 +41,7 @@ class Mixup(HardExample):
         device, count = source.crops[0].device, len(source)
         permutation = draws.partners(count, stream).to(device, non_blocking=True)
         kept = torch.stack([self._shares(count, stream.child("share", n)) for n in range(len(source.crops))])
-        kept = towards_own(kept, self.strength).float().to(device, non_blocking=True)  # [V, B]
+        kept = kept.float().to(device, non_blocking=True)  # [V, B]
         views = tuple(
             # a mean of valid pixels is one, up to rounding
             torch.lerp(crop[permutation], crop, share.to(crop.dtype)[:, None, None, None]).clamp_(0, 1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
 import pydantic
 import torch
 
 from hexa.core import Example, HardExample, MethodConfig
 from hexa.ops import draws
-from hexa.ops.boxes import cut_boxes, draw_beta, kept_share, paste, towards_own
+from hexa.ops.boxes import cut_boxes, draw_beta, kept_share, paste
 from hexa.runtime.random import Stream
 
 
@@ -26,13 +26,8 @@ class UnMix(HardExample):
     kind: Literal["unmix"] = "unmix"
     alpha: float = pydantic.Field(default=1.0, gt=0)
     """α of Beta(α, α), from which λ is drawn."""
-    strength: float = pydantic.Field(default=1.0, ge=0, le=1)
-    """1 − λ, what the other image gets, is this share of what is drawn."""
     box_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
     """How often a box is pasted instead of whole images laid over each other."""
-
-    def weakened(self, share: float) -> Self:
-        return self.but(strength=share * self.strength)
 
     def refusal(self, method: MethodConfig) -> str:
         return method.unmixable
@@ -42,7 +37,7 @@ class UnMix(HardExample):
         order = draws.reversed_order(count).to(device, non_blocking=True)
         generator = stream.generator()
         boxed = bool(torch.rand((), generator=generator) < self.box_probability)
-        drawn = towards_own(draw_beta(self.alpha, self.alpha, 1, generator), self.strength)
+        drawn = draw_beta(self.alpha, self.alpha, 1, generator)
         views, shares = [], []
         for crop in (crop.detach() for crop in source.crops):
             if boxed:

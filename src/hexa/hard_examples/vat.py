@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, Self
+from typing import Literal
 
 import pydantic
 import torch
@@ -43,9 +43,6 @@ class VAT(HardExample):
     """The batch-norms the views are trained through."""
     update_statistics: bool = True
     """Let the views move the running statistics of these batch-norms."""
-
-    def weakened(self, share: float) -> Self:
-        return self.but(epsilon=share * self.epsilon)
 
     def branches(self) -> tuple[str, ...]:
         return (self.branch, Branch.of(self.generation).name)

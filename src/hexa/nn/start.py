@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -37,10 +36,9 @@ class StartConfig(Config):
     sha256: str | None = None
     """SHA-256 of the weights' file (of their tensors if they are not a file), recorded when the run begins; other
     weights with the same name are then refused."""
-    batch_norm: Literal["keep", "re-estimate", "follow"] = "keep"
-    """keep: the backbone's batch-norms normalise with the statistics of the start, which stay fixed; re-estimate: these
-    are first estimated again on images of the data without augmentation; follow: they normalise with batch statistics,
-    and running statistics follow those of augmented views, as from random weights."""
+    batch_norm: Literal["keep", "follow"] = "keep"
+    """keep: the backbone's batch-norms normalise with the statistics of the start, which stay fixed; follow: they
+    normalise with batch statistics, and running statistics follow those of augmented views, as from random weights."""
     freeze_backbone: int = pydantic.Field(default=0, ge=0)
     """Number of epochs at the beginning in which only the head learns."""
     trainable_stages: int | None = pydantic.Field(default=None, gt=0)
@@ -49,13 +47,6 @@ class StartConfig(Config):
     """The learning rate of the backbone as a share of the head's."""
     layer_decay: float = pydantic.Field(default=1.0, gt=0, le=1)
     """Each stage of the backbone learns at this share of the rate of the stage above it."""
-    l2_sp: float = pydantic.Field(default=0.0, ge=0)
-    """β of the penalty β/2 · ‖θ − θ0‖² on the backbone's learning parameters (L2-SP). It replaces weight decay there,
-    as published; the head is still decayed."""
-    distillation: float = pydantic.Field(default=0.0, ge=0)
-    """γ of the term γ · (1 − cos(f(x), f0(x))) that keeps the features of clean views close to those of the frozen
-    start, a mean over images and crops. It costs a forward pass of the start. Hard examples do not attack it, so an
-    attack that shares the gradient of the clean pass needs a separate pass."""
 
     @pydantic.model_validator(mode="after")
     def _only_with_weights(self) -> StartConfig:
@@ -67,7 +58,7 @@ class StartConfig(Config):
     @property
     def keeps_statistics(self) -> bool:
         """Whether the backbone's batch-norms normalise with fixed running statistics in training."""
-        return self.weights is not None and self.batch_norm != "follow"
+        return self.weights is not None and self.batch_norm == "keep"
 
 
 def digest(weights: str, backbone: Backbone) -> str:
@@ -180,7 +171,9 @@ def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
     """
     shares: dict[nn.Parameter, float] = {}
     by_stage = config.layer_decay < 1 or config.trainable_stages is not None
-    for backbone in _learning(method):
+    encoders = (module for module in method.modules() if isinstance(module, Encoder))
+    learning = (e.backbone for e in encoders if any(p.requires_grad for p in e.backbone.parameters()))
+    for backbone in learning:
         stage_of = stages(backbone) if by_stage else {}
         last = max(stage_of.values(), default=0)
         first = 0 if config.trainable_stages is None else last + 1 - config.trainable_stages
@@ -189,16 +182,3 @@ def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
             rate = config.backbone_rate * config.layer_decay ** (last - stage)
             shares[parameter] = rate if stage >= first else 0.0
     return shares
-
-
-def learning(method: Any) -> nn.Module:
-    """The backbone of a method that learns; the student's, if there is a teacher."""
-    backbone: nn.Module = next(_learning(method), method.backbone)
-    return backbone
-
-
-def _learning(method: nn.Module) -> Iterator[nn.Module]:
-    """The backbones of a method's encoders, without momentum twins."""
-    for module in method.modules():
-        if isinstance(module, Encoder) and any(p.requires_grad for p in module.backbone.parameters()):
-            yield module.backbone

@@ -74,8 +74,3 @@ def draw_beta(alpha: float, beta: float, count: int, generator: torch.Generator)
     total = gamma.sum(1)
     # both can underflow to 0 for tiny shapes; the mean replaces an undefined ratio
     return torch.where(total > 0, gamma[:, 0] / total, torch.full_like(total, alpha / (alpha + beta)))
-
-
-def towards_own(shares: Tensor, strength: float) -> Tensor:
-    """1 − strength · (1 − λ): the share λ that an image keeps when the other gets only a part of what was drawn."""
-    return shares if strength == 1 else 1 - strength * (1 - shares)

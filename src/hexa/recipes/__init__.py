@@ -61,23 +61,18 @@ def names() -> list[str]:
 
 def is_recipe(name: str) -> bool:
     """Whether this is the name of a recipe, with or without modifiers."""
-    from hexa.recipes import former
-
-    return former.current(name)[0].partition("+")[0] in _all()
+    return name.partition("+")[0] in _all()
 
 
 def get(name: str) -> Experiment:
-    """The experiment of a recipe with its modifiers; names of version 0.1 work too. Raises UserError."""
-    from hexa.experiment import override
-    from hexa.recipes import former, modifiers
+    """The experiment of a recipe with its modifiers. Raises UserError."""
+    from hexa.recipes import modifiers
 
     known = _all()
-    current, fields = former.current(name)
-    base, *chosen = current.split("+")
+    base, *chosen = name.split("+")
     if base not in known:
         raise UserError(f"unknown recipe '{base}'; {nearest(base, known)} (`hexa recipes` lists all)")
-    experiment = modifiers.apply(known[base](), chosen, _small.get(base, {}))
-    return override(experiment, fields) if fields else experiment
+    return modifiers.apply(known[base](), chosen, _small.get(base, {}))
 
 
 def describe() -> list[dict[str, Any]]:

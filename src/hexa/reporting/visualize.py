@@ -85,7 +85,7 @@ class Look:
         try:
             fitting = roomy_setting if folder is None else setting_of
             setting = fitting(experiment, max(len(own or source), experiment.batch_size))
-            method = build_method(experiment, setting, machine, source, filled=folder is None)
+            method = build_method(experiment, setting, machine, filled=folder is None)
             step = _load(method, folder, machine.device) if folder is not None else 0
         except (ConfigError, RuntimeError) as error:
             if folder is None or (own is not None and isinstance(error, ConfigError | torch.OutOfMemoryError)):

@@ -130,7 +130,7 @@ class _Session:
         stored = self.resumed and bool(checkpoints.checkpoints(self.folder / CHECKPOINTS))
         if experiment.start.weights is not None:
             self._show(_start_line(self.experiment))
-        method = build_method(self.experiment, setting, self.machine, source, filled=not stored)
+        method = build_method(self.experiment, setting, self.machine, filled=not stored)
         self._show(*settlements, *precisions.crowded(self.machine.device))
         self._show(*method.notes(), *branch_notes(method, setting))
         with closing(self._loader(source)) as loader:
@@ -176,7 +176,6 @@ class _Session:
             self.folder,
             Journal(self.folder if processes.is_main() else None, Reporter(self.console)),
             fingerprint=fingerprint(experiment, source, loader.pairs),
-            former_fingerprint=fingerprint(experiment, source, loader.pairs, former=True),
             monitor=knn,
             monitor_every=experiment.monitor.knn_every,
             watch=Watch(method.chance_loss, knn.num_classes if knn is not None else None),
@@ -282,6 +281,5 @@ def _headline(experiment: Experiment, source: Source, machine: Machine, folder: 
 
 def _start_line(experiment: Experiment) -> str:
     start, network = experiment.start, experiment.network
-    of_norms = {"keep": "kept", "re-estimate": "re-estimated on the data, then kept", "follow": "following"}
-    said = f"batch-norm statistics {of_norms[start.batch_norm]}"
+    said = f"batch-norm statistics {'kept' if start.keeps_statistics else 'following'}"
     return f"starts from {start.weights}: {network.name} at {experiment.views.size} px, mean {network.mean}, {said}"

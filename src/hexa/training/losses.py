@@ -102,9 +102,7 @@ class LossWindow:
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
-        self._names, counts = list(state["names"]), state["count"]
-        self._counts = [counts] * len(self._names) if isinstance(counts, int) else list(counts)
-        sums = state["sums"] if state["sums"].ndim == 2 else state["sums"][None]
+        self._names, self._counts, sums = list(state["names"]), list(state["count"]), state["sums"]
         same = len(sums) == processes.world_size()
         self._sums = (sums[processes.rank()] if same else sums.mean(0)).to(self._device, copy=True)
         self._first_bad = torch.full((len(self._names),), _NEVER, dtype=torch.long, device=self._device)

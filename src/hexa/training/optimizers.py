@@ -57,11 +57,10 @@ class OptimizerConfig(Config):
 
 @dataclass(frozen=True)
 class Pace:
-    """How a parameter learns: at this share of the learning rate, from this epoch on, with weight decay or without."""
+    """How a parameter learns: at this share of the learning rate, from this epoch on."""
 
     rate: float = 1.0
     from_epoch: int = 0
-    decayed: bool = True
 
 
 def _sgd(groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any) -> torch.optim.Optimizer:
@@ -109,7 +108,7 @@ def build(
             pace = paces.get(parameter, Pace())
             groups.setdefault((id(parameter) not in fixed, spared, pace), []).append(parameter)
     described = [
-        {"params": members, "scheduled": scheduled, "decayed": not spared and pace.decayed}
+        {"params": members, "scheduled": scheduled, "decayed": not spared}
         | ({"rate": pace.rate, "from_epoch": pace.from_epoch} if pace != Pace() else {})
         | ({"weight_decay": 0.0} if spared else {})
         for (scheduled, spared, pace), members in groups.items()

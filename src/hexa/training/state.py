@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 def state_of(trainer: Trainer) -> State:
     """Everything that the steps to come depend on; all randomness is a function of the step."""
-    origin = trainer.objective.origin
     return {
         "method": trainer.objective.method.checkpoint(),
-        **({"start": origin.network.state_dict()} if origin is not None else {}),
         "optimizer": trainer.optimizer.optimizer.state_dict(),
         "step": trainer.step,
         "epoch": trainer.epoch,
@@ -35,7 +33,7 @@ def state_of(trainer: Trainer) -> State:
 def restore(trainer: Trainer, state: State) -> list[str]:
     """Continue from a checkpoint's state; returns warnings. Raises UserError if experiment or data have changed."""
     changed = None
-    if state["fingerprint"] not in (trainer.fingerprint, trainer.former_fingerprint):
+    if state["fingerprint"] != trainer.fingerprint:
         changed = "config.yaml has changed, or the images have,"
     elif state["steps_per_epoch"] != trainer.steps_per_epoch:
         changed = "the data has changed"
@@ -45,8 +43,6 @@ def restore(trainer: Trainer, state: State) -> list[str]:
             "experiment; restore what changed, or start a new run with 'hexa pretrain'"
         )
     trainer.objective.method.restore(state["method"])
-    if trainer.objective.origin is not None:
-        trainer.objective.origin.network.load_state_dict(state["start"])
     # a copy: it would keep tensors that may be mapped from the file
     trainer.optimizer.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
     trainer.step, trainer.seconds = state["step"], state["seconds"]
@@ -54,13 +50,7 @@ def restore(trainer: Trainer, state: State) -> list[str]:
     trainer.window.state = state["window"]
     if trainer.watch is not None and state["watch"]:
         trainer.watch.state = state["watch"]
-    if "best" in state:  # checkpoints of hexa 0.1 lack it
-        trainer.best.state = state["best"]
-    notes = []
-    if state["fingerprint"] != trainer.fingerprint:
-        notes.append("the checkpoint is of hexa 0.1, which did not check the content of images: they may have changed")
+    trainer.best.state = state["best"]
     before, now = state["world_size"], processes.world_size()
-    if before != now:
-        what = "what follows is equal up to rounding and the draws of each process for its own images"
-        notes.append(f"{before} processes before, {now} now: {what}")
-    return notes
+    what = "what follows is equal up to rounding and the draws of each process for its own images"
+    return [] if before == now else [f"{before} processes before, {now} now: {what}"]

@@ -32,8 +32,8 @@ Monitor = Callable[[Callable[[str], object]], dict[str, float]]
 class Trainer:
     """Trains, logs, saves; `run` returns at the end or raises Interrupted or NonFiniteError.
 
-    folder: the run's folder, None to write no checkpoints. fingerprint: of what decides the trajectory;
-    former_fingerprint: as hexa 0.1 computed it. monitor: see `Monitor`; monitor_every: epochs, 0 for never.
+    folder: the run's folder, None to write no checkpoints. fingerprint: of what decides the trajectory.
+    monitor: see `Monitor`; monitor_every: epochs, 0 for never.
     keep: keeps the weights as they are, the best so far. Every process holds a trainer; only the main one writes.
     `step` counts finished steps, `seconds` those of earlier sessions.
     """
@@ -46,7 +46,6 @@ class Trainer:
     folder: Path | None = None
     journal: Journal = field(default_factory=Journal)
     fingerprint: str = ""
-    former_fingerprint: str = ""
     monitor: Monitor | None = None
     monitor_every: int = 0
     watch: Watch | None = None
@@ -151,10 +150,7 @@ class Trainer:
             for name, part in term.parts.items():
                 losses[name] = part.loss
                 seen.look(name, part)
-            losses |= term.beside
         processes.average_gradients(self.optimizer.parameters)
-        if self.objective.origin is not None:
-            self.objective.origin.pull()
         self.window.add(losses, total, self.step + 1)
         if self.device.type == "cpu":  # where asking makes nothing wait: stop before the weights are touched
             self._raise_if_not_finite()

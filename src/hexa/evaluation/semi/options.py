@@ -159,11 +159,9 @@ class SemiSupervisedOptions(Config):
         harder = (*((virtual,) if own.virtual else ()), *self.hard)
         unchanged: dict[str, Any] = {"operations": 0, "cutout": 0} if weak else {}
         strong = RandAugment(update_statistics=not own.apart, **unchanged)
-        terms: dict[str, HardExample] = {
-            "strong": strong.but(weight=0.0 if weak and harder else weight, ramp=own.ramp),
-        }
+        terms: dict[str, HardExample] = {"strong": strong.but(weight=0.0 if weak and harder else weight)}
         for hard in harder:
-            terms[hard.kind] = hard.but(source="strong", weight=weight * hard.weight, ramp=hard.ramp or own.ramp)
+            terms[hard.kind] = hard.but(source="strong", weight=weight * hard.weight)
         return terms
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import torch
 from torch import nn
 
-from hexa.core import Objective, Setting
-from hexa.core.onset import branches
+from hexa.core import HardExample, Objective, Setting
+from hexa.core.shares import branches
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocol import Task, topk_accuracy
 from hexa.evaluation.semi.batches import Batches
@@ -52,17 +53,35 @@ def train(
     return score(task, learner), slow_statistics(task.backbone, options.steps)
 
 
+class LearnersObjective(Objective):
+    """L of a learner: λ_u, the weights of all terms but the clean one, grows linearly over the first steps.
+
+    ramp: for which share of the steps; 0: it is there from the first step.
+    """
+
+    def __init__(self, learner: Learner, options: SemiSupervisedOptions, **more: Any) -> None:
+        super().__init__(learner, options.hard_examples, steps=options.steps, **more)
+        self.ramp = options.published.ramp
+
+    def present(self, step: int | None = None) -> dict[str, HardExample]:
+        there = super().present(step)
+        if step is None or self.steps is None or not self.ramp:
+            return there
+        share = min(1.0, step / self.steps / self.ramp)
+        return {name: hard.but(weight=share * hard.weight) for name, hard in there.items()}
+
+
 def _objective(task: Task, labelled: Labels, options: SemiSupervisedOptions, stream: Stream) -> Objective:
     assert task.fit.classes is not None, "a task for this has one label per image"
     classes = torch.full((len(task.fit),), -1)
     classes[labelled] = torch.from_numpy(task.fit.classes)[labelled]
-    backbone, hard = copy.deepcopy(task.backbone), options.hard_examples
+    backbone = copy.deepcopy(task.backbone)
     normalize = backbone.network_config
     setting = Setting(
         data_size=len(task.fit),
         batch_size=options.labelled_batch * (1 + options.rule.ratio),
         num_crops=1,
-        branches=("main", *sorted(branches(hard))),
+        branches=("main", *sorted(branches(options.hard_examples))),
         mean=normalize.mean,
         std=normalize.std,
         seed=task.seed,
@@ -73,9 +92,7 @@ def _objective(task: Task, labelled: Labels, options: SemiSupervisedOptions, str
     given = (options.rule, backbone.network, head, classes, setting, options.ema)
     learner = RotationLearner(*given, weight=options.unlabelled_weight) if rotates else Learner(*given)
     learner = precisions.place(learner, task.device)
-    return Objective(
-        learner, hard, autocast=lambda: precisions.autocast(task.precision, task.device), steps=options.steps
-    )
+    return LearnersObjective(learner, options, autocast=lambda: precisions.autocast(task.precision, task.device))
 
 
 def _optimizer(encoder: nn.Module, options: SemiSupervisedOptions) -> torch.optim.Optimizer:

@@ -1,0 +1,36 @@
+"""The budget of lines of code: without docstrings, comments, blank lines and imports. Decisions say why it moves."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BUDGET = {"src": 15_500, "tests": 17_000}
+LONGEST = 300
+
+_NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def code_lines(text: str) -> int:
+    rows = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _NO_CODE:
+            rows.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if is_text or isinstance(node, ast.Import | ast.ImportFrom):
+            rows.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(rows)
+
+
+@pytest.mark.parametrize("tree", BUDGET)
+def test_lines_of_code_keep_to_the_budget(tree: str) -> None:
+    counted = {path: code_lines(path.read_text()) for path in (ROOT / tree).rglob("*.py")}
+    long = {str(path.relative_to(ROOT)): count for path, count in counted.items() if count > LONGEST}
+    assert sum(counted.values()) <= BUDGET[tree]
+    assert not long
