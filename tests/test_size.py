@@ -22,7 +22,7 @@ def code_lines(text: str) -> int:
         if token.type not in _NO_CODE:
             rows.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(text)):
-        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        is_text = isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)
         if is_text or isinstance(node, ast.Import | ast.ImportFrom):
             rows.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(rows)

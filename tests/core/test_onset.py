@@ -93,7 +93,7 @@ def test_a_branch_that_is_in_use_already_is_left_alone() -> None:
 
 
 def onsets(hard: dict[str, HardExample], steps: int, of: Callable[[Objective, int], object]) -> list[object]:
-    objective = Objective(Case("moco").build(), hard, steps=steps)
+    objective = Objective(Case("moco", {}, {"adversarial": {}}).build(), hard, steps=steps)
     return [of(objective, step) for step in range(steps)]
 
 

@@ -46,7 +46,7 @@ class Objective:
         self._onsets = onsets(hard_examples or {})
         self.hard_examples = {name: (hard_examples or {})[name] for name in self._onsets}
         self.config.check(self.hard_examples, method)
-        check_branches(method, branches(self.hard_examples))
+        check_branches(method, set(branches(self.hard_examples)))
         self.clean_score = Score(method, autocast, clean=True)
         self.score = self.clean_score.hard
         self.share_gradients = share_gradients
