@@ -120,7 +120,7 @@ def resume(given: Given, extra: Fields) -> int:
     run = Path(given.run)
     if not (run / "config.yaml").exists():
         raise UserError(f"{run}: no run to resume (config.yaml is missing); give the folder that hexa pretrain wrote")
-    experiment = plugins.load(run / "config.yaml", "all" if given.trust else "named")
+    experiment = plugins.load(run / "config.yaml", given.trust)
     return _finished(go_on(run, console=Console()), experiment.data)
 
 
@@ -234,7 +234,7 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
     from hexa.recipes import domains
 
     if config is not None:
-        experiment = plugins.load(Path(config), "all" if given.trust else "named")
+        experiment = plugins.load(Path(config), given.trust)
     else:
         experiment = plugins.experiment_of(given.recipe)
     changes: dict[str, Any] = dict(extra)
