@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,10 @@ def measure(
             for run, count in zip(runs, threads, strict=True)
         ]
         try:
-            while not all(len(rates(run)) > 2 for run in runs):
-                assert all(training.poll() is None for training in trainings), "a training ended"
-                time.sleep(0.2)
+            wait(trainings, lambda: all((run / "metrics.jsonl").exists() for run in runs))
             for training in trainings if first else ():
                 Path(f"/proc/{training.pid}/autogroup").write_text("-19")
+            wait(trainings, lambda: all(len(rates(run)) > 2 for run in runs))
             time.sleep(1)
             begun = [len(rates(run)) for run in runs]
             busy, own = busy_seconds(), sum(seconds_of(training.pid) for training in trainings)
@@ -115,6 +115,12 @@ def measure(
                 training.kill()
                 training.wait()
     return {"images_per_second": [round(value) for value in found], "cores_of_others": round(others / seconds, 2)}
+
+
+def wait(trainings: list[subprocess.Popen[bytes]], ready: Callable[[], bool]) -> None:
+    while not ready():
+        assert all(training.poll() is None for training in trainings), "a training ended"
+        time.sleep(0.2)
 
 
 def rates(run: Path) -> list[float]:
