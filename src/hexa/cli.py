@@ -106,9 +106,9 @@ def _run(arguments: list[str]) -> int:
 
     from hexa import fields
     from hexa.config import UserError, nearest, some
-    from hexa.runtime.cores import limit_threads
+    from hexa.runtime.cores import share_cores
 
-    limit_threads()  # before torch is imported
+    share_cores()  # before torch is imported
     parser, parsers = build_parser(only=name)
     if name not in parsers:
         first = "; give the command first, then its options" if name.startswith("-") else ""

@@ -233,10 +233,7 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
     from hexa.experiment import override
     from hexa.recipes import domains
 
-    if config is not None:
-        experiment = plugins.load(Path(config), given.trust)
-    else:
-        experiment = plugins.experiment_of(given.recipe)
+    experiment = plugins.experiment_of(given.recipe) if config is None else plugins.load(Path(config), given.trust)
     changes: dict[str, Any] = dict(extra)
     changes |= {path: value for name, path in _SHORT.items() if (value := getattr(given, name, None)) is not None}
     if domain := getattr(given, "domain", None):

@@ -33,7 +33,6 @@ from hexa.nn.pretrained import Backbone, load_backbone, serialized
 from hexa.reporting import scores
 from hexa.reporting.runs import flatten, read_run
 from hexa.runtime import checkpoints, processes
-from hexa.runtime import precision as precisions
 from hexa.runtime.console import Console
 from hexa.runtime.files import write_whole
 from hexa.runtime.output import one_line
@@ -131,7 +130,7 @@ class _Session:
         if experiment.start.weights is not None:
             self._show(_start_line(self.experiment))
         method = build_method(self.experiment, setting, self.machine, source, filled=not stored)
-        self._show(*settlements, *precisions.crowded(self.machine.device))
+        self._show(*settlements)
         self._show(*method.notes(), *branch_notes(method, setting))
         with closing(self._loader(source)) as loader:
             if loader.pairs is not None:

@@ -14,7 +14,6 @@ from hexa.config import some
 from hexa.core import Batch, Objective
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.signals import Interrupted, Interrupts
-from hexa.runtime.turns import turns
 from hexa.training.clock import Clock
 from hexa.training.config import TrainingConfig
 from hexa.training.journal import Journal
@@ -58,7 +57,6 @@ class Trainer:
     def __post_init__(self) -> None:
         self.window = LossWindow(self.device)
         self._interrupts = Interrupts(self.journal.reporter.say)
-        self._offer_cores: Callable[[], None] = lambda: None
         self.saved_step = -1
         self._ended: int | None = None
         self._problems: set[str] = set()
@@ -84,7 +82,7 @@ class Trainer:
         method = self.objective.method
         self.journal.reporter.begin(self.total_steps, self.step)
         try:
-            with self._interrupts, turns(self.device) as self._offer_cores:
+            with self._interrupts:
                 self.clock.start(self.seconds)
                 self._monitor_if_due(self.journal.there)
                 self._end_if_due(self.journal.there)
@@ -128,11 +126,7 @@ class Trainer:
                 self.warn(self.watch.epoch(facts))
 
     def _prepared(self, batch: Batch) -> Batch:
-        """Layers that draw numbers (dropout) draw those of this step and process, as everything else does.
-
-        Between two batches, of a step or of what a method does between epochs, other trainings may have the cores.
-        """
-        self._offer_cores()
+        """Layers that draw numbers (dropout) draw those of this step and process, as everything else does."""
         torch.manual_seed(batch.stream.child("layers", processes.rank()).integer())
         if not self.config.channels_last:
             return batch
