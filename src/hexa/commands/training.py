@@ -258,9 +258,6 @@ _SHORT = {
 
 
 def _finished(run: Path, data: str) -> int:
-    from hexa.runtime.output import be_patient
-
-    be_patient(lambda: 10.0)  # everything is stored, so do not wait long for a reader
     say(f"run: {run}", f"next: {shlex.join(_next(run, data))}")
     return 0
 
