@@ -43,7 +43,6 @@ from hexa.session.knn_monitor import KnnMonitor, without_holdout
 from hexa.training import trackers
 from hexa.training.journal import TENSORBOARD, Journal, discard, write_environment
 from hexa.training.monitor import Best, Watch
-from hexa.training.optimizers import ScheduledOptimizer
 from hexa.training.state import restore
 from hexa.training.trackers import TensorBoard, Tracker
 from hexa.training.trainer import Trainer
@@ -161,14 +160,11 @@ class _Session:
 
     def _trainer(self, source: Source, held: Source | None, method: Method, loader: PretrainLoader) -> Trainer:
         experiment = self.experiment
-        optimizer = build_optimizer(experiment, method)
-        epochs, steps = experiment.epochs, loader.steps_per_epoch
+        steps = loader.steps_per_epoch
         knn = KnnMonitor.of(experiment, source, method, self.machine, held)
         trainer = Trainer(
-            build_objective(experiment, method, self.machine, steps=epochs * steps),
-            ScheduledOptimizer(
-                optimizer, experiment.optimizer, experiment.schedule, epochs, steps, experiment.max_steps
-            ),
+            build_objective(experiment, method, self.machine, steps=experiment.epochs * steps),
+            build_optimizer(experiment, method, steps),
             loader,
             experiment.training,
             self.machine.device,
