@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -90,7 +90,7 @@ def exchange(what: Any) -> list[Any]:
     if helpers():
         with _together():
             if _world.patient is None:
-                _world.patient = dist.new_group(backend="gloo", timeout=_NO_LIMIT)
+                _world.patient = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_NO_LIMIT))
             dist.all_gather_object(values, what, _world.patient)
     return values
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from hexa.core import Batch, Objective
-from hexa.core.term import Term
+from hexa.core import Batch, Objective, Term
 from hexa.runtime import processes
 from hexa.training.optimizers import ScheduledOptimizer
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from hexa.config import some
-from hexa.core import Batch, Objective
-from hexa.core.term import Term
+from hexa.core import Batch, Objective, Term
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.signals import Interrupted, Interrupts
 from hexa.training.clock import Clock
