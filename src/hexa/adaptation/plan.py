@@ -192,16 +192,22 @@ def cost_of_a_step(experiment: Experiment, source: Source, seconds: float) -> tu
 
 
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
-    """The most memory in use while `work` runs: of a GPU's tensors, or of this process (Linux; elsewhere 0)."""
+    """The most memory that `work` needs: a GPU's tensors, or what this process grows by (Linux; elsewhere 0)."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         work()
         return int(torch.cuda.max_memory_allocated(device))
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM, the peak, is counted from here
+    before = _resident("VmRSS")
     work()
+    return max(0, _resident("VmHWM") - before)
+
+
+def _resident(name: str) -> int:
+    """Bytes of an entry of /proc/self/status."""
     with suppress(OSError):
-        return 1024 * int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+        return 1024 * int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0])
     return 0
 
 

@@ -42,7 +42,7 @@ def benchmark(
     repeats: int | None = None,
     *,
     schemes: Collection[str] | None = None,
-    progress: Callable[[str, int, int], None] = lambda label, done, total: None,
+    progress: Callable[[str, int, int], None] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Measure an experiment's method, network, views and batch size in every scheme, on random images of that size.
@@ -84,7 +84,8 @@ def benchmark(
                 break
             for number, (name, piece) in enumerate(work.items(), done * len(work) + 1):
                 measured[name].append(timed(machine.device, piece, counts[name]))
-                progress("measuring", number, most * len(work))
+                if progress is not None:
+                    progress("measuring", number, most * len(work))
     seconds = {name: statistics.median(values) for name, values in measured.items()}
     rates = {name: round(size / median, 1) for name, median in seconds.items()}
 
