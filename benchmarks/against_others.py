@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from memory import MEASURE, peak_bytes
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -34,7 +35,6 @@ from hexa.nn.backbones import build
 from hexa.runtime import precision as precisions
 from hexa.runtime.packages import provenance
 from hexa.runtime.random import Stream
-from hexa.session.memory import MEASURE, peak_bytes
 
 IMAGES = 2048
 

@@ -4,8 +4,8 @@
 
 Trainings of the digits, alone and several at once, each a process with as many threads as there are cores, or one.
 Figures are medians over --repeats of images/s from metrics.jsonl, which every training writes while all of them go.
---before: the folder `src` of another version, measured in turn with this one. --first: while it measures, others on the
-machine come last (Linux with autogroups, as root).
+--before: the folder `src` of another version, measured in turn with this one. --first: from their first step on, others
+on the machine come last (Linux with autogroups, as root).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ KINDS = {
     "two, one thread each": [1, 1],
     "two beside two with one thread": [CORES, CORES, 1, 1],
 }
-#: What else can be set: the threads of OpenMP sleep while they wait, instead of spinning.
-PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
+#: How threads wait for each other, by variables that the command line leaves as they are given: as OpenMP (libgomp) has
+#: it by itself, and asleep from the first moment.
+SPINNING, SLEEPING = {"GOMP_SPINCOUNT": "300000"}, {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 
 
 def main() -> None:
@@ -44,9 +46,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--first", action="store_true")
     given = parser.parse_args()
-    versions: dict[str, tuple[Path, dict[str, str]]] = {"now": (HERE, {})}
+    versions: dict[str, tuple[Path, dict[str, str]]] = {
+        "now": (HERE, {}),
+        "spinning": (HERE, SPINNING),
+        "sleeping": (HERE, SLEEPING),
+    }
     if given.before:
-        versions = {"before": (given.before, {}), "before, passive": (given.before, PASSIVE), **versions}
+        versions = {"before": (given.before, {}), **versions}
     samples: dict[str, dict[str, list[Any]]] = {version: {kind: [] for kind in KINDS} for version in versions}
     for _ in range(given.repeats):
         for kind, threads in KINDS.items():
@@ -97,11 +103,10 @@ def measure(
             for run, count in zip(runs, threads, strict=True)
         ]
         try:
-            while not all(len(rates(run)) > 2 for run in runs):
-                assert all(training.poll() is None for training in trainings), "a training ended"
-                time.sleep(0.2)
+            wait(trainings, lambda: all((run / "metrics.jsonl").exists() for run in runs))
             for training in trainings if first else ():
                 Path(f"/proc/{training.pid}/autogroup").write_text("-19")
+            wait(trainings, lambda: all(len(rates(run)) > 2 for run in runs))
             time.sleep(1)
             begun = [len(rates(run)) for run in runs]
             busy, own = busy_seconds(), sum(seconds_of(training.pid) for training in trainings)
@@ -115,6 +120,12 @@ def measure(
                 training.kill()
                 training.wait()
     return {"images_per_second": [round(value) for value in found], "cores_of_others": round(others / seconds, 2)}
+
+
+def wait(trainings: list[subprocess.Popen[bytes]], ready: Callable[[], bool]) -> None:
+    while not ready():
+        assert all(training.poll() is None for training in trainings), "a training ended"
+        time.sleep(0.2)
 
 
 def rates(run: Path) -> list[float]:

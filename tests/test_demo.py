@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 
 from hexa import demo as demos
@@ -22,32 +21,6 @@ def test_two_demos_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(demos, "PATIENCE", 0.0)
     with locked(tmp_path / LOCK, "is here"), pytest.raises(UserError, match=r"running the demo in"):
         demos.demo(tmp_path, console=Console(file=io.StringIO()))
-
-
-@pytest.mark.parametrize(("others", "given", "threads"), [(True, None, 1), (True, "2", 2), (False, None, 2)])
-def test_one_thread_where_others_use_the_cores(
-    others: bool, given: str | None, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = torch.get_num_threads()
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if given is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", given)
-    monkeypatch.setattr(demos, "crowding", lambda threads: ("others use 2.0 cores", "") if others else None)
-    used: list[int] = []
-
-    def train(*_: object, **__: object) -> None:
-        used.append(torch.get_num_threads())
-        raise UserError("enough")
-
-    monkeypatch.setattr(demos, "pretrain", train)
-    try:
-        torch.set_num_threads(2)
-        with pytest.raises(UserError, match="enough"):
-            demos.demo(tmp_path, console=Console(file=io.StringIO()))
-        assert torch.get_num_threads() == 2, "the caller's number is given back"
-    finally:
-        torch.set_num_threads(before)
-    assert used == [threads]
 
 
 def test_a_run_that_is_trained_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import hexa
 from hexa.commands import COMMANDS, backbones, training
-from hexa.runtime.output import drained, one_line
+from hexa.runtime.output import forgiving, one_line
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     another process gives 1. Output that cannot be written (a closed pipe, a full disk) is dropped.
     """
     os.environ["PYTHONSAFEPATH"] = "1"  # no process that is started here imports files of the current folder
-    with drained():
+    with forgiving():
         return _guarded(list(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -106,9 +106,9 @@ def _run(arguments: list[str]) -> int:
 
     from hexa import fields
     from hexa.config import UserError, nearest, some
-    from hexa.runtime.cores import limit_threads
+    from hexa.runtime.cores import share_cores
 
-    limit_threads()  # before torch is imported
+    share_cores()  # before torch is imported
     parser, parsers = build_parser(only=name)
     if name not in parsers:
         first = "; give the command first, then its options" if name.startswith("-") else ""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.table import Table
 
 from hexa import recipes
@@ -18,7 +16,6 @@ from hexa.experiment import Experiment, fields_of, override
 from hexa.experiment import load as load_experiment
 from hexa.reporting.report import report
 from hexa.runtime.console import Console
-from hexa.runtime.cores import crowding
 from hexa.runtime.lock import locked
 from hexa.session.folder import LOCK, PATIENCE, is_ours, mine
 from hexa.session.run import pretrain, resume
@@ -53,14 +50,7 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
     """
     what = f"is already running the demo in {out}; wait until it ends, or give another --out"
     with locked(out / LOCK, what, patience=PATIENCE):
-        console, threads = console or Console(), torch.get_num_threads()
-        if "OMP_NUM_THREADS" not in os.environ and crowding(threads) is not None:
-            torch.set_num_threads(1)  # several would wait for each other, and images this small gain little by them
-            console.print("other processes use this machine's cores: the demo takes one thread")
-        try:
-            return _demo(out, epochs, console)
-        finally:
-            torch.set_num_threads(threads)
+        return _demo(out, epochs, console or Console())
 
 
 def _demo(out: Path, epochs: int | None, console: Console) -> list[Row]:

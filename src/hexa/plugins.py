@@ -1,21 +1,17 @@
 """Recipes from outside the package: `./my_method.py:recipe` names a function that returns an Experiment.
 
-A run's config.yaml names the file that its method came from. Reading a run doesn't import it: whoever wrote the folder
-would decide what runs here. A file counts as the user's own once a command of the user's has named it: its path and
-content are remembered in HEXA_CONFIG/trusted.
+A run's config.yaml names the file that its method came from. Reading a run imports it only with --trust; otherwise
+whoever wrote the folder would decide what runs here.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import importlib.util
 import inspect
-import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pydantic
 
@@ -27,9 +23,6 @@ if TYPE_CHECKING:
     from hexa.experiment import Experiment
 
 _LARGEST = 4 * 1024**2
-Trust = Literal["nothing", "named", "all"]
-"""Which files that a run names are imported: none; those outside its folder that the user named before; whatever it is.
-"""
 
 
 def is_plugin(spec: str) -> bool:
@@ -40,8 +33,8 @@ def is_plugin(spec: str) -> bool:
 def experiment_of(spec: str) -> Experiment:
     """The experiment of a recipe's name or of `file.py:function`, as the user gave it. Raises UserError.
 
-    The file is imported, and remembered as the user's own. Its absolute path becomes the experiment's `recipe`, so that
-    the run finds its method again from anywhere.
+    The file is imported. Its absolute path becomes the experiment's `recipe`, so that the run finds its method again
+    from anywhere.
     """
     if not is_plugin(spec):
         from hexa import recipes
@@ -54,10 +47,6 @@ def experiment_of(spec: str) -> Experiment:
 
     file, _, name = spec.rpartition(":")
     path, content = _source_of(Path(file))
-    with contextlib.suppress(OSError, RuntimeError):  # where nothing can be kept, `hexa resume` asks for --trust
-        note = _note_of(path, content)
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_bytes(os.fsencode(path))
     module = _import(path, content)
     function = getattr(module, name, None)
     if not callable(function):
@@ -76,54 +65,28 @@ def experiment_of(spec: str) -> Experiment:
     return experiment.model_copy(update={"recipe": f"{path}:{name}"})
 
 
-def load(config: Path, trust: Trust = "nothing") -> Experiment:
-    """The experiment of a config.yaml, with the file its method came from imported if that is trusted.
+def load(config: Path, trust: bool = False) -> Experiment:
+    """The experiment of a config.yaml. trust: import the file that it names as the source of its method.
 
-    Raises UserError, which says how to have the file imported where that is what the experiment lacks.
+    Raises UserError, which names that file and the option if the experiment cannot be read without it.
     """
     from hexa import experiment
 
     recipe = experiment.fields_of(config).get("recipe")
-    refused = (
-        _refusal(recipe.rpartition(":")[0], config, trust) if isinstance(recipe, str) and is_plugin(recipe) else ""
-    )
+    file = recipe.rpartition(":")[0] if isinstance(recipe, str) and is_plugin(recipe) else None
+    untried = f"its method came from {file}, which is not imported: read it, then add --trust"
+    if file and trust:
+        try:
+            path, content = _source_of(Path(file))
+        except UserError as error:  # a run may name a file that it does not need
+            untried = f"its method came from a file that no longer exists: {error}"
+        else:
+            _import(path, content)
+            file = None
     try:
         return experiment.load(config)
     except UserError as error:
-        if not refused:
-            raise
-        raise UserError(f"{error}; {refused}") from None
-
-
-def _refusal(file: str, config: Path, trust: Trust) -> str:
-    """Import the file that a config.yaml names if it is trusted; else, or if that can't be, why not."""
-    said, remedy = f"its method came from {file}, which is not imported", "read it, then add --trust"
-    if trust == "nothing":
-        return f"{said} when a run is only looked at: {remedy}"
-    try:
-        path, content = _source_of(Path(file))
-    except UserError as error:
-        return f"its method came from a file that no longer exists: {error}"
-    if trust == "named" and path.is_relative_to(config.parent.resolve()):
-        return f"{said} because it lies in the run's own folder: {remedy}"
-    if trust == "named" and not _is_named(path, content):
-        return f"{said} because none of your commands has named it in its present form: {remedy}"
-    _import(path, content)
-    return ""
-
-
-def _is_named(path: Path, content: bytes) -> bool:
-    """Whether a command of the user's has named this file, as it is."""
-    with contextlib.suppress(OSError, RuntimeError):
-        return _note_of(path, content).exists()
-    return False
-
-
-def _note_of(path: Path, content: bytes) -> Path:
-    """What is there once the user has named this file. Raises RuntimeError for a user without a home."""
-    chosen = os.environ.get("HEXA_CONFIG")
-    home = Path(chosen) if chosen else Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "hexa"
-    return home / "trusted" / hashlib.sha256(os.fsencode(path) + b"\0" + content).hexdigest()
+        raise UserError(f"{error}; {untried}") if file else error from None
 
 
 def run_folder(experiment: Experiment, out: str | Path | None = None) -> Path:

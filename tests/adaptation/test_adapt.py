@@ -21,6 +21,7 @@ import hexa
 from hexa.adaptation import verdict
 from hexa.adaptation.command import Request, adapt
 from hexa.adaptation.looking import look
+from hexa.adaptation.plan import peak_bytes
 from hexa.cli import main
 from hexa.config import UserError
 from hexa.data import open_source
@@ -284,3 +285,10 @@ def test_what_is_seen_of_images(photos: Path) -> None:
 def test_the_library_takes_the_same(weights: Path, photos: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="too few"):
         adapt(Request(str(weights), f"folder:{photos}/test/0"), tmp_path / "run")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is known on Linux alone")
+def test_the_memory_of_a_step_is_what_the_process_grows_by() -> None:
+    cpu = torch.device("cpu")
+    assert peak_bytes(lambda: torch.ones(2**25).sum(), cpu) >= 120 * 2**20  # 128 MiB, which are given back
+    assert peak_bytes(lambda: None, cpu) < 8 * 2**20

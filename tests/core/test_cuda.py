@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.memory import peak_bytes
 from hexa.assembly.build import kernels
 from hexa.config import choices
 from hexa.core import Batch, Method, MethodConfig, Objective
@@ -27,7 +28,6 @@ from hexa.nn.memory_bank import MemoryBank
 from hexa.ops.kmeans import spherical_kmeans
 from hexa.runtime.precision import autocast, place
 from hexa.runtime.random import Stream
-from hexa.session.memory import peak_bytes
 from tests.laws.cases import Case, one_step
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

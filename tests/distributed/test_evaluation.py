@@ -14,7 +14,7 @@ from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import evaluation_stream
-from hexa.evaluation import evaluate, features
+from hexa.evaluation import collective, evaluate, features
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.pretrained import random_backbone, save_backbone
 from hexa.runtime import processes
@@ -123,3 +123,15 @@ def test_a_mistake_ends_the_evaluation_in_all_processes(tmp_path: Path, problem:
     said = "no such folder" if problem in ("no source", "a helper has none") else "cannot be read"
     data = data + "-nowhere" if problem == "no source" else data
     run_together(2, fails, backbone, data, said, problem == "a helper has none")
+
+
+def crashes() -> None:
+    def work() -> None:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug" if processes.is_main() else "the main process failed"):
+        collective.from_main(work)
+
+
+def test_helpers_do_not_wait_for_a_main_process_that_failed() -> None:
+    run_together(2, crashes)

@@ -1,14 +1,15 @@
-"""What this process may use, as control groups tell, and what others use."""
+"""How many cores this process may use, as control groups tell, and how its threads share them."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from hexa.runtime import cores, doctor, precision
+from hexa.runtime import cores
 
 
 @pytest.mark.parametrize(
@@ -34,50 +35,38 @@ def test_quotas_of_containers(tmp_path: Path, own: str, files: dict[str, str], e
 
 
 def test_threads_are_limited_to_a_quota_and_never_against_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # so that what is set here goes with the test
+        monkeypatch.delenv(name)
     monkeypatch.setattr(cores, "allowed_cores", lambda: list(range(64)))
     monkeypatch.setattr(cores, "_quotas", lambda: iter([float("inf")]))
-    cores.limit_threads()
+    cores.share_cores()
     assert "OMP_NUM_THREADS" not in os.environ
     monkeypatch.setattr(cores, "_quotas", lambda: iter([2.5]))
-    cores.limit_threads()
+    cores.share_cores()
     assert os.environ["OMP_NUM_THREADS"] == "3"
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    cores.limit_threads()
+    cores.share_cores()
     assert os.environ["OMP_NUM_THREADS"] == "5"
 
 
-@pytest.mark.parametrize(
-    ("cores_there", "used", "threads", "advised"),
-    [
-        (2, 0.1, 2, None),
-        (2, 1.0, 2, "=1 "),
-        (2, 4.0, 2, "=1 "),
-        (2, 4.0, 1, None),
-        (16, 12.0, 16, "=4 "),
-        (16, 4, 8, None),
-    ],
-)
-def test_a_busy_machine_is_told_with_a_number_that_fits(
-    monkeypatch: pytest.MonkeyPatch, cores_there: int, used: float, threads: int, advised: str | None
-) -> None:
-    monkeypatch.setattr(cores, "allowed_cores", lambda: list(range(cores_there)))
-    monkeypatch.setattr(cores, "_used_by_others", lambda seconds: used)
-    found = cores.crowding(threads)
-    assert (found is None) == (advised is None)
-    if found is not None and advised is not None:
-        assert f"OMP_NUM_THREADS{advised}" in found[1]
-        monkeypatch.setattr("torch.get_num_threads", lambda: threads)
-        finding = next(doctor._processor())
-        assert (finding.status, finding.remedy) == ("warning", found[1])
+WATCH = """
+import os, sys
+
+class Watch:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            sys.exit(os.environ["OMP_WAIT_POLICY"])
+
+sys.meta_path.insert(0, Watch())
+from hexa import cli
+cli.main(["pretrain", "digits-moco-v2", "--out", "nowhere"])
+"""
 
 
-def test_a_run_says_so_where_it_computes_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "crowding", lambda threads: ("others use 2.0 cores", "set OMP_NUM_THREADS=1"))
-    said = "this machine is busy, others use 2.0 cores; set OMP_NUM_THREADS=1"
-    assert precision.crowded(torch.device("cpu")) == [said]
-    assert precision.crowded(torch.device("cuda")) == []
-
-
-def test_what_others_use_is_measured() -> None:
-    assert 0 <= cores._used_by_others(0.05) <= len(cores.allowed_cores()) + 0.5
+@pytest.mark.parametrize(("given", "used"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_sleep_while_they_wait_unless_the_user_decides(given: dict[str, str], used: str) -> None:
+    """The variable is read as OpenMP is loaded, with torch."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
+    found = subprocess.run([sys.executable, "-c", WATCH], env=environment, capture_output=True, text=True, check=False)
+    assert found.stderr.strip() == used

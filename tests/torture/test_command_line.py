@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,24 +45,6 @@ def events(run: Path) -> list[str]:
     return []
 
 
-def until(process: subprocess.Popen[bytes], run: Path, event: str, times: int) -> None:
-    while process.poll() is None and events(run).count(event) < times:
-        time.sleep(0.05)
-
-
-@contextlib.contextmanager
-def nearly_full_pipe() -> Iterator[int]:
-    """One that takes a line or two and is never read."""
-    reading, writing = os.pipe()
-    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 8192)
-    os.write(writing, bytes(4096))
-    try:
-        yield writing
-    finally:
-        os.close(writing)
-        os.close(reading)
-
-
 def test_a_reader_that_goes_away_does_not_end_a_training(tmp_path: Path, tally: Tally) -> None:
     process = started(pretrain(tmp_path / "run", "--epochs", "1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
@@ -78,28 +57,6 @@ def test_a_reader_that_goes_away_does_not_end_a_training(tmp_path: Path, tally: 
     assert (status, said) == (0, "")
     assert events(tmp_path / "run")[-1] == "end"
     assert (tmp_path / "run" / "backbone.safetensors").is_file()
-
-
-def test_a_signal_while_nobody_reads_saves_and_ends(tmp_path: Path, tally: Tally) -> None:
-    run = tmp_path / "run"
-    with nearly_full_pipe() as pipe:
-        process = started(pretrain(run, "--epochs", "100000"), stdout=pipe, stderr=pipe)
-        until(process, run, "train", 1)
-        time.sleep(0.5)  # it may wait for its reader by now
-        process.send_signal(signal.SIGINT)
-        status = process.wait(120)
-    tally.fault(GROUP, status == 130 and events(run)[-1] == "interrupted")
-    assert status == 130
-    assert events(run)[-2:] == ["checkpoint", "interrupted"]
-
-
-@pytest.mark.slow
-def test_a_reader_that_pauses_for_good_holds_a_training_up_for_a_moment_only(tmp_path: Path, tally: Tally) -> None:
-    with nearly_full_pipe() as pipe:
-        status = started(pretrain(tmp_path / "run", "--epochs", "2"), stdout=pipe, stderr=pipe).wait(300)
-    tally.fault(GROUP, status == 0)
-    assert status == 0
-    assert events(tmp_path / "run")[-1] == "end"
 
 
 SHELL = {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +39,6 @@ def metrics(folder: Path, *events: str) -> list[dict[str, Any]]:
 
 def final(made: Trainer) -> dict[str, Any]:
     return {"method": made.objective.method.state_dict(), "optimizer": made.optimizer.optimizer.state_dict()}
-
-
-def test_cores_are_offered_before_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    offers: list[int] = []
-
-    @contextmanager
-    def turns(device: torch.device) -> Iterator[Callable[[], None]]:
-        yield lambda: offers.append(made.step)
-
-    monkeypatch.setattr("hexa.training.trainer.turns", turns)
-    made = trainer(epochs=2)
-    made.run()
-    assert offers == list(range(2 * STEPS))
 
 
 def test_the_loop_is_the_one_of_the_design() -> None:

@@ -7,8 +7,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +26,8 @@ from hexa.data.views import Views
 from hexa.experiment import Experiment, override
 from hexa.reporting.tables import format_duration
 from hexa.runtime.random import Stream
-from hexa.session.memory import peak_bytes
+from hexa.training.step import prepared
+from hexa.training.step import step as train_step
 
 #: Sides of views, and the passes over the images that a larger size must leave time for.
 _SIZES, _PASSES = (64, 96, 128, 160, 192, 224), 6
@@ -159,7 +161,6 @@ def cost_of_a_step(experiment: Experiment, source: Source, seconds: float) -> tu
     with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
         method = build_method(experiment, setting_of(experiment, len(source)), machine, filled=True)
         objective = build_objective(experiment, method, machine)
-        optimizer = build_optimizer(experiment, method)
         loader = PretrainLoader(
             source,
             Views(experiment.views),
@@ -171,17 +172,16 @@ def cost_of_a_step(experiment: Experiment, source: Source, seconds: float) -> tu
             tolerance=experiment.training.max_corrupt_share,
         )
 
+        optimizer = build_optimizer(experiment, method, loader.steps_per_epoch)
+
         def train(batch: Batch) -> None:
-            for term in objective.losses(batch):
-                term.loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            objective.commit(batch)
+            batch = prepared(batch, experiment.training.channels_last)
+            train_step(objective, optimizer, batch, optimizer.total_steps - 1)  # the last, in which all layers learn
 
         with closing(loader):
             batches = (batch for epoch in itertools.count() for batch in loader.epoch(epoch))
             first = next(batches)  # not timed: workers start, and cuDNN chooses its algorithms
-            memory = peak_bytes(lambda: train(first), machine.device, method.state_dict().values())
+            memory = peak_bytes(lambda: train(first), machine.device)
             begin, count = time.perf_counter(), 0
             while count < 2 or time.perf_counter() - begin < seconds:
                 train(next(batches))
@@ -189,6 +189,26 @@ def cost_of_a_step(experiment: Experiment, source: Source, seconds: float) -> tu
                     torch.cuda.synchronize(machine.device)
                 count += 1
             return (time.perf_counter() - begin) / count, memory
+
+
+def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
+    """The most memory that `work` needs: a GPU's tensors, or what this process grows by (Linux; elsewhere 0)."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        work()
+        return int(torch.cuda.max_memory_allocated(device))
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM, the peak, is counted from here
+    before = _resident("VmRSS")
+    work()
+    return max(0, _resident("VmHWM") - before)
+
+
+def _resident(name: str) -> int:
+    """Bytes of an entry of /proc/self/status."""
+    with suppress(OSError):
+        return 1024 * int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0])
+    return 0
 
 
 def _memory(device: torch.device) -> int:

@@ -32,7 +32,7 @@ from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from hexa.training import optimizers
-from hexa.training.optimizers import Pace
+from hexa.training.optimizers import Pace, ScheduledOptimizer
 
 
 @dataclass(frozen=True)
@@ -159,15 +159,17 @@ def build_method(experiment: Experiment, setting: Setting, machine: Machine, *, 
     return method
 
 
-def build_optimizer(experiment: Experiment, method: Method) -> torch.optim.Optimizer:
-    """The optimizer of the method's parameters, with the paces of `start` for the backbone."""
-    return optimizers.build(
+def build_optimizer(experiment: Experiment, method: Method, steps_per_epoch: int) -> ScheduledOptimizer:
+    """The optimizer of the method's parameters, with the paces of `start` for the backbone, and its schedule."""
+    optimizer = optimizers.build(
         method.parameters(),
         experiment.optimizer,
         experiment.batch_size,
         method.unscheduled(),
         paces(method, experiment.start),
     )
+    epochs, most = experiment.epochs, experiment.max_steps
+    return ScheduledOptimizer(optimizer, experiment.optimizer, experiment.schedule, epochs, steps_per_epoch, most)
 
 
 def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]:

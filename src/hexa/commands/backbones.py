@@ -255,4 +255,4 @@ def _import_if_trusted(given: Given) -> None:
     if given.trust:
         from hexa import plugins
 
-        plugins.load(Path(given.target) / "config.yaml", "all")
+        plugins.load(Path(given.target) / "config.yaml", trust=True)

@@ -86,7 +86,7 @@ DATA = option("--data SOURCE", SOURCES, required=True)
 DATA_OF_RUN = option("--data SOURCE", SOURCES + "; that of the run or recipe if not given")
 JSON = flag("--json", "print JSON")
 PLAN = flag("--plan", "print the plan with its cost, run nothing")
-TRUST = flag("--trust", "import the Python file that the run names as the source of its method, whatever it is")
+TRUST = flag("--trust", "import the Python file that the run names as the source of its method")
 COUNT = whole(1, 10**6)
 EPOCHS = option("--epochs N", "passes over the data; those of the recipes if not given", type=COUNT)
 ANY_SEED = whole(0, 2**32 - 1)  # scikit-learn takes no more

@@ -24,14 +24,13 @@ def benchmark(given: Given, extra: Fields) -> int:
     from hexa.runtime.console import Console
     from hexa.runtime.progress import Bar
     from hexa.session.benchmark import benchmark as run
-    from hexa.session.benchmark import table
-    from hexa.session.benchmark_plan import plan
+    from hexa.session.benchmark import fitted, table
 
     log = Console(stderr=True)
     with Bar(log) as progress:
-        planned = plan(experiment, given.repeats, keep_batch="batch_size" in extra)
-        log.print(str(planned))
-        measured = run(planned.experiment, planned.repeats, progress=progress, say=log.print)
+        chosen = experiment if "batch_size" in extra else fitted(experiment)
+        log.print(f"{chosen.recipe}: batches of {chosen.batch_size}, the recipe's own {experiment.batch_size}")
+        measured = run(chosen, given.repeats, progress=progress, say=log.print)
     if given.json:
         print(json.dumps(measured, indent=2))
     else:

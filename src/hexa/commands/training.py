@@ -120,7 +120,7 @@ def resume(given: Given, extra: Fields) -> int:
     run = Path(given.run)
     if not (run / "config.yaml").exists():
         raise UserError(f"{run}: no run to resume (config.yaml is missing); give the folder that hexa pretrain wrote")
-    experiment = plugins.load(run / "config.yaml", "all" if given.trust else "named")
+    experiment = plugins.load(run / "config.yaml", given.trust)
     return _finished(go_on(run, console=Console()), experiment.data)
 
 
@@ -233,10 +233,7 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
     from hexa.experiment import override
     from hexa.recipes import domains
 
-    if config is not None:
-        experiment = plugins.load(Path(config), "all" if given.trust else "named")
-    else:
-        experiment = plugins.experiment_of(given.recipe)
+    experiment = plugins.experiment_of(given.recipe) if config is None else plugins.load(Path(config), given.trust)
     changes: dict[str, Any] = dict(extra)
     changes |= {path: value for name, path in _SHORT.items() if (value := getattr(given, name, None)) is not None}
     if domain := getattr(given, "domain", None):
@@ -261,9 +258,6 @@ _SHORT = {
 
 
 def _finished(run: Path, data: str) -> int:
-    from hexa.runtime.output import be_patient
-
-    be_patient(lambda: 10.0)  # everything is stored, so do not wait long for a reader
     say(f"run: {run}", f"next: {shlex.join(_next(run, data))}")
     return 0
 

@@ -32,33 +32,26 @@ def in_step(work: Callable[[], Value]) -> Value:
 
 
 def from_main(work: Callable[[], Value]) -> Value:
-    """What `work` returns in the main process, which alone runs it, in all processes; it passes through JSON.
+    """What `work` returns in the main process, which alone runs it, in all processes; the others wait for it.
 
-    The others wait as long as it takes, which a collective would not. Raises UserError in all processes if `work` does,
-    and ProcessEnded in the others if the main process ends otherwise.
+    Raises UserError in all processes if `work` does, and ProcessEnded in the others if the main process ends otherwise.
     """
-    if not processes.helpers():
-        return work()
-    if not processes.is_main():
-        order = processes.await_order()
-        if order.get("crashed"):
-            raise processes.ProcessEnded("the main process failed", speaks=False)
-        processes.exchange(None)
-        if "problem" in order:
-            raise UserError(order["problem"])
-        value: Value = order["value"]
-        return value
-    try:
-        done = work()
-    except BaseException as error:
-        is_users = isinstance(error, UserError)
-        processes.order({"problem": str(error)} if is_users else {"crashed": True})
-        if is_users:  # the order lies in this process, which has to be there until all have read it
-            processes.exchange(None)
-        raise
-    processes.order({"value": done})
-    processes.exchange(None)
-    return done
+    made: list[Value] = []
+    error: BaseException | None = None
+    if processes.is_main():
+        try:
+            made.append(work())
+        except BaseException as caught:
+            error = caught
+    problem = str(error) if isinstance(error, UserError) else None
+    made, problem, crashed = processes.exchange((made, problem, error is not None and problem is None))[0]
+    if error is not None:
+        raise error
+    if problem is not None:
+        raise UserError(problem)
+    if crashed:
+        raise processes.ProcessEnded("the main process failed", speaks=False)
+    return made[0]
 
 
 def main_first(work: Callable[[], Value]) -> Value:

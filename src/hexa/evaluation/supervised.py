@@ -18,7 +18,6 @@ from hexa.evaluation.features import extract
 from hexa.evaluation.protocol import Curve, Task, topk_accuracy
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
-from hexa.runtime.turns import turns
 
 
 def new_classifier(num_features: int, num_classes: int, stream: Stream) -> nn.Linear:
@@ -113,26 +112,24 @@ def tune(task: Task, fit: Source, test: Source, plan: Plan, stream: Stream, labe
     images_of.notes.extend(slow_statistics(backbone, total))
     curve: Curve = []
     try:
-        with turns(task.device) as offer_cores:
-            for epoch in range(plan.epochs):
-                for group, rate in zip(optimizer.param_groups, start, strict=True):
-                    group["lr"] = rate * decayed(plan.factor, plan.decay_at, epoch, plan.epochs)
-                backbone.train()
-                for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
-                    with precisions.autocast(task.precision, task.device):
-                        features = backbone(images.contiguous(memory_format=torch.channels_last)).float()
-                    optimizer.zero_grad()
-                    F.cross_entropy(head(features), labels).backward()  # type: ignore[no-untyped-call]
-                    optimizer.step()
-                    offer_cores()
-                    task.report(label, step, total)
-                if (epoch + 1) % score_every == 0 or epoch + 1 == plan.epochs:
-                    how = (task.transform, task.extraction_batch, task.device, task.precision, task.num_workers)
-                    test_features, test_labels, _ = extract(backbone, test, *how)
-                    assert test_labels is not None
-                    with torch.no_grad():
-                        scores = head(test_features.to(task.device)).cpu()
-                    curve.append({"epoch": epoch + 1, **topk_accuracy(scores, test_labels)})
+        for epoch in range(plan.epochs):
+            for group, rate in zip(optimizer.param_groups, start, strict=True):
+                group["lr"] = rate * decayed(plan.factor, plan.decay_at, epoch, plan.epochs)
+            backbone.train()
+            for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
+                with precisions.autocast(task.precision, task.device):
+                    features = backbone(images.contiguous(memory_format=torch.channels_last)).float()
+                optimizer.zero_grad()
+                F.cross_entropy(head(features), labels).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                task.report(label, step, total)
+            if (epoch + 1) % score_every == 0 or epoch + 1 == plan.epochs:
+                how = (task.transform, task.extraction_batch, task.device, task.precision, task.num_workers)
+                test_features, test_labels, _ = extract(backbone, test, *how)
+                assert test_labels is not None
+                with torch.no_grad():
+                    scores = head(test_features.to(task.device)).cpu()
+                curve.append({"epoch": epoch + 1, **topk_accuracy(scores, test_labels)})
     finally:
         images_of.close()
     return Tuned(curve, images_of.notes, images_of.batch_size)

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hexa import recipes
 from hexa.core.schemes import SCHEMES
 from hexa.experiment import override
@@ -15,7 +13,6 @@ from hexa.reporting.tables import counted
 from hexa.reproduce import storage
 from hexa.reproduce.plan import Request
 from hexa.reproduce.studies import Study
-from hexa.runtime.cores import crowding
 from hexa.session.benchmark import benchmark
 
 Progress = Callable[[str, int, int], None]
@@ -40,10 +37,7 @@ def costs_of(
             kept = storage.read(path) or {}
             for recipe in [recipe for recipe in needed if recipe not in kept]:
                 experiment = override(recipes.get(recipe), fields)
-                busy = crowding(torch.get_num_threads())
                 kept[recipe] = benchmark(experiment, _REPEATS, schemes=needed[recipe], progress=progress)
-                if busy is not None:
-                    kept[recipe]["machine"]["busy"] = busy[0]
                 storage.write(path, kept)
     return {recipe: seconds(measured) for recipe, measured in kept.items()}
 
@@ -61,6 +55,4 @@ def origin_of(out: Path) -> str:
     when = max((machine["time"][:16].replace("T", " ") for machine in machines if "time" in machine), default="")
     devices = sorted({f"{machine['device']}, {counted(machine['threads'], 'thread')}" for machine in machines})
     words = (f" of {when}" if when else "") + (f" on {' and '.join(devices)}" if devices else "")
-    busy = next((machine["busy"] for machine in machines if "busy" in machine), "")
-    words += f" (busy then: {busy}; these costs may be too high)" if busy else ""
     return f"a benchmark{words}, kept in {path}; to measure anew, remove that file before any run is made"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from hexa.runtime.output import printable
+from hexa.runtime.output import Forgiving, printable
 
 
 class Console(RichConsole):
@@ -24,8 +23,9 @@ class Console(RichConsole):
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
-        target, quiet = cast(TextIO, _Standard(stderr)), os.environ.get("RANK", "0") != "0"
-        super().__init__(file=target, quiet=quiet, markup=False, highlight=False, emoji=False)
+        target = Forgiving(lambda: _standard("stderr" if stderr else "stdout"))
+        quiet = os.environ.get("RANK", "0") != "0"
+        super().__init__(file=cast(TextIO, target), quiet=quiet, markup=False, highlight=False, emoji=False)
 
     def print(self, *objects: Any, **options: Any) -> None:
         lines = bool(objects) and all(isinstance(one, str | Text) for one in objects)
@@ -40,28 +40,7 @@ class Console(RichConsole):
             yield segment if control else Segment(printable(text), style)
 
 
-class _Standard:
-    """The current sys.stdout or sys.stderr; text that cannot be written is dropped."""
-
-    def __init__(self, stderr: bool) -> None:
-        self._name = "stderr" if stderr else "stdout"
-
-    @property
-    def _stream(self) -> Any:
-        stream = getattr(sys, self._name)
-        return getattr(
-            stream, "rich_proxied_file", stream
-        )  # a progress bar replaces it by a proxy that prints through us
-
-    def write(self, text: str) -> int:
-        # it is None, closed, on a full disk, or its encoding lacks a character
-        with contextlib.suppress(AttributeError, OSError, ValueError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(AttributeError, OSError, ValueError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+def _standard(name: str) -> Any:
+    """The current sys.stdout or sys.stderr: a progress bar replaces it by a proxy that prints through us."""
+    stream = getattr(sys, name)
+    return getattr(stream, "rich_proxied_file", stream)

@@ -1,10 +1,9 @@
-"""The processor's cores: how many this process may use, and how many others use. Does not import torch."""
+"""The processor's cores: how many this process may use, and how its threads share them. Does not import torch."""
 
 from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,52 +21,15 @@ def usable_cores() -> int:
     return max(1, math.ceil(min([len(allowed_cores()), *_quotas()])))
 
 
-def limit_threads() -> None:
-    """Limit the threads of OpenMP, if it is not loaded yet, to `usable_cores`, unless the user has set a limit.
+def share_cores() -> None:
+    """Set OpenMP's environment for machines that are shared, if it is not loaded yet; what the user has set stays.
 
-    OpenMP does not know a container's share, and threads stall once it is used up.
+    Threads sleep while they wait for each other, instead of spinning on a core that another process needs. There are at
+    most `usable_cores` of them: OpenMP does not know a container's share, and threads stall once it is used up.
     """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if usable_cores() < len(allowed_cores()):
         os.environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
-
-
-def crowding(threads: int, seconds: float = 0.2) -> tuple[str, str] | None:
-    """What other processes use, measured for `seconds`, and what to do; None if enough cores are free."""
-    if threads == 1:  # waits for nobody, and could not be fewer
-        return None
-    used = _used_by_others(seconds)
-    free = len(allowed_cores()) - used
-    if threads <= free + 0.5:
-        return None
-    return (
-        f"other processes use {used:.1f} of {len(allowed_cores())} cores",
-        f"{threads} threads have to wait for cores and for each other: "
-        f"OMP_NUM_THREADS={max(1, round(free))} can be many times as fast",
-    )
-
-
-def _used_by_others(seconds: float) -> float:
-    """Cores used by other processes, a mean over these seconds; 0 if the system does not report it."""
-    try:
-        before, own = _busy_seconds(), sum(os.times()[:2])
-        begin = time.monotonic()
-        time.sleep(seconds)
-        passed = time.monotonic() - begin
-        return max(0.0, (_busy_seconds() - before - (sum(os.times()[:2]) - own)) / passed)
-    except OSError:
-        return 0.0
-
-
-def _busy_seconds() -> float:
-    """Time that this process's cores have spent on any process, or on other virtual machines (proc(5))."""
-    names = {f"cpu{number}" for number in allowed_cores()}
-    total = 0
-    for line in Path("/proc/stat").read_text().splitlines():
-        name, *times = line.split()
-        if name in names:
-            user, nice, system, _, _, irq, softirq, steal, *_ = map(int, times)
-            total += user + nice + system + irq + softirq + steal
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 def _quotas(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[float]:

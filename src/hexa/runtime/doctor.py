@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hexa.runtime.cores import crowding, usable_cores
+from hexa.runtime.cores import usable_cores
 from hexa.runtime.packages import install, version
 
 REQUIRED = (
@@ -93,16 +93,8 @@ def _processor() -> Iterator[Finding]:
     cores, threads, there = usable_cores(), torch.get_num_threads(), os.cpu_count() or 1
     limited = f" of {there}" * (cores < there)
     found = f"{processor_name()}, {cores} usable cores{limited}, torch uses {threads} threads"
-    set_by_user = "OMP_NUM_THREADS" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) == 1
-    crowded = crowding(threads)
-    if threads > cores:
-        remedy = f"more threads than cores slow each other down: set OMP_NUM_THREADS={cores}"
-        yield _warned("processor", found, remedy)
-    elif crowded is not None:
-        yield _warned("processor", f"{found}; {crowded[0]}", crowded[1])
-    else:
-        idle = threads < cores and set_by_user and crowding(cores) is None
-        yield _warned("processor", found, "OMP_NUM_THREADS leaves cores idle; unset it", idle)
+    remedy = f"more threads than cores slow each other down: set OMP_NUM_THREADS={cores}"
+    yield _warned("processor", found, remedy, threads > cores)
     yield _works(torch.device("cpu"))
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
@@ -18,9 +16,6 @@ from torch.distributed.distributed_c10d import Store
 #: Seconds to investigate a failure. A killed process closes its connections before it is gone.
 PATIENCE = 5.0
 _NOTE = "hexa: who has ended"
-_ORDER = "hexa: order"
-#: Seconds between two looks for an order.
-_LOOK = 0.05
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,6 @@ class Peers:
         dist.all_gather_object(everyone, Peer.here(rank))
         self.rank, self.size = rank, size
         self.watched = [peer for peer in everyone if peer.rank != rank and peer.is_visible()]
-        self._orders = 0
 
     def ended(self) -> list[Peer]:
         """The watched processes that have ended."""
@@ -104,32 +98,6 @@ class Peers:
             time.sleep(0.02)
         cause = " ".join(str(error).split())[:200]
         return self._tell(f"another process failed, which the report of torchrun names ({cause})")
-
-    def order(self, what: Any) -> None:
-        """In the main process: pass a JSON value to every `await_order` of the others."""
-        self.store.set(f"{_ORDER} {self._orders}", json.dumps(what))
-        self._orders += 1
-
-    def await_order(self) -> Any:
-        """In another process: wait for the next order, without the time limit of a collective, and interruptible.
-
-        Raises ProcessEnded if the main process ends without one.
-        """
-        name = f"{_ORDER} {self._orders}"
-        try:
-            while not self.store.check([name]):
-                # the last order may have arrived by now
-                if any(peer.rank == 0 for peer in self.ended()) and not self.store.check([name]):
-                    raise self._tell(f"{self._name(next(p for p in self.watched if p.rank == 0))} ended")
-                time.sleep(_LOOK)
-            value = self.store.get(name)
-        except RuntimeError as error:
-            if isinstance(error, ProcessEnded):
-                raise
-            # the store was in the main process, which reports its own failure
-            raise ProcessEnded("the main process ended", speaks=False) from None
-        self._orders += 1
-        return json.loads(value)
 
     def _tell(self, what: str) -> ProcessEnded:
         token = f"{what}\n{self.rank}"

@@ -12,7 +12,6 @@ from torch import nn
 from hexa.config import UserError, reason
 from hexa.runtime import processes
 from hexa.runtime.allocator import keep_freed_memory
-from hexa.runtime.cores import crowding
 
 Precision = Literal["auto", "fp32", "bf16"]
 Network = TypeVar("Network", bound=nn.Module)
@@ -59,14 +58,6 @@ def place(network: Network, device: torch.device) -> Network:
         if tensor.dim() == 4:
             tensor.data = tensor.data.to(memory_format=torch.channels_last)
     return network
-
-
-def crowded(device: torch.device) -> list[str]:
-    """A warning, with a remedy, if other processes use the cores that this process computes on."""
-    if device.type != "cpu" or processes.world_size() > 1:
-        return []
-    crowd = crowding(torch.get_num_threads())
-    return [] if crowd is None else [f"this machine is busy, {crowd[0]}; {crowd[1]}"]
 
 
 def has_native_bf16(device: torch.device) -> bool:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import timedelta
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -19,12 +20,16 @@ from hexa.runtime.peers import Peer, Peers, ProcessEnded, agree_on_start
 
 __all__ = ["ProcessEnded"]
 
+#: Of a collective during which the main process may evaluate for days.
+_NO_LIMIT = timedelta(days=365)
+
 
 @dataclass
 class _World:
-    """State that belongs to torch's process group: its members, and its parts."""
+    """State that belongs to torch's process group: its members, and its parts. patient: all, for `exchange`."""
 
     peers: Peers | None = None
+    patient: dist.ProcessGroup | None = None
     parts: dict[int, dist.ProcessGroup] = field(default_factory=dict)
     alone: bool = False
 
@@ -57,7 +62,8 @@ def shutdown(failed: bool = False) -> None:
         dist.distributed_c10d._abort_process_group()
     else:
         dist.destroy_process_group()
-    _world.peers, _world.parts, _world.alone = None, {}, False
+    global _world
+    _world = _World()
 
 
 # -- evaluation: the main process works, the others are its helpers ---------------------------------------------------
@@ -78,24 +84,14 @@ def helpers() -> int:
     return 0 if _world.peers is None else _world.peers.size - 1
 
 
-def order(what: Any) -> None:
-    """In the main process: pass a JSON value to every `await_order` of its helpers."""
-    if _world.peers is not None:
-        _world.peers.order(what)
-
-
-def await_order() -> Any:
-    """In a helper: wait for the next order without a time limit. Raises ProcessEnded if the main process ends first."""
-    assert _world.peers is not None
-    return _world.peers.await_order()
-
-
 def exchange(what: Any) -> list[Any]:
-    """The values of all processes in rank order, on all of them; also inside `alone`."""
+    """The values of all processes in rank order, on all of them; also inside `alone`. Waits without a time limit."""
     values = [what] * (1 + helpers())
     if helpers():
         with _together():
-            dist.all_gather_object(values, what)
+            if _world.patient is None:
+                _world.patient = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_NO_LIMIT))
+            dist.all_gather_object(values, what, _world.patient)
     return values
 
 

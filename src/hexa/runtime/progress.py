@@ -6,15 +6,7 @@ import time
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from hexa.runtime.output import one_line
@@ -31,7 +23,7 @@ class Bar:
 
     def __init__(self, console: Console) -> None:
         self._console, self._said = console, time.monotonic()
-        self._progress = Progress(*_columns(), console=console, transient=True, disable=not console.is_terminal)
+        self._progress = _progress(console)
         self._tasks: dict[str, TaskID] = {}
         self._begun: dict[str, tuple[int, float]] = {}
         self._done: dict[str, int] = {}
@@ -64,34 +56,28 @@ class Reporter:
     """Shows a run's steps; silent without a console."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console
+        self._console = console or Console(quiet=True)
+        self._progress = _progress(self._console)
         self._total = self._first = 0
         self._begin = self._shown = 0.0
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
 
     def begin(self, total: int, done: int = 0) -> None:
         """Begin to show steps, of which some are already done."""
         self._total, self._first, self._begin = total, done, time.monotonic()
         self._shown = self._begin - _PAUSE
-        if self._console is not None and self._console.is_terminal:
-            self._bar = Progress(*_columns(), console=self._console, transient=True)
-            self._task = self._bar.add_task("training", total=total, completed=done)
-            self._bar.start()
+        self._progress.add_task("training", total=total, completed=done)
+        self._progress.start()
 
-    def step(self, step: int) -> None:
+    def step(self, step: int, **fields: str) -> None:
         """Show that a step is done."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=step)
+        for task in self._progress.task_ids:
+            self._progress.update(task, completed=step, **fields)  # type: ignore[arg-type]
 
     def metrics(self, step: int, line: Mapping[str, object]) -> None:
         """Show a line of metrics."""
-        text = _describe(line)
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=text, completed=step)
-            return
-        now = time.monotonic()
-        if self._console is None or (now - self._shown < _PAUSE and step < self._total):
+        text, now = _describe(line), time.monotonic()
+        self.step(step, description=text)
+        if self._console.is_terminal or (now - self._shown < _PAUSE and step < self._total):
             return
         self._shown = now
         left = (now - self._begin) / max(1, step - self._first) * (self._total - step)
@@ -99,23 +85,18 @@ class Reporter:
 
     def say(self, message: str) -> None:
         """Print a line that stays."""
-        if self._console is not None:
-            _print(self._console, message)
+        _print(self._console, message)
 
     def close(self) -> None:
         """Remove the bar."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._progress.stop()
 
 
-def _columns() -> tuple[ProgressColumn, ...]:
-    return (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
+def _progress(console: Console) -> Progress:
+    """A bar on a terminal; elsewhere nothing is drawn."""
+    name, left = TextColumn("{task.description}", markup=False), TimeRemainingColumn(elapsed_when_finished=True)
+    hidden = console.quiet or not console.is_terminal
+    return Progress(name, BarColumn(), MofNCompleteColumn(), left, console=console, transient=True, disable=hidden)
 
 
 def _print(console: Console, line: str) -> None:
@@ -123,18 +104,19 @@ def _print(console: Console, line: str) -> None:
     console.print(Text(one_line(line)), soft_wrap=True)
 
 
+#: Values of a line of metrics that are shown, and how.
+_SHOWN = {
+    "epoch": "epoch {:.1f}",
+    "loss": "loss {:.3f}",
+    "images_per_second": "{:.0f} images/s",
+    "data_wait": "{:.0%} waiting for data",
+}
+
+
 def _describe(line: Mapping[str, object]) -> str:
-    pieces = []
-    for name, text in (
-        ("epoch", "epoch {:.1f}"),
-        ("loss", "loss {:.3f}"),
-        ("images_per_second", "{:.0f} images/s"),
-        ("data_wait", "{:.0%} waiting for data"),
-    ):
-        value = line.get(name)
-        if isinstance(value, int | float):
-            pieces.append(text.format(value))
-    return " · ".join(pieces)
+    return " · ".join(
+        text.format(line[name]) for name, text in _SHOWN.items() if isinstance(line.get(name), int | float)
+    )
 
 
 def _duration(seconds: float) -> str:

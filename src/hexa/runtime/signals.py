@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import signal
 import sys
@@ -16,10 +15,7 @@ from typing import Any, Self
 import torch
 
 from hexa.runtime import processes
-from hexa.runtime.output import be_patient
 
-#: Seconds for which a reader of our output that pauses may hold up work that takes long; then its lines are dropped.
-_PATIENCE = 10.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -57,8 +53,7 @@ class Interrupts:
     signals all processes of a job, whose parents pass the signal on, and a closed terminal sends SIGHUP once through
     its shell and once more when the shell ends. Several processes ignore a second Ctrl-C too, since torchrun passes it
     on. SIGKILL still ends them immediately. Handlers need the main thread; elsewhere this does nothing. They only
-    record the signal: the work calls `noticed` after each step. A reader of our output that pauses cannot block the
-    work for long.
+    record the signal: the work calls `noticed` after each step.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -71,7 +66,6 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in stops():
                 self._before[number] = signal.signal(number, self._handle)
-        be_patient(lambda: _PATIENCE if self.received is None else 0.0)
         return self
 
     def __exit__(
@@ -80,8 +74,6 @@ class Interrupts:
         # once a process has ended, torchrun signals the others, which must still be able to report the reason
         if not isinstance(error, processes.ProcessEnded):
             self._restore()
-        if self.received is None:
-            be_patient(lambda: math.inf)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None or processes.ended():

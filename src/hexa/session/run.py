@@ -33,7 +33,6 @@ from hexa.nn.pretrained import Backbone, load_backbone, serialized
 from hexa.reporting import scores
 from hexa.reporting.runs import flatten, read_run
 from hexa.runtime import checkpoints, processes
-from hexa.runtime import precision as precisions
 from hexa.runtime.console import Console
 from hexa.runtime.files import write_whole
 from hexa.runtime.output import one_line
@@ -44,7 +43,6 @@ from hexa.session.knn_monitor import KnnMonitor, without_holdout
 from hexa.training import trackers
 from hexa.training.journal import TENSORBOARD, Journal, discard, write_environment
 from hexa.training.monitor import Best, Watch
-from hexa.training.optimizers import ScheduledOptimizer
 from hexa.training.state import restore
 from hexa.training.trackers import TensorBoard, Tracker
 from hexa.training.trainer import Trainer
@@ -131,7 +129,7 @@ class _Session:
         if experiment.start.weights is not None:
             self._show(_start_line(self.experiment))
         method = build_method(self.experiment, setting, self.machine, filled=not stored)
-        self._show(*settlements, *precisions.crowded(self.machine.device))
+        self._show(*settlements)
         self._show(*method.notes(), *branch_notes(method, setting))
         with closing(self._loader(source)) as loader:
             if loader.pairs is not None:
@@ -162,14 +160,11 @@ class _Session:
 
     def _trainer(self, source: Source, held: Source | None, method: Method, loader: PretrainLoader) -> Trainer:
         experiment = self.experiment
-        optimizer = build_optimizer(experiment, method)
-        epochs, steps = experiment.epochs, loader.steps_per_epoch
+        steps = loader.steps_per_epoch
         knn = KnnMonitor.of(experiment, source, method, self.machine, held)
         trainer = Trainer(
-            build_objective(experiment, method, self.machine, steps=epochs * steps),
-            ScheduledOptimizer(
-                optimizer, experiment.optimizer, experiment.schedule, epochs, steps, experiment.max_steps
-            ),
+            build_objective(experiment, method, self.machine, steps=experiment.epochs * steps),
+            build_optimizer(experiment, method, steps),
             loader,
             experiment.training,
             self.machine.device,

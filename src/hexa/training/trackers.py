@@ -16,6 +16,7 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -35,25 +36,20 @@ _REMEDIES = {
 class Tracker(Protocol):
     """One run at a tracker. Any method may fail: the journal then drops the tracker, and training goes on."""
 
-    @property
-    def identity(self) -> str:
-        """The id by which the run is found again."""
-        ...
+    identity: str
+    """The id by which the run is found again."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Metrics of one step."""
-        ...
 
     def finish(self, state: State, results: Mapping[str, float]) -> None:
         """The end of this session, with the final results if it is that of the run."""
-        ...
 
 
 def check(name: Name | None) -> None:
     """Raise ConfigError if the package of a tracker isn't installed: before anything else is done."""
     if name is not None and importlib.util.find_spec(name) is None:
-        message = f"{name} is not installed; install it ({install_extra(name)}), or take another tracker, or none"
-        raise ConfigError([("training.tracker", message)])
+        raise _problem(f"{name} is not installed; install it ({install_extra(name)}), or take another tracker, or none")
 
 
 def start(name: Name, folder: Path, fields: Mapping[str, Any], resumed: bool = False) -> Tracker:
@@ -61,31 +57,26 @@ def start(name: Name, folder: Path, fields: Mapping[str, Any], resumed: bool = F
 
     fields: its configuration by dotted path.
     """
-    known = _noted(folder).get(name) if resumed else None
+    noted: dict[str, str] = {}
+    with suppress(OSError, ValueError, TypeError):
+        noted |= json.loads((folder / FILE).read_text(encoding="utf-8"))
     try:
-        made: Tracker = (Wandb if name == "wandb" else MLflow)(folder, fields, known)
-        write_text(folder / FILE, json.dumps({**_noted(folder), name: made.identity}) + "\n")
+        made: Tracker = (Wandb if name == "wandb" else MLflow)(folder, fields, noted.get(name) if resumed else None)
+        write_text(folder / FILE, json.dumps({**noted, name: made.identity}) + "\n")
     except Exception as error:
-        message = f"{name} can't begin ({reason(error, 300) or type(error).__name__}); {_REMEDIES[name]}"
-        raise ConfigError([("training.tracker", message)]) from error
+        why = reason(error, 300) or type(error).__name__
+        raise _problem(f"{name} can't begin ({why}); {_REMEDIES[name]}") from error
     return made
 
 
-def _noted(folder: Path) -> dict[str, str]:
-    try:
-        noted = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return noted if isinstance(noted, dict) else {}
+def _problem(message: str) -> ConfigError:
+    return ConfigError([("training.tracker", message)])
 
 
 def numbers(values: Mapping[str, object]) -> dict[str, float]:
     """Those of the values that are finite numbers."""
-    return {
-        name: float(value)
-        for name, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    }
+    given = ((name, value) for name, value in values.items() if type(value) in (int, float))
+    return {name: float(value) for name, value in given if math.isfinite(value)}  # type: ignore[arg-type]
 
 
 class Wandb:
@@ -95,15 +86,10 @@ class Wandb:
         import wandb
 
         self.identity = known or secrets.token_hex(4)
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "hexa"),
-            name=folder.resolve().name,
-            id=self.identity,
-            resume="allow",
-            dir=str(folder),
-            config=dict(fields),
-            settings=wandb.Settings(console="off"),  # the terminal is the progress bar's
-        )
+        names = {"project": os.environ.get("WANDB_PROJECT", "hexa"), "name": folder.resolve().name}
+        settings = wandb.Settings(console="off")  # the terminal is the progress bar's
+        again: Any = {"id": self.identity, "resume": "allow", "dir": str(folder)}
+        self._run = wandb.init(**names, **again, config=dict(fields), settings=settings)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         self._run.log(dict(values), step=step)
@@ -132,23 +118,21 @@ class MLflow:
         experiment = existing.experiment_id if existing is not None else self._client.create_experiment(name)
         self.identity = self._client.create_run(experiment, run_name=folder.resolve().name).info.run_id
         params = [Param(_allowed(path), str(value)[:500]) for path, value in fields.items()]
-        for first in range(0, len(params), 100):  # no more are taken at a time
-            self._client.log_batch(self.identity, params=params[first : first + 100])
+        while params:  # a hundred are taken at a time
+            self._client.log_batch(self.identity, params=[params.pop() for _ in range(min(100, len(params)))])
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric
 
         # `loss` beside `loss/std` would be a file beside a folder of its name where runs are kept as files
-        names = {name: _allowed(name if "/" in name else f"run/{name}") for name in values}
-        now = int(1000 * time.time())
-        metrics = [Metric(names[name], value, now, step) for name, value in values.items()]
-        self._client.log_batch(self.identity, metrics=metrics)
+        names, now = [_allowed(name if "/" in name else f"run/{name}") for name in values], int(1000 * time.time())
+        metrics = [Metric(name, value, now, step) for name, value in zip(names, values.values(), strict=True)]
+        self._client.log_batch(self.identity, metrics)
 
     def finish(self, state: State, results: Mapping[str, float]) -> None:
-        for name, value in results.items():
-            self._client.log_metric(self.identity, _allowed(name), value)
-        status = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}[state]
-        self._client.set_terminated(self.identity, status)
+        self.log(results, 0)
+        status = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+        self._client.set_terminated(self.identity, status[state])
 
 
 def _allowed(name: str) -> str:

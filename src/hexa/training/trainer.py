@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from hexa.config import some
-from hexa.core import Batch, Objective
+from hexa.core import Batch, Objective, Term
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.signals import Interrupted, Interrupts
-from hexa.runtime.turns import turns
 from hexa.training.clock import Clock
 from hexa.training.config import TrainingConfig
 from hexa.training.journal import Journal
@@ -23,6 +22,7 @@ from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finit
 from hexa.training.monitor import PERCENT, Best, Watch
 from hexa.training.optimizers import ScheduledOptimizer
 from hexa.training.state import state_of
+from hexa.training.step import prepared, step
 
 Monitor = Callable[[Callable[[str], object]], dict[str, float]]
 """What the frozen features are worth, in percent; it is given a function that takes warnings."""
@@ -57,7 +57,6 @@ class Trainer:
     def __post_init__(self) -> None:
         self.window = LossWindow(self.device)
         self._interrupts = Interrupts(self.journal.reporter.say)
-        self._offer_cores: Callable[[], None] = lambda: None
         self.saved_step = -1
         self._ended: int | None = None
         self._problems: set[str] = set()
@@ -83,18 +82,17 @@ class Trainer:
         method = self.objective.method
         self.journal.reporter.begin(self.total_steps, self.step)
         try:
-            with self._interrupts, turns(self.device) as self._offer_cores:
+            with self._interrupts:
                 self.clock.start(self.seconds)
                 self._monitor_if_due(self.journal.there)
                 self._end_if_due(self.journal.there)
                 while self.step < self.total_steps:
                     epoch, start = divmod(self.step, self.steps_per_epoch)
                     method.train()
-                    self.optimizer.thaw(epoch)
                     if start == 0:
                         self._start_epoch(epoch)
                     for batch in self.loader.epoch(epoch, start):
-                        self._train_step(self._prepared(batch))
+                        self._train_step(prepared(batch, self.config.channels_last))
                         self._after_step()
                         if self.step == self.total_steps:
                             break
@@ -110,56 +108,46 @@ class Trainer:
         """
         method = self.objective.method
 
-        def prepared(batch: Batch) -> Batch:
+        def next_batch(batch: Batch) -> Batch:
             if processes.world_size() == 1:
                 if self.step:
                     self.save()
                 if self._interrupts.received is not None:
                     raise Interrupted(self._interrupts.received, self.step, self.folder)
-            return self._prepared(batch)
+            return prepared(batch, self.config.channels_last)
 
         with self.objective.score.autocast():
-            facts = method.start_epoch(epoch, Prepared(self.loader.passes(epoch), prepared))
+            facts = method.start_epoch(epoch, Prepared(self.loader.passes(epoch), next_batch))
         method.train()
         if facts:
             self.journal.write("epoch", self.step, epoch=epoch, seconds=self.clock.total, **facts)
             if self.watch is not None:
                 self.warn(self.watch.epoch(facts))
 
-    def _prepared(self, batch: Batch) -> Batch:
-        """Layers that draw numbers (dropout) draw those of this step and process, as everything else does.
-
-        Between two batches, of a step or of what a method does between epochs, other trainings may have the cores.
-        """
-        self._offer_cores()
-        torch.manual_seed(batch.stream.child("layers", processes.rank()).integer())
-        if not self.config.channels_last:
-            return batch
-        crops = tuple(crop.contiguous(memory_format=torch.channels_last) for crop in batch.crops)
-        return replace(batch, crops=crops)
-
     def _train_step(self, batch: Batch) -> None:
-        seen = StepFacts(wanted=(self.step + 1) % self.config.log_every == 0 or self.step + 1 == self.total_steps)
+        facts = StepFacts(wanted=(self.step + 1) % self.config.log_every == 0 or self.step + 1 == self.total_steps)
         for name in self.objective.setting_in(self.step):
             self.journal.reporter.say(f"epoch {self.epoch:g}: {name} sets in")
         losses: dict[str, Tensor] = {}
         total = torch.zeros((), device=self.device)
-        for term in self.objective.losses(batch):
-            term.loss.backward()  # type: ignore[no-untyped-call]  # frees the graph before the next term is built
+
+        def seen(term: Term) -> None:
+            nonlocal total
             total = total + term.loss.detach()
             for name, part in term.parts.items():
                 losses[name] = part.loss
-                seen.look(name, part)
-        processes.average_gradients(self.optimizer.parameters)
-        self.window.add(losses, total, self.step + 1)
-        if self.device.type == "cpu":  # where asking makes nothing wait: stop before the weights are touched
-            self._raise_if_not_finite()
-        self.optimizer.step(self.step)
-        self.objective.commit(batch)
+                facts.look(name, part)
+
+        def ready() -> None:
+            self.window.add(losses, total, self.step + 1)
+            if self.device.type == "cpu":  # where asking makes nothing wait: stop before the weights are touched
+                self._raise_if_not_finite()
+
+        step(self.objective, self.optimizer, batch, self.step, seen=seen, ready=ready)
         self.step += 1
-        if seen.wanted:
+        if facts.wanted:
             self._raise_if_not_finite()
-            self._log(seen)
+            self._log(facts)
 
     def _after_step(self) -> None:
         """Whatever is due after a step: a checkpoint first, the monitor, and stopping when asked to."""

@@ -15,7 +15,6 @@ from hexa.evaluation.detection.images import TestImages, scaled
 from hexa.evaluation.detection.state import SEEN, State, say
 from hexa.evaluation.protocol import Task
 from hexa.runtime.signals import Interrupts
-from hexa.runtime.turns import turns
 
 #: Images after which what was found in them is kept.
 _CHUNK = 100
@@ -36,11 +35,8 @@ def find(
     problems: dict[int, str] = before["problems"]
     left = range(before["step"], len(source))
     workers = choose_workers(task.num_workers, task.device)
-    with (
-        closing(Items(TestImages(source, shorter, longest), left, task.device, workers)) as items,
-        Interrupts(say) as interrupts,
-        turns(task.device) as offer_cores,
-    ):
+    images = Items(TestImages(source, shorter, longest), left, task.device, workers)
+    with closing(images) as items, Interrupts(say) as interrupts:
         for position in left:
             image, size, problem = next(items)
             if image is None:
@@ -54,7 +50,6 @@ def find(
                 kept.save(position + 1, {"objects": objects, "problems": problems})
             if stop:
                 raise state.interrupted(stop, position + 1)
-            offer_cores()
             task.report("detecting", position + 1, len(source))
     if problems:
         task.notes.append(f"{len(problems)} of {len(source)} images of {source!r} could not be read")

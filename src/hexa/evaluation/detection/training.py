@@ -19,7 +19,6 @@ from hexa.evaluation.detection.state import State, say
 from hexa.evaluation.protocol import Task
 from hexa.runtime.random import global_draws
 from hexa.runtime.signals import Interrupts
-from hexa.runtime.turns import turns
 
 
 class Training:
@@ -52,7 +51,7 @@ class Training:
         items = Items(
             self.data, range(self.iteration, self.total), device, choose_workers(self.task.num_workers, device)
         )
-        with closing(items), Interrupts(say) as interrupts, turns(device) as offer_cores:
+        with closing(items), Interrupts(say) as interrupts:
             while not self.done:
                 if self.iteration < learns:
                     self._step(next(items))
@@ -65,7 +64,6 @@ class Training:
                     self._save()
                 if stop:
                     raise self.state.interrupted(stop, self.iteration)
-                offer_cores()
                 self.task.report(*said)
 
     @property

@@ -20,7 +20,6 @@ from hexa.evaluation.split import Labels
 from hexa.evaluation.supervised import new_classifier, slow_statistics
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
-from hexa.runtime.turns import turns
 
 
 def train(
@@ -37,17 +36,15 @@ def train(
     how = (options.labelled_batch, options.rule.ratio, stream.child("views"), options.mirrored)
     batches = Batches(task, labelled, *how)
     try:
-        with turns(task.device) as offer_cores:
-            for batch in batches.steps(options.steps):
-                for group in optimizer.param_groups:
-                    group["lr"] = options.learning_rate * math.cos(7 * math.pi * batch.step / (16 * options.steps))
-                for term in objective.losses(batch):
-                    term.loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                optimizer.zero_grad()
-                objective.commit(batch)
-                offer_cores()
-                task.report(options.learner, batch.step + 1, options.steps)
+        for batch in batches.steps(options.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = options.learning_rate * math.cos(7 * math.pi * batch.step / (16 * options.steps))
+            for term in objective.losses(batch):
+                term.loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+            objective.commit(batch)
+            task.report(options.learner, batch.step + 1, options.steps)
     finally:
         batches.close()
     return score(task, learner), slow_statistics(task.backbone, options.steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hexa.session.memory import peak_bytes
+from benchmarks.memory import peak_bytes
 
 CPU = torch.device("cpu")
 MIB = 2**20
