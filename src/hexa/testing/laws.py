@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.multiprocessing
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import start_processes
 
 from hexa.core import MAIN, STD, Branch
 from hexa.hard_examples.adversarial import Adversarial
@@ -38,7 +38,7 @@ def nothing_changes_before_commit(case: Case) -> None:
     method = case.build()
     before, trained = state(method), {"main"}
     for term in case.objective(method).losses(case.batch()):
-        term.loss.backward()
+        term.loss.backward()  # type: ignore[no-untyped-call]
         trained |= {part.example.branch.name for part in term.parts.values() if part.example.branch.update}
     sets = set().union(*(dict(m.named_children()) for m in method.modules() if isinstance(m, BranchBatchNorm)))
     for name in sorted(differing(before, state(method))):
@@ -117,7 +117,7 @@ def an_attack_raises_the_loss(case: Case) -> None:
 def mixture_weights_sum_to_one(case: Case) -> None:
     """The weights of an example's pseudo-labels sum to 1 for each crop and image."""
     for name, example in case.objective(case.build()).examples(case.batch()).items():
-        total = sum(weight for _, weight in example.mixture)
+        total = torch.stack([weight for _, weight in example.mixture]).sum(0)
         _close(total, torch.ones_like(total), f"the sum of the weights of {name}")
 
 
@@ -133,9 +133,9 @@ def shared_gradients_are_exact(case: Case) -> None:
     """A step that reuses the clean gradient equals the naive one: the same views, gradients within 1e-12."""
     results: list[tuple[dict[str, Any], State, State]] = []
     for shared, scale in ((False, 1.0), (True, 1.0), (True, 65536.0)):
-        method, views = case.build(), {}
+        method, views = case.build(), dict[str, Any]()
         for term in case.objective(method, share_gradients=shared).losses(case.batch()):
-            (scale * term.loss).backward()
+            (scale * term.loss).backward()  # type: ignore[no-untyped-call]
             views |= {f"views of {name}": part.example.crops for name, part in term.parts.items()}
         gradients = {f"gradient of {n}": p.grad / scale for n, p in method.named_parameters() if p.grad is not None}
         results.append((views, gradients, dict(method.named_buffers())))
@@ -168,7 +168,7 @@ def two_processes_equal_one(case: Case) -> None:
     case = case.ungrouped()
     with tempfile.TemporaryDirectory() as folder:
         place = f"file://{folder}/meet"
-        torch.multiprocessing.start_processes(_member, (place, folder, case), nprocs=2, start_method="fork")
+        start_processes(_member, (place, folder, case), nprocs=2, start_method="fork")  # type: ignore[no-untyped-call]
         both = torch.load(Path(folder) / "both.pt", weights_only=True)
     for name, value in train(case).checkpoint().items():
         _close(both[name], value, f"`{name}` of two processes beside that of one", 1e-8, 1e-8)
