@@ -120,7 +120,7 @@ def measured(name: str, backbone: Any, data: str, held_out: bool = False) -> dic
     from hexa.evaluation.features import extract
     from hexa.evaluation.protocols.knn import knn_classify
     from hexa.evaluation.protocols.probe import fast_probe
-    from hexa.nn.pretrained import load_backbone
+    from hexa.weights.pretrained import load_backbone
 
     how = {"size": SETS[name]["views.size"], "crop": 1.0}
     if name == "voc":
@@ -174,9 +174,9 @@ def unit(
     """One training and what it is worth."""
     from hexa.assembly.re_estimation import re_estimate
     from hexa.data import open_source
-    from hexa.nn.pretrained import load_backbone
     from hexa.runtime.packages import provenance
     from hexa.session.run import pretrain, resume
+    from hexa.weights.pretrained import load_backbone
 
     if arm in LIGHTLY_RATES:
         row = {"data": name, "arm": arm, "seed": seed, **provenance()}

@@ -15,12 +15,12 @@ from hexa import experiment as experiments
 from hexa.assembly.build import Machine, build_method, build_objective, paces, setting_of
 from hexa.config import UserError
 from hexa.core import Origin
-from hexa.nn.pretrained import load_backbone
 from hexa.nn.start import learning
 from hexa.runtime import checkpoints
 from hexa.session.run import pretrain, resume
 from hexa.training import optimizers
 from hexa.training.optimizers import OptimizerConfig
+from hexa.weights.pretrained import load_backbone
 from tests.assembly.test_start import begun, split, trained, weights
 
 __all__ = ["weights"]

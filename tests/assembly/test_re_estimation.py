@@ -22,10 +22,10 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.backbones import NetworkConfig, build
-from hexa.nn.preparation import Preparation
-from hexa.nn.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 from hexa.runtime import checkpoints
 from hexa.session.run import pretrain, resume
+from hexa.weights.preparation import Preparation
+from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 from tests.assembly.test_start import NETWORK, TINY
 from tests.distributed.together import run_together
 

@@ -25,14 +25,14 @@ from hexa.experiment import Experiment, override
 from hexa.nn import backbones, start
 from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
 from hexa.nn.encoder import Encoder
-from hexa.nn.fitting import owner
-from hexa.nn.preparation import Preparation
-from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from hexa.training import optimizers
 from hexa.training.optimizers import Pace
+from hexa.weights.fitting import owner
+from hexa.weights.preparation import Preparation
+from hexa.weights.pretrained import Backbone
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from hexa.data import Source
 from hexa.data.loaders import evaluation_batches
 from hexa.data.source import Subset
 from hexa.evaluation.transforms import transform_of
-from hexa.nn.pretrained import Backbone
 from hexa.runtime.random import Stream
+from hexa.weights.pretrained import Backbone
 
 #: Images that suffice: a thousand and more (Wu & Johnson 2021).
 MOST = 2048

@@ -18,11 +18,11 @@ from hexa.evaluation.features import extract_part
 from hexa.evaluation.protocol import Outcome, Progress, Protocol, Task
 from hexa.evaluation.request import EvaluationRequest
 from hexa.evaluation.split import fit_and_test
-from hexa.nn.preparation import shown
-from hexa.nn.pretrained import Backbone, describe, load_backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 from hexa.runtime.packages import provenance
+from hexa.weights.preparation import shown
+from hexa.weights.pretrained import Backbone, describe, load_backbone
 
 
 @dataclass(frozen=True)

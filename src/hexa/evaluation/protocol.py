@@ -13,7 +13,7 @@ from torch import Tensor
 from hexa.config import Config, UserError, nearest
 from hexa.data import Source
 from hexa.data.evaluation_transform import EvaluationTransform
-from hexa.nn.pretrained import Backbone
+from hexa.weights.pretrained import Backbone
 
 #: Called with what is being done, how much of it is done, and how much there is.
 Progress = Callable[[str, int, int], None]

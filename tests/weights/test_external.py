@@ -9,8 +9,8 @@ import torch
 
 from hexa.config import UserError
 from hexa.evaluation import evaluate
-from hexa.nn.export import export
-from hexa.nn.pretrained import load_backbone
+from hexa.weights.export import export
+from hexa.weights.pretrained import load_backbone
 
 SOURCE = """
 import torch
