@@ -129,26 +129,16 @@ def how_to_load(config: NetworkConfig, to: str, out: Path) -> str:
         return f"cfg.MODEL.WEIGHTS = {file}"
     if to == "safetensors" or config.name == "small-resnet":
         return f"import hexa; network = hexa.load_backbone({file}).network"
-    options = _options(config)
-    if to == "timm" and not config.small_stem:
-        return (
-            f"import timm; network = timm.create_model({config.name!r}, num_classes=0{options}, checkpoint_path={file})"
-        )
-    if to == "timm":
-        steps = ["import timm, torch", f"network = timm.create_model({config.name!r}, num_classes=0{options})"]
-    else:
-        steps = ["import torch, torchvision", f"network = torchvision.models.{config.name}()"]
-        steps.append("network.fc = torch.nn.Identity()")
+    made = f"timm.create_model({config.name!r}, num_classes=0{_options(config)})"
+    if to == "torchvision":
+        made = f"torchvision.models.{config.name}(); network.fc = torch.nn.Identity()"
     if config.small_stem:
-        steps.append("network.maxpool = torch.nn.Identity()")
         size = f"{config.channels}, network.conv1.out_channels, 3, padding=1, bias=False"
-        steps.append(f"network.conv1 = torch.nn.Conv2d({size})")
+        made += f"; network.maxpool = torch.nn.Identity(); network.conv1 = torch.nn.Conv2d({size})"
+    module, read = "torch", f"torch.load({file}, weights_only=True)"
     if out.suffix == ".safetensors":
-        steps[0] += ", safetensors.torch"
-        read = f"safetensors.torch.load_file({file})"
-    else:
-        read = f"torch.load({file}, weights_only=True)"
-    return "; ".join([*steps, f"network.load_state_dict({read})"])
+        module, read = "torch, safetensors.torch", f"safetensors.torch.load_file({file})"
+    return f"import {to}, {module}; network = {made}; network.load_state_dict({read})"
 
 
 @torch.no_grad()

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from hexa.config import UserError, some
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
-
-State = Mapping[str, Tensor]
+from hexa.weights.files import State
 
 #: Types of stored weights.
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

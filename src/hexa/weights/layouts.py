@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,10 +17,9 @@ from torch import Tensor
 from hexa.config import UserError, nearest, some
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
+from hexa.weights.files import State
 from hexa.weights.fitting import misfit
 from hexa.weights.preparation import Preparation, assumed, of_timm, published
-
-State = Mapping[str, Tensor]
 
 #: Networks by family, with which a state is compared unless the user names its network.
 NETWORKS = {

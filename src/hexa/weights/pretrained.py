@@ -20,7 +20,7 @@ from hexa.runtime.files import write_whole
 from hexa.runtime.random import Stream, global_draws
 from hexa.weights import files, timm_weights
 from hexa.weights.external import external
-from hexa.weights.files import Unreadable
+from hexa.weights.files import State, Unreadable
 from hexa.weights.fitting import filled, find_backbone, outlined
 from hexa.weights.layouts import foreign_state
 from hexa.weights.metadata import content_hash, metadata_of, of_metadata, ordered, said
@@ -182,7 +182,7 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
     of_run = path.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file()
     if branch != "main" and not of_run:
         raise UserError(f"{path}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder")
-    state: Mapping[str, Tensor] = weights.state
+    state: State = weights.state
     info: dict[str, Any]
     remedy = ""
     if "network" in weights.metadata:
