@@ -258,7 +258,7 @@ ALMOST = "almost a resnet18, but "
         (distributed, lambda s: s.update({"module.c.weight": s.pop("module.layer3.0.conv1.weight")}), "",
          ALMOST + "it lacks layer3.0.conv1.weight; unknown keys are c.weight"),
         (distributed, widened, "", ALMOST + "of another shape are conv1.weight"),
-        (distributed, lambda s: s.update({k: v[:2] for k, v in s.items() if v.ndim}), "", "unknown ResNet of 20 convolutions"),
+        (distributed, lambda s: s.update({k: v[:2] for k, v in s.items() if v.ndim}), "", "unknown ResNet of 20 conv"),
         (lambda *_: small_of_lightly(), lambda s: None, "", "without a ReLU after the first batch-norm"),
         (lambda *_: heads("fc."), lambda s: None, "", "has only a head (fc.0.weight"),
         (lambda *_: {"a": torch.ones(1)}, lambda s: None, "", "not a ResNet by its key names (a); if timm has this"),
