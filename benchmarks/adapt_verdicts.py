@@ -25,9 +25,9 @@ from hexa.data import open_source
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.experiment import override
-from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime.packages import provenance
 from hexa.session.run import pretrain
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 
 RATES = (0.005, 0.1, 0.5)
 QUIET = {"training.report": False, "training.tensorboard": False}

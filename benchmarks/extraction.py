@@ -37,8 +37,8 @@ from hexa.data.loaders import evaluation_batches
 from hexa.data.source import Subset
 from hexa.evaluation.features import extract
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.pretrained import Backbone, random_backbone
 from hexa.runtime.packages import provenance
+from hexa.weights.pretrained import Backbone, random_backbone
 
 SMALL = NetworkConfig(name="small-resnet", widths=(16, 32, 64, 128))
 #: (source, network, size, images)

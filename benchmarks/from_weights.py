@@ -110,7 +110,7 @@ def measured(name: str, backbone: Any, data: str, held_out: bool = False) -> dic
     from hexa.evaluation.features import extract
     from hexa.evaluation.protocols.knn import knn_classify
     from hexa.evaluation.protocols.probe import fast_probe
-    from hexa.nn.pretrained import load_backbone
+    from hexa.weights.pretrained import load_backbone
 
     how = {"size": SETS[name]["views.size"], "crop": 1.0}
     if name == "voc":

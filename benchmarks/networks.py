@@ -56,7 +56,7 @@ def efficientnet_lite0_small() -> nn.Module:
 
 def efficientnet_lite0_timm_small() -> nn.Module:
     """The same weights in timm's network, at 64 pixels; the batch-norms of timm follow by 0.1 as they are."""
-    from hexa.nn.pretrained import load_backbone
+    from hexa.weights.pretrained import load_backbone
 
     found = load_backbone(weights())
     network = found.network

@@ -9,7 +9,7 @@ import pytest
 
 import hexa
 from hexa import cli, recipes
-from hexa.nn.pretrained import load_backbone
+from hexa.weights.pretrained import load_backbone
 
 
 def test_a_recipe_gives_its_network_untrained() -> None:

@@ -11,8 +11,8 @@ import pytest
 from hexa import cli, named, recipes
 from hexa.config import UserError
 from hexa.experiment import dump, override
-from hexa.nn.pretrained import Backbone
 from hexa.plugins import experiment_of, load
+from hexa.weights.pretrained import Backbone
 from tests.torture.harness import forked
 
 GOOD = """

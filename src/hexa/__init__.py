@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hexa.experiment import Experiment
-    from hexa.nn.preparation import Given
-    from hexa.nn.pretrained import Backbone
+    from hexa.weights.preparation import Given
+    from hexa.weights.pretrained import Backbone
 
 __version__ = "0.2.0.dev0"
 __all__ = ["__version__", "adapt", "embed", "evaluate", "load_backbone", "pretrain"]
@@ -129,7 +129,7 @@ def load_backbone(spec: str | Path, **given: Unpack[Given]) -> Backbone:
     the backbone comes with.
     Raises ValueError.
     """
-    from hexa.nn.pretrained import load_backbone as load
+    from hexa.weights.pretrained import load_backbone as load
 
     return load(named(spec), **given)
 
@@ -174,7 +174,7 @@ def named(spec: str | Path | Backbone, seed: int = 0) -> str | Path | Backbone:
 
     if not recipes.is_recipe(name) and not plugins.is_plugin(name):
         return spec
-    from hexa.nn.pretrained import random_backbone
+    from hexa.weights.pretrained import random_backbone
 
     experiment = plugins.experiment_of(name)
     backbone = random_backbone(experiment.network, experiment.views.size, seed)

@@ -27,7 +27,7 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.label_free import label_free
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 
 NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
 QUICK = ["--device", "cpu", "--precision", "fp32", "--training.tensorboard", "false", "--training.num_workers", "0"]

@@ -24,11 +24,11 @@ from hexa.data.views import Views, ViewsConfig
 from hexa.experiment import override
 from hexa.nn import start
 from hexa.nn.backbones import NetworkConfig, build
-from hexa.nn.export import export
-from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.nn.start import StartConfig
 from hexa.runtime.random import Stream
 from hexa.session.run import pretrain
+from hexa.weights.export import export
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 
 BANDS, COUNT, SIDE = 5, 40, 12
 TINY: dict[str, Any] = {

@@ -16,8 +16,8 @@ from hexa.cli import main
 from hexa.config import ConfigError, UserError
 from hexa.data import open_source
 from hexa.experiment import Experiment
-from hexa.nn.pretrained import load_backbone
 from hexa.session.run import pretrain, resume
+from hexa.weights.pretrained import load_backbone
 from tests.session.test_every_method import experiment
 
 SAYS = Console(file=io.StringIO(), width=300)

@@ -19,12 +19,12 @@ from hexa.config import UserError
 from hexa.experiment import Experiment
 from hexa.nn import backbones, start
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 from hexa.runtime import checkpoints
 from hexa.session.run import pretrain, resume
 from hexa.training import optimizers
 from hexa.training.optimizers import Pace
 from hexa.training.schedules import ScheduleConfig
+from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 
 NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
 TINY: dict[str, Any] = {

@@ -17,9 +17,9 @@ from hexa.assembly.start import begin_from_weights
 from hexa.config import UserError
 from hexa.nn import start
 from hexa.nn.backbones import NetworkConfig, build
-from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime import checkpoints
 from hexa.session.run import pretrain, resume
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.assembly.test_start import TINY, begun
 
 OWN = """

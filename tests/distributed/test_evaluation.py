@@ -16,8 +16,8 @@ from hexa.config import UserError
 from hexa.data import evaluation_stream
 from hexa.evaluation import collective, evaluate, features
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.pretrained import random_backbone, save_backbone
 from hexa.runtime import processes
+from hexa.weights.pretrained import random_backbone, save_backbone
 from tests.distributed.together import run_together
 
 QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}

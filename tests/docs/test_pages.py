@@ -19,7 +19,7 @@ from PIL import Image
 
 from hexa import cli, recipes
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.pretrained import random_backbone, save_backbone
+from hexa.weights.pretrained import random_backbone, save_backbone
 from tests.docs import generated
 from tests.docs.generated import PAGES, ROOT
 

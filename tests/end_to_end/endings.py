@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from hexa.nn.pretrained import load_backbone
 from hexa.runtime import checkpoints
 from hexa.training.journal import METRICS
+from hexa.weights.pretrained import load_backbone
 
 RECIPE, STEPS = "digits-hexa-moco", 30
 FIELDS: dict[str, Any] = {

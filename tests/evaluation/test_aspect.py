@@ -20,7 +20,7 @@ from hexa.evaluation.features import extract
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.feature_maps import stride
-from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 VIT = {"img_size": 32, "patch_size": 8, "depth": 2}

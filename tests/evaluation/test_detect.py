@@ -21,8 +21,8 @@ from hexa.evaluation.detection.training import Training
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols.detect import PROTOCOL
 from hexa.nn.branch_norm import convert
-from hexa.nn.pretrained import load_backbone, save_backbone
 from hexa.runtime.signals import Interrupted
+from hexa.weights.pretrained import load_backbone, save_backbone
 
 CLASSES = ("cat", "dog")
 TINY: dict[str, Any] = {

@@ -19,8 +19,8 @@ from hexa.data.source import ArraySource, Boxes
 from hexa.evaluation.detection.detector import AlignedRegions, Anchors, Detector
 from hexa.evaluation.detection.images import TrainingBatches, batches, resized, scaled
 from hexa.evaluation.detection.options import DetectOptions
-from hexa.nn.pretrained import load_backbone
 from hexa.runtime.random import Stream
+from hexa.weights.pretrained import load_backbone
 
 
 def layout(kind: Any, frozen: bool = False, sizes: tuple[float, ...] = (8, 16, 32)) -> DetectOptions:

@@ -14,7 +14,7 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.embed import embed
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.pretrained import random_backbone
+from hexa.weights.pretrained import random_backbone
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 

@@ -19,9 +19,9 @@ from hexa.data.source import Subset
 from hexa.evaluation import evaluate, results
 from hexa.evaluation.features import extract
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime.packages import commit
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.data.test_sources import write_parquet
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))

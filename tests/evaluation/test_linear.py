@@ -16,9 +16,9 @@ from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols import linear
 from hexa.evaluation.protocols.linear import PROTOCOL, LinearOptions, learning_rate
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.preparation import Preparation
-from hexa.nn.pretrained import Backbone
 from hexa.runtime.random import Stream
+from hexa.weights.preparation import Preparation
+from hexa.weights.pretrained import Backbone
 
 SIZE = 4
 #: A published setting is made for 100 epochs of a million images.

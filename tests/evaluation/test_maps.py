@@ -21,9 +21,9 @@ from hexa.evaluation import maps
 from hexa.evaluation.embed import embed
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.external import External
 from hexa.nn.feature_maps import last_maps
-from hexa.nn.pretrained import Backbone, random_backbone
+from hexa.weights.external import External
+from hexa.weights.pretrained import Backbone, random_backbone
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 VIT = NetworkConfig(

@@ -12,7 +12,7 @@ from sklearn.metrics import top_k_accuracy_score
 from hexa.cli import main
 from hexa.config import ConfigError, UserError
 from hexa.evaluation import evaluate, protocols
-from hexa.evaluation.protocol import topk_accuracy
+from hexa.evaluation.protocol import deviations, topk_accuracy
 from hexa.evaluation.protocols.linear import PROTOCOL as LINEAR
 
 
@@ -70,11 +70,11 @@ def test_a_new_protocol_is_one_file(
 
 
 def test_changes_are_recorded_beside_what_was_published() -> None:
-    name, options, deviations = LINEAR.options("swav", {"epochs": "7"})
+    name, options = LINEAR.options("swav", {"epochs": "7"})
     assert name == "swav"
-    assert deviations == {"epochs": [100, 7]}
+    assert deviations(LINEAR.presets["swav"], options) == {"epochs": [100, 7]}
     assert options.model_dump() == {**LINEAR.presets["swav"].model_dump(), "epochs": 7}
-    assert LINEAR.options("swav", {"epochs": 100})[2] == {}
+    assert deviations(LINEAR.presets["swav"], LINEAR.options("swav", {"epochs": 100})[1]) == {}
 
 
 def test_mistyped_presets_and_values_are_named() -> None:

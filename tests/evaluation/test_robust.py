@@ -23,8 +23,8 @@ from hexa.evaluation.features import extract
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.evaluation.protocols.robust import interval
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.pretrained import random_backbone
 from hexa.runtime.random import Stream
+from hexa.weights.pretrained import random_backbone
 
 QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
 

@@ -20,8 +20,8 @@ from hexa.evaluation.semi.batches import Batches
 from hexa.evaluation.semi.options import PUBLISHED, SemiSupervisedOptions
 from hexa.evaluation.split import draw_per_class
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.pretrained import random_backbone, save_backbone
 from hexa.runtime.random import Stream
+from hexa.weights.pretrained import random_backbone, save_backbone
 from tests.evaluation.test_tuning import QUIET, SMALL, images, task
 
 SHORT: dict[str, Any] = {"steps": 3, "labelled_batch": 4, **QUIET}

@@ -28,10 +28,10 @@ from hexa.evaluation.embed import embed
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols import low_shot, svm
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.preparation import Preparation
-from hexa.nn.pretrained import Backbone
 from hexa.runtime.progress import Bar
 from hexa.runtime.random import Stream
+from hexa.weights.preparation import Preparation
+from hexa.weights.pretrained import Backbone
 
 NAMES = ["cat", "dog", "sheep"]
 

@@ -18,7 +18,7 @@ from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.transforms import describe, transform_of
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32", "k": 5}

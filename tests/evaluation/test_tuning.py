@@ -24,8 +24,8 @@ from hexa.evaluation.protocols.fine_tune import FineTuneOptions
 from hexa.evaluation.protocols.semi_supervised import SemiSupervisedOptions
 from hexa.evaluation.supervised import AugmentedImages, Plan, Tuned, decayed, new_classifier, slow_statistics, tune
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime.random import Stream
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}

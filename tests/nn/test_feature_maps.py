@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torchvision.models._utils import IntermediateLayerGetter
 
 from hexa.config import UserError
-from hexa.nn.external import External
 from hexa.nn.feature_maps import parts
-from hexa.nn.pretrained import load_backbone
+from hexa.weights.external import External
+from hexa.weights.pretrained import load_backbone
 
 
 def maps_of(network: nn.Module, images: Tensor) -> list[Tensor]:

@@ -14,11 +14,11 @@ from hexa.core import MAIN, Branch, Setting
 from hexa.nn import start
 from hexa.nn.backbones import NetworkConfig, build, num_features
 from hexa.nn.encoder import Encoder, linear_head
-from hexa.nn.export import export
 from hexa.nn.feature_maps import last_maps, parts
-from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.nn.start import StartConfig
 from hexa.nn.two_streams import TwoStreams, lab
+from hexa.weights.export import export
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), streams="lab")
 

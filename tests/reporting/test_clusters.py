@@ -11,9 +11,9 @@ import torch
 from hexa import experiment as experiments
 from hexa.config import UserError
 from hexa.experiment import override
-from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.reporting.clusters import clusters
 from hexa.reporting.gallery import MID_GREY, Gallery
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.reporting.test_visualize import tiny
 
 

@@ -81,7 +81,7 @@ def arms_of(name: str) -> dict[tuple[str, int], tuple[str, Arm]]:
 def result_of(evaluation: Evaluation, known_as: str, metric: str) -> dict[str, Any]:
     measure = evaluation.measure
     own = {name: value for name, value in measure.options.items() if name != "preset"}
-    preset, used, _ = protocols.get(measure.protocol).options(measure.options.get("preset"), own)
+    preset, used = protocols.get(measure.protocol).options(measure.options.get("preset"), own)
     images = published._IMAGES[known_as]
     return {
         "title": measure.title,

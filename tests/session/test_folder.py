@@ -14,7 +14,6 @@ import pytest
 
 from hexa.config import UserError
 from hexa.evaluation import results
-from hexa.nn.pretrained import load_backbone
 from hexa.runtime import checkpoints, files
 from hexa.runtime.peers import Peer
 from hexa.session import folder as folders
@@ -22,6 +21,7 @@ from hexa.session.folder import LOCK, mine
 from hexa.session.run import pretrain, resume
 from hexa.training.journal import Journal
 from hexa.training.trainer import Trainer
+from hexa.weights.pretrained import load_backbone
 
 from .test_run import events, quiet, tiny
 

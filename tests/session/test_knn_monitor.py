@@ -16,9 +16,9 @@ from hexa.data import ArraySource, open_source
 from hexa.data.decode import DecodeError
 from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.data.loaders import evaluation_batches
-from hexa.nn.pretrained import Backbone, load_backbone
 from hexa.session.knn_monitor import KnnMonitor
 from hexa.session.run import pretrain
+from hexa.weights.pretrained import Backbone, load_backbone
 
 from .test_run import quiet, tiny
 

@@ -21,12 +21,12 @@ from hexa import recipes
 from hexa.config import UserError
 from hexa.experiment import Experiment
 from hexa.methods.moco import MoCo
-from hexa.nn.pretrained import load_backbone
 from hexa.runtime import checkpoints
 from hexa.runtime.peers import Peer
 from hexa.session.run import pretrain, resume
 from hexa.training.losses import NonFiniteError
 from hexa.training.trainer import Trainer
+from hexa.weights.pretrained import load_backbone
 
 TINY: dict[str, Any] = {
     "batch_size": 64,

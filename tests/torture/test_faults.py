@@ -14,10 +14,10 @@ import pytest
 
 from hexa import experiment as experiments
 from hexa import recipes
-from hexa.nn.pretrained import load_backbone
 from hexa.runtime import checkpoints
 from hexa.session import run as runs
 from hexa.session.run import pretrain, resume
+from hexa.weights.pretrained import load_backbone
 from tests.end_to_end.endings import FIELDS, RECIPE, STEPS, difference, options
 from tests.torture.harness import Ended, Tally, damaged
 from tests.torture.struck import Started, Strike, ask, counting, fill, kill, struck

@@ -18,10 +18,10 @@ from hexa.core import HardExample, MethodConfig
 from hexa.evaluation import protocols
 from hexa.evaluation.request import EvaluationRequest
 from hexa.experiment import Experiment, override
-from hexa.nn import preparation
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.pretrained import random_backbone
 from hexa.runtime.parsing import from_option
+from hexa.weights import preparation
+from hexa.weights.pretrained import random_backbone
 from tests.torture.harness import Tally, forked
 
 NASTY = (

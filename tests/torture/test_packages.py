@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hexa.config import UserError
-from hexa.nn.export import export
 from hexa.runtime import doctor
 from hexa.training import trackers
+from hexa.weights.export import export
 from tests.torture.harness import Tally, forked
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.torture.harness import Ended, Tally
 from tests.torture.struck import Strike, after, ask, count_calls, hang_up, kill, struck
 

@@ -12,8 +12,8 @@ import timm
 import torch
 
 from hexa.config import UserError
-from hexa.nn.layouts import to_detectron2
-from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.weights.layouts import LAYOUTS, names
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.torture import weights, weights_of_torch
 from tests.torture.harness import Forked, Tally, damaged, forked, hexa
 
@@ -69,7 +69,8 @@ def seeds(home: Path) -> dict[str, str]:
     network = timm.create_model("test_vit", num_classes=0).state_dict()
     torch.save({"state_dict": network}, home / "zip.pth")
     torch.save({"state_dict": network}, home / "old.pth", _use_new_zipfile_serialization=False)
-    arrays = {to_detectron2(name): value.numpy() for name, value in weights.small_state().items()}
+    state = weights.small_state()
+    arrays = {name: state[own].numpy() for own, name in names(LAYOUTS["Detectron2"], state).items()}
     for protocol in (2, 4):
         (home / f"{protocol}.pkl").write_bytes(pickle.dumps({"model": arrays}, protocol))
     weights.run_of(home / "run")

@@ -15,8 +15,8 @@ import yaml
 from torch import Tensor
 
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.pretrained import random_backbone, save_backbone
 from hexa.runtime import checkpoints
+from hexa.weights.pretrained import random_backbone, save_backbone
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hexa.nn.pretrained import random_backbone, save_backbone
+from hexa.weights.pretrained import random_backbone, save_backbone
 from tests.torture.weights import HTML, LFS, SMALL, itself, method_state, run_of, text
 
 EFFICIENT = ("_conv_stem.weight", "_blocks.x", "_blocks.².a.b", "_blocks.1", f"_blocks.{'9' * 100}._bn0.x")

@@ -25,8 +25,6 @@ from hexa.core import Method
 from hexa.data import Source, open_source
 from hexa.experiment import Experiment, override
 from hexa.nn import start as starts
-from hexa.nn.export import export
-from hexa.nn.pretrained import Backbone, load_backbone
 from hexa.reporting.report import report
 from hexa.runtime import parsing
 from hexa.runtime.console import Console
@@ -35,6 +33,8 @@ from hexa.runtime.signals import Interrupted
 from hexa.session.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, is_ours
 from hexa.session.knn_monitor import KnnMonitor, without_holdout
 from hexa.session.run import pretrain, resume
+from hexa.weights.export import export
+from hexa.weights.pretrained import Backbone, load_backbone
 
 #: The better of start and result, for timm.
 WINNER = "winner.safetensors"

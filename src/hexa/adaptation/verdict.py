@@ -18,8 +18,8 @@ from hexa.evaluation.features import extract
 from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.split import draw_per_class, folds
-from hexa.nn.pretrained import Backbone
 from hexa.runtime.random import Stream
+from hexa.weights.pretrained import Backbone
 
 #: Labelled images per class in few-shot probes, draws of each, neighbours that vote, and folds of the k-NN vote.
 SHOTS, DRAWS, NEIGHBOURS, FOLDS = (1, 2, 4, 8, 16), 5, 15, 5

@@ -25,9 +25,6 @@ from hexa.experiment import Experiment, override
 from hexa.nn import backbones, start
 from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
 from hexa.nn.encoder import Encoder
-from hexa.nn.fitting import owner
-from hexa.nn.preparation import Preparation
-from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 from hexa.runtime.random import Stream

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from hexa.config import ConfigError
 from hexa.experiment import Experiment, override
 from hexa.nn import start
-from hexa.nn.pretrained import Backbone, save_backbone
 from hexa.runtime.files import cache_folder
+from hexa.weights.pretrained import Backbone, save_backbone
 
 
 def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> Experiment:

@@ -216,7 +216,7 @@ def export(given: Given, extra: Fields) -> int:
 
     out = targets.check(given.out)
     from hexa.evaluation.request import ImageOptions
-    from hexa.nn.export import export as run
+    from hexa.weights.export import export as run
 
     checked = run(given.run, given.to, out, **_requested(ImageOptions, given, extra))
     say(f"written to {out}, loaded back and compared")

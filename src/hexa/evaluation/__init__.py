@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hexa.evaluation.protocol import Progress
-    from hexa.nn.pretrained import Backbone
+    from hexa.weights.pretrained import Backbone
 
 
 def evaluate(

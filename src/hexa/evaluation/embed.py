@@ -20,10 +20,10 @@ from hexa.evaluation.features import batches, check_finite, extract, nothing_rea
 from hexa.evaluation.request import EmbeddingRequest
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.feature_maps import last_maps
-from hexa.nn.pretrained import Backbone, load_backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import targets
 from hexa.runtime.files import write_whole
+from hexa.weights.pretrained import Backbone, load_backbone
 
 Array = NDArray[Any]
 

@@ -15,9 +15,9 @@ from hexa.data.store import check_problems
 from hexa.evaluation.collective import in_step
 from hexa.evaluation.protocol import Part, Task
 from hexa.evaluation.transforms import transform_of
-from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
+from hexa.weights.pretrained import Backbone
 
 
 @torch.no_grad()

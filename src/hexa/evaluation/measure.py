@@ -15,14 +15,14 @@ from hexa.data.known import known_as
 from hexa.evaluation import protocols, results, transforms
 from hexa.evaluation.collective import from_main, main_first
 from hexa.evaluation.features import extract_part
-from hexa.evaluation.protocol import Outcome, Progress, Protocol, Task
+from hexa.evaluation.protocol import Outcome, Progress, Protocol, Task, deviations
 from hexa.evaluation.request import EvaluationRequest
 from hexa.evaluation.split import fit_and_test
-from hexa.nn.preparation import shown
-from hexa.nn.pretrained import Backbone, describe, load_backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 from hexa.runtime.packages import provenance
+from hexa.weights.preparation import shown
+from hexa.weights.pretrained import Backbone, describe, load_backbone
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,6 @@ class _Asked:
     request: EvaluationRequest
     preset: str
     settings: Config
-    deviations: dict[str, list[Any]]
-    """{option: [published, used]} where they differ."""
     explicit: frozenset[str]
     """Options of the protocol that were given."""
 
@@ -77,8 +75,8 @@ def _asked(protocol: str, options: Mapping[str, Any]) -> _Asked:
     common = EvaluationRequest.model_fields
     request = EvaluationRequest.from_fields({name: value for name, value in options.items() if name in common})
     settings = {name: value for name, value in options.items() if name not in common}
-    preset, used, deviations = chosen.options(request.preset, settings, common)
-    return _Asked(protocol, chosen, request, preset, used, deviations, frozenset(settings))
+    preset, used = chosen.options(request.preset, settings, common)
+    return _Asked(protocol, chosen, request, preset, used, frozenset(settings))
 
 
 def _load(
@@ -130,12 +128,11 @@ def _warn_of_guessing(outcome: Outcome, task: Task, protocol: str) -> None:
 def _result(asked: _Asked, task: Task, outcome: Outcome, backbone: str, data: str) -> dict[str, Any]:
     """What was measured and how; all that can move a score is in the protocol id."""
     request, chosen = asked.request, asked.chosen
-    published = chosen.presets[asked.preset].model_dump(mode="json")
     used = asked.settings.model_copy(update=outcome.effective)
-    deviations = asked.deviations | {
-        option: [published[option], value]
-        for option, value in outcome.effective.items()
-        if published[option] not in (None, value)  # none means: as published for the data at hand
+    changes = {
+        option: pair
+        for option, pair in deviations(chosen.presets[asked.preset], used).items()
+        if option in asked.explicit or pair[0] is not None  # none means: as published for the data at hand
     }
     aspect = {"aspect": ["crop", request.aspect]} if request.aspect != "crop" else {}
     branch = {"branch": ["main", request.branch]} if request.branch != "main" else {}
@@ -155,7 +152,7 @@ def _result(asked: _Asked, task: Task, outcome: Outcome, backbone: str, data: st
         "data_facts": {"fit": _facts(task.fit), "test": _facts(task.test)},
         "transform": outcome.transform or transforms.describe(task.transform, task.fit, task.test),
         "options": used.model_dump(mode="json"),
-        "deviations": deviations | images,
+        "deviations": changes | images,
         "details": outcome.details,
         "notes": [*([preparation] if preparation else []), *task.notes, *outcome.notes],
         "seed": task.seed,

@@ -13,7 +13,7 @@ from torch import Tensor
 from hexa.config import Config, UserError, nearest
 from hexa.data import Source
 from hexa.data.evaluation_transform import EvaluationTransform
-from hexa.nn.pretrained import Backbone
+from hexa.weights.pretrained import Backbone
 
 #: Called with what is being done, how much of it is done, and how much there is.
 Progress = Callable[[str, int, int], None]
@@ -86,10 +86,8 @@ class Protocol:
     resizes: bool = False
     """Whether it brings images to their size itself instead of by the task's transform."""
 
-    def options(
-        self, preset: str | None, changes: Mapping[str, Any], common: Iterable[str] = ()
-    ) -> tuple[str, Config, dict[str, list[Any]]]:
-        """The preset's name, its options with `changes`, and {option: [published, used]} for those that differ.
+    def options(self, preset: str | None, changes: Mapping[str, Any], common: Iterable[str] = ()) -> tuple[str, Config]:
+        """The preset's name, and its options with `changes`.
 
         common: options that every protocol has, to suggest the nearest for a mistyped one. Raises UserError.
         """
@@ -102,18 +100,21 @@ class Protocol:
             if key not in own:
                 raise UserError(f"unknown option '{key}'; {nearest(key, [*own, *common])}")
         # an option left out falls back on the preset, not on the default of its type
-        used = type(published).from_fields({**published.model_dump(exclude_unset=True), **changes})
-        before, after = published.model_dump(mode="json"), used.model_dump(mode="json")
-        return name, used, {key: [before[key], after[key]] for key in after if before[key] != after[key]}
+        return name, type(published).from_fields({**published.model_dump(exclude_unset=True), **changes})
+
+
+def deviations(published: Config, used: Config) -> dict[str, list[Any]]:
+    """{option: [published, used]} for the options that differ, as JSON has them."""
+    before, after = published.model_dump(mode="json"), used.model_dump(mode="json")
+    return {name: [before[name], value] for name, value in after.items() if value != before[name]}
 
 
 def named_changes(published: Config, used: Config, without: Collection[str]) -> str:
     """The part of an identity that names options unlike the preset's, as -name=value, but for those `without`."""
-    before = published.model_dump()
     return "".join(
-        f"-{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
-        for name, value in used.model_dump(exclude=set(without)).items()
-        if value != before[name]
+        f"-{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, (_, value) in deviations(published, used).items()
+        if name not in without
     )
 
 

@@ -10,7 +10,7 @@ import pydantic
 from hexa.config import Config
 
 if TYPE_CHECKING:
-    from hexa.nn.preparation import Given
+    from hexa.weights.preparation import Given
 
 Aspect = Literal["crop", "keep"]
 Precision = Literal["auto", "fp32", "bf16"]

@@ -12,8 +12,8 @@ from hexa.evaluation import protocols
 from hexa.evaluation.protocol import Protocol, Task
 from hexa.evaluation.request import ASPECTS
 from hexa.nn.feature_maps import stride
-from hexa.nn.preparation import GIVEN
-from hexa.nn.pretrained import Backbone
+from hexa.weights.preparation import GIVEN
+from hexa.weights.pretrained import Backbone
 
 #: Images of a source that are looked at where it does not say that all have one size.
 _LOOKED_AT = 100

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from hexa.config import UserError, reason
 from hexa.nn.backbones import tried
-from hexa.nn.external import External
 
 #: Sides of the image whose maps are examined; not a square, so that nothing else is mistaken for a map.
 _PROBE = (128, 192)
@@ -67,7 +66,7 @@ def last_maps(
     without prefix tokens. A network without that function is split into `parts`. size: (H, W) of the blank image.
     Raises UserError for a network that has no maps of images of this size.
     """
-    network = network.network if isinstance(network, External) else network
+    network = getattr(network, "wrapped", network)  # `hexa.weights.external.External` averages the maps
     try:
         own: Any = getattr(network, "forward_features", None)
         forward = own or nn.Sequential(*(part.module for part in parts(network, name)))

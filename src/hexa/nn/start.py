@@ -15,12 +15,12 @@ from hexa.config import Config, UserError
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.encoder import Encoder
-from hexa.nn.external import external
-from hexa.nn.fitting import filled
-from hexa.nn.layouts import foreign_state
-from hexa.nn.preparation import DECLARED, Given, of_timm
-from hexa.nn.pretrained import WEIGHTS, Backbone, load_backbone
 from hexa.nn.two_streams import TwoStreams
+from hexa.weights.external import external
+from hexa.weights.fitting import filled
+from hexa.weights.layouts import foreign_state
+from hexa.weights.preparation import DECLARED, Given, of_timm
+from hexa.weights.pretrained import WEIGHTS, Backbone, load_backbone
 
 #: A vision transformer's positions, [1, prefix tokens + h·w, D].
 _POSITIONS = "pos_embed"

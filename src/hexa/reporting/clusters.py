@@ -9,9 +9,9 @@ import numpy as np
 from hexa import experiment as experiments
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.nn.pretrained import load_backbone
 from hexa.reporting.gallery import MID_GREY, Column, Gallery
 from hexa.reporting.plots.neighbours import Embedded, described, grouped
+from hexa.weights.pretrained import load_backbone
 
 NUM_IMAGES, NUM_CLUSTERS, NUM_SHOWN = 500, 8, 8
 

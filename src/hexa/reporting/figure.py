@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from hexa.config import UserError, nearest
 from hexa.data import open_source
 from hexa.experiment import Experiment
-from hexa.nn.pretrained import Backbone, load_backbone
 from hexa.reporting import plots
 from hexa.reporting.gallery import gallery
 from hexa.reporting.visualize import Look
 from hexa.runtime.random import Stream
+from hexa.weights.pretrained import Backbone, load_backbone
 
 Target = Path | str | Experiment
 _BATCH = 64

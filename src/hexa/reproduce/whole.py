@@ -16,7 +16,6 @@ from typing import Any
 
 from hexa.config import UserError
 from hexa.evaluation import evaluate
-from hexa.nn.pretrained import random_backbone
 from hexa.reporting.tables import counted, format_duration
 from hexa.reproduce import paper, plan, storage
 from hexa.reproduce.arms import METHODS, Arm
@@ -30,6 +29,7 @@ from hexa.reproduce.studies import KNN, OF_VOC, WITH_VOC, Measure, Study, learne
 from hexa.runtime.console import Console
 from hexa.runtime.parsing import seconds_of
 from hexa.runtime.signals import Interrupted
+from hexa.weights.pretrained import random_backbone
 
 #: Learning curves stand first, since their runs, which the others share, keep the checkpoints that curves are made of.
 PARTS = (

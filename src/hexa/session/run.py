@@ -29,7 +29,6 @@ from hexa.data.loaders import PretrainLoader
 from hexa.data.pairs import Pairs
 from hexa.data.views import Views
 from hexa.experiment import Experiment
-from hexa.nn.pretrained import Backbone, load_backbone, serialized
 from hexa.reporting import scores
 from hexa.reporting.runs import flatten, read_run
 from hexa.runtime import checkpoints, processes
@@ -46,6 +45,7 @@ from hexa.training.monitor import Best, Watch
 from hexa.training.state import restore
 from hexa.training.trackers import TensorBoard, Tracker
 from hexa.training.trainer import Trainer
+from hexa.weights.pretrained import Backbone, load_backbone, serialized
 
 __all__ = ["BACKBONE", "CONFIG", "pretrain", "resume"]
 

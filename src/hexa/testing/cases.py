@@ -93,7 +93,7 @@ def share(whole: Batch) -> Batch:
 class Passes:
     """All images but the last few in views, so that some images have no cluster; all images once."""
 
-    labels = None
+    labels: torch.Tensor | None = None
 
     def __init__(self, case: Case, dtype: torch.dtype) -> None:
         self.case, self.dtype = case, dtype
@@ -125,7 +125,7 @@ def train(case: Case, steps: int = 2, method: Method | None = None, first: int =
 def one_step(objective: Objective, optimizer: torch.optim.Optimizer, data: Batch) -> None:
     """One step on this process's share of a batch, as the trainer takes it."""
     for term in objective.losses(data):
-        term.loss.backward()
+        term.loss.backward()  # type: ignore[no-untyped-call]
     processes.average_gradients([p for group in optimizer.param_groups for p in group["params"]])
     optimizer.step()
     optimizer.zero_grad()

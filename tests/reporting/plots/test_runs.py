@@ -17,7 +17,6 @@ from hexa.config import UserError
 from hexa.core import STD, Branch
 from hexa.data import open_source
 from hexa.experiment import Experiment, override
-from hexa.nn.pretrained import random_backbone
 from hexa.reporting import plots
 from hexa.reporting.figure import figure, short_name
 from hexa.reporting.gallery import Column, Gallery
@@ -25,6 +24,7 @@ from hexa.reporting.plots.neighbours import Embedded, grouped, nearest
 from hexa.reporting.plots.view_space import partners
 from hexa.reporting.visualize import Look
 from hexa.runtime.random import Stream
+from hexa.weights.pretrained import random_backbone
 
 TINY = {"network.widths": [4, 8], "batch_size": 32, "training.device": "cpu", "training.precision": "fp32"}
 

@@ -19,8 +19,8 @@ from torchvision.ops import FeaturePyramidNetwork, roi_align
 from hexa.config import UserError
 from hexa.evaluation.detection.options import DetectOptions
 from hexa.nn.feature_maps import Part, parts
-from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
+from hexa.weights.pretrained import Backbone
 
 Maps = OrderedDict[str, Tensor]
 Objects = dict[str, Tensor]

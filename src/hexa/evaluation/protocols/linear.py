@@ -33,9 +33,9 @@ from hexa.evaluation.protocol import (
 )
 from hexa.evaluation.split import stratified_part
 from hexa.evaluation.supervised import AugmentedImages, decayed, new_classifier
-from hexa.nn.pretrained import Backbone
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
+from hexa.weights.pretrained import Backbone
 
 
 class LinearOptions(Config):

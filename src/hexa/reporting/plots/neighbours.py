@@ -16,7 +16,6 @@ from hexa.data import Source
 from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.data.source import Subset
 from hexa.evaluation.features import extract
-from hexa.nn.pretrained import Backbone
 from hexa.ops.kmeans import spherical_kmeans
 from hexa.ops.photometric import unit
 from hexa.reporting.gallery import as_pixels
@@ -24,6 +23,7 @@ from hexa.reporting.plots.pictures import PictureRow, pictures
 from hexa.reporting.style import COLOURS
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
+from hexa.weights.pretrained import Backbone
 
 LIMIT = 5000
 """Images that are embedded, drawn at random from larger sources."""

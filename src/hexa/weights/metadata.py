@@ -14,10 +14,10 @@ from torch import Tensor
 
 from hexa.config import ConfigError, UserError, reason
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.preparation import CROP, NAMES, Preparation
+from hexa.weights.preparation import CROP, NAMES, Preparation
 
 if TYPE_CHECKING:
-    from hexa.nn.pretrained import Backbone
+    from hexa.weights.pretrained import Backbone
 
 #: Longest text that is copied from a file into results.
 _LONGEST = 300

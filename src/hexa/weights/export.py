@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Unpack, cast
@@ -14,18 +14,21 @@ import torchvision
 from torch import Tensor, nn
 
 from hexa.config import UserError, nearest
-from hexa.nn import arrays, backbones, onnx_file
+from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.layouts import of_detectron2, to_detectron2
-from hexa.nn.preparation import Given
-from hexa.nn.pretrained import Backbone, load_backbone, serialized
 from hexa.runtime.files import by_plain_name, write_whole
 from hexa.runtime.random import Stream
+from hexa.weights import arrays, onnx_file
+from hexa.weights.layouts import LAYOUTS, names
+from hexa.weights.preparation import Given
+from hexa.weights.pretrained import Backbone, load_backbone, serialized
 
-#: Largest allowed difference of features, relative to the largest feature.
-TOLERANCE = 1e-5
-#: The same for onnxruntime, which fuses operations and adds in another order.
-ONNX_TOLERANCE = 1e-4
+#: Largest allowed difference of features, relative to the largest feature; onnxruntime fuses operations and adds in
+#: another order.
+TOLERANCE, ONNX_TOLERANCE = 1e-5, 1e-4
+TARGETS = ("timm", "torchvision", "safetensors", "detectron2", "onnx")
+#: What the names of files for these targets, and of no others but .safetensors, end in.
+SUFFIXES = {"safetensors": ".safetensors", "detectron2": ".pkl", "onnx": ".onnx"}
 #: A batch-norm's count of batches.
 _COUNTER = "num_batches_tracked"
 
@@ -45,53 +48,35 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
     Returns target, network (how to build it), tensors, largest_difference of features, bytes, and load: a line of
     Python that reads the file.
     """
-    if to not in (*TARGETS, "onnx"):
-        raise UserError(f"--to {to}: unknown target; {nearest(to, (*TARGETS, 'onnx'))}")
     out = Path(out)
-    if out.is_dir():
-        raise UserError(f"{out}: is a folder; give the name of a file")
-    if to == "safetensors" and out.suffix != ".safetensors":
-        raise UserError(f"{out}: the name of a safetensors file must end in .safetensors")
-    for target, suffix in (("detectron2", ".pkl"), ("onnx", ".onnx")):
-        if to == target and out.suffix != suffix:
-            raise UserError(f"{out}: the name of a file for {target} must end in {suffix}")
-        if to != target and out.suffix == suffix:
-            raise UserError(f"{out}: a name that ends in {suffix} is for --to {target}; give another one")
-    if to == "onnx":
-        onnx_file.check_packages()
+    _check_names(to, out)
     backbone = load_backbone(run, **given)
     config = backbone.network_config
     if config.name == "pixels" or (config.name == "python" and to != "onnx"):
         raise UserError(f"{run}: not a network that hexa can build; export a run or a file of weights")
-    if config.streams != "one" and to not in ("safetensors", "onnx"):
-        raise UserError(f"--to {to}: no other library has networks of two streams; export --to safetensors or onnx")
-    if config.channels != 3 and to in ("torchvision", "detectron2"):
-        raise UserError(
-            f"--to {to}: its networks take 3 channels, this one {config.channels}; export --to timm or onnx"
-        )
     if config.name == "small-resnet" and out.suffix not in (".safetensors", ".onnx"):
         raise UserError(
             f"--to {to}: no other library has small-resnet, so the file must describe it: name it .safetensors"
         )
-    network = None if to == "onnx" else TARGETS[to](config)  # raises before anything is written
+    network = _plain(config, to)  # raises before anything is written
     missing = [folder for folder in (out.parent, *out.parent.parents) if not folder.exists()]
-    tensors, difference = 0, 0.0
+    report: dict[str, Any] = {"target": to, "network": describe_network(config)}
 
     def written(file: BinaryIO) -> None:
         """Write the file, load it back and compare features."""
-        nonlocal tensors, difference
         temporary, allowed = Path(file.name), TOLERANCE
         if network is None:
-            tensors, allowed = onnx_file.write(backbone, temporary), ONNX_TOLERANCE
+            report["tensors"], allowed = onnx_file.write(backbone, temporary), ONNX_TOLERANCE
             difference = largest_difference(backbone, partial(onnx_file.features, temporary))
         else:
             _write(backbone, file, out.suffix)
             # into a new network, so that nothing in memory is compared with itself
-            _load(network, temporary, out.suffix)
-            tensors = len(network.state_dict())
+            network.load_state_dict(_read(temporary, network.state_dict(), out.suffix), strict=True)
+            report["tensors"] = len(network.state_dict())
             difference = largest_difference(backbone, nn.Sequential(backbone.normalize, network.cpu().eval()))
         if not difference <= allowed:
             raise UserError(f"--to {to}: features differ by {difference:g} after loading back; nothing was written")
+        report["largest_difference"] = difference
 
     try:
         write_whole(out, written)
@@ -99,14 +84,21 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
         for folder in missing:
             folder.rmdir()
         raise
-    return {
-        "target": to,
-        "network": describe_network(config),
-        "tensors": tensors,
-        "largest_difference": difference,
-        "bytes": out.stat().st_size,
-        "load": how_to_load(config, to, out),
-    }
+    return report | {"bytes": out.stat().st_size, "load": how_to_load(config, to, out)}
+
+
+def _check_names(to: str, out: Path) -> None:
+    """Raise UserError for an unknown target, a name that is not for it, and missing packages."""
+    if to not in TARGETS:
+        raise UserError(f"--to {to}: unknown target; {nearest(to, TARGETS)}")
+    if out.is_dir():
+        raise UserError(f"{out}: is a folder; give the name of a file")
+    if to in SUFFIXES and out.suffix != SUFFIXES[to]:
+        raise UserError(f"{out}: the name of a file for {to} must end in {SUFFIXES[to]}")
+    if to not in SUFFIXES and out.suffix in (".pkl", ".onnx"):
+        raise UserError(f"{out}: a name that ends in {out.suffix} is not for --to {to}; give another one")
+    if to == "onnx":
+        onnx_file.check_packages()
 
 
 def describe_network(config: NetworkConfig) -> str:
@@ -137,26 +129,16 @@ def how_to_load(config: NetworkConfig, to: str, out: Path) -> str:
         return f"cfg.MODEL.WEIGHTS = {file}"
     if to == "safetensors" or config.name == "small-resnet":
         return f"import hexa; network = hexa.load_backbone({file}).network"
-    options = _options(config)
-    if to == "timm" and not config.small_stem:
-        return (
-            f"import timm; network = timm.create_model({config.name!r}, num_classes=0{options}, checkpoint_path={file})"
-        )
-    if to == "timm":
-        steps = ["import timm, torch", f"network = timm.create_model({config.name!r}, num_classes=0{options})"]
-    else:
-        steps = ["import torch, torchvision", f"network = torchvision.models.{config.name}()"]
-        steps.append("network.fc = torch.nn.Identity()")
+    made = f"timm.create_model({config.name!r}, num_classes=0{_options(config)})"
+    if to == "torchvision":
+        made = f"torchvision.models.{config.name}(); network.fc = torch.nn.Identity()"
     if config.small_stem:
-        steps.append("network.maxpool = torch.nn.Identity()")
         size = f"{config.channels}, network.conv1.out_channels, 3, padding=1, bias=False"
-        steps.append(f"network.conv1 = torch.nn.Conv2d({size})")
+        made += f"; network.maxpool = torch.nn.Identity(); network.conv1 = torch.nn.Conv2d({size})"
+    module, read = "torch", f"torch.load({file}, weights_only=True)"
     if out.suffix == ".safetensors":
-        steps[0] += ", safetensors.torch"
-        read = f"safetensors.torch.load_file({file})"
-    else:
-        read = f"torch.load({file}, weights_only=True)"
-    return "; ".join([*steps, f"network.load_state_dict({read})"])
+        module, read = "torch, safetensors.torch", f"safetensors.torch.load_file({file})"
+    return f"import {to}, {module}; network = {made}; network.load_state_dict({read})"
 
 
 @torch.no_grad()
@@ -180,7 +162,8 @@ def _write(backbone: Backbone, file: BinaryIO, suffix: str) -> None:
     if suffix == ".safetensors":
         file.write(serialized(backbone))
     elif suffix == ".pkl":
-        named = {to_detectron2(name): value.numpy() for name, value in state.items() if not name.endswith(_COUNTER)}
+        theirs = names(LAYOUTS["Detectron2"], state)
+        named = {theirs[name]: value.numpy() for name, value in state.items() if not name.endswith(_COUNTER)}
         # by its own matching, names need not be complete
         pickle.dump({"model": named, "__author__": "hexa", "matching_heuristics": True}, file)
     else:
@@ -188,49 +171,41 @@ def _write(backbone: Backbone, file: BinaryIO, suffix: str) -> None:
     file.flush()
 
 
-def _read(path: Path, suffix: str) -> dict[str, Tensor]:
-    """The file as others read it: torch.load or safetensors' own load_file (.pkl: by our own reader)."""
-    if suffix == ".pkl":
-        return {of_detectron2(name): value for name, value in arrays.tensors(arrays.read(path)["model"]).items()}
+def _read(path: Path, own: Mapping[str, Tensor], suffix: str) -> dict[str, Tensor]:
+    """The file as others read it: torch.load or safetensors' own load_file (.pkl: by our own reader).
+
+    own: the state of the network, for the counts of batches that Detectron2 does not store.
+    """
     if suffix == ".safetensors":
         with by_plain_name(path) as name:
             return safetensors.torch.load_file(name)
-    return cast(dict[str, Tensor], torch.load(path, weights_only=True))
+    if suffix != ".pkl":
+        return cast(dict[str, Tensor], torch.load(path, weights_only=True))
+    ours = {theirs: name for name, theirs in names(LAYOUTS["Detectron2"], own).items()}
+    state = {ours.get(name, name): value for name, value in arrays.tensors(arrays.read(path)["model"]).items()}
+    return {name: value for name, value in own.items() if name.endswith(_COUNTER)} | state
 
 
-def _load(network: nn.Module, path: Path, suffix: str) -> None:
-    """Load strictly, except for the counts of batches, which Detectron2 does not store."""
-    counts = {name: value for name, value in network.state_dict().items() if name.endswith(_COUNTER)}
-    network.load_state_dict((counts if suffix == ".pkl" else {}) | _read(path, suffix), strict=True)
-
-
-def _plain_timm(config: NetworkConfig) -> nn.Module:
-    return backbones.build(config) if config.name == "small-resnet" else backbones.plain_timm(config)
-
-
-def _plain_torchvision(config: NetworkConfig) -> nn.Module:
+def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
+    """The network that a file for `to` must load into; None for onnx. Raises UserError if there is none."""
+    if to in ("safetensors", "onnx"):
+        return None if to == "onnx" else backbones.build(config)
+    if config.streams != "one":
+        raise UserError(f"--to {to}: no other library has networks of two streams; export --to safetensors or onnx")
+    if config.channels != 3 and to != "timm":
+        raise UserError(
+            f"--to {to}: its networks take 3 channels, this one {config.channels}; export --to timm or onnx"
+        )
     if config.name == "small-resnet":
         return backbones.build(config)
+    if to == "timm":
+        return backbones.plain_timm(config)
+    if to == "detectron2" and (config.small_stem or not config.name.startswith("res")):
+        raise UserError(f"--to detectron2: it has no network '{describe_network(config)}', only ResNets and ResNeXts")
     if config.options or config.name not in torchvision.models.list_models():
-        raise UserError(f"--to torchvision: it has no network '{config.name}'; export --to timm or safetensors")
+        raise UserError(f"--to {to}: it has no network '{config.name}'; export --to timm or safetensors")
     network = cast(nn.Module, torchvision.models.get_model(config.name, weights=None))
     if not isinstance(network, torchvision.models.ResNet):
-        raise UserError(f"--to torchvision: its '{config.name}' has other tensor names; export --to timm")
+        raise UserError(f"--to {to}: its '{config.name}' has other tensor names; export --to timm")
     network.fc = nn.Identity()
     return backbones.use_small_stem(network, config.name) if config.small_stem else network
-
-
-def _plain_resnet(config: NetworkConfig) -> nn.Module:
-    network = _plain_torchvision(config) if config.name.startswith("res") and not config.small_stem else None
-    if network is None:
-        raise UserError(f"--to detectron2: it has no network '{describe_network(config)}', only ResNets and ResNeXts")
-    return network
-
-
-TARGETS: dict[str, Callable[[NetworkConfig], nn.Module]] = {
-    "timm": _plain_timm,
-    "torchvision": _plain_torchvision,
-    "safetensors": backbones.build,
-    "detectron2": _plain_resnet,
-}
-"""Builds the network that a file for each target must load into."""

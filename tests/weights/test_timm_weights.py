@@ -16,8 +16,8 @@ import torch
 from huggingface_hub import constants
 
 from hexa.config import UserError
-from hexa.nn import timm_weights
-from hexa.nn.pretrained import load_backbone
+from hexa.weights import timm_weights
+from hexa.weights.pretrained import load_backbone
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -41,6 +41,17 @@ def test_without_a_network_the_answer_comes_at_once(unreachable: None, monkeypat
         load_backbone("timm:resnet18")
     assert time.monotonic() - begin < 40
     assert "FILE#resnet18" in str(caught.value)
+
+
+def test_what_timm_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*given: object, **options: object) -> None:
+        assert options["pretrained"]
+        raise OSError("no route\nto host")
+
+    monkeypatch.setattr(timm, "create_model", unreachable)
+    monkeypatch.setattr(timm_weights, "_answers", lambda address: True)
+    with pytest.raises(UserError, match=r"its weights .*\(no route to host\).*random:resnet18"):
+        load_backbone("timm:resnet18")
 
 
 def test_a_name_that_is_looked_up_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

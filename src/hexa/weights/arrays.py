@@ -52,10 +52,7 @@ def read(path: Path) -> Any:
 
 def tensors(values: Mapping[Any, Any]) -> dict[Any, Any]:
     """The same mapping with arrays of numbers replaced by tensors."""
-    return {name: _tensor(value) for name, value in values.items()}
-
-
-def _tensor(value: Any) -> Any:
-    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
-        return torch.from_numpy(value.copy())
-    return value
+    return {
+        name: torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) and value.dtype.kind in "fiub" else value
+        for name, value in values.items()
+    }

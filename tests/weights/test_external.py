@@ -9,8 +9,7 @@ import torch
 
 from hexa.config import UserError
 from hexa.evaluation import evaluate
-from hexa.nn.export import export
-from hexa.nn.pretrained import load_backbone
+from hexa.weights.pretrained import load_backbone
 
 SOURCE = """
 import torch
@@ -105,8 +104,3 @@ def test_mistakes_are_one_line(file: Path, spec: str, said: str) -> None:
     with pytest.raises(UserError, match=said) as caught:
         load_backbone(spec.replace("FILE", str(file)))
     assert "\n" not in str(caught.value)
-
-
-def test_it_is_not_exported(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not a network that hexa can build"):
-        export(f"python:{file}:maps", "timm", tmp_path / "x.safetensors")

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError, reason
-from hexa.nn import arrays
 from hexa.runtime.files import by_plain_name
+from hexa.weights import arrays
 
 State = Mapping[str, Tensor]
 

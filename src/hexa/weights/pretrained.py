@@ -12,18 +12,19 @@ import timm
 from torch import Tensor, nn
 
 from hexa.config import UserError, nearest
-from hexa.nn import backbones, timm_weights, weight_files
+from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.external import external
-from hexa.nn.fitting import filled, find_backbone, outlined, with_branch
-from hexa.nn.layouts import foreign_state
-from hexa.nn.metadata import content_hash, metadata_of, of_metadata, ordered, said
 from hexa.nn.normalize import Channels, Normalize, mean_of
-from hexa.nn.preparation import Given, Preparation, of_timm
-from hexa.nn.weight_files import Unreadable, Weights
 from hexa.runtime import parsing
 from hexa.runtime.files import write_whole
 from hexa.runtime.random import Stream, global_draws
+from hexa.weights import files, timm_weights
+from hexa.weights.external import external
+from hexa.weights.files import State, Unreadable
+from hexa.weights.fitting import filled, find_backbone, outlined
+from hexa.weights.layouts import foreign_state
+from hexa.weights.metadata import content_hash, metadata_of, of_metadata, ordered, said
+from hexa.weights.preparation import Given, Preparation, of_timm
 
 WEIGHTS = "backbone.safetensors"
 
@@ -119,8 +120,8 @@ def load_backbone(spec: str | Path | Backbone, seed: int = 0, branch: str = "mai
     """The backbone `spec`, in eval mode.
 
     A run folder (its backbone.safetensors, or its newest intact checkpoint while it trains) · a .safetensors file · a
-    checkpoint (.pth, .pth.tar, .pt: MoCo, torchvision or timm names; FILE#NETWORK names the timm network if key names
-    are not enough) · timm:NAME · random:NAME, the network of a run folder, of timm, or small-resnet-W-W-W, with weights
+    checkpoint (.pth, .pth.tar, .pt, .pkl) in any of `layouts.LAYOUTS`; FILE#NETWORK names the timm network if key names
+    are not enough · timm:NAME · random:NAME, the network of a run folder, of timm, or small-resnet-W-W-W, with weights
     drawn from `seed` · pixels:SIZE · python:MODULE:CALLABLE, a function that returns a network (`external.External`).
     Only tensors are read from files, never code; `python:` runs the code that it names. Raises UserError.
 
@@ -132,20 +133,19 @@ def load_backbone(spec: str | Path | Backbone, seed: int = 0, branch: str = "mai
         if branch not in ("main", spec.info.get("branch")):
             raise UserError(f"a loaded backbone has no batch-norms '{branch}'; give the folder of its run instead")
     else:
-        backbone = (_loaded(str(spec), seed) if branch == "main" else _of_branch(Path(spec), branch)).eval()
+        backbone = _loaded(str(spec), seed, branch).eval()
     return backbone if all(value is None for value in given.values()) else backbone.prepared(**given)
 
 
-def _loaded(text: str, seed: int) -> Backbone:
+def _loaded(text: str, seed: int, branch: str) -> Backbone:
     kind, _, name = text.partition(":")
     named = {"random": lambda: _random(name, seed), "pixels": lambda: _pixels(name), "timm": lambda: _timm(name)}
     named["python"] = lambda: _external(text)
-    if kind in named:
+    if kind in named and branch == "main":
         return named[kind]()
-    path = Path(text)
+    path, network = Path(text), None
     if path.is_dir():
-        return _of_run(path)
-    network = None
+        return _of_run(path, branch)
     if not path.exists() and "#" in path.name:
         file, _, network = text.rpartition("#")
         path = Path(file)
@@ -154,13 +154,63 @@ def _loaded(text: str, seed: int) -> Backbone:
             f"{text}: no such run, file or network (a recipe has no weights until it is trained); give a run "
             "folder, a file, timm:NAME or random:NAME"
         )
-    if path.suffix == ".safetensors":
-        return _of_safetensors(path, network)
-    weights = weight_files.read(path)
+    return _of_file(path, branch, network)
+
+
+# -- of files ---------------------------------------------------------------------------------------------------------
+
+
+def _of_run(folder: Path, branch: str) -> Backbone:
+    if branch == "main" and (folder / WEIGHTS).is_file():
+        return _of_file(folder / WEIGHTS)
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder}: has neither {WEIGHTS} nor config.yaml; give the folder of a run")
+    for path in sorted((folder / "checkpoints").glob("step-*.pt"), reverse=True):
+        try:
+            return _of_file(path, branch)
+        except Unreadable:
+            continue  # truncated or damaged: the one before is kept for this case
+    raise UserError(f"{folder}: the run has no intact checkpoint yet; continue it with `hexa resume {folder}`")
+
+
+def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backbone:
+    """The backbone in a file: hexa's own, whose metadata describe the network, the checkpoint of a run, whose
+    config.yaml does, or one of `layouts.LAYOUTS`.
+    """
+    weights, where = files.read(path), str(path)
     run = path.absolute().parent.parent
-    if path.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file():
-        return _of_checkpoint(weights, path, run)
-    return _of_state(weights, network)
+    of_run = path.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file()
+    if branch != "main" and not of_run:
+        raise UserError(f"{path}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder")
+    state: State = weights.state
+    info: dict[str, Any]
+    remedy = ""
+    if "network" in weights.metadata:
+        config, preparation, info = of_metadata(weights.metadata, where)
+        if weights.metadata.get("content") not in (None, content_hash(state)):  # older files lack it
+            raise Unreadable(f"{path}: damaged: its tensors do not match their checksum in the file")
+    elif of_run:
+        config, preparation, recipe = _config_of(run)
+        state, encoder = find_backbone(state, outlined(config, f"{run / 'config.yaml'}"), where, branch)
+        info = {"recipe": recipe, "encoder": encoder, "branch": branch, "checkpoint": path.name}
+        step = path.stem.removeprefix("step-")
+        info |= {"step": int(step)} if step.isdecimal() else {}
+    else:
+        config, preparation, state, prefix = foreign_state(state, where, name)
+        info = {"encoder": prefix.rstrip(".") or "state dict"}
+        remedy = f"name the timm network that it was saved from: {where}#NETWORK"
+    return Backbone(filled(config, state, where, weights.check, remedy), preparation, config, info)
+
+
+def _config_of(folder: Path) -> tuple[NetworkConfig, Preparation, str]:
+    """The network, preparation of images and recipe of a run."""
+    path = folder / "config.yaml"
+    try:
+        fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML))
+        config = NetworkConfig.model_validate(fields["network"])
+        return config, Preparation(config.mean, config.std, int(fields["views"]["size"])), str(fields["recipe"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path}: not the config.yaml of a run ({said(error)})") from None
 
 
 # -- by name ----------------------------------------------------------------------------------------------------------
@@ -213,77 +263,6 @@ def _external(spec: str) -> Backbone:
     how = network.preparation
     config = NetworkConfig(name="python", channels=len(how.mean), mean=how.mean, std=how.std)
     return Backbone(network, how, config, {"encoder": spec})
-
-
-# -- of files ---------------------------------------------------------------------------------------------------------
-
-
-def _of_branch(path: Path, branch: str) -> Backbone:
-    """With other batch-norms than the main ones, of a run's newest checkpoint or of the one at `path`."""
-    if path.is_dir():
-        return _of_run(path, branch)
-    if path.suffix == ".safetensors" or not path.is_file():
-        raise UserError(f"{path}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder")
-    return _of_checkpoint(weight_files.read(path), path, path.absolute().parent.parent, branch)
-
-
-def _of_run(folder: Path, branch: str = "main") -> Backbone:
-    if branch == "main" and (folder / WEIGHTS).is_file():
-        return _of_safetensors(folder / WEIGHTS)
-    if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder}: has neither {WEIGHTS} nor config.yaml; give the folder of a run")
-    for path in sorted((folder / "checkpoints").glob("step-*.pt"), reverse=True):
-        try:
-            return _of_checkpoint(weight_files.read(path), path, folder, branch)
-        except Unreadable:
-            continue  # truncated or damaged: the one before is kept for this case
-    raise UserError(f"{folder}: the run has no intact checkpoint yet; continue it with `hexa resume {folder}`")
-
-
-def _of_checkpoint(weights: Weights, path: Path, folder: Path, branch: str = "main") -> Backbone:
-    """The backbone in the state of a method, whose network is described by the run's config.yaml."""
-    config, preparation, recipe = _config_of(folder)
-    state, encoder = find_backbone(weights.state, outlined(config, str(folder / "config.yaml")), str(path))
-    if branch != "main":
-        state = with_branch(state, branch, str(path))
-    network = filled(config, state, str(path), weights.check)
-    step = path.stem.removeprefix("step-")
-    info: dict[str, Any] = {"recipe": recipe, "encoder": encoder, "branch": branch, "checkpoint": path.name}
-    info |= {"step": int(step)} if step.isdecimal() else {}
-    return Backbone(network, preparation, config, info)
-
-
-def _config_of(folder: Path) -> tuple[NetworkConfig, Preparation, str]:
-    """The network, preparation of images and recipe of a run."""
-    path = folder / "config.yaml"
-    try:
-        fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML))
-        config = NetworkConfig.model_validate(fields["network"])
-        return config, Preparation(config.mean, config.std, int(fields["views"]["size"])), str(fields["recipe"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path}: not the config.yaml of a run ({said(error)})") from None
-
-
-def _of_safetensors(path: Path, name: str | None = None) -> Backbone:
-    weights = weight_files.read(path)
-    if "network" not in weights.metadata:
-        return _of_state(weights, name)
-    config, preparation, info = of_metadata(weights.metadata, str(path))
-    network = filled(config, weights.state, str(path), weights.check)
-    kept = weights.metadata.get("content")  # older files lack it
-    if kept is not None and kept != content_hash(weights.state):
-        raise Unreadable(f"{path}: damaged: its tensors do not match their checksum in the file")
-    return Backbone(network, preparation, config, info)
-
-
-def _of_state(weights: Weights, name: str | None = None) -> Backbone:
-    """The backbone of a state dict in another layout."""
-    if not weights.state:
-        raise Unreadable(f"{weights.where}: has no tensors")
-    config, preparation, kept, prefix = foreign_state(weights.state, weights.where, name)
-    remedy = f"name the timm network that it was saved from: {weights.where}#NETWORK"
-    network = filled(config, kept, weights.where, weights.check, remedy)
-    return Backbone(network, preparation, config, {"encoder": prefix.rstrip(".") or "state dict"})
 
 
 def describe(backbone: Backbone) -> dict[str, Any]:

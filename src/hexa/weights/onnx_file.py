@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError, reason
-from hexa.nn.metadata import metadata_of
-from hexa.nn.pretrained import Backbone
 from hexa.runtime.packages import import_extra
+from hexa.weights.metadata import metadata_of
+from hexa.weights.pretrained import Backbone
 
 #: Bytes of tensors that fit into one file, which protobuf limits to 2 GiB.
 _LARGEST = 2**31 - 2**24

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError
-from hexa.nn import layouts
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.export import export
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD
-from hexa.nn.preparation import NAMES, Preparation, assumed, of_timm
-from hexa.nn.pretrained import Backbone, load_backbone, random_backbone, save_backbone
+from hexa.weights import layouts
+from hexa.weights.export import export
+from hexa.weights.preparation import NAMES, Preparation, assumed, of_timm
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 
 HALF = (0.5, 0.5, 0.5)
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
@@ -31,19 +31,8 @@ def resnet18() -> dict[str, Tensor]:
 def efficientnet_lite0() -> dict[str, Tensor]:
     """timm's network under the names of efficientnet_pytorch."""
     state = timm.create_model("tf_efficientnet_lite0", num_classes=0).state_dict()
-    blocks = list(dict.fromkeys(".".join(key.split(".")[:3]) for key in state if key.startswith("blocks.")))
-    renamed = {}
-    for key, value in state.items():
-        first, _, rest = key.partition(".")
-        if first != "blocks":
-            renamed[f"{next(t for t, o in layouts._AROUND.items() if o == first)}.{rest}"] = value
-            continue
-        block = ".".join(key.split(".")[:3])
-        part, _, kind = key.removeprefix(f"{block}.").partition(".")
-        names = layouts._EXPANDED if f"{block}.conv_pwl.weight" in state else layouts._NOT_EXPANDED
-        theirs = next(t for t, o in names.items() if o == part)
-        renamed[f"_blocks.{blocks.index(block)}.{theirs}.{kind}"] = value
-    return renamed
+    theirs = layouts.names(layouts.LAYOUTS["efficientnet_pytorch"], state)
+    return {theirs[name]: value for name, value in state.items()}
 
 
 def saved(path: Path, state: dict[str, Tensor], prefix: str = "") -> Path:
@@ -53,41 +42,10 @@ def saved(path: Path, state: dict[str, Tensor], prefix: str = "") -> Path:
 
 def test_an_efficientnet_is_fed_as_timm_says(tmp_path: Path) -> None:
     found = load_backbone(saved(tmp_path / "lite.pth", efficientnet_lite0()))
-    assert found.network_config.name == "tf_efficientnet_lite0"
-    assert (found.mean, found.std, found.image_size, found.preparation.crop, found.preparation.interpolation) == (
-        HALF,
-        HALF,
-        224,
-        0.875,
-        "bicubic",
-    )
-    assert (found.network_config.mean, found.network_config.std) == (HALF, HALF)
-    assert set(found.preparation.origins.values()) == {"timm's configuration of tf_efficientnet_lite0.in1k"}
-    pixels = torch.full((1, 3, 1, 1), 0.5)
-    assert found.normalize(pixels).abs().max() < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("prefix", "extra", "std", "origin"),
-    [
-        ("module.encoder_q.", "module.queue", IMAGENET_STD, "published with MoCo and PCL"),
-        ("module.encoder.", "x", IMAGENET_STD, "published with SimSiam"),
-        ("module.", "module.projection_head.0.weight", (0.228, 0.224, 0.225), "published with SwAV and DeepCluster-v2"),
-        ("", "fc.weight", IMAGENET_STD, "assumed"),
-        ("backbone.", "x", IMAGENET_STD, "assumed"),
-    ],
-)
-def test_what_was_published_is_known_and_the_rest_assumed(
-    tmp_path: Path, prefix: str, extra: str, std: tuple[float, ...], origin: str
-) -> None:
-    state = {prefix + key: value for key, value in resnet18().items()} | {extra: torch.ones(1)}
-    found = load_backbone(saved(tmp_path / "x.pth", state))
-    assert (found.mean, found.std, found.image_size) == (IMAGENET_MEAN, std, 224)
-    assert (found.preparation.crop, found.preparation.interpolation) == (224 / 256, "bilinear")
-    assert found.preparation.origins == dict.fromkeys(NAMES, origin)
-    said = found.preparation.said()
-    assert said is not None
-    assert ("--mean" in said) == (origin == "assumed")
+    assert (found.network_config.name, found.network_config.mean) == ("tf_efficientnet_lite0", HALF)
+    origins = dict.fromkeys(NAMES, "timm's configuration of tf_efficientnet_lite0.in1k")
+    assert found.preparation == Preparation(HALF, HALF, 224, 0.875, "bicubic", origins)
+    assert found.normalize(torch.full((1, 3, 1, 1), 0.5)).abs().max() < 1e-6
 
 
 def test_a_named_network_is_fed_as_timm_says_of_it_or_of_its_weights(tmp_path: Path) -> None:
@@ -172,10 +130,6 @@ def test_what_cannot_be_is_one_line(given: Any, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_pixels_follow_the_size() -> None:
-    assert load_backbone("pixels:8", size=4).num_features == 48
-
-
 def test_an_exported_file_is_fed_as_it_was_asked_for(tmp_path: Path) -> None:
     source = saved(tmp_path / "x.pth", resnet18())
     export(source, "safetensors", tmp_path / "out.safetensors", std=0.5, size=64)
@@ -184,13 +138,6 @@ def test_an_exported_file_is_fed_as_it_was_asked_for(tmp_path: Path) -> None:
     assert (found.preparation.origins["std"], found.preparation.origins["mean"]) == ("given", "assumed")
 
 
-def test_networks_without_weights_of_their_own_are_assumed() -> None:
-    without = [name for name in timm.list_models("resnet*") if timm.models.get_pretrained_cfg(name) is None]
-    for name in without:
-        assert of_timm(name) == assumed()
-
-
-def test_a_module_is_fed_as_it_is_given() -> None:
-    backbone = random_backbone(SMALL, 16)
-    made = Backbone(backbone.network, Preparation(HALF, HALF, 16), SMALL)
-    assert made.preparation == Preparation(HALF, HALF, 16)
+def test_networks_without_weights_of_their_own_are_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timm.models, "get_pretrained_cfg", lambda name: None)
+    assert of_timm("resnet18") == assumed()

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.runtime import checkpoints
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.torture.harness import forked
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from hexa.config import UserError, some
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
-
-State = Mapping[str, Tensor]
+from hexa.weights.files import State
 
 #: Types of stored weights.
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -19,33 +18,29 @@ _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _TWINS = ("key", "encoder_k", "momentum", "teacher", "target", "ema")
 
 
-def find_backbone(state: State, network: nn.Module, where: str) -> tuple[dict[str, Tensor], str]:
+def find_backbone(state: State, network: nn.Module, where: str, branch: str = "main") -> tuple[dict[str, Tensor], str]:
     """The tensors of `network` in the state of a method, with plain key names, and the name of the encoder: query, …
 
-    A prefix with all keys of the network is a candidate; of several, the first that is not a momentum twin is chosen,
-    but of a student and its teacher the teacher (DINO).
+    A prefix with all keys of the network is a candidate. Of several, the first that is not a momentum twin is chosen,
+    but of a student and its teacher the teacher (DINO). branch: the set of batch-norms (`bn1.aux.weight`) that takes
+    the place of the main one (`bn1.weight`).
     """
     own = network.state_dict()
-    probe = next(iter(own))
-    prefixes = [key.removesuffix(probe) for key in state if key == probe or key.endswith("." + probe)]
-    whole = [prefix for prefix in prefixes if all(prefix + key in state for key in own)]
-    trained = [prefix for prefix in whole if not any(word in prefix.split(".") for word in _TWINS)]
+    first = next(iter(own))
+    prefixes = [key.removesuffix(first) for key in state if key == first or key.endswith("." + first)]
+    whole = {prefix: prefix.split(".") for prefix in prefixes if all(prefix + key in state for key in own)}
     if not whole:
         raise UserError(f"{where}: does not have the network in config.yaml; one of the two has been changed")
-    taught = [prefix for prefix in whole if "teacher" in prefix.split(".")]
-    if taught and any("student" in prefix.split(".") for prefix in whole):
-        trained = taught
-    chosen = (trained or whole)[0]
-    return {key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)}, owner(chosen)
-
-
-def with_branch(state: State, branch: str, where: str) -> dict[str, Tensor]:
-    """The state with a further set of batch-norms (`bn1.aux.weight`) in the place of the main one (`bn1.weight`)."""
-    plain = {key: key.replace(f".{branch}.", ".") for key in state if f".{branch}." in key}
-    chosen = {name: state[key] for key, name in plain.items() if name in state}
-    if not chosen:
+    taught = [prefix for prefix, parts in whole.items() if "teacher" in parts]
+    if not taught or not any("student" in parts for parts in whole.values()):
+        taught = [prefix for prefix, parts in whole.items() if not any(word in parts for word in _TWINS)]
+    chosen = [*taught, *whole][0]
+    found = {key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)}
+    mark = f".{branch}."
+    of_branch = {key.replace(mark, "."): value for key, value in found.items() if mark in key and branch != "main"}
+    if branch != "main" and not of_branch.keys() & found.keys():
         raise UserError(f"{where}: its backbone has no batch-norms '{branch}'; leave out --branch for the main ones")
-    return {**state, **chosen}
+    return found | {key: value for key, value in of_branch.items() if key in found}, owner(chosen)
 
 
 def owner(path: str) -> str:

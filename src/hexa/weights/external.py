@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hexa.config import UserError, nearest, reason
-from hexa.nn.preparation import ASSUMED, DECLARED, Preparation, assumed
+from hexa.weights.preparation import ASSUMED, DECLARED, Preparation, assumed
 
 #: Attributes with which a network declares its preparation, if they are named differently from the field.
 _ATTRIBUTES = {"size": "image_size", "crop": "image_crop", "interpolation": "image_interpolation"}
@@ -31,6 +31,11 @@ class External(nn.Module):
         self.network = network
         self.preparation = _declared(network, spec)
         self.num_features = self._width(spec)
+
+    @property
+    def wrapped(self) -> nn.Module:
+        """The user's own network, whose maps are not averaged."""
+        return self.network
 
     def forward(self, images: Tensor) -> Tensor:
         output: Tensor = self.network(images)

@@ -1,0 +1,208 @@
+"""What is exported loads strictly into the plain network and gives the same features; what can't be leaves nothing."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+import torchvision
+import yaml
+from torch import Tensor, nn
+
+from hexa.config import UserError
+from hexa.nn.backbones import NetworkConfig, SmallResNet, build, use_small_stem
+from hexa.nn.branch_norm import use_branch
+from hexa.testing.cases import train
+from hexa.weights import export as exporting
+from hexa.weights import onnx_file
+from hexa.weights.export import export
+from hexa.weights.pretrained import Backbone, load_backbone, random_backbone
+from tests.laws.cases import Case
+from tests.weights.test_layouts import assert_same
+
+SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
+RESNET, STEM = NetworkConfig(name="resnet18"), NetworkConfig(name="resnet18", small_stem=True)
+VIT = NetworkConfig(name="vit_tiny_patch16_224", options={"img_size": 32, "patch_size": 8})
+
+
+def trained(config: NetworkConfig, size: int = 32) -> Backbone:
+    """Statistics and affine parameters as after training, so that exporting too little would change the features."""
+    backbone = random_backbone(config, size)
+    for name, value in backbone.network.state_dict().items():
+        if name.endswith(("running_mean", "running_var", "bn1.weight", "bn2.bias")):
+            value.add_(torch.rand(value.shape, generator=torch.Generator().manual_seed(len(name))))
+    return backbone
+
+
+def by_hand(backbone: Backbone, images: Tensor) -> Tensor:
+    mean, std = (torch.tensor(value).view(3, 1, 1) for value in (backbone.mean, backbone.std))
+    return (images - mean) / std
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+@pytest.mark.parametrize("target", ["timm", "torchvision"])
+@pytest.mark.parametrize("config", [RESNET, STEM], ids=["plain", "stem"])
+def test_the_line_that_is_printed_loads_the_file_without_hexa(
+    tmp_path: Path, target: str, config: NetworkConfig, suffix: str
+) -> None:
+    """As the user would type it; the network is the library's own, and the state fits strictly."""
+    backbone, out = trained(config), tmp_path / "new" / f"out{suffix}"
+    report = export(backbone, target, out)
+    assert report["largest_difference"] < 1e-5
+    assert report["bytes"] == out.stat().st_size
+    assert ("3×3" in report["network"]) == config.small_stem
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
+    assert "hexa" not in report["load"].replace(str(tmp_path), "")
+    names: dict[str, Any] = {}
+    exec(report["load"], names)
+    images = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        assert_same(names["network"].eval()(by_hand(backbone, images)), backbone(images))
+
+
+@pytest.mark.parametrize("target", ["timm", "torchvision", "safetensors"])
+def test_a_network_of_ours_says_how_to_rebuild_it(tmp_path: Path, target: str) -> None:
+    backbone, out = trained(SMALL, 16), tmp_path / "out.safetensors"
+    report = export(backbone, target, out)
+    assert "SmallResNet((4, 8)" in report["network"]
+    with safetensors.safe_open(out, framework="pt") as file:
+        assert NetworkConfig.model_validate_json(file.metadata()["network"]) == SMALL
+    names: dict[str, Any] = {}
+    exec(report["load"], names)
+    assert isinstance(names["network"], SmallResNet)
+    images = torch.rand(2, 3, 16, 16)
+    assert torch.equal(load_backbone(out)(images), backbone(images))
+
+
+def test_detectron2_gets_arrays_under_its_names(tmp_path: Path) -> None:
+    backbone = trained(RESNET)
+    report = export(backbone, "detectron2", tmp_path / "out.pkl")
+    assert report["largest_difference"] < 1e-5
+    content = pickle.loads((tmp_path / "out.pkl").read_bytes())
+    assert content["matching_heuristics"] is True
+    assert len(content["model"]) == 100, "all but the counters, which Detectron2 has not"
+    weight = content["model"]["res5.1.conv2.norm.running_var"]
+    assert torch.equal(torch.from_numpy(weight), backbone.network.state_dict()["layer4.1.bn2.running_var"])
+    images = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(load_backbone(tmp_path / "out.pkl")(images), backbone(images))
+
+
+@pytest.mark.parametrize("config", [SMALL, STEM, VIT], ids=["small", "stem", "vit"])
+def test_pixels_go_into_a_graph_and_features_come_out(tmp_path: Path, config: NetworkConfig) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    backbone = trained(config)
+    report = export(backbone, "onnx", tmp_path / "out.onnx")
+    assert report["largest_difference"] < 1e-5
+    assert [path.name for path in tmp_path.iterdir()] == ["out.onnx"]
+    names: dict[str, Any] = {}
+    exec(report["load"], names)
+    assert isinstance(names["session"], runtime.InferenceSession)
+    said = names["session"].get_modelmeta().custom_metadata_map
+    assert said["input"] == "images: float32 [batch, 3, 32, 32], RGB, pixels in 0 ... 1; normalised inside"
+    assert NetworkConfig.model_validate_json(said["network"]) == config
+    for count in (1, 3):
+        images = torch.rand(count, 3, 32, 32)
+        (found,) = names["session"].run(["features"], {"images": images.numpy()})
+        assert found.dtype == np.float32
+        with torch.no_grad():
+            assert_same(torch.from_numpy(found), backbone.network(by_hand(backbone, images)))
+
+
+def test_a_network_of_anybodys_own_becomes_a_graph_and_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU())\n"
+    )
+    spec = f"python:{tmp_path / 'mine.py'}:make"
+    assert export(spec, "onnx", tmp_path / "out.onnx")["largest_difference"] < 1e-5
+    with pytest.raises(UserError, match="not a network that hexa can build"):
+        export(spec, "timm", tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("backbone", "target", "name", "said"),
+    [
+        (SMALL, "timm", "out.pth", r"name it \.safetensors"),
+        (SMALL, "detectron2", "out.pkl", "no other library has small-resnet"),
+        (RESNET, "safetensors", "out.pth", r"must end in \.safetensors"),
+        (RESNET, "detectron2", "out.pth", r"must end in \.pkl"),
+        (RESNET, "onnx", "out.pth", r"must end in \.onnx"),
+        (RESNET, "timm", "out.onnx", r"ends in \.onnx is not for --to timm"),
+        (RESNET, "timm", "", "is a folder"),
+        (RESNET, "tim", "out.pth", "did you mean 'timm'"),
+        (NetworkConfig(name="resnet26d"), "torchvision", "out.pth", "--to timm"),
+        (NetworkConfig(name="mobilenetv3_small_100"), "torchvision", "out.pth", "--to timm"),
+        (STEM, "detectron2", "out.pkl", "only ResNets"),
+        (VIT, "detectron2", "out.pkl", "only ResNets"),
+        ("pixels:8", "timm", "out.pth", "not a network that hexa can build"),
+    ],
+)
+def test_what_a_target_cannot_hold_is_one_line(
+    tmp_path: Path, backbone: NetworkConfig | str, target: str, name: str, said: str
+) -> None:
+    given = backbone if isinstance(backbone, str) else random_backbone(backbone, 32)
+    with pytest.raises(UserError, match=said) as caught:
+        export(given, target, tmp_path / "new" / name if name else tmp_path)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("package", ["onnxscript", "onnxruntime"])
+def test_without_the_packages_it_says_so_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    pytest.importorskip("onnx")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=rf"--to onnx needs the package {package}; install it: .*\[onnx\]"):
+        export("random:resnet18", "onnx", tmp_path / "out.onnx")
+
+
+@pytest.mark.parametrize("damage", ["value", "key", "graph"])
+def test_a_file_that_does_not_give_the_features_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    reading, features = exporting._read, onnx_file.features
+
+    def damaged(*given: Any) -> dict[str, Tensor]:
+        state = reading(*given)
+        state["more" if damage == "key" else "layer1.0.bn1.running_mean"] = torch.full((4,), 0.1)
+        return state
+
+    monkeypatch.setattr(exporting, "_read", damaged)
+    monkeypatch.setattr(onnx_file, "features", lambda path, images: features(path, images) + 0.01)
+    out = tmp_path / ("out.onnx" if damage == "graph" else "out.safetensors")
+    out.write_text("what was there")
+    with pytest.raises((UserError, RuntimeError), match=r"features differ|Unexpected key"):
+        export(trained(SMALL, 16), "onnx" if damage == "graph" else "safetensors", out)
+    assert out.read_text() == "what was there"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("config", [SMALL, STEM], ids=["small", "resnet18"])
+def test_law_8_a_trained_method_and_its_export_give_the_same_features(tmp_path: Path, config: NetworkConfig) -> None:
+    """DESIGN §3.4: of MoCo trained on adversarial and mixed queries, through two batch-norm sets, the main one."""
+    case = Case("moco", {}, {"adversarial": {}, "cutmix": {}})
+    method = train(case.made(), method=case.build(network=build(config))).float().eval()
+    run, out = tmp_path / "run", tmp_path / "out.safetensors"
+    (run / "checkpoints").mkdir(parents=True)
+    fields = {"recipe": "r", "network": config.model_dump(mode="json"), "views": {"size": 12}}
+    (run / "config.yaml").write_text(yaml.safe_dump(fields))
+    torch.save({"method": method.state_dict()}, run / "checkpoints" / "step-00000002.pt")
+    assert not torch.equal(method.backbone.bn1.running_mean, method.backbone.bn1.aux.running_mean)
+
+    export(run, "torchvision", out)
+    plain: nn.Module = SmallResNet((4, 8))
+    if config is STEM:
+        plain = use_small_stem(torchvision.models.resnet18())
+        plain.fc = nn.Identity()
+    plain.load_state_dict(safetensors.torch.load_file(out), strict=True)
+    normalised = by_hand(load_backbone(out), torch.rand(5, 3, 12, 12))
+    with torch.no_grad(), use_branch(method.query, "main"):
+        torch.testing.assert_close(plain.eval()(normalised), method.backbone(normalised), rtol=1e-5, atol=1e-5)
+    with torch.no_grad(), use_branch(method.query, "aux"):
+        assert not torch.allclose(plain(normalised), method.backbone(normalised), rtol=1e-3)

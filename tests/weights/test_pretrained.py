@@ -1,0 +1,210 @@
+"""Backbones from hexa's own files, from runs and by name: the right tensors, or one clear line."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors
+import timm
+import torch
+import yaml
+from torch import Tensor, nn
+
+from hexa.config import UserError
+from hexa.nn.backbones import NetworkConfig, SmallResNet, build
+from hexa.nn.branch_norm import convert, use_branch
+from hexa.weights.metadata import metadata_of
+from hexa.weights.preparation import Preparation
+from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
+from tests.weights.test_layouts import assert_same, stirred
+
+SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.4, 0.5), std=(0.2, 0.25, 0.3))
+
+
+def run_folder(path: Path) -> Path:
+    (path / "checkpoints").mkdir(parents=True)
+    fields = {"recipe": "a-recipe", "network": SMALL.model_dump(mode="json"), "views": {"size": 16}}
+    (path / "config.yaml").write_text(yaml.safe_dump(fields))
+    return path
+
+
+def checkpoint(run: Path, step: int, network: nn.Module, query: str = "query", key: str = "key") -> Path:
+    """As of a momentum method: an encoder with a head, its slow twin with other values, a queue."""
+    twin = stirred(SmallResNet(SMALL.widths), seed=9)
+    state = {f"{key}.backbone.{name}": value for name, value in twin.state_dict().items()}
+    state |= {f"{query}.backbone.{name}": value for name, value in network.state_dict().items()}
+    state |= {f"{query}.head.weight": torch.ones(2, 8), "queue": torch.ones(3, 2)}
+    path = run / "checkpoints" / f"step-{step:08d}.pt"
+    torch.save({"format": "hexa-checkpoint-1", "step": step, "method": state}, path)
+    return path
+
+
+def test_what_is_saved_comes_back_with_all_it_carries(tmp_path: Path) -> None:
+    info = {"recipe": "r", "step": 7, "branch": "main"}
+    saved = Backbone(stirred(build(SMALL)), Preparation(SMALL.mean, SMALL.std, 16), SMALL, info)
+    path = save_backbone(saved, tmp_path / "b.safetensors")
+    loaded = load_backbone(path)
+    images = torch.rand(3, 3, 16, 16)
+    assert torch.equal(loaded(images), saved(images))
+    assert (loaded.preparation, loaded.info, loaded.network_config) == (saved.preparation, info, SMALL)
+    assert (loaded.num_features, loaded.training) == (8, False)
+    assert [path.name for path in tmp_path.iterdir()] == ["b.safetensors"]
+    (tmp_path / "other").touch()
+    assert path.stat().st_mode == (tmp_path / "other").stat().st_mode  # as the umask says
+
+
+def test_equal_backbones_are_equal_files(tmp_path: Path) -> None:
+    """safetensors draws the order of metadata anew for each file."""
+    backbone = random_backbone(SMALL, 16)
+    made = {save_backbone(backbone, tmp_path / f"{n}.safetensors").read_bytes() for n in range(8)}
+    assert len(made) == 1
+    with safetensors.safe_open(tmp_path / "0.safetensors", framework="pt") as file:
+        assert file.metadata() == metadata_of(backbone)
+
+
+class Harm:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("name", ["bad.pth", "bad.pkl"])
+def test_a_file_that_runs_code_is_refused_and_runs_nothing(tmp_path: Path, name: str) -> None:
+    content = {"model": {"conv1.weight": Harm(tmp_path / "was-run")}}
+    if name == "bad.pkl":
+        (tmp_path / name).write_bytes(pickle.dumps(content))
+    else:
+        torch.save(content, tmp_path / name)
+    with pytest.raises(UserError, match=r"would run code \(it names posix.mkdir\); if you trust it, save only its"):
+        load_backbone(tmp_path / name)
+    assert not (tmp_path / "was-run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("x.pth", b"", "not a checkpoint: it begins with b''"),
+        ("x.pth", b"hello world\n", "not a checkpoint: it begins with b'hello world"),
+        ("x.pth", b"PK\x03\x04" + bytes(60), "not a complete checkpoint"),
+        ("x.safetensors", b"hello world\n", "not a complete safetensors file"),
+    ],
+)
+def test_a_broken_file_is_one_line(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=said) as caught:
+        load_backbone(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [("query", "key"), ("teacher", "student"), ("encoder", "momentum")])
+def test_an_unfinished_run_gives_its_newest_good_checkpoint(tmp_path: Path, names: tuple[str, str]) -> None:
+    run = run_folder(tmp_path / "run")
+    older, newer = stirred(build(SMALL), 1), stirred(convert(build(SMALL), ("main", "aux")), 2)
+    first, newest = checkpoint(run, 5, older, *names), checkpoint(run, 10, newer, *names)
+    images = torch.rand(2, 3, 16, 16)
+    found = load_backbone(run)
+    assert_same(found(images), newer(found.normalize(images)))
+    expected = {"recipe": "a-recipe", "encoder": names[0], "branch": "main", "checkpoint": newest.name, "step": 10}
+    assert found.info == expected
+    named = load_backbone(first)
+    assert_same(named(images), older(named.normalize(images)))
+
+    newest.write_bytes(newest.read_bytes()[:2000])
+    assert load_backbone(run).info["step"] == 5
+
+    finished = random_backbone(SMALL, 16, seed=3)
+    save_backbone(finished, run / "backbone.safetensors")
+    assert torch.equal(load_backbone(run)(images), finished(images))
+
+
+def test_a_run_is_loaded_with_its_further_batch_norms(tmp_path: Path) -> None:
+    run, network = run_folder(tmp_path / "run"), stirred(convert(build(SMALL), ("main", "aux")), 2)
+    path = checkpoint(run, 10, network)
+    save_backbone(random_backbone(SMALL, 16), run / "backbone.safetensors")
+    images = torch.rand(2, 3, 16, 16)
+    for spec in (run, path):
+        found = load_backbone(spec, branch="aux")
+        with use_branch(network, "aux", training=False):
+            assert_same(found(images), network(found.normalize(images)))
+        assert found.info["branch"] == "aux"
+        assert load_backbone(found, branch="aux") is found
+    for spec, match in (
+        (run / "backbone.safetensors", "'other' are kept only in the checkpoints of a run; give its folder"),
+        ("random:resnet18", "folder"),
+        (found, "'other'"),
+        (run, "no batch-norms 'other'"),
+    ):
+        with pytest.raises(UserError, match=match):
+            load_backbone(spec, branch="other")
+
+
+def test_a_run_without_checkpoint_or_with_a_foreign_one_says_so(tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run")
+    with pytest.raises(UserError, match="hexa resume"):
+        load_backbone(run)
+    torch.save({"method": {"conv1.weight": torch.ones(1)}}, run / "checkpoints" / "step-00000001.pt")
+    with pytest.raises(UserError, match=r"does not have the network in config\.yaml"):
+        load_backbone(run)
+    (run / "config.yaml").write_text("network: [")
+    with pytest.raises(UserError, match=r"not the config\.yaml of a run"):
+        load_backbone(run)
+
+
+def test_random_weights_follow_the_seed_and_leave_the_generator_alone(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first, again, other = (load_backbone("random:small-resnet-4-8", seed) for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert first.content_hash() == again.content_hash() != other.content_hash()
+    of_run = load_backbone(f"random:{run_folder(tmp_path / 'run')}")
+    assert (of_run.network_config, of_run.image_size) == (SMALL, 16)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenetv3_small_050", "ghostnet_050", "test_vit", "test_resnet"])
+def test_the_width_of_features_is_that_of_what_comes_out(name: str) -> None:
+    """Some networks of timm have a layer after the pooling."""
+    backbone = load_backbone(f"random:{name}")
+    size = backbone.image_size
+    with torch.no_grad():
+        assert backbone(torch.zeros(1, 3, size, size)).shape == (1, backbone.num_features)
+
+
+def test_pixels_as_features() -> None:
+    images = torch.rand(2, 3, 8, 8)
+    backbone = load_backbone("pixels:8")
+    assert torch.equal(backbone(images), images.reshape(2, -1))
+    assert (backbone.num_features, load_backbone("pixels:8", size=4).num_features) == (192, 48)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("nowhere", "nowhere: no such run, file or network"),
+        ("random:resnet81", "did you mean 'resnet18'"),
+        ("random:small-resnet-0", "widths"),
+        ("timm:resnet81", "did you mean 'resnet18'"),
+        ("pixels:x", "pixels:16"),
+    ],
+)
+def test_a_wrong_name_says_what_is_known(spec: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        load_backbone(spec)
+
+
+def test_the_state_has_the_plain_names_alone_and_inside_another_module() -> None:
+    config = NetworkConfig(name="resnet18")
+    backbone, other = random_backbone(config, 32), random_backbone(config, 32, seed=1)
+    plain = timm.create_model("resnet18", num_classes=0)
+    plain.load_state_dict(backbone.state_dict(), strict=True)
+    assert torch.equal(plain.conv1.weight, backbone.network.conv1.weight)
+    nested, target = nn.Sequential(backbone, nn.Linear(512, 3)), nn.Sequential(other, nn.Linear(512, 3))
+    state: dict[str, Tensor] = nested.state_dict()
+    assert "0.conv1.weight" in state
+    target.load_state_dict(state, strict=True)
+    assert other.content_hash() == backbone.content_hash()
