@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
 from hexa.config import UserError, some
+from hexa.reporting.tables import Table
 from hexa.runtime import parsing
 
 Record = dict[str, Any]
@@ -232,7 +233,7 @@ class _Reader:
         header, *body = [tuple(map(str, row)) for row in rows]
         lines = [str(line) for part in ("plan", "notes") for line in record.get(part) or []][:_MOST_METRICS]
         helped = record.get("kept") == "result"
-        told = {"verdict": record["verdict"], "helped": helped, "header": header, "rows": body, "lines": lines}
+        told = {"verdict": record["verdict"], "helped": helped, "table": Table(header, tuple(body)), "lines": lines}
         asked = record.get("request")
         return told | {"request": asked if isinstance(asked, dict) else {}}
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
 from hexa.evaluation.few_labels import half_width
-from hexa.reporting.comparison import Grid, text
 from hexa.reporting.runs import Record, Run, is_number
-from hexa.reporting.tables import NOTHING, format_duration, mean_std
+from hexa.reporting.tables import NOTHING, Table, best_of, format_duration, mean_std, text
 
 _INCIDENTAL = ("seed",)
 """Fields in which two repetitions of one experiment may differ."""
@@ -22,12 +20,12 @@ _MOST_COLUMNS = 64
 Score = tuple[float, float | None]
 
 
-def evaluations(runs: Sequence[Run], names: Sequence[str]) -> Grid:
+def evaluations(runs: Sequence[Run], names: Sequence[str]) -> Table:
     """One run: one row per evaluation with all it tells. Several: one row per metric, one column per run."""
     return _listed(runs[0]) if len(runs) == 1 else _side_by_side([[run] for run in runs], tuple(names))
 
 
-def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Grid:
+def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Table:
     """Mean ± std over runs that differ by their seed alone, one column per arm; empty if no experiment was repeated."""
     arms: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
@@ -35,12 +33,12 @@ def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Grid:
         key = json.dumps(fields, sort_keys=True, default=str) if run.config else f"run {number}"
         arms.setdefault(key, []).append(number)
     if len(arms) == len(runs):
-        return Grid((), ())
+        return Table()
     header = tuple(names[m[0]] + (f" and {len(m) - 1} more" if len(m) > 1 else "") for m in arms.values())
     return _side_by_side([[runs[number] for number in members] for members in arms.values()], header)
 
 
-def few_labels(runs: Sequence[Run], names: Sequence[str]) -> Grid:
+def few_labels(runs: Sequence[Run], names: Sequence[str]) -> Table:
     """A row for each number of labels per class: the mean over draws with its 95 % interval, one column per run.
 
     Further columns hold each run's difference to the first one, paired by draw, where both drew the same images.
@@ -59,7 +57,7 @@ def few_labels(runs: Sequence[Run], names: Sequence[str]) -> Grid:
         means = [NOTHING if cell is None else _with_interval(cell[1]) for cell in cells]
         rows.append((named, datasets[images], labels, *means, *(_paired(cells[0], cell) for cell in cells[1:])))
     header = ("protocol", "data", "labels per class", *names, *(f"{name} − {names[0]}" for name in names[1:]))
-    return Grid(header if rows else (), tuple(rows), 3)
+    return Table(header if rows else (), tuple(rows), 3)
 
 
 def _draws(result: Record) -> dict[str, list[float]]:
@@ -134,7 +132,7 @@ def _encoder(result: Record) -> str:
     return " · ".join(text(facts[key]) for key in ("encoder", "branch") if facts.get(key) is not None)
 
 
-def _listed(run: Run) -> Grid:
+def _listed(run: Run) -> Table:
     """What was evaluated and how, on the left; metrics, seed and time, on the right."""
     results = newest(run)
     shown: dict[str, list[str]] = {
@@ -155,10 +153,10 @@ def _listed(run: Run) -> Grid:
     if any(is_number(result.get("seconds")) for result in results):
         seconds = [result.get("seconds") for result in results]
         shown["time"] = [format_duration(one) if is_number(one) else text(one) for one in seconds]
-    return Grid(tuple(shown) if results else (), tuple(zip(*shown.values(), strict=True)), leading)
+    return Table(tuple(shown) if results else (), tuple(zip(*shown.values(), strict=True)), leading)
 
 
-def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Grid:
+def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Table:
     """One row per (protocol, data, metric), one column per arm; the best mean of each row is marked.
 
     Data is the same where its test images are, however each run spelt the source. The network that was evaluated is
@@ -179,10 +177,8 @@ def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Gri
     rows, best = [], set()
     for row, ((named, images, metric), cells) in enumerate(scores.items()):
         rows.append((named, names[images], metric, *map(_shown, cells)))
-        means = [statistics.fmean(value for value, _ in cell) if cell else -math.inf for cell in cells]
-        if len({mean for mean in means if mean > -math.inf}) > 1:
-            best |= {(row, 3 + column) for column, mean in enumerate(means) if mean == max(means)}
-    return Grid(("protocol", "data", "metric", *header) if rows else (), tuple(rows), 3, frozenset(best))
+        best |= {(row, 3 + arm) for arm in best_of([[value for value, _ in cell] for cell in cells])}
+    return Table(("protocol", "data", "metric", *header) if rows else (), tuple(rows), 3, best)
 
 
 def _spread(metrics: Record, name: str) -> float | None:

@@ -54,6 +54,8 @@ _STYLE: Any = {
     "text.parse_math": False,  # a dollar in a name is a dollar
 }
 _DPI = 160
+SIDE = 1.7
+"""Inches that a picture of a hard example is wide."""
 SUFFIXES = (".png", ".svg")
 
 
