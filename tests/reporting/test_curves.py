@@ -20,20 +20,15 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_one_run_gives_a_chart_a_group_with_a_curve_a_term(make_run: MakeRun) -> None:
-    charts = {chart.key: chart for chart in curves.charts([read_run(make_run())])}
+    run = read_run(make_run())
+    charts = {chart.key: chart for chart in curves.charts([run])}
     assert list(charts)[:3] == ["knn", "loss", "accuracy"]
     assert [name for name, _, _ in charts["loss"].legend] == ["std", "adversarial", "cutmix"]
     assert {"total loss", "perturbation", "zero_gradient", "lambda", "learning_rate", "data_wait"} <= set(charts)
     slots = {name: slot for name, _, slot in charts["loss"].legend}
     assert charts["perturbation"].legend[0][2] == slots["adversarial"]
     assert charts["lambda"].legend[0][2] == slots["cutmix"]
-
-
-def test_shares_are_shown_in_percent(make_run: MakeRun) -> None:
-    run = read_run(make_run())
-    chart = next(chart for chart in curves.charts([run]) if chart.key == "accuracy")
-    last = 100 * run.train[-1]["accuracy/std"]
-    assert chart.legend[0][1] == f"{last:.1f} %"
+    assert charts["accuracy"].legend[0][1] == f"{100 * run.train[-1]['accuracy/std']:.1f} %"  # a share, in percent
 
 
 def test_an_unknown_quantity_gets_a_chart_too(make_run: MakeRun) -> None:

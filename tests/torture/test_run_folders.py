@@ -134,7 +134,12 @@ def arrays(**values: Any) -> Spoil:
     """A gallery of other arrays; None leaves one out."""
 
     def spoil(run: Path) -> None:
-        given = {"tiles": np.zeros((2, 1, 8, 8, 3), np.uint8), "heads": ["a"], "captions": [["b"]] * 2, "labels": []}
+        given: dict[str, Any] = {
+            "tiles": np.zeros((2, 1, 8, 8, 3), np.uint8),
+            "heads": ["a"],
+            "captions": [["b"]] * 2,
+            "labels": [],
+        }
         np.savez(run / "gallery.npz", **{name: one for name, one in (given | values).items() if one is not None})
 
     return spoil

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -11,6 +12,7 @@ from hexa.data import open_source
 from hexa.experiment import Experiment
 from hexa.nn.pretrained import Backbone, load_backbone
 from hexa.reporting import plots
+from hexa.reporting.pictures import Gallery
 from hexa.reporting.style import SIDE
 from hexa.reporting.visualize import Look
 
@@ -19,7 +21,7 @@ Target = Path | str | Experiment | Backbone
 #: Figures of views, which need a method: a run, or a recipe with random weights.
 OF_VIEWS = ("hard-examples", "view-space")
 #: Figures of features, which any backbone gives: the function that makes the gallery, and what to say under it.
-OF_FEATURES = {
+OF_FEATURES: dict[str, tuple[Callable[..., Gallery], str, str]] = {
     "neighbours": (
         plots.nearest_neighbours,
         "Cosine similarity of the features below each neighbour.",
@@ -73,9 +75,10 @@ def _of_features(kind: str, target: Target, data: str | None, seed: int) -> Figu
     embedded = plots.Embedded.of(backbone, source, seed=seed)
     name = backbone.info.get("spec", "a backbone") if isinstance(target, Backbone) else target
     make, remark, of_classes = OF_FEATURES[kind]
+    made = make(embedded, seed=seed)
     remark = remark.format(len(embedded.features)) + f" {of_classes}" * bool(embedded.class_of(0))
     title = f"{kind}: {Path(str(name)).name} on {short_name(source.name)}"
-    return make(embedded, seed=seed).draw(title, remark)
+    return made.draw(title, remark)
 
 
 def short_name(source: str) -> str:

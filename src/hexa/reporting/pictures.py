@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -41,8 +42,8 @@ class Gallery:
     def draw(self, title: str = "", remark: str = "", *, side: float = 1.15) -> Figure:
         """The gallery as a figure, each picture `side` inches wide."""
         rows, columns = self.tiles.shape[:2]
-        size = {"width": side, "height": side + 0.22 * bool(self.captions)}
-        with drawing(rows * columns, title, remark, rows=rows, **size) as (figure, axes):
+        height = side + 0.22 * bool(self.captions)
+        with drawing(rows * columns, title, remark, width=side, height=height, rows=rows) as (figure, axes):
             for place, ax in enumerate(axes):
                 row, column = divmod(place, columns)
                 ax.set(xticks=[], yticks=[])
@@ -60,7 +61,9 @@ class Gallery:
 
     def store(self, path: Path) -> Path:
         """Write tiles and texts as .npz, atomically."""
-        texts = {name: np.array(getattr(self, name), dtype=np.str_) for name in ("heads", "captions", "labels")}
+        texts: dict[str, Any] = {
+            name: np.array(getattr(self, name), dtype=np.str_) for name in ("heads", "captions", "labels")
+        }
         return write_whole(path, lambda file: np.savez_compressed(file, tiles=self.tiles, **texts))
 
     @classmethod

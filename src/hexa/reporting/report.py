@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import shlex
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,8 @@ from hexa.reporting.tables import format_duration, format_number, text
 from hexa.runtime import parsing, processes
 from hexa.runtime.files import write_whole
 
+Shown = dict[str, Any]
+"""What the template shows of one thing, by name."""
 _LARGEST_FILE = 64 * 1024**2
 _LARGEST_TILE = 128
 """Pictures are carried at most this large, in pixels; larger ones are thinned."""
@@ -78,16 +79,7 @@ def render(runs: Sequence[Run], data: str | None = None) -> str:
         "published": counterparts.tables(runs, names),
     }
     pages = [_page(run, name, slot) for slot, (run, name) in enumerate(zip(runs, names, strict=True))]
-    pictures: dict[str, list[Picture]] = {kind: [] for kind in PICTURES}
-    for kind, shown in pictures.items():
-        for run, page in zip(runs, pages, strict=True):
-            try:
-                shown.append(_picture(run, page["name"], page["slot"], kind, data))
-            except (
-                Exception
-            ) as error:  # costs these pictures only: a page about the rest of the run is better than none
-                if run.config:
-                    page["notes"].append(f"no pictures ({kind}): {_said(error)}")
+    pictures = {kind: list(_pictures(runs, pages, kind, data)) for kind in PICTURES}
     sections = {
         "helped": ("Did it help?", any(page["adaptation"] for page in pages)),
         "ran": ("What ran", True),
@@ -109,7 +101,7 @@ def render(runs: Sequence[Run], data: str | None = None) -> str:
     )
 
 
-def _page(run: Run, name: str, slot: int) -> dict[str, Any]:
+def _page(run: Run, name: str, slot: int) -> Shown:
     """What the template shows of one run."""
     commands = {
         "Resume it": shlex.join(["hexa", "resume", str(run.folder)]) if run.state == "interrupted" else "",
@@ -141,9 +133,8 @@ def _state(run: Run) -> str:
     total = run.config.get("epochs")
     if run.state == "finished" or run.epoch is None:
         return run.state
-    return f"{run.state} at epoch {format_number(run.epoch)}" + (
-        f" of {format_number(total)}" if is_number(total) else ""
-    )
+    of_all = f" of {format_number(total)}" if is_number(total) else ""
+    return f"{run.state} at epoch {format_number(run.epoch)}{of_all}"
 
 
 def _headline(run: Run) -> list[tuple[str, str, str]]:
@@ -169,45 +160,51 @@ def _headline(run: Run) -> list[tuple[str, str, str]]:
     return shown
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A gallery for the page. rows: a label, and a (data URI, caption, alternative text) for each picture."""
+def _pictures(
+    runs: Sequence[Run], pages: Sequence[dict[str, Any]], kind: str, data: str | None
+) -> Iterator[dict[str, Any]]:
+    """The pictures of the runs that have some; made of `data` where they are missing or outdated.
 
-    name: str
-    slot: int
-    heads: tuple[str, ...]
-    rows: list[tuple[str, list[tuple[str, str, str]]]]
-    size: int
-    columns: int
-
-
-def _picture(run: Run, name: str, slot: int, kind: str, data: str | None) -> Picture:
-    """The pictures of a run; made of `data` if there are none, or if they are older than what they are made from.
-
-    Raises whatever making them, or a file of a stranger's, leads to.
+    Whatever fails costs these pictures only, and is noted: a page about the rest of the run is better than none.
     """
-    path, (made_from, make) = _file(run, kind), PICTURES[kind]
-    if data is not None and run.config and _outdated(path, run.folder.glob(made_from)):
-        if processes.world_size() > 1:
-            raise UserError("made where one process runs; 'hexa report' adds them")
-        made = make(run, data)
-        save(made.draw(side=SIDE), path.with_suffix(".png"))
-        made.store(path)
-    if not path.exists():
-        raise UserError("hexa report --data SOURCE makes them of your images")
-    parsing.check(path, _LARGEST_FILE, within=run.folder)
-    gallery = Gallery.load(path)
+    made_from, make = PICTURES[kind]
+    for run, page in zip(runs, pages, strict=True):
+        path, notes = _file(run, kind), page["notes"]
+        try:
+            if data is not None and run.config and _outdated(path, run.folder.glob(made_from)):
+                if processes.world_size() > 1:
+                    raise UserError("made where one process runs; 'hexa report' adds them")
+                made = make(run, data)
+                save(made.draw(side=SIDE), path.with_suffix(".png"))
+                made.store(path)
+        except Exception as error:
+            notes.append(f"no new pictures ({kind}): {_said(error)}")
+        try:
+            if path.exists():
+                parsing.check(path, _LARGEST_FILE, within=run.folder)
+                yield {"name": page["name"], "slot": page["slot"]} | _picture(Gallery.load(path))
+            elif data is None and run.config:
+                notes.append(f"no pictures ({kind}): hexa report --data SOURCE makes them of your images")
+        except Exception as error:  # whatever a stranger's file leads to
+            notes.append(f"no pictures ({kind}): {_said(error)}")
+
+
+def _picture(gallery: Gallery) -> Shown:
+    """What the template shows of a gallery. A row: a label, and (data URI, caption, alternative) a picture."""
     step = max(1, round(gallery.tiles.shape[2] / _LARGEST_TILE))
     tiles = gallery.tiles[:, :, ::step, ::step]
-    heads = ("",) * bool(gallery.labels) + tuple(gallery.heads)
-    rows = []
-    for number, row in enumerate(tiles):
-        label = gallery.labels[number] if gallery.labels else ""
-        captions = gallery.captions[number] if gallery.captions else [""] * len(row)
-        names = gallery.heads or [label] * len(row)
-        alternatives = (f"{head}, row {number + 1}: {one}" for head, one in zip(names, captions, strict=True))
-        rows.append((label, list(zip(map(_data_uri, row), captions, alternatives, strict=True))))
-    return Picture(name, slot, heads, rows, tiles.shape[2], tiles.shape[1])
+    rows, columns, size = tiles.shape[:3]
+    labels, heads = gallery.labels or [""] * rows, gallery.heads or [""] * columns
+    captions = gallery.captions or [[""] * columns] * rows
+    shown = [
+        [
+            (_data_uri(tile), caption, f"{head or labels[row]}, row {row + 1}: {caption}")
+            for tile, head, caption in zip(tiles[row], heads, captions[row], strict=True)
+        ]
+        for row in range(rows)
+    ]
+    above = [""] * any(labels) + list(heads)
+    return {"heads": above, "rows": list(zip(labels, shown, strict=True)), "size": size, "columns": columns}
 
 
 def _file(run: Run, kind: str) -> Path:

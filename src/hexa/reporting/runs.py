@@ -74,14 +74,15 @@ class Run:
     @property
     def epoch(self) -> float | None:
         """How far the journal goes, in epochs."""
-        epochs = [line["epoch"] for line in self.train + self.monitor if is_number(line.get("epoch"))]
-        return max(epochs) if epochs else None
+        return self._furthest("epoch")
 
     @property
     def seconds(self) -> float | None:
         """How long it trained, by the journal's own clock."""
-        seconds = [line["seconds"] for line in self.train + self.monitor if is_number(line.get("seconds"))]
-        return max(seconds) if seconds else None
+        return self._furthest("seconds")
+
+    def _furthest(self, key: str) -> float | None:
+        return max((line[key] for line in self.train + self.monitor if is_number(line.get(key))), default=None)
 
     @property
     def interruptions(self) -> int:

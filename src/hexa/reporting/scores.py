@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from hexa.evaluation.few_labels import half_width
-from hexa.reporting.runs import Record, Run, is_number
+from hexa.reporting.runs import Record, Run, flatten, is_number
 from hexa.reporting.tables import NOTHING, Table, best_of, format_duration, mean_std, text
 
 _INCIDENTAL = ("seed",)
 """Fields in which two repetitions of one experiment may differ."""
 _MOST_COLUMNS = 64
-
 
 #: A metric, and the standard deviation that the evaluation itself tells (`top1_std`), if any.
 Score = tuple[float, float | None]
@@ -110,19 +110,14 @@ def protocol(result: Record) -> str:
 
 def data(result: Record) -> str:
     """What was scored: the name by which a data set is known, else its source; empty if the result doesn't tell."""
-    known = _test_images(result).get("known_as")
-    return text(known) if known is not None else _optional(result.get("data"))
+    fields = flatten(result)
+    known = fields.get("data_facts.test.known_as")
+    return text(fields.get("data") or "" if known is None else known)
 
 
 def _images(result: Record) -> str:
     """What tells the scored images from others: their fingerprint, where there is one."""
-    return text(_test_images(result).get("fingerprint", data(result)))
-
-
-def _test_images(result: Record) -> Record:
-    facts = result.get("data_facts")
-    test = facts.get("test") if isinstance(facts, dict) else None
-    return test if isinstance(test, dict) else {}
+    return text(flatten(result).get("data_facts.test.fingerprint", data(result)))
 
 
 def _encoder(result: Record) -> str:
@@ -133,27 +128,21 @@ def _encoder(result: Record) -> str:
 
 
 def _listed(run: Run) -> Table:
-    """What was evaluated and how, on the left; metrics, seed and time, on the right."""
+    """A row an evaluation. What was evaluated and how, on the left; metrics, seed and time, on the right."""
     results = newest(run)
-    shown: dict[str, list[str]] = {
-        "protocol": [protocol(result) for result in results],
-        "data": [data(result) for result in results],
-        "encoder": [_encoder(result) for result in results],
-        "deviations": [_deviations(result.get("deviations")) for result in results],
-        "notes": [text(result.get("notes") or "") for result in results],
+    labels: dict[str, Callable[[Record], str]] = {
+        "protocol": protocol,
+        "data": data,
+        "encoder": _encoder,
+        "deviations": _deviations,
+        "notes": lambda result: text(result.get("notes") or ""),
     }
-    shown = {name: cells for name, cells in shown.items() if any(cells)}
-    leading = len(shown)
-    metrics = dict.fromkeys(str(name) for result in results for name in result["metrics"])
-    for metric in list(metrics)[:_MOST_COLUMNS]:
-        if not any(_is_spread(metric, result["metrics"]) for result in results):
-            shown[metric] = [_metric(result["metrics"], metric) for result in results]
-    if any(result.get("seed") is not None for result in results):
-        shown["seed"] = [text(result.get("seed")) for result in results]
-    if any(is_number(result.get("seconds")) for result in results):
-        seconds = [result.get("seconds") for result in results]
-        shown["time"] = [format_duration(one) if is_number(one) else text(one) for one in seconds]
-    return Table(tuple(shown) if results else (), tuple(zip(*shown.values(), strict=True)), leading)
+    metrics = list(dict.fromkeys(str(name) for result in results for name in result["metrics"]))[:_MOST_COLUMNS]
+    metrics = [name for name in metrics if not any(_is_spread(name, result["metrics"]) for result in results)]
+    numbers = {name: partial(_metric, name) for name in metrics} | {"seed": _seed, "time": _time}
+    columns = {name: [show(result) for result in results] for name, show in (labels | numbers).items()}
+    shown = {name: cells for name, cells in columns.items() if any(cells)}
+    return Table(tuple(shown), tuple(zip(*shown.values(), strict=True)), sum(name in labels for name in shown))
 
 
 def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Table:
@@ -198,19 +187,25 @@ def _shown(scores: Sequence[Score]) -> str:
     return mean_std([value for value, _ in scores])
 
 
-def _metric(metrics: Record, name: str) -> str:
-    value, spread = metrics.get(name), _spread(metrics, name)
+def _metric(name: str, result: Record) -> str:
+    value, spread = result["metrics"].get(name), _spread(result["metrics"], name)
     if not is_number(value):
         return text(value)
     return f"{value:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
 
 
-def _deviations(value: Any) -> str:
+def _seed(result: Record) -> str:
+    return "" if result.get("seed") is None else text(result["seed"])
+
+
+def _time(result: Record) -> str:
+    seconds = result.get("seconds")
+    return format_duration(seconds) if is_number(seconds) else ""
+
+
+def _deviations(result: Record) -> str:
     """{option: [published, used]} as `option published → used`."""
-    pairs = value if isinstance(value, dict) else {}
-    ends = {option: pair if isinstance(pair, list) else [pair] for option, pair in pairs.items()}
-    return ", ".join(f"{option} {' → '.join(map(text, pair))}" for option, pair in ends.items())
-
-
-def _optional(value: Any) -> str:
-    return "" if value is None else text(value)
+    pairs = result.get("deviations")
+    pairs = pairs.items() if isinstance(pairs, dict) else ()
+    ends = ((option, pair if isinstance(pair, list) else [pair]) for option, pair in pairs)
+    return ", ".join(f"{option} {' → '.join(map(text, pair))}" for option, pair in ends)
