@@ -140,7 +140,9 @@ def arrays(**values: Any) -> Spoil:
             "captions": [["b"]] * 2,
             "labels": [],
         }
-        np.savez(run / "gallery.npz", **{name: one for name, one in (given | values).items() if one is not None})
+        np.savez_compressed(
+            run / "gallery.npz", **{name: one for name, one in (given | values).items() if one is not None}
+        )
 
     return spoil
 
