@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from hexa.reporting.gallery import Column, Gallery
+from hexa.reporting.pictures import Gallery
 
 MakeRun = Callable[..., Path]
 
@@ -71,7 +71,7 @@ def write_run(folder: Path, *, seed: int = 0, epochs: int = 30, finished: bool =
             _result("linear/moco", "moco", {"top1": 97.1 + draw.gauss(0, 0.4), "top1_last": 96.9, "top5": 99.8}, seed),
         ]
         (folder / "results.json").write_text(json.dumps(results))
-    made_up_gallery().save(folder / "gallery.png")
+    made_up_gallery().store(folder / "gallery.npz")
     return folder
 
 
@@ -95,15 +95,9 @@ def made_up_gallery(num_images: int = 5, size: int = 16) -> Gallery:
     delta = draw.choice(np.array([64, 128, 192], dtype=np.uint8), tiles.shape)
     mixed = tiles.copy()
     mixed[:, 2:9, 4:12] = np.roll(tiles, 1, 0)[:, 2:9, 4:12]
-    none = ("",) * num_images
-    return Gallery(
-        (
-            Column("view", tiles, none),
-            Column("perturbation × 64", delta, tuple(f"mean |δ| 0.9{i}" for i in range(num_images))),
-            Column("adversarial", tiles, none),
-            Column("cutmix", mixed, ("λ = 0.78",) * num_images),
-        )
-    )
+    captions = [("", f"mean |δ| 0.9{number}", "", "λ = 0.78") for number in range(num_images)]
+    heads = ("view", "perturbation × 64", "adversarial", "cutmix")
+    return Gallery(np.stack([tiles, delta, tiles, mixed], 1), heads, captions)
 
 
 @pytest.fixture

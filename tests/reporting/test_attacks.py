@@ -26,8 +26,8 @@ def test_arms_stand_side_by_side(make_run: MakeRun) -> None:
     hexa = attacked(make_run("hexa"), {"top1": 88.0, "robust@1": 84.0, "robust@8": 40.0})
     hexa = attacked(hexa.folder, {"top1": 80.0, "robust@1": 79.0, "robust@8": 60.0}, f"{PGD}-branchaux", "aux")
     (chart,) = attacks.charts([plain, hexa], ["plain", "hexa"])
-    assert chart.header == ("ε in grey levels", "plain", "hexa")
-    assert chart.rows == (("0", "90", "88"), ("1", "80", "84"), ("8", "20", "40"))
+    assert chart.values.header == ("ε in grey levels", "plain", "hexa")
+    assert chart.values.rows == (("0", "90", "88"), ("1", "80", "84"), ("8", "20", "40"))
     assert [last for _, last, _ in chart.legend] == ["20.0 %", "40.0 %"]
     assert "Accuracy under attack" in render([plain, hexa])
 
@@ -38,8 +38,8 @@ def test_branches_of_one_run_are_curves(make_run: MakeRun) -> None:
     attacked(folder, {"top1": 90.0, "robust@8": 20.0})  # again: the newest counts
     run = attacked(folder, {"top1": 70.0, "robust@8": 30.0}, f"{PGD}-branchaux", "aux")
     (chart,) = attacks.charts([run], ["run"])
-    assert chart.header == ("ε in grey levels", "main", "aux")
-    assert chart.rows[-1] == ("8", "20", "30")
+    assert chart.values.header == ("ε in grey levels", "main", "aux")
+    assert chart.values.rows[-1] == ("8", "20", "30")
 
 
 def test_another_attack_is_another_chart_and_what_is_no_attack_none(make_run: MakeRun) -> None:

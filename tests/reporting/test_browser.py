@@ -144,34 +144,6 @@ def test_a_name_hides_its_curve_everywhere_and_brings_it_back(light: dict[str, A
     assert of_a > of_c > 0  # c has no hard examples
 
 
-SCRIPTS["smooth"] = (
-    """
-        const chart = d.querySelector("figure[data-key='loss/std'] svg");
-        const ys = () => chart.querySelector(".curve[data-series=a] path:not(.raw)").getAttribute("d").match(
-            /[-\\d.e]+ [-\\d.e]+/g).map((point) => +point.split(" ")[1]);
-        const before = ys(), range = d.querySelector(".smoothing input");
-        range.value = 0.5;
-        range.dispatchEvent(new w.Event("input"));
-        const after = ys();
-        range.value = 0;
-        range.dispatchEvent(new w.Event("input"));
-        return [before, after, ys()];
-    """,
-    1280,
-)
-
-
-def test_smoothing_is_the_mean_that_forgets(light: dict[str, Any]) -> None:
-    before, after, again = light["smooth"]
-    mean, weight, expected = 0.0, 0.0, []
-    for y in before:
-        mean, weight = 0.5 * mean + 0.5 * y, 0.5 * weight + 0.5
-        expected.append(mean / weight)
-    assert after == pytest.approx(expected, abs=0.2)
-    assert after != pytest.approx(before, abs=0.5)
-    assert again == pytest.approx(before, abs=0.2)
-
-
 SCRIPTS["arrows"] = (
     """
         const chart = d.querySelector("figure[data-key='loss/std'] svg");

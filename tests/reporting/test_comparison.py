@@ -14,7 +14,6 @@ from hexa import experiment as experiments
 from hexa import recipes
 from hexa.experiment import Experiment, override
 from hexa.reporting import comparison
-from hexa.reporting.comparison import Group
 from hexa.reporting.runs import Run, read_run
 from tests.reporting.conftest import MakeRun
 
@@ -101,12 +100,15 @@ def test_only_differences_are_listed_by_part(make_run: MakeRun) -> None:
         read_run(make_run("b", seed=1, optimizer={"learning_rate": 0.1, "momentum": 0.9})),
         read_run(make_run("c", optimizer={"learning_rate": 0.1, "momentum": 0.8})),
     ]
-    assert comparison.differences(runs) == (
-        Group("", (("seed", "0", "1", "0"),)),
-        Group("optimizer", (("learning_rate", "0.06", "0.1", "0.1"), ("momentum", "0.9", "0.9", "0.8"))),
+    table = comparison.differences(runs, "abc")
+    assert table.header == ("field", "a", "b", "c")
+    assert table.rows == (
+        ("seed", "0", "1", "0"),
+        ("optimizer.learning_rate", "0.06", "0.1", "0.1"),
+        ("optimizer.momentum", "0.9", "0.9", "0.8"),
     )
-    assert comparison.differences(runs[:1] * 2) == ()
-    assert comparison.differences([runs[0], Run(Path("result.json"))]) == ()
+    assert comparison.differences(runs[:1] * 2, "ab").rows == ()
+    assert comparison.differences([runs[0], Run(Path("result.json"))], "ab").rows == ()
 
 
 def test_a_part_that_some_lack_is_one_row(make_run: MakeRun) -> None:
@@ -116,8 +118,10 @@ def test_a_part_that_some_lack_is_one_row(make_run: MakeRun) -> None:
         read_run(make_run("b", hard_examples={"adversarial": full | {"epsilon": 3.0}})),
         read_run(make_run("c", hard_examples={})),
     ]
-    rows = (("adversarial", "present", "present", "–"), ("adversarial.epsilon", "1.0", "3.0", "–"))
-    assert comparison.differences(runs) == (Group("hard_examples", rows),)
+    assert comparison.differences(runs, "abc").rows == (
+        ("hard_examples.adversarial", "present", "present", "–"),
+        ("hard_examples.adversarial.epsilon", "1.0", "3.0", "–"),
+    )
 
 
 def test_environments_differ_in_what_they_are_not_when_they_were(make_run: MakeRun) -> None:
@@ -127,4 +131,4 @@ def test_environments_differ_in_what_they_are_not_when_they_were(make_run: MakeR
     fields |= {"time": "2026-01-03", "versions": {"torch": "2.15.0", "numpy": "2"}, "command": ["hexa"]}
     (folders[1] / "environment.json").write_text(json.dumps(fields))
     runs = [read_run(folder) for folder in folders]
-    assert comparison.other_environments(runs) == (Group("versions", (("torch", "2.11.0", "2.15.0"),)),)
+    assert comparison.other_environments(runs, "ab").rows == (("versions.torch", "2.11.0", "2.15.0"),)

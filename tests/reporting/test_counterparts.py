@@ -41,28 +41,24 @@ def test_results_of_several_runs_share_the_table_and_its_columns(make_run: MakeR
         run_with(make_run("b", epochs=3), result(linear, {"top1": 40.0}, "CIFAR-10", 500)),
         run_with(make_run("c"), {"protocol": 7, "metrics": {"top1": 1}, "data_facts": "odd"}),
     ]
-    (block,) = counterparts.blocks(runs, ["a", "b", "c"])
-    assert block.columns == ("CIFAR-10", "CIFAR-100")
-    assert [(one.name, one.epochs, one.values) for one in block.ours] == [
-        ("a", "200", (90.0, 71.0)),
-        ("b", "3", (40.0, None)),
-    ]
-    assert block.ours[0].remark == ""
-    assert "10,000 test images, here 500" in block.ours[1].remark
-    named = {(row.method, row.epochs): row.values for row in block.rows}
-    assert named["HEXA-MoCo", 800] == (91.5, 73.2)
-    assert ("InstDisc", 200) not in named  # nothing on CIFAR was published for it
-    assert block.marked == frozenset()
+    (table,) = counterparts.tables(runs, ["a", "b", "c"])
+    assert table.header == ("method", "epochs", "CIFAR-10", "CIFAR-100")
+    assert table.own == 2
+    assert table.rows[0] == ("a (linear/moco)", "200", "90.0", "71.0")
+    assert "10,000 test images, here 500" in table.rows[1][0]
+    assert table.rows[1][1:] == ("3", "40.0", "–")
+    assert ("HEXA-MoCo", "800", "91.5", "73.2") in table.rows  # no recipe of a run repeats it
+    assert "InstDisc" not in [row[0] for row in table.rows]  # nothing on CIFAR was published for it
 
 
 def test_the_row_that_a_recipe_repeats_is_marked_and_shown_without_results_too(make_run: MakeRun) -> None:
     recipe = "imagenet-hexa-dcluster-200"
     done = run_with(make_run("a", recipe=recipe), result("linear/swav", {"top1": 60.0}, "ImageNet", 50_000))
-    (block,) = counterparts.blocks([done], ["a"])
-    assert block.marked == {("HEXA-D", 200)}
-    (alone,) = counterparts.blocks([run_with(make_run("b", recipe=recipe, epochs=200))], ["b"])
-    assert [row.method for row in alone.rows] == ["Supervised", "DeepCluster-v2", "HEXA-D"]
-    assert alone.ours[0].remark == "not evaluated so yet"
+    (table,) = counterparts.tables([done], ["a"])
+    assert [row[:2] for row in table.rows if "repeated" in row[0]] == [("HEXA-D (repeated by the recipe)", "200")]
+    (alone,) = counterparts.tables([run_with(make_run("b", recipe=recipe, epochs=200))], ["b"])
+    methods = ["b (not evaluated so yet)", "Supervised", "DeepCluster-v2", "HEXA-D (repeated by the recipe)"]
+    assert [row[0] for row in alone.rows] == methods
 
 
 def test_every_counterpart_is_a_row_of_a_recipe_that_exists() -> None:

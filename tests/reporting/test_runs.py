@@ -15,6 +15,8 @@ from tests.reporting.conftest import MakeRun
 
 
 def test_a_complete_run(make_run: MakeRun) -> None:
+    unfinished = read_run(make_run("without results", finished=False))
+    assert (unfinished.results, unfinished.problems) == ([], [])
     run = read_run(make_run("mine", epochs=4))
     assert run.name == "mine"
     assert run.state == "finished"
@@ -28,7 +30,8 @@ def test_a_complete_run(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "state"), [("end", "finished"), ("interrupted", "interrupted"), ("resume", "unfinished")]
+    ("last", "state"),
+    [("end", "finished"), ("interrupted", "interrupted"), ("resume", "unfinished"), ("non-finite", "stopped")],
 )
 def test_the_last_event_decides_the_state(make_run: MakeRun, last: str, state: str) -> None:
     folder = make_run(finished=False)
@@ -76,29 +79,6 @@ def test_broken_lines_are_left_out_and_told(make_run: MakeRun) -> None:
     assert run.problems == [f"metrics.jsonl: 3 broken lines left out (3, 5, {len(lines)})"]
 
 
-def test_bytes_that_are_no_text_do_no_harm(make_run: MakeRun) -> None:
-    folder = make_run()
-    for name in ("config.yaml", "environment.json", "metrics.jsonl", "results.json"):
-        (folder / name).write_bytes(b"\xff\xfe\x00{]\n\x80: [")
-    run = read_run(folder)
-    assert len(run.problems) == 4
-    assert run.config == {}
-    assert run.results == []
-
-
-@pytest.mark.parametrize("name", ["config.yaml", "environment.json", "metrics.jsonl"])
-def test_a_missing_file_is_a_problem(make_run: MakeRun, name: str) -> None:
-    folder = make_run()
-    (folder / name).unlink()
-    assert read_run(folder).problems == [f"{name} is missing"]
-
-
-def test_no_results_are_no_problem(make_run: MakeRun) -> None:
-    run = read_run(make_run(finished=False))
-    assert run.results == []
-    assert run.problems == []
-
-
 def test_repeated_steps_of_a_resumed_run_count_once(make_run: MakeRun) -> None:
     folder = make_run(epochs=2)
     with (folder / "metrics.jsonl").open("a") as file:
@@ -111,9 +91,10 @@ def test_repeated_steps_of_a_resumed_run_count_once(make_run: MakeRun) -> None:
 def test_a_warning_is_kept_once_with_its_count(make_run: MakeRun) -> None:
     folder = make_run()
     with (folder / "metrics.jsonl").open("a") as file:
-        for step in (40, 60):
-            file.write(json.dumps({"event": "warning", "step": step, "message": "collapse"}) + "\n")
-    assert read_run(folder).warnings == [{"message": "collapse", "step": 40, "count": 2}]
+        for event, step, message in (("warning", 40, "a"), ("warning", 60, "a"), ("non-finite", 61, "the loss is nan")):
+            file.write(json.dumps({"event": event, "step": step, "message": message}) + "\n")
+    nan = {"message": "the loss is nan", "step": 61, "count": 1}
+    assert read_run(folder).warnings == [{"message": "a", "step": 40, "count": 2}, nan]
 
 
 def test_one_result_alone_and_entries_without_metrics(make_run: MakeRun) -> None:
@@ -142,12 +123,3 @@ def test_what_is_no_run_folder_is_refused(tmp_path: Path, make_run: MakeRun) -> 
 def test_numbers_and_flattening() -> None:
     assert [is_number(v) for v in (1, 0.5, True, None, "1", float("nan"), float("inf"))] == [True, True] + [False] * 5
     assert flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": {}}) == {"a.b": 1, "a.c.d": [2]}
-
-
-def test_a_run_that_met_a_loss_that_is_no_number_says_so(make_run: MakeRun) -> None:
-    folder = make_run(finished=False)
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"event": "non-finite", "step": 151, "message": "the loss std is nan"}) + "\n")
-    run = read_run(folder)
-    assert run.state == "stopped"
-    assert run.warnings == [{"message": "the loss std is nan", "step": 151, "count": 1}]

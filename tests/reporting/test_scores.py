@@ -76,7 +76,7 @@ def test_a_later_evaluation_of_the_same_kind_replaces_the_earlier(make_run: Make
 
 
 def test_a_spread_stands_beside_its_metric(make_run: MakeRun) -> None:
-    few = {"protocol": "probe/few", "metrics": {"top1": 91.25, "top1_std": 1.5, "odd_std": 3.0}}
+    few = {"protocol": "probe/few", "metrics": {"top1": 91.25, "top1_std": 1.5, "top1_interval": 2.5, "odd_std": 3.0}}
     run = read_run(with_results(make_run(), few))
     grid = scores.evaluations([run], ["run"])
     assert dict(zip(grid.header, grid.rows[0], strict=True)) == {
@@ -138,9 +138,3 @@ def test_few_labels_are_compared_draw_by_draw(make_run: MakeRun) -> None:
     assert rows["1"] == ("20.0 ± 24.8", "22.0 ± 27.3", "20.0 ± 24.8", "+2.0 ± 2.5", "–")
     assert rows["8"][1:] == rows["4"][:1] + ("–",) * 3 == ("–",) * 4
     assert scores.few_labels([read_run(make_run("plain"))], ["plain"]).rows == ()
-
-
-def test_an_interval_is_no_column_of_its_own(make_run: MakeRun) -> None:
-    metrics = {"top1@1": 20.0, "top1@1_std": 2.0, "top1@1_interval": 2.5}
-    run = read_run(with_results(make_run(), {"protocol": "knn/few", "data": "d", "metrics": metrics}))
-    assert scores.evaluations([run], ["run"]).header[2:] == ("top1@1",)

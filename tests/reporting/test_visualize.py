@@ -15,8 +15,8 @@ from hexa.assembly.build import Machine, build_method, setting_of
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.experiment import Experiment, override
-from hexa.reporting.gallery import MID_GREY, Gallery
-from hexa.reporting.visualize import visualize
+from hexa.reporting.pictures import MID_GREY
+from hexa.reporting.visualize import Look, visualize
 from hexa.runtime import checkpoints
 
 TINY = {"network.widths": "[4, 8]", "batch_size": "32", "method.bn_groups": "2", "method.queue_size": "64"}
@@ -24,10 +24,6 @@ TINY = {"network.widths": "[4, 8]", "batch_size": "32", "method.bn_groups": "2",
 
 def tiny(**changes: str) -> Experiment:
     return override(recipes.get("digits-hexa-moco"), TINY | changes)
-
-
-def titles(path: Path) -> list[str]:
-    return [column.title for column in Gallery.load(path).columns]
 
 
 def a_run(folder: Path, experiment: Experiment, fill: float | None = None) -> Path:
@@ -43,11 +39,11 @@ def a_run(folder: Path, experiment: Experiment, fill: float | None = None) -> Pa
 
 
 def test_a_recipe_by_name(tmp_path: Path) -> None:
-    path = visualize("digits-hexa-moco", "digits", tmp_path / "a.png", num_images=3)
-    assert path == tmp_path / "a.png"
-    grid = Gallery.load(path)
-    assert [column.title for column in grid.columns] == ["view", "perturbation × 64", "adversarial"]
-    view, delta, adversarial = (column.tiles.astype(int) for column in grid.columns)
+    assert visualize("digits-hexa-moco", "digits", tmp_path / "a.png", num_images=3) == tmp_path / "a.png"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+    grid = Look.at("digits-hexa-moco", "digits").gallery(3)
+    assert grid.heads == ("view", "perturbation × 64", "adversarial")
+    view, delta, adversarial = grid.tiles.astype(int).swapaxes(0, 1)
     assert np.array_equal(delta - MID_GREY, 64 * (adversarial - view))
     assert np.abs(adversarial - view).max() == 1
 
@@ -60,14 +56,14 @@ def test_the_picture_is_a_function_of_the_seed(tmp_path: Path) -> None:
 
 def test_a_run_shows_its_trained_method(tmp_path: Path) -> None:
     """The same configuration with all weights zero: its gradient is zero, so nothing moves."""
-    trained = visualize(a_run(tmp_path / "run", tiny()), None, tmp_path / "a.png")
-    dead = visualize(a_run(tmp_path / "dead", tiny(), fill=0.0), None, tmp_path / "b.png")
-    assert (Gallery.load(trained).columns[1].tiles != MID_GREY).mean() > 0.5
-    assert (Gallery.load(dead).columns[1].tiles == MID_GREY).all()
-    assert np.array_equal(Gallery.load(trained).columns[0].tiles, Gallery.load(dead).columns[0].tiles)
+    trained = Look.at(a_run(tmp_path / "run", tiny()), None).gallery().tiles
+    dead = Look.at(a_run(tmp_path / "dead", tiny(), fill=0.0), None).gallery().tiles
+    assert (trained[:, 1] != MID_GREY).mean() > 0.5
+    assert (dead[:, 1] == MID_GREY).all()
+    assert np.array_equal(trained[:, 0], dead[:, 0])
 
 
-def test_columns_are_those_that_are_trained_on_and_their_sources(tmp_path: Path) -> None:
+def test_columns_are_those_that_are_trained_on_and_their_sources() -> None:
     changes = {
         "hard_examples.adversarial.weight": "0",
         "hard_examples.late.kind": "cutmix",
@@ -75,8 +71,8 @@ def test_columns_are_those_that_are_trained_on_and_their_sources(tmp_path: Path)
         "hard_examples.unused.kind": "cutmix",
         "hard_examples.unused.weight": "0",
     }
-    path = visualize(tiny(**changes), "digits", tmp_path / "a.png")
-    assert titles(path) == ["view", "perturbation × 64", "adversarial", "late of adversarial"]
+    heads = Look.at(tiny(**changes), "digits").gallery().heads
+    assert heads == ("view", "perturbation × 64", "adversarial", "late of adversarial")
 
 
 def test_photographs_of_any_size_and_an_unreadable_file(tmp_path: Path) -> None:
@@ -86,8 +82,7 @@ def test_photographs_of_any_size_and_an_unreadable_file(tmp_path: Path) -> None:
     for number, size in enumerate([(40, 60), (30, 30), (90, 33)]):
         Image.fromarray(draw.integers(0, 255, (*size, 3), dtype=np.uint8)).save(folder / f"{number}.png")
     (folder / "broken.jpg").write_bytes(b"\xff\xd8\xff not an image")
-    path = visualize(tiny(), f"folder:{folder}", tmp_path / "a.png", num_images=4)
-    assert Gallery.load(path).num_images == 4
+    assert len(Look.at(tiny(), f"folder:{folder}").gallery(4).tiles) == 4
     for image in folder.glob("*.png"):
         image.unlink()
     with pytest.raises(UserError, match="none of its images can be read"):
@@ -109,7 +104,7 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.png")) == []
 
 
-def test_the_views_are_those_of_the_configuration(tmp_path: Path) -> None:
+def test_the_views_are_those_of_the_configuration() -> None:
     """Without flips, colours and with crops of everything, a view is the image, resized."""
     changes = {
         "views.scale": "[1.0, 1.0]",
@@ -117,8 +112,7 @@ def test_the_views_are_those_of_the_configuration(tmp_path: Path) -> None:
         "views.jitter_probability": "0",
         "views.size": "8",
     }
-    path = visualize(tiny(**changes), "digits", tmp_path / "a.png", num_images=6)
-    shown = Gallery.load(path).columns[0].tiles
+    shown = Look.at(tiny(**changes), "digits").gallery(6).tiles[:, 0]
     source = open_source("digits", "train")
     images = torch.stack([source.decode(i) for i in range(len(source))]).permute(0, 2, 3, 1).numpy()
     for tile in shown:

@@ -16,8 +16,7 @@ from hexa import load_backbone, recipes
 from hexa.config import ConfigError, UserError, choices
 from hexa.core import MethodConfig
 from hexa.experiment import Experiment, override
-from hexa.reporting.gallery import Gallery
-from hexa.reporting.visualize import visualize
+from hexa.reporting.visualize import Look
 from hexa.session.benchmark import SCHEMES, benchmark
 from hexa.session.run import pretrain, resume
 from hexa.training.journal import METRICS
@@ -91,8 +90,8 @@ def test_the_backbone_of_a_checkpoint_is_that_of_the_file(run: tuple[str, Path])
 
 
 def test_pictures_of_other_images_are_attacked(run: tuple[str, Path], tmp_path: Path) -> None:
-    grid = Gallery.load(visualize(run[1], "digits#test", tmp_path / "a.png", num_images=3, gain=1))
-    assert abs(grid.columns[1].tiles.astype(int) - 128).max() == 1
+    grid = Look.at(run[1], "digits#test").gallery(3, gain=1)
+    assert abs(grid.tiles[:, 1].astype(int) - 128).max() == 1
 
 
 @pytest.mark.parametrize("name", UNMIXABLE)

@@ -19,8 +19,7 @@ from hexa.config import UserError
 from hexa.core import Batch
 from hexa.data.loaders import EpochPasses
 from hexa.experiment import Experiment, override
-from hexa.reporting.gallery import Gallery
-from hexa.reporting.visualize import visualize
+from hexa.reporting.visualize import Look, visualize
 from hexa.runtime.signals import Interrupted
 from hexa.session.benchmark import Bench
 from hexa.session.run import pretrain, resume
@@ -104,8 +103,7 @@ def test_the_backbone_of_a_checkpoint_is_that_of_the_file(run: tuple[str, Path, 
 def test_pictures_of_own_and_of_other_images_are_attacked(
     run: tuple[str, Path, str], data: str | None, tmp_path: Path
 ) -> None:
-    grid = Gallery.load(visualize(run[1], data, tmp_path / "a.png", num_images=3, gain=1))
-    moved = grid.columns[1].tiles.astype(int) - 128
+    moved = Look.at(run[1], data).gallery(3, gain=1).tiles[:, 1].astype(int) - 128
     assert abs(moved).max() == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -9,6 +10,7 @@ import random
 import re
 import shutil
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,11 @@ import pytest
 import safetensors.torch
 import torch
 import yaml
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from hexa import cli, recipes
 from hexa.config import UserError
 from hexa.experiment import override
-from hexa.reporting.gallery import Column, Gallery
+from hexa.reporting.pictures import Gallery
 from hexa.reporting.report import render
 from hexa.reporting.runs import read_run
 from tests.torture.harness import Tally, damaged, forked
@@ -51,9 +51,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     run = pretrain(override(recipes.get("digits-hexa-moco"), TINY), tmp_path_factory.mktemp("zoo") / "run")
     (run / "results.json").write_text(json.dumps([{"protocol": "knn", "data": "digits", "metrics": {"top1": 50.0}}]))
-    tiles = np.zeros((2, 8, 8, 3), np.uint8)
-    for name in ("gallery.png", "clusters.png"):
-        Gallery((Column("view", tiles, ("", "")),)).save(run / name)
+    for name in ("gallery.npz", "clusters.npz"):
+        Gallery(np.zeros((2, 1, 8, 8, 3), np.uint8), ("view",)).store(run / name)
     return run
 
 
@@ -131,16 +130,33 @@ def weights(**metadata: str) -> Spoil:
     return spoil
 
 
-def layout(**values: Any) -> Spoil:
-    """A gallery that says other places of its pictures."""
+def arrays(**values: Any) -> Spoil:
+    """A gallery of other arrays; None leaves one out."""
 
     def spoil(run: Path) -> None:
-        given = {"size": 8, "scale": 1, "left": [0], "top": [0], "titles": ["a"], "captions": [["b"]], **values}
-        info = PngInfo()
-        info.add_text("hexa-gallery", json.dumps(given))
-        Image.new("RGB", (64, 64)).save(run / "gallery.png", pnginfo=info)
+        given: dict[str, Any] = {
+            "tiles": np.zeros((2, 1, 8, 8, 3), np.uint8),
+            "heads": ["a"],
+            "captions": [["b"]] * 2,
+            "labels": [],
+        }
+        np.savez_compressed(
+            run / "gallery.npz", **{name: one for name, one in (given | values).items() if one is not None}
+        )
 
     return spoil
+
+
+def claims_to_be_large(run: Path) -> None:
+    """A header of 10^12 tiles, before no tile at all."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "|u1", "fortran_order": False, "shape": (10**12, 1, 8, 8, 3)}
+    )
+    with zipfile.ZipFile(run / "gallery.npz", "w") as archive:
+        archive.writestr("tiles.npy", header.getvalue())
+        for name in ("heads", "captions", "labels"):
+            archive.writestr(f"{name}.npy", header.getvalue())
 
 
 def checkpoint(content: Any) -> Spoil:
@@ -195,7 +211,7 @@ CODE: dict[str, Spoil] = {
 }
 LEAKS: dict[str, Spoil] = {
     f"{name} leads out": link(name, "{beside}/secret")
-    for name in ("config.yaml", "metrics.jsonl", "results.json", "environment.json", "gallery.png")
+    for name in ("config.yaml", "metrics.jsonl", "results.json", "environment.json", "gallery.npz")
 } | {
     "metrics.jsonl leads to itself": link("metrics.jsonl", "metrics.jsonl"),
     "config.yaml leads nowhere": link("config.yaml", "nowhere"),
@@ -309,36 +325,29 @@ OTHERS: dict[str, Spoil] = {
     "weights with odd metadata": weights(info="[" * 5000, mean="{}"),
 }
 GALLERIES: dict[str, Spoil] = {
-    "PostScript": text("gallery.png", "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(touch sang) run\n"),
-    "no picture": text("gallery.png", "x"),
-    "a pipe": made("gallery.png", os.mkfifo),
-    "a picture of another": lambda run: Image.new("RGB", (8, 8)).save(run / "gallery.png"),
-    "of 10^8 pixels": lambda run: Image.new("1", (10_000, 10_000)).save(run / "gallery.png"),
+    "no archive": text("gallery.npz", "x"),
+    "a pipe": made("gallery.npz", os.mkfifo),
+    "a bomb": arrays(tiles=np.zeros((1, 1, 6000, 6000, 3), np.uint8)),
+    "that claims to be large": claims_to_be_large,
     **{
-        f"with {name} {value}": layout(**{name: value})
-        for name, value in [
-            ("size", 0),
-            ("size", -8),
-            ("size", 10**12),
-            ("size", "x"),
-            ("scale", 0),
-            ("scale", -1),
-            ("left", []),
-            ("left", [-5]),
-            ("left", [0] * 10),
-            ("top", []),
-            ("top", [10**30]),
-            ("top", "abc"),
-            ("titles", [EVIL]),
-            ("titles", 3),
-            ("captions", [[]]),
-            ("captions", [[EVIL]]),
-            ("captions", [5]),
-        ]
+        f"with {name} {number}": arrays(**{name: value})
+        for name, values in {
+            "tiles": (
+                None,
+                np.zeros((0, 0, 8, 8, 3), np.uint8),
+                np.zeros((2, 1, 8, 8, 4), np.uint8),
+                np.zeros((2, 1, 8, 9, 3), np.uint8),
+                np.zeros((9000, 1, 1, 1, 3), np.uint8),
+                np.zeros((2, 1, 8, 8, 3)),
+                np.array(7),
+                np.array([Evil()], dtype=object),
+            ),
+            "heads": ([EVIL], [5], 7, None, ["a", "b"]),
+            "captions": ([[EVIL]] * 2, [["a"]], np.array([["a"], ["b"]], dtype=object)),
+            "labels": ([EVIL] * 2, ["a"]),
+        }.items()
+        for number, value in enumerate(values)
     },
-    "with overlapping pictures": layout(
-        left=[0] * 999, top=[0] * 999, titles=["t"] * 999, captions=[["c"] * 999] * 999
-    ),
 }
 ZOO = {
     f"{group}: {name}": spoil
@@ -350,7 +359,7 @@ ZOO = {
         ("metrics.jsonl", JOURNALS),
         ("results.json", RESULTS),
         ("other", OTHERS),
-        ("gallery.png", GALLERIES),
+        ("gallery.npz", GALLERIES),
     )
     for name, spoil in members.items()
 }
@@ -448,7 +457,7 @@ def test_a_report_ends_in_order(name: str, run: Path, tally: Tally) -> None:
 @pytest.mark.parametrize("count", [20, pytest.param(3000, marks=pytest.mark.slow)])
 def test_a_report_of_damaged_files_is_a_page(count: int, run: Path, tally: Tally) -> None:
     generator = random.Random(count)
-    names = ("config.yaml", "metrics.jsonl", "results.json", "environment.json", "gallery.png")
+    names = ("config.yaml", "metrics.jsonl", "results.json", "environment.json", "gallery.npz")
     whole = {name: (run / name).read_bytes() for name in names}
     for _ in range(count):
         name = generator.choice(names)

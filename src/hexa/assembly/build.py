@@ -30,6 +30,9 @@ from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from hexa.training import optimizers
 from hexa.training.optimizers import Pace, ScheduledOptimizer
+from hexa.weights.fitting import owner
+from hexa.weights.preparation import Preparation
+from hexa.weights.pretrained import Backbone
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,8 @@ def evaluate(given: Given, extra: Fields) -> int:
     say(f"{result['protocol']} on {result['data']}: {figures}")
     compared = published.beside(result)
     if compared is not None:
-        Console().print(tables.beside(compared, str(result["backbone"])))
+        own = (str(result["backbone"]), "", compared.own)
+        Console().print(tables.beside(compared, [own]).terminal())
         say(f"published: {compared.title}", compared.caution)
     say(*(f"note: {note}" for note in result["notes"]))
     if lost is not None:  # print it, so that it is not lost
@@ -175,16 +176,15 @@ def visualize(given: Given, extra: Fields) -> int:
 
 
 @command(
-    "a figure of a run or backbone as PNG or SVG: hard-examples, view-space, confusion, neighbours, clusters",
-    option("KIND", "hard-examples, view-space, confusion, neighbours or clusters"),
+    "a figure of a run or backbone as PNG or SVG: hard-examples, view-space, neighbours, clusters",
+    option("KIND", "hard-examples, view-space, neighbours or clusters"),
     option("TARGET", "a run or a recipe; for neighbours and clusters a run or any backbone", metavar="RUN"),
     DATA_OF_RUN,
     option("--out FILE", ".png or .svg", required=True),
     TRUST,
     SEED,
     description="hard-examples: views beside the hard examples made of them. view-space: clean, adversarial and mixed "
-    "views in two dimensions. confusion: how many pseudo-labels an attack changes. neighbours, clusters: which images "
-    "a backbone finds similar.",
+    "views in two dimensions. neighbours, clusters: which images a backbone finds similar.",
 )
 def figure(given: Given, extra: Fields) -> int:
     from hexa.runtime import targets

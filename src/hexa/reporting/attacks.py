@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,6 @@ from hexa.reporting.runs import Record, Run, is_number
 
 _TITLE = "Accuracy under attack"
 _OVER = "ε in grey levels"
-_ATTACKED = "robust@"
 
 
 def charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
@@ -40,19 +40,13 @@ def charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
 
 def _points(result: Record) -> tuple[NDArray[np.float64], ...]:
     """ε, from 0 on, and the accuracies there, in percent; of another protocol none."""
-    metrics = result["metrics"]
-    shares = {0.0: metrics.get("top1")} | {
-        _epsilon(name): value for name, value in metrics.items() if str(name).startswith(_ATTACKED)
-    }
-    numbers = ((epsilon, value) for epsilon, value in shares.items() if is_number(epsilon) and is_number(value))
-    points = sorted(point for point in numbers if point[0] >= 0)
-    x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
+    metrics = {"robust@0": result["metrics"].get("top1")} | result["metrics"]
+    points = []
+    for name, value in metrics.items():
+        kind, _, strength = str(name).partition("@")
+        with suppress(ValueError):  # the file may be a stranger's
+            epsilon = float(strength)
+            if kind == "robust" and is_number(epsilon) and epsilon >= 0 and is_number(value):
+                points.append((epsilon, value))
+    x, y = np.array(sorted(points), dtype=np.float64).reshape(-1, 2).T
     return x, y
-
-
-def _epsilon(name: str) -> float:
-    """What a metric's name says, −1 if that is not a number: the file may be a stranger's."""
-    try:
-        return float(name.removeprefix(_ATTACKED))
-    except ValueError:
-        return -1.0

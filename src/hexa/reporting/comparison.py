@@ -5,22 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from hexa.reporting.runs import Record, Run, flatten, is_number
-from hexa.reporting.tables import NOTHING, format_number
+from hexa.reporting.tables import NOTHING, Table, format_number, text
 from hexa.runtime.output import one_line
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table of texts: header, rows that begin with `leading` labels, and the places (row, column) of the best."""
-
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    leading: int = 1
-    best: frozenset[tuple[int, int]] = frozenset()
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
@@ -113,36 +101,27 @@ def _changes(config: Record) -> Record:
     return changes
 
 
-@dataclass(frozen=True)
-class Group:
-    """Fields of one part of a configuration: rows of (field within the part, one cell per run)."""
-
-    name: str
-    rows: tuple[tuple[str, ...], ...]
-
-
-def differences(runs: Sequence[Run]) -> tuple[Group, ...]:
-    """The configuration fields in which the runs differ, by the part that they belong to (views, method …).
+def differences(runs: Sequence[Run], names: Sequence[str]) -> Table:
+    """The configuration fields, by dotted path, in which the runs differ.
 
     A part that some runs lack altogether, such as a hard example, is one row; its fields follow where they differ.
     """
-    return _grouped(_differing([flatten(run.config) for run in runs]))
+    return _differing([flatten(run.config) for run in runs], names)
 
 
-def other_environments(runs: Sequence[Run]) -> tuple[Group, ...]:
+def other_environments(runs: Sequence[Run], names: Sequence[str]) -> Table:
     """The same for what they ran on: versions, machine, precision; not when, and not by which command."""
     kept = [{key: value for key, value in run.environment.items() if key not in _OF_ONE_RUN} for run in runs]
-    return _grouped(_differing([flatten(fields) for fields in kept]))
+    return _differing([flatten(fields) for fields in kept], names)
 
 
 #: Fields of environment.json that tell when and by whom, not on what.
 _OF_ONE_RUN = ("time", "command", "launcher", "process", "resumed")
 
 
-def _differing(flat: Sequence[Record]) -> list[tuple[str, ...]]:
-    """(dotted path, one cell per run) of the fields that are not the same in all."""
+def _differing(flat: Sequence[Record], names: Sequence[str]) -> Table:
     rows: dict[str, tuple[str, ...]] = {}
-    for path in dict.fromkeys(path for fields in flat for path in fields):
+    for path in sorted(dict.fromkeys(path for fields in flat for path in fields), key=lambda path: "." in path):
         part = path.rpartition(".")[0]
         # a run without configuration (an evaluation alone) does not differ
         has = [bool(fields) and (not part or any(key.startswith(f"{part}.") for key in fields)) for fields in flat]
@@ -151,34 +130,8 @@ def _differing(flat: Sequence[Record]) -> list[tuple[str, ...]]:
         cells = [text(fields[path]) if path in fields else NOTHING for fields in flat]
         if len({cell for cell, there in zip(cells, has, strict=True) if there}) > 1:
             rows[path] = (path, *cells)
-    return list(rows.values())
-
-
-def _grouped(rows: Sequence[tuple[str, ...]]) -> tuple[Group, ...]:
-    """By the first part of the path; fields that belong to no part come first."""
-    groups: dict[str, list[tuple[str, ...]]] = {"": []}
-    for path, *cells in rows:
-        part, _, field = path.partition(".")
-        groups.setdefault(part if field else "", []).append((field or part, *cells))
-    return tuple(Group(part, tuple(members)) for part, members in groups.items() if members)
-
-
-def listed(fields: Record) -> list[tuple[str, str]]:
-    """Nested fields as (dotted path, text)."""
-    return [(path, text(value)) for path, value in flatten(fields).items()]
-
-
-def text(value: Any) -> str:
-    """A value as a reader expects it: text as it is, lists joined, true and false as words."""
-    if value is None:
-        return NOTHING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(text(item) for item in value)
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {text(inner)}" for key, inner in value.items())
-    return str(value)
+    header = ("field", *names)
+    return Table(header, tuple(rows.values()), leading=len(header))
 
 
 def _hard_examples(fields: Record) -> str:

@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from hexa import published
-from hexa.published import Comparison, Row, Table, Values
+from hexa.published import Comparison
 from hexa.reporting import scores
-from hexa.reporting.comparison import text
 from hexa.reporting.runs import Record, Run, is_number
-from hexa.reporting.tables import format_number
+from hexa.reporting.tables import Table, beside, format_number, text
 
 
-@dataclass(frozen=True)
-class Ours:
-    """What one run reached by one protocol: values stand under the block's columns, None where it was not measured."""
-
-    name: str
-    slot: int
-    protocol: str
-    epochs: str
-    values: Values
-    remark: str = ""
-
-
-@dataclass(frozen=True)
-class Block(Table):
-    """A published table with the runs above it. marked: the rows that the runs' recipes set out to repeat."""
-
-    ours: tuple[Ours, ...] = ()
-    marked: frozenset[tuple[str, int | None]] = frozenset()
-
-
-def blocks(runs: Sequence[Run], names: Sequence[str]) -> list[Block]:
-    """A block for every published table that a result, or the recipe of a run without such a result, belongs to.
+def tables(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
+    """A table for every published one that a result, or the recipe of a run without such a result, belongs to.
 
     The columns of a table that some run has a value for are shown, with every row that has one of them. A recipe alone
     shows its counterpart, the same method with or without hard examples, and the supervised network.
@@ -46,17 +25,21 @@ def blocks(runs: Sequence[Run], names: Sequence[str]) -> list[Block]:
             if one is not None:
                 compared.setdefault(one.title, []).append((number, one, result))
     counterparts = [published.counterpart(str(run.config.get("recipe", ""))) for run in runs]
-    marked = frozenset((row.method, row.epochs) for row in counterparts if row is not None)
+    repeated = {(row.method, row.epochs) for row in counterparts if row is not None}
     made = []
-    for table in published.TABLES:
-        results = compared.get(table.title, [])
+    for table in (table for table in published.TABLES if table.title in compared):
+        results = compared[table.title]
         part = table.only([column for column in table.columns if any(column in one.columns for _, one, _ in results)])
-        if results:
-            made.append(Block(part.title, part.columns, part.rows, _ours(part, results, runs, names), marked))
+        made.append(beside(part, _own(part.columns, results, runs, names), repeated))
     shown = {number for results in compared.values() for number, _, _ in results}
     for number, (run, row) in enumerate(zip(runs, counterparts, strict=True)):
         if row is not None and number not in shown:
-            made.append(_of_recipe(run, names[number], number, row))
+            rows = tuple(published.rows_for(str(run.config["recipe"])))
+            remark = "not evaluated so yet"
+            if run.config.get("epochs") != row.epochs:
+                remark += f"; {_epochs(run)} epochs, the published row {row.epochs}: they are not comparable"
+            own = (f"{names[number]} ({remark})", _epochs(run), (None,) * len(published.LINEAR.columns))
+            made.append(beside(replace(published.LINEAR, rows=rows), [own], {(row.method, row.epochs)}))
     return made
 
 
@@ -68,10 +51,10 @@ def _beside(result: Record) -> Comparison | None:
         return None
 
 
-def _ours(
-    table: Table, results: Sequence[tuple[int, Comparison, Record]], runs: Sequence[Run], names: Sequence[str]
-) -> tuple[Ours, ...]:
-    """A row for each run and protocol."""
+def _own(
+    columns: Sequence[str], results: Sequence[tuple[int, Comparison, Record]], runs: Sequence[Run], names: Sequence[str]
+) -> list[tuple[str, str, published.Values]]:
+    """A row for each run and protocol: what it is and why it may not be comparable, its epochs and its values."""
     values: dict[tuple[int, str], dict[str, float | None]] = {}
     cautions: dict[tuple[int, str], dict[str, None]] = {}  # in the order of the results
     for number, one, result in results:
@@ -79,22 +62,11 @@ def _ours(
         own = zip(one.columns, one.own, strict=True)
         values.setdefault(place, {}).update({column: value for column, value in own if is_number(value)})
         cautions.setdefault(place, {})[one.caution] = None
-    return tuple(
-        Ours(names[number], number % 8, protocol, _epochs(runs[number]), tuple(map(own.get, table.columns)),
-             "; ".join(filter(None, cautions[number, protocol])))
-        for (number, protocol), own in values.items()
-    )  # fmt: skip
-
-
-def _of_recipe(run: Run, name: str, number: int, row: Row) -> Block:
-    epochs = run.config.get("epochs")
-    remark = "not evaluated so yet" + (
-        "" if epochs == row.epochs else f"; {epochs} epochs, the published row {row.epochs}: they are not comparable"
-    )
-    table = published.LINEAR
-    ours = Ours(name, number % 8, "", _epochs(run), (None,) * len(table.columns), remark)
-    rows = tuple(published.rows_for(str(run.config["recipe"])))
-    return Block(table.title, table.columns, rows, (ours,), frozenset({(row.method, row.epochs)}))
+    rows = []
+    for (number, protocol), own_values in values.items():
+        remarks = "; ".join(filter(None, (protocol, *cautions[number, protocol])))
+        rows.append((f"{names[number]} ({remarks})", _epochs(runs[number]), tuple(map(own_values.get, columns))))
+    return rows
 
 
 def _epochs(run: Run) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hexa.reporting.runs import MOST_QUANTITIES, Record, Run, is_number
 from hexa.reporting.style import COLOURS, INK, MUTED, RULE, style
-from hexa.reporting.tables import NOTHING, format_number
+from hexa.reporting.tables import NOTHING, Table, format_number
 
 POINTS = 160
 """Points drawn of a longer curve: the mean of each stretch, on its range."""
@@ -80,12 +80,14 @@ class Chart:
     about: str
     svg: str
     legend: tuple[tuple[str, str, int], ...]
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    values: Table
 
 
 def charts(runs: Sequence[Run]) -> list[Chart]:
-    """Every chart: of one run one per group, with a curve per term; of several, one per key, with a curve per run."""
+    """Every chart: of one run one per group, with a curve per term; of several, one per key, with a curve per run.
+
+    A curve of fewer than two points is not drawn.
+    """
     several, names = len(runs) > 1, labels(runs)
     keys = sorted(dict.fromkeys(key for run in runs for key in run.quantities), key=_order)[:MOST_QUANTITIES]
     terms = list(dict.fromkeys(_term(key) for key in keys if "/" in key))  # a term has one colour in all charts
@@ -100,8 +102,10 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
             else:
                 slots = [terms.index(_term(key)) if "/" in key else 0 for key in members]
                 curves = [_series(runs[0], key, _term(key), slot) for key, slot in zip(members, slots, strict=True)]
-            made.append(_chart(name, members[0], [one for one in curves if len(one.x)], several, over))
-    return [chart for chart in made if chart.legend]
+            drawable = [one for one in curves if len(one.x) > 1]
+            if drawable:
+                made.append(_chart(name, members[0], drawable, several, over))
+    return made
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
@@ -155,7 +159,7 @@ def drawn(key: str, known: Quantity, series: Sequence[Series], over: str) -> Cha
     legend = tuple(
         (one.name, f"{one.y[-1]:.1f} %" if known.unit == "%" else format_number(one.y[-1]), one.slot) for one in series
     )
-    svg = line_chart(series, key, over, known.unit, known.from_zero) if series else ""
+    svg = line_chart(series, key, over, known.unit, known.from_zero)
     said = ", ".join(f"{curve} {last}" for curve, last, _ in legend)
     label = escape(f"{known.title} over {over}. Last values: {said}.")
     return Chart(
@@ -164,15 +168,12 @@ def drawn(key: str, known: Quantity, series: Sequence[Series], over: str) -> Cha
         known.about,
         svg.replace("<svg ", f'<svg aria-label="{label}" ', 1),
         legend,
-        (over, *(one.name for one in series)),
-        _sample(series),
+        Table((over, *(one.name for one in series)), _sample(series)),
     )
 
 
 def _sample(series: Sequence[Series], count: int = 8) -> tuple[tuple[str, ...], ...]:
     """Rows of the value table: evenly spaced places of the longest series, and each curve's nearest value there."""
-    if not series:
-        return ()
     longest = max((one.x for one in series), key=len)
     places = longest[sorted({round(part) for part in np.linspace(0, len(longest) - 1, count)})]
     return tuple((format_number(x), *(_value_at(one, x) for one in series)) for x in places)
@@ -204,9 +205,8 @@ def line_chart(series: Sequence[Series], key: str, x_label: str, y_label: str = 
             if (high > low).any():
                 outline = np.concatenate([x, x[::-1]]), np.concatenate([low, high[::-1]])
                 ax.fill(*outline, color=colour, alpha=0.16, linewidth=0, gid=f"range {number}", clip_on=False)
-            marker, size = "o" if len(x) <= 12 else "", 4 if len(x) > 1 else 7
-            drawn = ax.plot(x, y, color=colour, linestyle=dashes, marker=marker, markersize=size, clip_on=False)
-            drawn[0].set_gid(f"curve {number}")
+            marker = "o" if len(x) <= 12 else ""
+            ax.plot(x, y, color=colour, ls=dashes, marker=marker, markersize=4, clip_on=False, gid=f"curve {number}")
         _axes(ax, series, x_label, y_label, from_zero)
         frame = [*ax.get_xlim(), *ax.bbox.intervalx, *ax.get_ylim(), *(HEIGHT - ax.bbox.intervaly)]
         file = io.StringIO()

@@ -11,67 +11,60 @@ from hexa.config import UserError, nearest
 from hexa.data import open_source
 from hexa.experiment import Experiment
 from hexa.reporting import plots
-from hexa.reporting.gallery import gallery
+from hexa.reporting.pictures import Gallery
+from hexa.reporting.style import SIDE
 from hexa.reporting.visualize import Look
-from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone, load_backbone
 
-Target = Path | str | Experiment
-_BATCH = 64
+Target = Path | str | Experiment | Backbone
+
+#: Figures of views, which need a method: a run, or a recipe with random weights.
+OF_VIEWS = ("hard-examples", "view-space")
+#: Figures of features, which any backbone gives: the function that makes the gallery, and what to say under it.
+OF_FEATURES: dict[str, tuple[Callable[..., Gallery], str, str]] = {
+    "neighbours": (
+        plots.nearest_neighbours,
+        "Cosine similarity of the features below each neighbour.",
+        "Frames: blue for the query's class, orange for another; the backbone never saw a label.",
+    ),
+    "clusters": (
+        plots.clusters,
+        "Spherical k-means on the features of {:,} images; the most typical first.",
+        "Percent: the share of the most frequent class, which the backbone never saw.",
+    ),
+}
 
 
-def hard_examples(target: Target, data: str | None, seed: int) -> Figure:
-    """The views of some images and every hard example made of them."""
+def figure(kind: str, target: Target, data: str | None, out: Path | str, *, seed: int = 0) -> Path:
+    """Write a figure as PNG or SVG, by the ending of `out`, and return its path.
+
+    kind: hard-examples or view-space of a run's folder, a recipe's name or an experiment; neighbours or clusters of any
+    backbone. data: a source; None for the run's own images. Raises UserError.
+    """
+    if kind in OF_VIEWS:
+        return plots.save(_of_views(kind, target, data, seed), out)
+    if kind in OF_FEATURES:
+        return plots.save(_of_features(kind, target, data, seed), out)
+    raise UserError(f"unknown figure '{kind}'; {nearest(kind, [*OF_VIEWS, *OF_FEATURES])}")
+
+
+def _of_views(kind: str, target: Target, data: str | None, seed: int) -> Figure:
+    if isinstance(target, Backbone):
+        raise UserError(f"{kind} is a figure of a method; give a run or a recipe, or take neighbours or clusters")
     look = Look.at(target, data)
-    batch = look.batch(max(6, min(look.experiment.batch_size, _BATCH)), Stream(seed).child("visualize"))
+    name = look.experiment.recipe if isinstance(target, Experiment) else Path(target).name
+    length = f"step {look.step:,}" if look.step else "random weights"
+    title = f"{kind.replace('-', ' ')}: {name} on {short_name(look.source.name)}, {length}"
+    if kind == "view-space":
+        return plots.view_space(plots.embed_views(look, seed=seed), title=title)
     remark = (
         "Below a view: its loss through the batch-norms it is trained through; |δ|, the mean change in grey levels; λ, "
         "the share of itself that it keeps."
     )
-    return plots.hard_examples(
-        gallery(look.objective(), batch, 6), title=_named("hard examples", target, look), remark=remark
-    )
+    return look.gallery(6, seed=seed).draw(title, remark, side=SIDE)
 
 
-def view_space(target: Target, data: str | None, seed: int) -> Figure:
-    """Clean, adversarial and mixed views in two dimensions."""
-    look = Look.at(target, data)
-    return plots.view_space(plots.embed_views(look, seed=seed), title=_named("view space", target, look))
-
-
-def confusion(target: Target, data: str | None, seed: int) -> Figure:
-    """How many pseudo-labels an attack moves views away from."""
-    look = Look.at(target, data)
-    found = plots.confusion(look, num_images=min(look.experiment.batch_size, 4 * _BATCH), seed=seed)
-    return plots.confusion_curves(found, title=_named("pseudo-labels under attack", target, look))
-
-
-#: Figures of views, which need a method: a run, or a recipe with random weights.
-OF_VIEWS: dict[str, Callable[[Target, str | None, int], Figure]] = {
-    "hard-examples": hard_examples,
-    "view-space": view_space,
-    "confusion": confusion,
-}
-#: Figures of features, which any backbone gives.
-OF_FEATURES: dict[str, Callable[..., Figure]] = {
-    "neighbours": plots.nearest_neighbours,
-    "clusters": plots.clusters,
-}
-
-
-def figure(kind: str, target: Target | Backbone, data: str | None, out: Path | str, *, seed: int = 0) -> Path:
-    """Write a figure as PNG or SVG, by the ending of `out`, and return its path.
-
-    kind: hard-examples, view-space or confusion of a run's folder, a recipe's name or an experiment; neighbours or
-    clusters of any backbone. data: a source; None for the run's own images. Raises UserError.
-    """
-    known = {**OF_VIEWS, **OF_FEATURES}
-    if kind not in known:
-        raise UserError(f"unknown figure '{kind}'; {nearest(kind, known)}")
-    if kind in OF_VIEWS:
-        if isinstance(target, Backbone):
-            raise UserError(f"{kind} is a figure of a method; give a run or a recipe, or take neighbours or clusters")
-        return plots.save(OF_VIEWS[kind](target, data, seed), out)
+def _of_features(kind: str, target: Target, data: str | None, seed: int) -> Figure:
     if isinstance(target, Experiment):
         raise UserError(f"{kind} is a figure of a trained backbone; give a run, a file or a name")
     backbone = target if isinstance(target, Backbone) else load_backbone(target)
@@ -80,16 +73,12 @@ def figure(kind: str, target: Target | Backbone, data: str | None, out: Path | s
         raise UserError("a backbone without a run has no images of its own; give some with --data SOURCE")
     source = open_source(str(data), None if "#" in str(data) else "train", channels=len(backbone.mean))
     embedded = plots.Embedded.of(backbone, source, seed=seed)
-    name = target if isinstance(target, str | Path) else backbone.info.get("spec", "a backbone")
-    heading = {"neighbours": "nearest neighbours", "clusters": "clusters"}[kind]
-    title = f"{heading}: {Path(str(name)).name} on {short_name(source.name)}"
-    return plots.save(OF_FEATURES[kind](embedded, seed=seed, title=title), out)
-
-
-def _named(what: str, target: Target, look: Look) -> str:
-    name = look.experiment.recipe if isinstance(target, Experiment) else Path(str(target)).name
-    length = f"step {look.step:,}" if look.step else "random weights"
-    return f"{what}: {name} on {short_name(look.source.name)}, {length}"
+    name = backbone.info.get("spec", "a backbone") if isinstance(target, Backbone) else target
+    make, remark, of_classes = OF_FEATURES[kind]
+    made = make(embedded, seed=seed)
+    remark = remark.format(len(embedded.features)) + f" {of_classes}" * bool(embedded.class_of(0))
+    title = f"{kind}: {Path(str(name)).name} on {short_name(source.name)}"
+    return made.draw(title, remark)
 
 
 def short_name(source: str) -> str:

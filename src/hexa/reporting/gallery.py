@@ -2,87 +2,32 @@
 
 Columns follow from the objective: a hard example that reports a perturbation gets a column of it, magnified around
 mid-grey, with its mean |δ| in grey levels; one that mixes pseudo-labels says in what shares. Below each view is its
-loss, which is what makes it hard. The PNG carries its layout as text, so that a report can cut the pictures out again.
+loss, which is what makes it hard.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
-from PIL.PngImagePlugin import PngInfo
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hexa.config import reason
 from hexa.core import STD, Batch, Example, Objective
-from hexa.runtime.files import write_whole
-from hexa.runtime.output import one_line
-
-MID_GREY = 128
-_LAYOUT = "hexa-gallery"
-_MOST_PIXELS = 64 * 1024**2
-_TILE = 128
-"""Pictures are magnified to about this many pixels, by a whole factor."""
-
-Pixels = NDArray[np.uint8]
+from hexa.reporting.pictures import MID_GREY, Gallery, Pixels
 
 
-@dataclass(frozen=True)
-class Column:
+class _Column(NamedTuple):
     """tiles: uint8 [N, S, S, 3]; captions: a text below each tile, perhaps empty."""
 
     title: str
     tiles: Pixels
-    captions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Gallery:
-    """The pictures of a grid, to be written as one PNG or shown one by one."""
-
-    columns: tuple[Column, ...]
-
-    @property
-    def num_images(self) -> int:
-        return len(self.columns[0].tiles)
-
-    def draw(self) -> Image.Image:
-        """The grid as one picture, on white."""
-        return _draw(self)[0]
-
-    def save(self, path: Path) -> Path:
-        """Write the grid as PNG, atomically, with its layout inside."""
-        image, layout = _draw(self)
-        info = PngInfo()
-        info.add_text(_LAYOUT, json.dumps(layout))
-        return write_whole(path, lambda file: image.save(file, format="png", pnginfo=info, optimize=True))
-
-    @classmethod
-    def load(cls, path: Path) -> Gallery:
-        """The pictures of a file that `save` wrote. Raises OSError, and ValueError for any other file."""
-        try:
-            with Image.open(path, formats=["PNG"]) as image:
-                if image.width * image.height > _MOST_PIXELS:
-                    raise ValueError(f"{path}: too large for a gallery ({image.width} × {image.height} pixels)")
-                image.load()
-                layout = getattr(image, "text", {}).get(_LAYOUT)
-                if layout is not None:
-                    return _cut(np.asarray(image.convert("RGB")), json.loads(layout))
-        except (SyntaxError, RecursionError, Image.DecompressionBombError) as error:  # Pillow's, of a damaged PNG
-            raise ValueError(f"{path}: not a PNG that can be read ({reason(error)})") from None
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"{path}: the layout of its pictures is damaged ({reason(error)})") from None
-        raise ValueError(f"{path}: a picture, but not a gallery written by hexa")
+    captions: Sequence[str]
 
 
 @torch.no_grad()
@@ -108,7 +53,9 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
         if "perturbation" in example.facts and len(example.mixture) == len(shown[source].mixture):
             columns.append(_perturbation(example.crops[0] - shown[source].crops[0], gain))
         columns.append(_column(name if source == STD else f"{name} of {source}", example, losses[name]))
-    return Gallery(tuple(columns))
+    heads, tiles, captions = zip(*columns, strict=True)
+    texts = list(zip(*captions, strict=True))
+    return Gallery(np.stack(tiles, 1), heads, texts if any(map(any, texts)) else ())
 
 
 @contextmanager
@@ -141,26 +88,26 @@ def automatic_gain(perturbation: Tensor) -> float:
     return 2.0 ** math.floor(math.log2((MID_GREY - 1) / largest) + 1e-6) if largest > 1e-6 else 1.0
 
 
-def _perturbation(delta: Tensor, gain: float | None) -> Column:
+def _perturbation(delta: Tensor, gain: float | None) -> _Column:
     gain = automatic_gain(delta) if gain is None else gain
     moved = 255 * delta.abs().flatten(1).double()
-    captions = tuple(f"|δ| {mean:.2f}" for mean in moved.mean(1).tolist())
-    return Column(f"perturbation × {gain:g}", magnify(delta, gain), captions)
+    captions = [f"|δ| {mean:.2f}" for mean in moved.mean(1).tolist()]
+    return _Column(f"perturbation × {gain:g}", magnify(delta, gain), captions)
 
 
-def _plain(title: str, images: Tensor) -> Column:
+def _plain(title: str, images: Tensor) -> _Column:
     tiles = as_pixels(255 * images.double())
-    return Column(title, tiles, ("",) * len(tiles))
+    return _Column(title, tiles, ("",) * len(tiles))
 
 
-def _column(title: str, example: Example, losses: list[float]) -> Column:
+def _column(title: str, example: Example, losses: list[float]) -> _Column:
     # exactly 0: its own pseudo-label is missing, such as the cluster of an image that the last epoch left out
     captions = [f"loss {loss:.2f}" if loss else "no pseudo-label" for loss in losses]
     if len(example.mixture) > 1:
         weights = torch.stack([weight[0] for _, weight in example.mixture], 1).tolist()  # [N, pseudo-labels]
         shares = ("λ " + " + ".join(f"{share:.2f}" for share in row[:-1]) for row in weights)
         captions = [f"{share} · {caption}" for share, caption in zip(shares, captions, strict=True)]
-    return replace(_plain(title, example.crops[0]), captions=tuple(captions))
+    return _plain(title, example.crops[0])._replace(captions=captions)
 
 
 def as_pixels(images: Tensor) -> Pixels:
@@ -169,82 +116,3 @@ def as_pixels(images: Tensor) -> Pixels:
     levels = shown.round().clamp(0, 255) if shown.is_floating_point() else shown
     pixels: Pixels = levels.to("cpu", torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
     return pixels
-
-
-# -- the picture ----------------------------------------------------------------------------------------------------
-
-
-def _draw(grid: Gallery) -> tuple[Image.Image, dict[str, Any]]:
-    """The picture, and where in it the tiles are."""
-    grid = Gallery(tuple(_printable(column) for column in grid.columns))
-    size = grid.columns[0].tiles.shape[1]
-    scale = max(1, round(_TILE / size))
-    side, gap, margin = size * scale, 14, 16
-    title_font, caption_font = _font(15), _font(12)
-    measure = ImageDraw.Draw(Image.new("RGB", (1, 1)))
-    widths = [
-        math.ceil(
-            max(
-                side,
-                measure.textlength(column.title, title_font),
-                *(measure.textlength(caption, caption_font) for caption in column.captions),
-            )
-        )
-        for column in grid.columns
-    ]
-    captioned = any(any(column.captions) for column in grid.columns)
-    top, pitch = margin + 26, side + gap + (18 if captioned else 0)
-    width = 2 * margin + sum(widths) + gap * (len(widths) - 1)
-    image = Image.new("RGB", (width, top + grid.num_images * pitch - gap + margin), "white")
-    pen = ImageDraw.Draw(image)
-    left, boxes = margin, []
-    for column, column_width in zip(grid.columns, widths, strict=True):
-        pen.text((left + column_width / 2, margin), column.title, "#1b1f24", title_font, anchor="ma")
-        x = left + (column_width - side) // 2
-        boxes.append(x)
-        for row, (tile, caption) in enumerate(zip(column.tiles, column.captions, strict=True)):
-            y = top + row * pitch
-            image.paste(Image.fromarray(np.ascontiguousarray(tile.repeat(scale, 0).repeat(scale, 1))), (x, y))
-            pen.text((left + column_width / 2, y + side + 4), caption, "#5d6875", caption_font, anchor="ma")
-        left += column_width + gap
-    layout = {
-        "size": size,
-        "scale": scale,
-        "left": boxes,
-        "top": [top + row * pitch for row in range(grid.num_images)],
-        "titles": [column.title for column in grid.columns],
-        "captions": [list(column.captions) for column in grid.columns],
-    }
-    return image, layout
-
-
-def _printable(column: Column) -> Column:
-    """Names of classes and hard examples may hold anything."""
-    return replace(column, title=one_line(column.title), captions=tuple(map(one_line, column.captions)))
-
-
-def _cut(picture: Pixels, layout: dict[str, Any]) -> Gallery:
-    """The tiles again. Raises ValueError, or whatever a layout leads to that isn't one of `_draw`'s."""
-    size, scale, tops = int(layout["size"]), int(layout["scale"]), [int(top) for top in layout["top"]]
-    columns = []
-    for left, title, captions in zip(map(int, layout["left"]), layout["titles"], layout["captions"], strict=True):
-        tiles = [picture[top : top + size * scale : scale, left : left + size * scale : scale] for top in tops]
-        if any(tile.shape != (size, size, 3) for tile in tiles) or len(captions) != len(tiles):
-            raise ValueError("the layout does not fit the picture")
-        columns.append(Column(str(title), np.stack(tiles), tuple(map(str, captions))))
-    # tiles lie beside each other, so that together they have no more pixels than the picture
-    if (
-        size < 1
-        or not columns
-        or not tops
-        or len(columns) * len(tops) * (size * scale) ** 2 > picture.shape[0] * picture.shape[1]
-    ):
-        raise ValueError("the layout does not fit the picture")
-    return Gallery(tuple(columns))
-
-
-def _font(size: int) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans, which has δ, λ and ×, from matplotlib: no system promises a font."""
-    import matplotlib
-
-    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"), size)

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import base64
 import io
-import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
-from markupsafe import Markup, escape
+from markupsafe import Markup
+from PIL import Image
 
 from hexa.config import UserError
 from hexa.reporting import attacks, comparison, counterparts, curves, scores
-from hexa.reporting.runs import Run, is_number, read_run
-from hexa.reporting.tables import format_duration, format_number
+from hexa.reporting.pictures import Gallery, Pixels
+from hexa.reporting.runs import Record, Run, flatten, is_number, read_run
+from hexa.reporting.style import SIDE, save
+from hexa.reporting.tables import format_duration, format_number, text
 from hexa.runtime import parsing, processes
 from hexa.runtime.files import write_whole
 
-if TYPE_CHECKING:
-    from hexa.reporting.gallery import Pixels
-
-GALLERY, CLUSTERS = "gallery.png", "clusters.png"
-PICTURES = (GALLERY, CLUSTERS)
-Maker = Callable[[Path, str, Path], Path]
-"""Writes pictures of a run folder, of a source, to a file."""
+Shown = dict[str, Any]
+"""What the template shows of one thing, by name."""
 _LARGEST_FILE = 64 * 1024**2
 _LARGEST_TILE = 128
 """Pictures are carried at most this large, in pixels; larger ones are thinned."""
@@ -41,7 +37,8 @@ def report(
     It needs no network and no other file: figures are inline SVG, pictures data URIs. Several runs are compared: fields
     in which they differ, curves overlaid, evaluations side by side. What is missing or broken in a run is said in the
     report. Nothing that a run names is opened or imported. data: a source of images, for runs without a gallery of
-    their hard examples, or of clusters of their features (`gallery.png`, `clusters.png`), which are then made.
+    their hard examples, or of clusters of their features (`gallery`, `clusters`), which are then made: as .npz for the
+    report and as .png to look at.
     left_out: gets a line on pictures that are missing without it. An evaluation's JSON file may stand for a run.
     Raises UserError for a folder that is not a run, or without any run.
     """
@@ -50,7 +47,7 @@ def report(
     read = [read_run(run) for run in runs]
     # a name that is not UTF-8 is shown with escapes
     page = render(read, data).encode(errors="backslashreplace")
-    lacking = [run.name for run in read if run.config and any(not (run.folder / name).is_file() for name in PICTURES)]
+    lacking = [run.name for run in read if run.config and any(not _file(run, kind).is_file() for kind in PICTURES)]
     if left_out is not None and data is None and lacking:
         left_out.append(f"no pictures of {', '.join(lacking)}; add --data SOURCE to make them")
     return write_whole(Path(out), lambda file: file.write(page))
@@ -66,77 +63,78 @@ def render(runs: Sequence[Run], data: str | None = None) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["svg"] = Markup  # charts escape their texts themselves
-    environment.filters["breakable"] = _breakable
     names = curves.labels(runs)
 
     def package_file(name: str) -> Markup:
         assert environment.loader is not None
         return Markup(environment.loader.get_source(environment, name)[0])
 
+    tables: dict[str, Any] = {
+        "charts": [*curves.charts(runs), *attacks.charts(runs, names)],
+        "evaluation": scores.evaluations(runs, names),
+        "seeds": scores.over_seeds(runs, names),
+        "few": scores.few_labels(runs, names),
+        "differences": comparison.differences(runs, names),
+        "environments": comparison.other_environments(runs, names),
+        "published": counterparts.tables(runs, names),
+    }
+    pages = [_page(run, name, slot) for slot, (run, name) in enumerate(zip(runs, names, strict=True))]
+    pictures = {kind: list(_pictures(runs, pages, kind, data)) for kind in PICTURES}
+    sections = {
+        "helped": ("Did it help?", any(page["adaptation"] for page in pages)),
+        "ran": ("What ran", True),
+        "evaluation": ("Evaluation", tables["evaluation"].rows),
+        "examples": ("Hard examples", pictures["gallery"]),
+        "clusters": ("Clusters", pictures["clusters"]),
+        "curves": ("Curves", tables["charts"]),
+        "published": ("Beside published results", tables["published"]),
+        "details": ("Details", any(page["environment"] or page["config"] for page in pages)),
+    }
     return environment.get_template("report.html").render(
         title=names[0] if len(runs) == 1 else f"{len(runs)} runs compared",
         style=package_file("report.css"),
         script=package_file("report.js"),
-        pages=[_page(run, name, slot, data) for slot, (run, name) in enumerate(zip(runs, names, strict=True))],
-        charts=[*curves.charts(runs), *attacks.charts(runs, names)],
-        evaluation=scores.evaluations(runs, names),
-        seeds=scores.over_seeds(runs, names),
-        few=scores.few_labels(runs, names),
-        differences=comparison.differences(runs),
-        environments=comparison.other_environments(runs),
-        published=counterparts.blocks(runs, names),
+        pages=pages,
+        pictures=pictures,
+        sections={name: title for name, (title, content) in sections.items() if content},
+        **tables,
     )
 
 
-def _breakable(name: str) -> Markup:
-    """A field's name, which a narrow screen may break after underscores and dots."""
-    return Markup(re.sub(r"([_.])", r"\1<wbr>", str(escape(name))))
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A gallery for the page: rows of (data URI, caption, alternative text), or why there is none."""
-
-    titles: tuple[str, ...] = ()
-    rows: tuple[tuple[tuple[str, str, str], ...], ...] = ()
-    size: int = 0
-    missing: str = ""
-
-    @property
-    def columns(self) -> int:
-        return len(self.titles)
-
-
-def _page(run: Run, name: str, slot: int, data: str | None) -> dict[str, Any]:
+def _page(run: Run, name: str, slot: int) -> Shown:
     """What the template shows of one run."""
+    commands = {
+        "Resume it": shlex.join(["hexa", "resume", str(run.folder)]) if run.state == "interrupted" else "",
+        "Evaluate it": "" if run.results else f"hexa evaluate knn {shlex.quote(str(run.folder))} --data SOURCE",
+        "Run it again": comparison.command(run),
+    }
     return {
         "name": name,
-        "slot": slot % 8,
+        "slot": slot,
         "folder": str(run.folder),
         "state": _state(run),
-        "adaptation": run.adaptation
-        and run.adaptation | {"grid": comparison.Grid(run.adaptation["header"], tuple(run.adaptation["rows"]))},
+        "adaptation": run.adaptation,
         "good": run.state in ("finished", "evaluated"),
         "facts": comparison.facts(run),
         "headline": _headline(run),
-        "command": comparison.command(run),
-        "resume": shlex.join(["hexa", "resume", str(run.folder)]) if run.state == "interrupted" else "",
-        "gallery": _pictures(run, GALLERY, "checkpoints/step-*.pt", _visualize, data),
-        "clusters": _pictures(run, CLUSTERS, "backbone.safetensors", _clusters, data),
-        "warnings": run.warnings,
-        "problems": run.problems,
-        "environment": comparison.listed(run.environment),
+        "commands": [(what, command) for what, command in commands.items() if command],
+        "notes": [*map(_warning, run.warnings), *run.problems],
+        "environment": [(path, text(value)) for path, value in flatten(run.environment).items()],
         "config": run.config_text,
     }
+
+
+def _warning(warning: Record) -> str:
+    often = f", {warning['count']} times" if warning["count"] > 1 else ""
+    return f"{warning['message']} (step {warning['step']}{often})"
 
 
 def _state(run: Run) -> str:
     total = run.config.get("epochs")
     if run.state == "finished" or run.epoch is None:
         return run.state
-    return f"{run.state} at epoch {format_number(run.epoch)}" + (
-        f" of {format_number(total)}" if is_number(total) else ""
-    )
+    of_all = f" of {format_number(total)}" if is_number(total) else ""
+    return f"{run.state} at epoch {format_number(run.epoch)}{of_all}"
 
 
 def _headline(run: Run) -> list[tuple[str, str, str]]:
@@ -162,44 +160,55 @@ def _headline(run: Run) -> list[tuple[str, str, str]]:
     return shown
 
 
-def _pictures(run: Run, name: str, made_from: str, make: Maker, data: str | None) -> Picture:
-    """The pictures of a file of the run; made of `data` if there is none, or one older than the files it is made from.
+def _pictures(
+    runs: Sequence[Run], pages: Sequence[dict[str, Any]], kind: str, data: str | None
+) -> Iterator[dict[str, Any]]:
+    """The pictures of the runs that have some; made of `data` where they are missing or outdated.
 
-    Whatever fails here costs these pictures only: a page about the rest of the run is better than none.
+    Whatever fails costs these pictures only, and is noted: a page about the rest of the run is better than none.
     """
-    from hexa.reporting.gallery import Gallery
+    made_from, make = PICTURES[kind]
+    for run, page in zip(runs, pages, strict=True):
+        path, notes = _file(run, kind), page["notes"]
+        try:
+            if data is not None and run.config and _outdated(path, run.folder.glob(made_from)):
+                if processes.world_size() > 1:
+                    raise UserError("made where one process runs; 'hexa report' adds them")
+                made = make(run, data)
+                save(made.draw(side=SIDE), path.with_suffix(".png"))
+                made.store(path)
+        except Exception as error:
+            notes.append(f"no new pictures ({kind}): {_said(error)}")
+        try:
+            if path.exists():
+                parsing.check(path, _LARGEST_FILE, within=run.folder)
+                yield {"name": page["name"], "slot": page["slot"]} | _picture(Gallery.load(path))
+            elif data is None and run.config:
+                notes.append(f"no pictures ({kind}): hexa report --data SOURCE makes them of your images")
+        except Exception as error:  # whatever a stranger's file leads to
+            notes.append(f"no pictures ({kind}): {_said(error)}")
 
-    path = run.folder / name
-    missing = "" if data is not None else "hexa report --data SOURCE makes them of your images"
-    try:
-        if data is not None and run.config and _outdated(path, run.folder.glob(made_from)):
-            if processes.world_size() > 1:
-                missing = "made where one process runs; 'hexa report' adds them"
-            else:
-                make(run.folder, data, path)
-    except Exception as error:
-        missing = _said(error)
-    if not path.exists():
-        return Picture(missing=missing if run.config else "the run has no configuration to make them from")
-    try:
-        parsing.check(path, _LARGEST_FILE, within=run.folder)
-        gallery = Gallery.load(path)
-    except Exception as error:  # whatever a stranger's file leads Pillow to
-        return Picture(missing=_said(error))
-    step = max(1, round(gallery.columns[0].tiles.shape[1] / _LARGEST_TILE))
-    rows = tuple(
-        tuple(
-            (
-                _data_uri(column.tiles[row][::step, ::step]),
-                column.captions[row],
-                ": ".join(filter(None, (f"{column.title}, row {row + 1}", column.captions[row]))),
-            )
-            for column in gallery.columns
-        )
-        for row in range(gallery.num_images)
-    )
-    size = gallery.columns[0].tiles.shape[1] // step
-    return Picture(tuple(column.title for column in gallery.columns), rows, size)
+
+def _picture(gallery: Gallery) -> Shown:
+    """What the template shows of a gallery. A row: a label, and (data URI, caption, alternative) a picture."""
+    step = max(1, round(gallery.tiles.shape[2] / _LARGEST_TILE))
+    tiles = gallery.tiles[:, :, ::step, ::step]
+    rows, columns, size = tiles.shape[:3]
+    labels, heads = gallery.labels or [""] * rows, gallery.heads or [""] * columns
+    captions = gallery.captions or [[""] * columns] * rows
+    shown = [
+        [
+            (_data_uri(tile), caption, f"{head or labels[row]}, row {row + 1}: {caption}")
+            for tile, head, caption in zip(tiles[row], heads, captions[row], strict=True)
+        ]
+        for row in range(rows)
+    ]
+    above = [""] * any(labels) + list(heads)
+    return {"heads": above, "rows": list(zip(labels, shown, strict=True)), "size": size, "columns": columns}
+
+
+def _file(run: Run, kind: str) -> Path:
+    return run.folder / f"{kind}.npz"
 
 
 def _said(error: Exception) -> str:
@@ -207,16 +216,32 @@ def _said(error: Exception) -> str:
     return str(error) if known else f"{type(error).__name__}: {error}"
 
 
-def _visualize(folder: Path, data: str, out: Path) -> Path:
-    from hexa.reporting.visualize import visualize  # torch, and all that trains, is imported where it is needed
+def _hard_examples(run: Run, data: str) -> Gallery:
+    from hexa.reporting.visualize import Look  # torch, and all that trains, is imported where it is needed
 
-    return visualize(folder, data, out, opens_own=False)
+    return Look.at(run.folder, data, opens_own=False).gallery()
 
 
-def _clusters(folder: Path, data: str, out: Path) -> Path:
-    from hexa.reporting.clusters import clusters
+def _clusters(run: Run, data: str) -> Gallery:
+    """At most 500 images, drawn by the run's seed."""
+    from hexa.data import open_source
+    from hexa.weights.pretrained import load_backbone
+    from hexa.reporting.plots.neighbours import Embedded, clusters
 
-    return clusters(folder, data, out)
+    if not (run.folder / "backbone.safetensors").is_file():
+        message = f"{run.folder}: has no backbone.safetensors yet"
+        raise UserError(f"{message}; 'hexa resume {run.folder}' trains it to the end")
+    fields, backbone = flatten(run.config), load_backbone(run.folder)
+    source = open_source(data, None, fields.get("training.max_image_pixels"), len(backbone.mean))
+    embedded = Embedded.of(backbone, source, limit=500, seed=fields.get("seed", 0))
+    return clusters(embedded, num_clusters=min(8, len(embedded.features)), k=8, seed=fields.get("seed", 0))
+
+
+#: Pictures of a run by the name of their file: what they are made from, and how.
+PICTURES: dict[str, tuple[str, Callable[[Run, str], Gallery]]] = {
+    "gallery": ("checkpoints/step-*.pt", _hard_examples),
+    "clusters": ("backbone.safetensors", _clusters),
+}
 
 
 def _outdated(path: Path, sources: Iterable[Path]) -> bool:
@@ -224,8 +249,6 @@ def _outdated(path: Path, sources: Iterable[Path]) -> bool:
 
 
 def _data_uri(tile: Pixels) -> str:
-    from PIL import Image
-
     file = io.BytesIO()
     Image.fromarray(tile.copy()).save(file, format="png", optimize=True)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

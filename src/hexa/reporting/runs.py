@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
 from hexa.config import UserError, some
+from hexa.reporting.tables import Table
 from hexa.runtime import parsing
 
 Record = dict[str, Any]
@@ -73,14 +74,15 @@ class Run:
     @property
     def epoch(self) -> float | None:
         """How far the journal goes, in epochs."""
-        epochs = [line["epoch"] for line in self.train + self.monitor if is_number(line.get("epoch"))]
-        return max(epochs) if epochs else None
+        return self._furthest("epoch")
 
     @property
     def seconds(self) -> float | None:
         """How long it trained, by the journal's own clock."""
-        seconds = [line["seconds"] for line in self.train + self.monitor if is_number(line.get("seconds"))]
-        return max(seconds) if seconds else None
+        return self._furthest("seconds")
+
+    def _furthest(self, key: str) -> float | None:
+        return max((line[key] for line in self.train + self.monitor if is_number(line.get(key))), default=None)
 
     @property
     def interruptions(self) -> int:
@@ -232,7 +234,7 @@ class _Reader:
         header, *body = [tuple(map(str, row)) for row in rows]
         lines = [str(line) for part in ("plan", "notes") for line in record.get(part) or []][:_MOST_METRICS]
         helped = record.get("kept") == "result"
-        told = {"verdict": record["verdict"], "helped": helped, "header": header, "rows": body, "lines": lines}
+        told = {"verdict": record["verdict"], "helped": helped, "table": Table(header, tuple(body)), "lines": lines}
         asked = record.get("request")
         return told | {"request": asked if isinstance(asked, dict) else {}}
 

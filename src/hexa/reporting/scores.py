@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from hexa.evaluation.few_labels import half_width
-from hexa.reporting.comparison import Grid, text
-from hexa.reporting.runs import Record, Run, is_number
-from hexa.reporting.tables import NOTHING, format_duration, mean_std
+from hexa.reporting.runs import Record, Run, flatten, is_number
+from hexa.reporting.tables import NOTHING, Table, best_of, format_duration, mean_std, text
 
 _INCIDENTAL = ("seed",)
 """Fields in which two repetitions of one experiment may differ."""
 _MOST_COLUMNS = 64
 
-
 #: A metric, and the standard deviation that the evaluation itself tells (`top1_std`), if any.
 Score = tuple[float, float | None]
 
 
-def evaluations(runs: Sequence[Run], names: Sequence[str]) -> Grid:
+def evaluations(runs: Sequence[Run], names: Sequence[str]) -> Table:
     """One run: one row per evaluation with all it tells. Several: one row per metric, one column per run."""
     return _listed(runs[0]) if len(runs) == 1 else _side_by_side([[run] for run in runs], tuple(names))
 
 
-def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Grid:
+def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Table:
     """Mean ± std over runs that differ by their seed alone, one column per arm; empty if no experiment was repeated."""
     arms: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
@@ -35,12 +33,12 @@ def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Grid:
         key = json.dumps(fields, sort_keys=True, default=str) if run.config else f"run {number}"
         arms.setdefault(key, []).append(number)
     if len(arms) == len(runs):
-        return Grid((), ())
+        return Table()
     header = tuple(names[m[0]] + (f" and {len(m) - 1} more" if len(m) > 1 else "") for m in arms.values())
     return _side_by_side([[runs[number] for number in members] for members in arms.values()], header)
 
 
-def few_labels(runs: Sequence[Run], names: Sequence[str]) -> Grid:
+def few_labels(runs: Sequence[Run], names: Sequence[str]) -> Table:
     """A row for each number of labels per class: the mean over draws with its 95 % interval, one column per run.
 
     Further columns hold each run's difference to the first one, paired by draw, where both drew the same images.
@@ -59,7 +57,7 @@ def few_labels(runs: Sequence[Run], names: Sequence[str]) -> Grid:
         means = [NOTHING if cell is None else _with_interval(cell[1]) for cell in cells]
         rows.append((named, datasets[images], labels, *means, *(_paired(cells[0], cell) for cell in cells[1:])))
     header = ("protocol", "data", "labels per class", *names, *(f"{name} − {names[0]}" for name in names[1:]))
-    return Grid(header if rows else (), tuple(rows), 3)
+    return Table(header if rows else (), tuple(rows), 3)
 
 
 def _draws(result: Record) -> dict[str, list[float]]:
@@ -112,19 +110,14 @@ def protocol(result: Record) -> str:
 
 def data(result: Record) -> str:
     """What was scored: the name by which a data set is known, else its source; empty if the result doesn't tell."""
-    known = _test_images(result).get("known_as")
-    return text(known) if known is not None else _optional(result.get("data"))
+    fields = flatten(result)
+    known = fields.get("data_facts.test.known_as")
+    return text(fields.get("data") or "" if known is None else known)
 
 
 def _images(result: Record) -> str:
     """What tells the scored images from others: their fingerprint, where there is one."""
-    return text(_test_images(result).get("fingerprint", data(result)))
-
-
-def _test_images(result: Record) -> Record:
-    facts = result.get("data_facts")
-    test = facts.get("test") if isinstance(facts, dict) else None
-    return test if isinstance(test, dict) else {}
+    return text(flatten(result).get("data_facts.test.fingerprint", data(result)))
 
 
 def _encoder(result: Record) -> str:
@@ -134,31 +127,25 @@ def _encoder(result: Record) -> str:
     return " · ".join(text(facts[key]) for key in ("encoder", "branch") if facts.get(key) is not None)
 
 
-def _listed(run: Run) -> Grid:
-    """What was evaluated and how, on the left; metrics, seed and time, on the right."""
+def _listed(run: Run) -> Table:
+    """A row an evaluation. What was evaluated and how, on the left; metrics, seed and time, on the right."""
     results = newest(run)
-    shown: dict[str, list[str]] = {
-        "protocol": [protocol(result) for result in results],
-        "data": [data(result) for result in results],
-        "encoder": [_encoder(result) for result in results],
-        "deviations": [_deviations(result.get("deviations")) for result in results],
-        "notes": [text(result.get("notes") or "") for result in results],
+    labels: dict[str, Callable[[Record], str]] = {
+        "protocol": protocol,
+        "data": data,
+        "encoder": _encoder,
+        "deviations": _deviations,
+        "notes": lambda result: text(result.get("notes") or ""),
     }
-    shown = {name: cells for name, cells in shown.items() if any(cells)}
-    leading = len(shown)
-    metrics = dict.fromkeys(str(name) for result in results for name in result["metrics"])
-    for metric in list(metrics)[:_MOST_COLUMNS]:
-        if not any(_is_spread(metric, result["metrics"]) for result in results):
-            shown[metric] = [_metric(result["metrics"], metric) for result in results]
-    if any(result.get("seed") is not None for result in results):
-        shown["seed"] = [text(result.get("seed")) for result in results]
-    if any(is_number(result.get("seconds")) for result in results):
-        seconds = [result.get("seconds") for result in results]
-        shown["time"] = [format_duration(one) if is_number(one) else text(one) for one in seconds]
-    return Grid(tuple(shown) if results else (), tuple(zip(*shown.values(), strict=True)), leading)
+    metrics = list(dict.fromkeys(str(name) for result in results for name in result["metrics"]))[:_MOST_COLUMNS]
+    metrics = [name for name in metrics if not any(_is_spread(name, result["metrics"]) for result in results)]
+    numbers = {name: partial(_metric, name) for name in metrics} | {"seed": _seed, "time": _time}
+    columns = {name: [show(result) for result in results] for name, show in (labels | numbers).items()}
+    shown = {name: cells for name, cells in columns.items() if any(cells)}
+    return Table(tuple(shown), tuple(zip(*shown.values(), strict=True)), sum(name in labels for name in shown))
 
 
-def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Grid:
+def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Table:
     """One row per (protocol, data, metric), one column per arm; the best mean of each row is marked.
 
     Data is the same where its test images are, however each run spelt the source. The network that was evaluated is
@@ -179,10 +166,8 @@ def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Gri
     rows, best = [], set()
     for row, ((named, images, metric), cells) in enumerate(scores.items()):
         rows.append((named, names[images], metric, *map(_shown, cells)))
-        means = [statistics.fmean(value for value, _ in cell) if cell else -math.inf for cell in cells]
-        if len({mean for mean in means if mean > -math.inf}) > 1:
-            best |= {(row, 3 + column) for column, mean in enumerate(means) if mean == max(means)}
-    return Grid(("protocol", "data", "metric", *header) if rows else (), tuple(rows), 3, frozenset(best))
+        best |= {(row, 3 + arm) for arm in best_of([[value for value, _ in cell] for cell in cells])}
+    return Table(("protocol", "data", "metric", *header) if rows else (), tuple(rows), 3, best)
 
 
 def _spread(metrics: Record, name: str) -> float | None:
@@ -202,19 +187,25 @@ def _shown(scores: Sequence[Score]) -> str:
     return mean_std([value for value, _ in scores])
 
 
-def _metric(metrics: Record, name: str) -> str:
-    value, spread = metrics.get(name), _spread(metrics, name)
+def _metric(name: str, result: Record) -> str:
+    value, spread = result["metrics"].get(name), _spread(result["metrics"], name)
     if not is_number(value):
         return text(value)
     return f"{value:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
 
 
-def _deviations(value: Any) -> str:
+def _seed(result: Record) -> str:
+    return "" if result.get("seed") is None else text(result["seed"])
+
+
+def _time(result: Record) -> str:
+    seconds = result.get("seconds")
+    return format_duration(seconds) if is_number(seconds) else ""
+
+
+def _deviations(result: Record) -> str:
     """{option: [published, used]} as `option published → used`."""
-    pairs = value if isinstance(value, dict) else {}
-    ends = {option: pair if isinstance(pair, list) else [pair] for option, pair in pairs.items()}
-    return ", ".join(f"{option} {' → '.join(map(text, pair))}" for option, pair in ends.items())
-
-
-def _optional(value: Any) -> str:
-    return "" if value is None else text(value)
+    pairs = result.get("deviations")
+    pairs = pairs.items() if isinstance(pairs, dict) else ()
+    ends = ((option, pair if isinstance(pair, list) else [pair]) for option, pair in pairs)
+    return ", ".join(f"{option} {' → '.join(map(text, pair))}" for option, pair in ends)

@@ -26,14 +26,10 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#6
 #: Told apart in print without colours too.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _STYLE: Any = {
-    "font.family": "DejaVu Sans",
-    "font.size": 10.0,
     "axes.titlesize": 11.0,
-    "axes.labelsize": 10.0,
     "xtick.labelsize": 9.0,
     "ytick.labelsize": 9.0,
     "legend.fontsize": 9.0,
-    "figure.titlesize": 12.0,
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": MUTED,
@@ -54,6 +50,8 @@ _STYLE: Any = {
     "text.parse_math": False,  # a dollar in a name is a dollar
 }
 _DPI = 160
+SIDE = 1.7
+"""Inches that a picture of a hard example is wide."""
 SUFFIXES = (".png", ".svg")
 
 

@@ -1,16 +1,17 @@
-"""Numbers as text, and tables of them for Markdown and the terminal."""
+"""Numbers as text, and the one kind of table, for the report, the terminal and Markdown."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    import rich.table
 
-    from hexa.published import Comparison
+    from hexa import published
 
 Cell = str | float | Sequence[float] | None
 Rows = Sequence[Mapping[str, Cell]]
@@ -73,25 +74,91 @@ def format_duration(seconds: float) -> str:
     return f"{whole} s"
 
 
+def text(value: Any) -> str:
+    """Any value in words: lists joined, true and false as yes and no, None as "–"."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(text(item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {text(inner)}" for key, inner in value.items())
+    return str(value)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows and columns of texts.
+
+    leading: how many columns at the left hold labels; the others hold numbers.
+    best: the places (row, column) to stand out.
+    own: how many rows at the top are the reader's own, above published ones.
+    """
+
+    header: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    leading: int = 1
+    best: Collection[tuple[int, int]] = ()
+    own: int = 0
+    title: str = ""
+
+    def markdown(self) -> str:
+        """Best places in bold, pipes escaped; ends with a newline. Empty without columns."""
+        if not self.header:
+            return ""
+        rows = [list(map(_escape, cells)) for cells in self.rows]
+        for row, column in self.best:
+            rows[row][column] = f"**{rows[row][column]}**"
+        head, *body = (f"| {' | '.join(cells)} |\n" for cells in ([*map(_escape, self.header)], *rows))
+        return f"{head}|{'---|' * self.leading}{'---:|' * (len(self.header) - self.leading)}\n{''.join(body)}"
+
+    def terminal(self) -> rich.table.Table:
+        """For rich, the reader's own rows in bold."""
+        import rich.table
+
+        drawn = rich.table.Table(box=None)
+        for column, head in enumerate(self.header):
+            drawn.add_column(head, justify="left" if column < self.leading else "right")
+        for row, cells in enumerate(self.rows):
+            drawn.add_row(*cells, style="bold" if row < self.own else None)
+        return drawn
+
+
 def markdown_table(rows: Rows, *, digits: int = 1) -> str:
-    """The rows as Markdown, the best mean of each column in bold; ends with a newline. Pipes in texts are escaped.
+    """The rows as Markdown, the best mean of each column in bold; ends with a newline.
 
     rows: mappings of column name to text, a number, several numbers (shown as mean ± std) or None. Larger is better.
     Columns appear in the order in which they are first named.
     """
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    if not columns:
-        return ""
-    lines = [" | ".join(map(_escape, columns))]
-    means = [{column: _mean(row.get(column)) for column in columns} for row in rows]
-    known = {column: [mean for row in means if (mean := row[column]) is not None] for column in columns}
-    best = {column: max(values) for column, values in known.items() if len(set(values)) > 1}
-    for row, own in zip(rows, means, strict=True):
-        texts = {column: _escape(_shown(row.get(column), digits)) for column in columns}
-        cells = [f"**{text}**" if own[c] is not None and own[c] == best.get(c) else text for c, text in texts.items()]
-        lines.append(" | ".join(cells))
-    head, *body = (f"| {line} |\n" for line in lines)
-    return f"{head}|---|{'---:|' * (len(columns) - 1)}\n{''.join(body)}"
+    best = {(row, place) for place, name in enumerate(columns) for row in best_of([row.get(name) for row in rows])}
+    cells = tuple(tuple(_shown(row.get(name), digits) for name in columns) for row in rows)
+    return Table(tuple(columns), cells, best=best).markdown()
+
+
+def best_of(cells: Sequence[Cell]) -> list[int]:
+    """The places of the largest mean; none where all known means are equal, or only one is known."""
+    means = [_mean(cell) for cell in cells]
+    known = {mean for mean in means if mean is not None}
+    return [place for place, mean in enumerate(means) if len(known) > 1 and mean == max(known)]
+
+
+def beside(
+    compared: published.Table,
+    own: Sequence[tuple[str, str, published.Values]],
+    repeated: Collection[tuple[str, int | None]] = (),
+) -> Table:
+    """Results (label, epochs, values) above the published rows of the same columns.
+
+    repeated: (method, epochs) of the published rows that a recipe sets out to repeat, which are marked.
+    """
+    mark = " (repeated by the recipe)"
+    rows = [(label, epochs, *(NOTHING if v is None else f"{v:.1f}" for v in values)) for label, epochs, values in own]
+    for row in compared.rows:
+        label = row.method + mark * ((row.method, row.epochs) in repeated)
+        rows.append((label, *map(text, (row.epochs, *row.values))))
+    return Table(("method", "epochs", *compared.columns), tuple(rows), own=len(own), title=compared.title)
 
 
 def _mean(cell: Cell) -> float | None:
@@ -109,20 +176,3 @@ def _shown(cell: Cell, digits: int) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
-
-
-def beside(compared: Comparison, name: str) -> Table:
-    """A result, under the name of its backbone, above the published rows; for a terminal."""
-    from rich.table import Table
-
-    table = Table(box=None)
-    for number, head in enumerate(("", "epochs", *compared.columns)):
-        table.add_column(head, justify="right" if number else "left")
-    table.add_row(name, "", *(_percent(value) for value in compared.own), style="bold")
-    for row in compared.rows:
-        table.add_row(row.method, "" if row.epochs is None else str(row.epochs), *map(_percent, row.values))
-    return table
-
-
-def _percent(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.1f}"

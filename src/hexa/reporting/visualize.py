@@ -20,6 +20,8 @@ from hexa.data.views import Views
 from hexa.data.workers import alike
 from hexa.experiment import Experiment
 from hexa.reporting.gallery import gallery
+from hexa.reporting.pictures import Gallery
+from hexa.reporting.style import SIDE, save
 from hexa.runtime import checkpoints
 from hexa.runtime.random import Stream
 
@@ -36,23 +38,17 @@ def visualize(
     num_images: int = 8,
     seed: int = 0,
     problems: list[str] | None = None,
-    opens_own: bool = True,
 ) -> Path:
     """Write a PNG, one row per image: its view, the magnified perturbation, the adversarial and the cut-mixed view.
 
     target: a run folder, whose newest checkpoint is taken, or a recipe's name or an experiment, with random weights.
-    data: a source; None for the experiment's own. gain: of the perturbation, around mid-grey; None chooses. seed: of
-    the images, their views and their partners. Columns follow from the hard examples of the configuration, whatever
-    they are; without any the views of the batch are shown. problems: gets a line for each image that could not be read
-    and was passed over. opens_own: where `data` is another, the source that a run names may be opened for the number of
-    its images. Returns `out`, written atomically.
+    data: a source; None for the experiment's own. Returns `out`, written atomically.
+    gain, num_images, seed, problems: see Look.gallery.
     Raises UserError: an unknown target or source, a run without an intact checkpoint, or whose method is in a file that
     has not been imported.
     """
-    look = Look.at(target, data, opens_own)
-    count = max(num_images, min(look.experiment.batch_size, _BATCH_SIZE))
-    batch = look.batch(count, Stream(seed).child("visualize"), problems=problems)
-    return gallery(look.objective(), batch, num_images, gain).save(Path(out))
+    made = Look.at(target, data).gallery(num_images, gain=gain, seed=seed, problems=problems)
+    return save(made.draw(side=SIDE), out)
 
 
 @dataclass(frozen=True)
@@ -97,6 +93,21 @@ class Look:
             remedy = f"put it back, or correct 'data' in {folder}/config.yaml"
             raise UserError(f"{message}, and their source '{experiment.data}' {gone}; {remedy}") from None
         return cls(experiment, method.train(), machine, source, step, folder is not None and data is None)
+
+    def gallery(
+        self, num_images: int = 8, *, gain: float | None = None, seed: int = 0, problems: list[str] | None = None
+    ) -> Gallery:
+        """The views of `num_images` images and every hard example made of them.
+
+        Columns follow from the hard examples of the configuration, whatever they are; without any the views of the
+        batch are shown.
+        gain: magnifies the perturbation around mid-grey; None chooses.
+        seed: of the images, their views and their partners.
+        problems: gets a line for each image that could not be read and was passed over.
+        """
+        count = max(num_images, min(self.experiment.batch_size, _BATCH_SIZE))
+        batch = self.batch(count, Stream(seed).child("visualize"), problems=problems)
+        return gallery(self.objective(), batch, num_images, gain)
 
     def objective(self, hard_examples: Mapping[str, Mapping[str, Any]] | None = None) -> Objective:
         """The objective of the experiment, or of other hard examples (fields by name) around its method.

@@ -9,17 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from matplotlib.colors import same_color
 from sklearn.neighbors import NearestNeighbors
 
 from hexa import cli, recipes
 from hexa.config import UserError
-from hexa.core import STD, Branch
 from hexa.data import open_source
 from hexa.experiment import Experiment, override
 from hexa.reporting import plots
 from hexa.reporting.figure import figure, short_name
-from hexa.reporting.gallery import Column, Gallery
+from hexa.reporting.pictures import MID_GREY
 from hexa.reporting.plots.neighbours import Embedded, grouped, nearest
 from hexa.reporting.plots.view_space import partners
 from hexa.reporting.visualize import Look
@@ -44,51 +42,10 @@ def embedded() -> Embedded:
     return Embedded.of(random_backbone(experiment.network, 16, 0), open_source("digits", "train"), limit=300)
 
 
-# -- pseudo-labels under attack -------------------------------------------------------------------------------------
-
-
-def test_confusion_is_what_a_loop_over_views_counts(moco: Look) -> None:
-    radius, steps = 4.0, 3
-    found = plots.confusion(moco, radii=(0, radius), steps=(1, steps), step_size=2.0, num_images=32)
-    objective = moco.objective({})
-    before = {name: value.clone() for name, value in moco.method.state_dict().items()}
-    clean = objective.examples(moco.batch(32, Stream(0).child("confusion")))[STD]
-    moco.method.load_state_dict(before)
-    branch = Branch("main", update=False)
-    ((labels, _),) = clean.mixture
-    moved = clean.crops[0].clone()
-    for _ in range(steps):
-        crop = moved.clone().requires_grad_()
-        moco.method.loss(moco.method.embed((crop,), branch), labels).mean().backward()  # type: ignore[no-untyped-call]
-        assert crop.grad is not None
-        change = (moved + 2 / 255 * crop.grad.sign() - clean.crops[0]).clamp(-radius / 255, radius / 255)
-        moved = (clean.crops[0] + change).clamp(0, 1)
-    with torch.no_grad():
-        hits = [moco.method.correct(moco.method.embed((crop,), branch), labels)[0] for crop in (clean.crops[0], moved)]
-    lost = sum(1 for was, still in zip(*(hit.tolist() for hit in hits), strict=True) if was and not still)
-    recognised = int(hits[0].sum())
-    assert recognised > 0
-    assert found.recognised == pytest.approx(100 * recognised / 32)
-    assert found.crossed[1][1] == pytest.approx(100 * lost / recognised)
-    assert found.crossed[0] == (0.0, 0.0)  # a ball of radius 0
-    assert found.loss[0][0] == pytest.approx(found.clean_loss)
-    assert found.loss[1][1] > found.clean_loss
-
-
 def test_looking_changes_nothing(moco: Look) -> None:
     before = {name: value.clone() for name, value in moco.method.state_dict().items()}
-    plots.confusion(moco, radii=(1,), steps=(1,), num_images=16)
     plots.embed_views(moco, num_images=2, num_views=3)
     assert all(torch.equal(value, before[name]) for name, value in moco.method.state_dict().items())
-
-
-@pytest.mark.parametrize("recipe", ["digits-moco-v2", "digits-deepcluster-v2"])
-def test_confusion_of_a_method_that_never_met_hard_examples(recipe: str) -> None:
-    look = Look.at(tiny(recipe), "digits")
-    found = plots.confusion(look, radii=(8,), steps=(1, 4), num_images=32)
-    assert 0 <= found.crossed[0][0] <= 100
-    lines = plots.confusion_curves(found).axes[0].lines
-    assert lines[0].get_xydata().tolist() == [[1, found.crossed[0][0]], [4, found.crossed[0][1]]]
 
 
 # -- view space -----------------------------------------------------------------------------------------------------
@@ -152,14 +109,14 @@ def test_frames_tell_the_query_s_class_from_others(embedded: Embedded) -> None:
     drawn = plots.nearest_neighbours(embedded, num_queries=4, k=5)
     order = torch.randperm(300, generator=Stream(0).child("queries").generator())[:4].tolist()
     found = nearest(embedded.features, order, 5)
-    axes = np.array(drawn.axes).reshape(4, 6)
     for row, query in enumerate(order):
-        for place, neighbour in enumerate(found[row]):
+        assert drawn.labels[row] == embedded.class_of(query)
+        assert np.array_equal(drawn.tiles[row], embedded.tiles([query, *found[row]]))
+        for place, neighbour in enumerate(found[row], start=1):
             same = embedded.class_of(query) == embedded.class_of(neighbour)
-            frame = axes[row, place + 1].spines["left"].get_edgecolor()
-            assert same_color(frame, "#0072b2" if same else "#d55e00")
-            tile = np.asarray(axes[row, place + 1].images[0].get_array())
-            assert np.array_equal(tile, embedded.tiles([neighbour])[0])
+            assert drawn.frames[row][place] == ("#0072b2" if same else "#d55e00")
+            cosine = embedded.features[query] @ embedded.features[neighbour]
+            assert drawn.captions[row][place] == f"{cosine:.2f}"
 
 
 def test_clusters_hold_every_image_once_where_it_is_near(embedded: Embedded) -> None:
@@ -176,12 +133,14 @@ def test_clusters_hold_every_image_once_where_it_is_near(embedded: Embedded) -> 
 
 
 def test_clusters_tell_their_size_and_their_commonest_class(embedded: Embedded) -> None:
-    drawn = plots.clusters(embedded, num_clusters=5, k=4)
+    drawn = plots.clusters(embedded, num_clusters=5, k=200)
     expected = []
-    for members in grouped(embedded, 5):
+    for members, tiles in zip(grouped(embedded, 5), drawn.tiles, strict=True):
         names = Counter(embedded.class_of(place) for place in members)
         expected.append((f"{len(members)} images", f"{100 * names.most_common(1)[0][1] / len(members):.0f} %"))
-    shown = [ax.get_ylabel().split("\n") for ax in drawn.axes if ax.get_ylabel()]
+        assert np.array_equal(tiles[: len(members)], embedded.tiles(members.tolist()))
+        assert (tiles[len(members) :] == MID_GREY).all()
+    shown = [label.split("\n") for label in drawn.labels]
     assert [(size, share.rpartition(" ")[0]) for size, share in shown] == expected
     assert [int(size.split()[0]) for size, _ in shown] == sorted((int(size.split()[0]) for size, _ in shown))[::-1]
 
@@ -194,28 +153,7 @@ def test_too_few_images_are_one_line(embedded: Embedded) -> None:
         plots.clusters(few)
 
 
-# -- pictures, and the command --------------------------------------------------------------------------------------
-
-
-def test_hard_examples_keep_their_places() -> None:
-    tiles = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 4, 3), dtype=np.uint8)
-    grid = Gallery(tuple(Column(name, tiles[n], ("a", "b", "c")) for n, name in enumerate(("view", "adversarial"))))
-    axes = plots.hard_examples(grid).axes
-    assert [ax.get_title() for ax in axes[:2]] == ["view", "adversarial"]
-    for number, ax in enumerate(axes):
-        row, column = divmod(number, 2)
-        assert np.array_equal(np.asarray(ax.images[0].get_array()), tiles[column, row])
-        assert ax.get_xlabel() == "abc"[row]
-
-
-def test_long_heads_stay_above_their_pictures() -> None:
-    tiles = np.zeros((2, 1, 4, 4, 3), dtype=np.uint8)
-    names = ("cutmix", "cutmix_adversarial of adversarial")
-    drawn = plots.hard_examples(Gallery(tuple(Column(name, tiles[n], ("",)) for n, name in enumerate(names))))
-    drawn.draw_without_rendering()
-    for ax in drawn.axes:
-        assert ax.title.get_window_extent().x0 >= 0
-        assert ax.title.get_window_extent().x1 <= drawn.bbox.x1
+# -- the command --------------------------------------------------------------------------------------
 
 
 def test_every_kind_from_the_command_line(tmp_path: Path) -> None:
@@ -245,7 +183,7 @@ def test_mistakes_of_the_command_are_one_line(tmp_path: Path, capsys: pytest.Cap
         assert said.count("\n") == 0
     assert not (tmp_path / "a.png").exists()
     with pytest.raises(UserError, match="figure of a method"):
-        figure("confusion", random_backbone(recipes.get("digits-moco-v2").network, 16, 0), "digits", out)
+        figure("view-space", random_backbone(recipes.get("digits-moco-v2").network, 16, 0), "digits", out)
 
 
 def test_sources_have_short_names() -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch.nn import functional
 
@@ -19,7 +18,7 @@ from hexa.evaluation.features import extract
 from hexa.ops.kmeans import spherical_kmeans
 from hexa.ops.photometric import unit
 from hexa.reporting.gallery import as_pixels
-from hexa.reporting.plots.pictures import PictureRow, pictures
+from hexa.reporting.pictures import MID_GREY, Gallery
 from hexa.reporting.style import COLOURS
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
@@ -67,33 +66,23 @@ def nearest(features: NDArray[np.float32], queries: Sequence[int], k: int) -> ND
     return np.argsort(-similarity, axis=1, kind="stable")[:, :k]
 
 
-def nearest_neighbours(
-    embedded: Embedded, *, num_queries: int = 6, k: int = 8, seed: int = 0, title: str = ""
-) -> Figure:
+def nearest_neighbours(embedded: Embedded, *, num_queries: int = 6, k: int = 8, seed: int = 0) -> Gallery:
     """A row a query image: itself, then its k nearest by cosine; framed by whether they are of its class, if known."""
     count = len(embedded.features)
     if count < k + 1:
         raise UserError(f"{count} images are too few for {k} neighbours; give more images")
-    generator = Stream(seed).child("queries").generator()
-    queries = torch.randperm(count, generator=generator)[: min(num_queries, count)].tolist()
-    labelled = bool(embedded.class_of(queries[0]))
-    rows = []
-    for query, nearby in zip(queries, nearest(embedded.features, queries, k), strict=True):
-        cosines = embedded.features[nearby] @ embedded.features[query]
-        own = embedded.class_of(query)
-        frames = [_SAME if embedded.class_of(place) == own else _OTHER for place in nearby]
-        rows.append(
-            PictureRow(
-                own,
-                embedded.tiles([query, *nearby]),
-                ["", *(f"{cosine:.2f}" for cosine in cosines)],
-                [None, *frames] if labelled else (),
-            )
-        )
-    remark = "Cosine similarity of the features below each neighbour."
-    if labelled:
-        remark += " Frames: blue for the query's class, orange for another; the backbone never saw a label."
-    return pictures(rows, heads=["query", *map(str, range(1, k + 1))], title=title, remark=remark)
+    queries = torch.randperm(count, generator=Stream(seed).child("queries").generator())[:num_queries].tolist()
+    found = nearest(embedded.features, queries, k)
+    rows = [[query, *nearby] for query, nearby in zip(queries, found.tolist(), strict=True)]
+    names = [[embedded.class_of(place) for place in row] for row in rows]
+    cosines = [embedded.features[row[1:]] @ embedded.features[row[0]] for row in rows]
+    return Gallery(
+        np.stack([embedded.tiles(row) for row in rows]),
+        ("query", *map(str, range(1, k + 1))),
+        [("", *(f"{cosine:.2f}" for cosine in row)) for row in cosines],
+        [own for own, *_ in names],
+        [("", *(_SAME if name == own else _OTHER for name in others)) for own, *others in names] if names[0][0] else (),
+    )
 
 
 def grouped(embedded: Embedded, num_clusters: int, seed: int = 0) -> list[NDArray[np.int64]]:
@@ -112,21 +101,19 @@ def grouped(embedded: Embedded, num_clusters: int, seed: int = 0) -> list[NDArra
     return [rows for rows in members if len(rows)]
 
 
-def clusters(embedded: Embedded, *, num_clusters: int = 8, k: int = 9, seed: int = 0, title: str = "") -> Figure:
-    """A row a cluster of unit features, the largest first: the k images nearest to its centroid."""
-    rows = [
-        PictureRow(described(embedded, members), embedded.tiles(members[:k].tolist()))
-        for members in grouped(embedded, num_clusters, seed)
-    ]
-    remark = (
-        f"Spherical k-means with {num_clusters} clusters on {len(embedded.features):,} images; the most typical first."
-    )
-    if embedded.class_of(0):
-        remark += " Percent: the share of the most frequent class, which the backbone never saw."
-    return pictures(rows, title=title, remark=remark)
+def clusters(embedded: Embedded, *, num_clusters: int = 8, k: int = 9, seed: int = 0) -> Gallery:
+    """A row a cluster of unit features, the largest first: the k images nearest to its centroid.
+
+    A label says how many images a cluster has and, where there are classes, the share of the most frequent one.
+    """
+    found = grouped(embedded, num_clusters, seed)
+    tiles = np.full((len(found), k, embedded.size, embedded.size, 3), MID_GREY, np.uint8)
+    for row, members in zip(tiles, found, strict=True):
+        row[: len(members)] = embedded.tiles(members[:k].tolist())
+    return Gallery(tiles, labels=[_described(embedded, members) for members in found])
 
 
-def described(embedded: Embedded, members: NDArray[np.int64]) -> str:
+def _described(embedded: Embedded, members: NDArray[np.int64]) -> str:
     """How many images a cluster has and, where there are labels, how pure it is; two lines."""
     names = [embedded.class_of(place) for place in members]
     if not any(names):

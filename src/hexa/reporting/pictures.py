@@ -1,0 +1,85 @@
+"""Galleries: rows of pictures with captions, drawn together, and stored as arrays for a report."""
+
+from __future__ import annotations
+
+import textwrap
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from hexa.reporting.style import INK, MUTED, drawing
+from hexa.runtime.files import write_whole
+
+MID_GREY = 128
+_MOST_BYTES, _MOST_TILES = 64 * 1024**2, 4096
+
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """R rows of K pictures of S × S pixels.
+
+    tiles: uint8 [R, K, S, S, 3]; mid-grey where a row has fewer pictures.
+    heads: K texts above the columns.
+    captions: R rows of K texts below the pictures.
+    labels: R texts at the left.
+    frames: R rows of K colours around the pictures, "" for none; these are drawn, but not stored.
+    """
+
+    tiles: Pixels
+    heads: Sequence[str] = ()
+    captions: Sequence[Sequence[str]] = ()
+    labels: Sequence[str] = ()
+    frames: Sequence[Sequence[str]] = ()
+
+    def draw(self, title: str = "", remark: str = "", *, side: float = 1.15) -> Figure:
+        """The gallery as a figure, each picture `side` inches wide."""
+        rows, columns = self.tiles.shape[:2]
+        height = side + 0.22 * bool(self.captions)
+        with drawing(rows * columns, title, remark, width=side, height=height, rows=rows) as (figure, axes):
+            for place, ax in enumerate(axes):
+                row, column = divmod(place, columns)
+                ax.set(xticks=[], yticks=[])
+                ax.spines[:].set_visible(False)
+                ax.imshow(self.tiles[row, column])
+                if self.frames and self.frames[row][column]:
+                    ax.spines[:].set(visible=True, color=self.frames[row][column], linewidth=3)
+                if self.captions:
+                    ax.set_xlabel(self.captions[row][column], fontsize=8, color=MUTED, labelpad=2)
+                if self.heads and row == 0:
+                    ax.set_title(textwrap.fill(self.heads[column], int(12 * side)), fontsize=9, color=INK)
+                if self.labels and column == 0:
+                    ax.set_ylabel(self.labels[row], rotation=0, ha="right", va="center", fontsize=9)
+        return figure
+
+    def store(self, path: Path) -> Path:
+        """Write tiles and texts as .npz, atomically."""
+        texts: dict[str, Any] = {
+            name: np.array(getattr(self, name), dtype=np.str_) for name in ("heads", "captions", "labels")
+        }
+        return write_whole(path, lambda file: np.savez_compressed(file, tiles=self.tiles, **texts))
+
+    @classmethod
+    def load(cls, path: Path) -> Gallery:
+        """What `store` wrote. The file may be a stranger's: nothing in it is unpickled.
+
+        Raises OSError, ValueError, and whatever a damaged archive leads zipfile and numpy to.
+        """
+        with zipfile.ZipFile(path) as archive:
+            if sum(part.file_size for part in archive.infolist()) > _MOST_BYTES:
+                raise ValueError(f"{path}: too large for a gallery")
+        with np.load(path, allow_pickle=False) as stored:
+            tiles, heads, captions, labels = (stored[name] for name in ("tiles", "heads", "captions", "labels"))
+        rows, columns, height, width, channels = tiles.shape
+        shapes = heads.shape in ((0,), (columns,)) and labels.shape in ((0,), (rows,))
+        shapes = shapes and captions.shape in ((0,), (rows, columns)) and height == width and channels == 3
+        if tiles.dtype != np.uint8 or not shapes or not tiles.size or rows * columns > _MOST_TILES:
+            raise ValueError(f"{path}: not a gallery written by hexa")
+        return cls(tiles, *(texts.astype(np.str_).tolist() for texts in (heads, captions, labels)))
