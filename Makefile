@@ -29,7 +29,7 @@ TORTURE := benchmarks/$(shell date +%F)-torture.json
 torture: setup-dev
 	@test -z "$$(git status --porcelain --untracked-files=no)" || { echo 'make: commit first, the count names a commit' >&2; exit 1; }
 	HEXA_TORTURE_REPORT=$(TORTURE) $(BIN)/python -m pytest tests/torture -m '' --numprocesses logical --maxprocesses 4 --dist loadfile
-	$(BIN)/python -m tests.docs.generated
+	$(BIN)/python -m docs.generated
 	@echo '$(TORTURE)'
 
 lint: setup-dev docs

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-import lightly.models
 import numpy as np
 import pytest
 import timm
@@ -83,7 +82,7 @@ def test_layouts_of_others(tmp_path: Path, layout: Any) -> None:
 
 def test_lightlys_small_resnet(tmp_path: Path) -> None:
     """As a Sequential of its children it lost a ReLU: another network, which nobody's features would be those of."""
-    network = lightly.models.ResNetGenerator("resnet-18")
+    network = pytest.importorskip("lightly.models").ResNetGenerator("resnet-18")
     numbered = nn.Sequential(*list(network.children())[:-1], nn.AdaptiveAvgPool2d(1))
     torch.save({"state_dict": under("backbone.", numbered)}, tmp_path / "l.ckpt")
     with pytest.raises(UserError, match="without a ReLU after the first batch-norm"):
