@@ -726,7 +726,7 @@ def verdicts() -> str:
 
 
 def survived() -> str:
-    """What tests/torture counted: hostile inputs and faults by group."""
+    """What tests/torture and benchmarks/fuzz.py counted: hostile inputs and faults by group."""
     found = result(TORTURE)
     machine = f", {found['cores']} cores, torch {found['torch']}" if "torch" in found else ""
     parts = [f"Counted on {found['date']}, commit `{found['commit'][:7]}`{machine}:\n"]
