@@ -16,7 +16,6 @@ import importlib.util
 import io
 import itertools
 import json
-import math
 import resource
 import shutil
 import struct
@@ -84,33 +83,24 @@ def images(count: int, random: Random, home: Path) -> Tried:
     return drawn(count, random, FILES | interlaced)
 
 
-_LAYOUTS: dict[str, dict[str, Any]] = {
-    "together": {"planarconfig": "contig"},
-    "separate": {"planarconfig": "separate", "compression": "zlib"},
-    "pages": {},
-    "tiles": {"planarconfig": "contig", "tile": (16, 16), "compression": "zlib"},
-    "big": {"planarconfig": "contig", "bigtiff": True, "rowsperstrip": 4},
-}
-
-
 def arrays(count: int, random: Random, home: Path) -> Tried:
     """Arrays of every type, and TIFF of every layout where tifffile is installed."""
     for channels in (1, 3, 4):
-        found, shape = {}, (23, 31, channels)
+        found = {}
         for dtype in ("u1", "<u2", ">u2", "<f4", "<f8"):
-            values = (np.arange(math.prod(shape)).reshape(shape) % 200 / (200 if "f" in dtype else 1)).astype(dtype)
-            for order in ("C", "F"):
-                file = io.BytesIO()
-                np.save(file, np.asarray(values, order=order))  # type: ignore[call-overload]
-                found[f"NPY {dtype} {order}"] = file.getvalue()
+            values = np.arange(23 * 31 * channels).reshape(23, 31, channels) % 200 / (200 if "f" in dtype else 1)
+            file = io.BytesIO()
+            np.save(file, values.astype(dtype))
+            found[f"NPY {dtype}"] = file.getvalue()
             if channels == 4 and importlib.util.find_spec("tifffile"):  # others are PIL's
                 import tifffile
 
-                for name, options in _LAYOUTS.items():
-                    turned = values.transpose(2, 0, 1) if name in ("separate", "pages") else values
+                for options in ({}, {"tile": (16, 16)}, {"compression": "zlib"}, {"bigtiff": True, "rowsperstrip": 4}):
                     file = io.BytesIO()
-                    tifffile.imwrite(file, turned, photometric="minisblack", **options)
-                    found[f"TIFF {dtype} {name}"] = file.getvalue()
+                    tifffile.imwrite(
+                        file, values.astype(dtype), photometric="minisblack", planarconfig="contig", **options
+                    )
+                    found[f"TIFF {dtype} {options}"] = file.getvalue()
         yield from drawn(count // 3, random, found, reader=partial(bands.decode, channels=channels))
 
 
@@ -318,20 +308,10 @@ def _build(experiment: Experiment) -> str | None:
     return None
 
 
-#: What can be tried, and how often it is.
-GROUPS: dict[str, tuple[Callable[[int, Random, Path], Tried], int]] = {
-    "images": (images, 10_000),
-    "arrays": (arrays, 10_000),
-    "tables": (tables, 3000),
-    "datasets": (datasets, 1500),
-    "shards": (shards, 3000),
-    "annotations": (annotations, 3000),
-    "weights": (weights, 3000),
-    "reports": (reports, 3000),
-    "commands": (commands, 10**9),
-    "options": (options, 10**9),
-    "builds": (builds, 10**9),
-}
+WORK = (images, arrays, tables, datasets, shards, annotations, weights, reports, commands, options, builds)
+GROUPS: dict[str, Callable[[int, Random, Path], Tried]] = {work.__name__: work for work in WORK}
+#: How many inputs of a group are tried, if not 3000; the whole of a product.
+USUAL = {"images": 10_000, "arrays": 10_000, "commands": 10**9, "options": 10**9, "builds": 10**9}
 
 
 def main() -> int:
@@ -347,10 +327,9 @@ def main() -> int:
         tally.add(before["groups"])
         status = before["status"]
     for name in given.group or GROUPS:
-        draw, usual = GROUPS[name]
-        home = Path(tempfile.mkdtemp())
+        home, count = Path(tempfile.mkdtemp()), given.count or USUAL.get(name, 3000)
         tried = survived = 0
-        for group, wrong in draw(usual if given.count is None else given.count, Random(f"{name} {given.seed}"), home):
+        for group, wrong in GROUPS[name](count, Random(f"{name} {given.seed}"), home):
             tally.count("input", group, not wrong)
             tried, survived = tried + 1, survived + (not wrong)
             if wrong:

@@ -25,16 +25,7 @@ from hexa.data.evaluation_transform import EvaluationTransform
 from hexa.data.loaders import PretrainLoader, evaluation_batches
 from hexa.data.views import Views, ViewsConfig
 from hexa.runtime.random import Stream
-from tests.data.image_files import (
-    bmp_in_runs,
-    chunk,
-    every_format,
-    exif,
-    photograph,
-    png,
-    png_values,
-    saved,
-)
+from tests.data.image_files import bmp_in_runs, chunk, every_format, exif, photograph, png, png_values, saved
 from tests.torture.harness import Tally, damaged, forked
 
 #: What a file may take: seconds on a busy machine and MB, for itself, for each million pixels that its header declares

@@ -192,7 +192,7 @@ WORKS: dict[str, Spoil] = {
     "a key twice": added("config.yaml", "seed: 1\nseed: 2\n<<: {a: 1}\n"),
     "keys of other kinds": added("config.yaml", "? [1, 2]\n: 3\n1: 2\nnull: 3\n"),
     "numbers of thousands of digits": added("config.yaml", f"x: {'9' * 5000}\ny: 0x{'f' * 5000}\n"),
-    "a source from elsewhere": fields(data="hf:nobody/nothing"),
+    "a source of nothing": fields(data="folder:/nowhere"),
     "fields of other kinds": fields(method="moco", hard_examples=[1], seed=2**70, epochs=[1]),
     "infinite numbers": fields(batch_size=10**30, optimizer__learning_rate=float("inf")),
     "a wide network": fields(network__widths=[10**9, 10**9]),
