@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import itertools
 import struct
@@ -140,8 +141,9 @@ def _files() -> Iterator[tuple[str, bytes]]:
     modes = {f"{kind} {mode}": (mode, dict[str, Any]()) for kind, modes in _MODES.items() for mode in modes}
     for name, (mode, options) in (modes | _SAVED).items():
         kind = name.split()[0]
-        yield name, saved(_of_mode(mode), "JPEG2000" if kind == "JP2" else kind, **options)
-    yield "JPEG of several pictures", saved(photograph(), "MPO", **_FRAMES)
+        given = copy.deepcopy(options)  # PIL leaves notes in the frames that it saves
+        yield name, saved(_of_mode(mode), "JPEG2000" if kind == "JP2" else kind, **given)
+    yield "JPEG of several pictures", saved(photograph(), "MPO", **copy.deepcopy(_FRAMES))
     yield "JPEG large", saved(photograph(200, 300), "JPEG")
     words = " ".join(map(str, np.asarray(photograph()).reshape(-1))).encode()
     yield "PPM in words", b"P3\n# by hand\n%d %d 255\n" % (_WIDTH, _HEIGHT) + words
