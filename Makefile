@@ -1,6 +1,6 @@
 # make demo   pre-trains two small networks on embedded real images and compares them (a few minutes on two cores)
 # make test   runs the tests
-# make torture  runs every test with hostile files and faults (hours), counts, and writes the count into the documentation
+# make torture  runs every test with hostile files and faults, draws thousands more (hours), and writes the count into the documentation
 # make lint   checks style and types, and that the documentation builds without a broken link
 # make docs   builds the documentation into build/site
 # make dist   builds the sdist, and from it the wheel, into dist/
@@ -24,12 +24,15 @@ demo: setup
 test: setup-dev
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 
-# Only from a commit, which is what the count is of. A second count of a day replaces the first; a failed test ends it.
+# Only from a commit, which is what the count is of. A second count of a day replaces the first; what fails ends it.
 TORTURE := benchmarks/$(shell date +%F)-torture.json
 torture: setup-dev
 	@test -z "$$(git status --porcelain --untracked-files=no)" || { echo 'make: commit first, the count names a commit' >&2; exit 1; }
-	HEXA_TORTURE_REPORT=$(TORTURE) $(BIN)/python -m pytest tests/torture -m '' --numprocesses logical --maxprocesses 4 --dist loadfile
-	$(BIN)/python -m tests.docs.generated
+	@mkdir -p build
+	HEXA_TORTURE_REPORT=build/torture.json $(BIN)/python -m pytest tests/torture -m '' --numprocesses logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python benchmarks/fuzz.py --result build/torture.json
+	mv build/torture.json $(TORTURE) # not before: the count names a commit without changes
+	$(BIN)/python -m docs.generated
 	@echo '$(TORTURE)'
 
 lint: setup-dev docs

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.metadata
 import sys
 import tomllib
+from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -57,6 +58,10 @@ ALLOWED = {
 }
 # The way in: these may import everything below them, and nobody there may import them.
 TOP = {"", "__main__", "cli", "commands", "complaints", "fields", "demo"}
+ENGINE = {"core", "ops", "hard_examples", "training", "runtime", "data", "reporting", "experiment", "config", "fields"}
+ENGINE |= {"assembly", "session"}
+#: What core and ops may import.
+TORCH_ALONE = {"torch", "hexa", "pydantic", "typing_extensions"} | sys.stdlib_module_names
 
 
 def package_of(path: Path) -> str:
@@ -66,22 +71,19 @@ def package_of(path: Path) -> str:
     return "" if part == "__init__.py" else part.removesuffix(".py")
 
 
-def imported(path: Path) -> set[str]:
-    """The packages of hexa that this file imports from, wherever in the file, type checking included."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
+TREES = {path: ast.parse(path.read_text()) for path in MODULES}
+
+
+def asked_of(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
+    """Every import statement of a file, wherever it stands, with each module that it names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
             # the version is a constant, anyone's
-            asked = [alias.name for alias in node.names if alias.name != "__version__"]
-            names = [f"{module}.{name}" for name in asked] if module == "hexa" else [module]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        found |= {name.split(".")[1] if "." in name else "" for name in names if name.split(".")[0] == "hexa"}
-    return found
+            names = [f"hexa.{alias.name}" for alias in node.names if alias.name != "__version__"]
+            yield from ((node, name) for name in (names if module == "hexa" else ["." * node.level + module]))
 
 
 def brought(requirements: list[str]) -> set[str]:
@@ -93,10 +95,8 @@ def brought(requirements: list[str]) -> set[str]:
         name = canonicalize_name(asked.name)
         if name not in names and (asked.marker is None or asked.marker.evaluate({"extra": ""})):
             names.add(name)
-            try:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 waiting += map(Requirement, importlib.metadata.requires(name) or [])
-            except importlib.metadata.PackageNotFoundError:
-                continue
     return names
 
 
@@ -106,67 +106,44 @@ def test_what_is_imported_is_asked_for() -> None:
     extras = [text for name, extra in project["optional-dependencies"].items() if name != "dev" for text in extra]
     always, sometimes = brought(project["dependencies"]), brought([*project["dependencies"], *extras])
     given = importlib.metadata.packages_distributions()
-    for path in MODULES:
-        tree = ast.parse(path.read_text())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom | ast.Import):
-                modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
-                tops = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names - {"hexa"}
-                for module in tops & given.keys():  # of extras that are not installed nothing is known
-                    there = {canonicalize_name(name) for name in given[module]}
-                    assert there & (always if node in tree.body else sometimes), f"{path}: {module}"
+    for path, tree in TREES.items():
+        for node, module in asked_of(tree):
+            top = module.partition(".")[0]
+            if top in given and top not in sys.stdlib_module_names | {"hexa"}:
+                # of extras that are not installed nothing is known
+                there = {canonicalize_name(name) for name in given[top]}
+                assert there & (always if node in tree.body else sometimes), f"{path}: {top}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_point_one_way(path: Path) -> None:
-    package = package_of(path)
-    if package in TOP:
-        return
-    assert package in ALLOWED, f"a new package: say in this test what {package} may import"
-    wrong = imported(path) - ALLOWED[package] - {package}
-    assert not wrong, f"{path.relative_to(SOURCE)} imports from {sorted(wrong)}"
+def test_imports_point_one_way() -> None:
+    """Between packages without a circle, which `TopologicalSorter` would refuse; core and ops need torch alone."""
+    TopologicalSorter(ALLOWED).prepare()
+    wrong, seen = [], set()
+    for path, tree in TREES.items():
+        package = package_of(path)
+        for _, module in asked_of(tree):
+            top, _, below = module.partition(".")
+            found = below.partition(".")[0]
+            seen.add((path.stem, found))
+            if top == "":
+                wrong.append(f"{path}: imports are absolute, not {module}")
+            elif top == "hexa" and package not in TOP and found not in ALLOWED.get(package, set()) | {package}:
+                wrong.append(f"{path} imports from {found or 'hexa'}")
+            elif package in ("core", "ops") and top not in TORCH_ALONE:
+                wrong.append(f"{path} imports {top}")
+    unknown = {package_of(path) for path in MODULES} - TOP - ALLOWED.keys()
+    assert not wrong, "\n".join(wrong)
+    assert not unknown, f"new packages: say in this test what {unknown} may import"
+    assert ("training", "session") in seen  # an import in a function of commands/training.py
 
 
-def test_the_reader_sees_imports_in_functions() -> None:
-    assert "session" in imported(SOURCE / "commands" / "training.py")
-
-
-def test_no_two_packages_import_each_other() -> None:
-    """Nor in a longer circle: the packages stand in floors."""
-    TopologicalSorter(ALLOWED).prepare()  # raises CycleError
-
-
-def test_core_and_ops_need_torch_alone() -> None:
-    allowed = {"torch", "hexa", "pydantic", "__future__", "abc", "collections", "contextlib", "dataclasses", "typing"}
-    allowed.add("typing_extensions")  # which torch itself needs
-    allowed |= {"copy", "math", "types", "enum", "functools", "itertools", "concurrent"}
-    for path in [*(SOURCE / "core").glob("*.py"), *(SOURCE / "ops").glob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
-            roots = []
-            if isinstance(node, ast.Import):
-                roots = [alias.name.split(".")[0] for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                roots = [(node.module or "").split(".")[0]]
-            assert set(roots) <= allowed, f"{path}: {roots}"
-
-
-def test_no_module_is_a_drawer_for_everything() -> None:
-    assert not [path for path in MODULES if path.stem in {"utils", "helpers", "common", "misc"}]
-
-
-METHODS = set(choices(MethodConfig, "name", "hexa.methods"))
-ENGINE = {"core", "ops", "hard_examples", "training", "runtime", "data", "reporting", "experiment", "config", "fields"}
-ENGINE |= {"assembly", "session"}
-
-
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_no_engine_file_names_a_method(path: Path) -> None:
-    """`if method == "moco"`, or a table of methods, has no place outside methods/ and recipes/ (DESIGN §3)."""
-    if package_of(path) not in ENGINE | TOP:
-        return
-    tree = ast.parse(path.read_text())
-    # views have recipes of methods' names, and the published rows name methods: neither is a choice made by name
-    if path.stem in {"view_config", "published", "demo"}:
-        return
-    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    assert not strings & METHODS, path
+def test_names() -> None:
+    """`if method == "moco"`, or a table of methods, stands in methods/ and recipes/ alone; no module is a drawer."""
+    methods = set(choices(MethodConfig, "name", "hexa.methods"))
+    wrong = [path for path in MODULES if path.stem in {"utils", "helpers", "common", "misc"}]
+    for path, tree in TREES.items():
+        # views have recipes of methods' names, and the published rows name methods: neither is a choice made by name
+        if package_of(path) in ENGINE | TOP and path.stem not in {"view_config", "published", "demo"}:
+            constants = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+            wrong += [path] if constants & methods else []
+    assert not wrong

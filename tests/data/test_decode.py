@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hexa.data import decode as decoding
 from hexa.data.decode import DecodeError, decode, decode_with_pil, jpeg_size
-from tests.torture.image_files import (
+from tests.data.image_files import (
     PNG_KINDS,
     chunk,
     every_format,

@@ -9,8 +9,8 @@ import torch
 import torchvision.io
 
 from hexa.data import jpeg
+from tests.data.image_files import every_format, photograph, saved
 from tests.torture.harness import damaged
-from tests.torture.image_files import every_format, photograph, saved
 
 JPEGS = {name: data for name, data in every_format().items() if name.startswith("JPEG")}
 

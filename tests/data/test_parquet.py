@@ -15,8 +15,8 @@ from hexa.config import UserError
 from hexa.data import decode as decoding
 from hexa.data import open_source
 from hexa.data.decode import DecodeError
+from tests.data.image_files import bitmap
 from tests.torture.harness import forked
-from tests.torture.looking import bitmap
 
 
 def bomb(path: Path, megabytes: int, rows: int, compression: str = "zstd") -> Path:

@@ -17,11 +17,11 @@ import pytest
 import torch
 from PIL import Image
 
+from docs import generated
+from docs.generated import PAGES, ROOT
 from hexa import cli, recipes
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights.pretrained import random_backbone, save_backbone
-from tests.docs import generated
-from tests.docs.generated import PAGES, ROOT
 
 BLOCK = re.compile(r"(?:<!-- skip: (?P<reason>[^>]+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)```", re.DOTALL)
 
@@ -134,7 +134,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_generated_parts_are_those_of_the_code_and_of_the_results(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert generated.filled(text) == text, "run: python -m tests.docs.generated"
+    assert generated.filled(text) == text, "run: python -m docs.generated"
 
 
 def test_what_is_left_out_is_said_where_it_is_looked_for() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from docs.generated import ROOT, UNRESOLVED, _mean_changes, strongest
 from hexa.runtime.packages import source_hash
-from tests.docs.generated import ROOT, UNRESOLVED, _mean_changes, strongest
 
 
 def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.generated import ROOT
+from docs.generated import ROOT
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed (make docs installs it)")
 pytestmark = pytest.mark.slow

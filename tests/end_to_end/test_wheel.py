@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import hexa
-from tests.docs.generated import ROOT
+from docs.generated import ROOT
 
 UV = Path(sys.prefix) / "bin" / "uv"
 pytestmark = pytest.mark.skipif(not UV.exists(), reason="uv is not in this environment (make setup puts it there)")

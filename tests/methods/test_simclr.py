@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lightly.loss import NTXentLoss
 from torch import Tensor
 
 from hexa.config import ConfigError
@@ -49,6 +48,11 @@ def labels_of(made: SimCLR, embedding: Tensor) -> SimCLRLabels:
     return made.pseudo_labels(batch(12, 12), embedding)
 
 
+def nt_xent() -> torch.nn.Module:
+    """lightly's loss; skips the test where lightly cannot be imported."""
+    return pytest.importorskip("lightly.loss").NTXentLoss(temperature=TAU)
+
+
 def test_clean_loss_is_lightlys_with_its_gradient() -> None:
     made = method()
     # lightly's normalises, so both gradients are those of what is normalised
@@ -57,7 +61,7 @@ def test_clean_loss_is_lightlys_with_its_gradient() -> None:
     theirs.retain_grad()
     normed = torch.nn.functional.normalize(ours, dim=-1)
     found = made.clean_loss(normed, labels_of(made, normed.detach())).mean()
-    expected = NTXentLoss(temperature=TAU)(theirs[0], theirs[1])
+    expected = nt_xent()(theirs[0], theirs[1])
     torch.testing.assert_close(found, expected)
     found.backward()
     expected.backward()
@@ -104,7 +108,7 @@ def test_the_large_view_alone_is_a_query_too() -> None:
 def test_joint_compares_adversarial_views_with_each_other() -> None:
     made, query = method(adversarial_terms="joint"), unit(2, BATCH, 6, seed=1)
     found = made.loss(query, labels_of(made, unit(2, BATCH, 6))).mean()
-    torch.testing.assert_close(found, NTXentLoss(temperature=TAU)(query[0], query[1]))
+    torch.testing.assert_close(found, nt_xent()(query[0], query[1]))
     mixed, _ = labels_of(made, unit(2, BATCH, 6)).mixed(torch.arange(BATCH))
     torch.testing.assert_close(made.loss(query, mixed), method().loss(query, mixed))  # mixed views are queries
 
@@ -121,7 +125,7 @@ def test_clae_compares_with_the_clean_view_and_its_gradient() -> None:
     assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
     made.zero_grad()
     query, still = made.embed(attacked, aux), made.embed(data.crops, replace(MAIN, update=False))
-    expected = sum(NTXentLoss(temperature=TAU)(still[v], query[v]) for v in range(2)) / 2
+    expected = sum(nt_xent()(still[v], query[v]) for v in range(2)) / 2
     expected.backward()
     assert found.keys() == {name for name, p in made.named_parameters() if p.grad is not None}
     for name, p in made.named_parameters():

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 import hexa
+from docs.generated import PAGES, ROOT
 from hexa.config import UserError
 from hexa.runtime import packages
-from tests.docs.generated import PAGES, ROOT
 
 METADATA = """Metadata-Version: 2.4
 Name: hexa-ssl

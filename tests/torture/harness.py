@@ -1,61 +1,74 @@
-"""What torture tests are made of: a tally, work in a child process, and the command line in one."""
+"""What torture tests are made of: a tally, work in a child process, the command line in one, and a look at a source."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import faulthandler
+import json
 import os
 import pickle
 import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from random import Random
+from typing import Any
 
 import torch
 
-Kind = Literal["input", "fault"]
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.data.decode import DecodeError
+from hexa.data.voc_boxes import boxes_of
+from hexa.runtime.packages import commit
 
-
-@dataclass
-class Count:
-    """How many inputs or faults of a group were tried, and how many ended as they should."""
-
-    kind: Kind
-    group: str
-    tried: int = 0
-    survived: int = 0
+MEGABYTES = 400
+"""More than a look at any of these small files may take."""
 
 
 @dataclass
 class Tally:
-    """The counts of a test run, by kind and group.
+    """How many inputs and faults were tried, and how many survived: [tried, survived] by (kind, group).
 
     An input survives if it is used, or refused in one line; a fault if nothing is lost and the work can go on.
     """
 
-    counts: dict[tuple[Kind, str], Count] = field(default_factory=dict)
+    counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
 
-    def input(self, group: str, survived: bool) -> None:
-        """One hostile input was tried."""
-        self._count("input", group, survived)
+    def input(self, group: str, survived: object, said: object = "") -> None:
+        """Count a hostile input. Fails, with what was said, if it did not survive."""
+        self.count("input", group, bool(survived))
+        assert survived, said
 
-    def fault(self, group: str, survived: bool) -> None:
-        """One fault was injected."""
-        self._count("fault", group, survived)
+    def fault(self, group: str, survived: object, said: object = "") -> None:
+        """Count a fault. Fails, with what was said, if anything is lost."""
+        self.count("fault", group, bool(survived))
+        assert survived, said
 
-    def _count(self, kind: Kind, group: str, survived: bool) -> None:
-        self.add(kind, group, 1, int(survived))
+    def count(self, kind: str, group: str, survived: bool) -> None:
+        self.add([{"kind": kind, "group": group, "tried": 1, "survived": int(survived)}])
 
-    def add(self, kind: Kind, group: str, tried: int, survived: int) -> None:
-        """Several of a group, counted elsewhere."""
-        count = self.counts.setdefault((kind, group), Count(kind, group))
-        count.tried += tried
-        count.survived += survived
+    def add(self, groups: Iterable[Mapping[str, Any]]) -> None:
+        """What was counted elsewhere."""
+        for one in groups:
+            counts = self.counts.setdefault((one["kind"], one["group"]), [0, 0])
+            counts[0] += one["tried"]
+            counts[1] += one["survived"]
+
+    def groups(self) -> list[dict[str, Any]]:
+        rows = sorted(self.counts.items())
+        return [{"kind": kind, "group": group, "tried": n[0], "survived": n[1]} for (kind, group), n in rows]
+
+    def write(self, path: Path, status: int) -> None:
+        """The counts and what they were made with. commit: ends in -dirty if files differ. status: 0 if all is well."""
+        made = {"date": datetime.date.today().isoformat(), "commit": commit(), "command": "make torture"}
+        made |= {"status": status, "cores": len(os.sched_getaffinity(0)), "torch": torch.__version__}
+        content = json.dumps({**made, "groups": self.groups()}, indent=2, ensure_ascii=False)
+        path.write_text(content + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,6 @@ class Ended:
     code: int
     out: str
     err: str
-    seconds: float
 
     @property
     def complaint(self) -> str | None:
@@ -78,32 +90,18 @@ class Ended:
         return None
 
 
-def hexa(
-    *arguments: object,
-    cwd: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    limits: Mapping[int, int] | None = None,
-    seconds: float = 120,
-) -> Ended:
-    """Run the real command line. limits: of `resource`, such as {RLIMIT_FSIZE: bytes}."""
+def hexa(*arguments: object, limits: Mapping[int, int] | None = None, seconds: float = 120, **options: Any) -> Ended:
+    """Run the real command line. limits: of `resource`, such as {RLIMIT_FSIZE: bytes}; options: of subprocess.run."""
 
     def confine() -> None:
         for limit, value in (limits or {}).items():
             resource.setrlimit(limit, (value, value))
 
-    begin = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "hexa", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=seconds,
-        preexec_fn=confine,
-        check=False,
-    )
-    out, err = (text.decode(errors="backslashreplace") for text in (done.stdout, done.stderr))
-    return Ended(done.returncode, out, err, time.monotonic() - begin)
+    options["env"] = {**os.environ, "OMP_NUM_THREADS": "1", **options.pop("environment", {})}
+    command = [sys.executable, "-m", "hexa", *map(str, arguments)]
+    given = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": seconds, "preexec_fn": confine}
+    done = subprocess.run(command, **given, **options)
+    return Ended(done.returncode, *(text.decode(errors="backslashreplace") for text in (done.stdout, done.stderr)))
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,6 @@ class Forked:
     signal: int | None
     value: Any
     raised: BaseException | None
-    seconds: float
     megabytes: float
     """The most memory that the child used beyond what it began with; 0 if it died."""
 
@@ -122,7 +119,6 @@ def forked(work: Callable[[], Any], seconds: float = 30) -> Forked:
     """Run `work` in a copy of this process, which may die of it; milliseconds, since nothing is imported anew."""
     torch.set_num_threads(1)  # a forked child has no other threads to wait for
     reading, writing = os.pipe()
-    begin = time.monotonic()
     child = os.fork()
     if child == 0:
         os.close(reading)
@@ -131,9 +127,8 @@ def forked(work: Callable[[], Any], seconds: float = 30) -> Forked:
     with os.fdopen(reading, "rb") as pipe:
         content = pipe.read()
     _, status = os.waitpid(child, 0)
-    value, raised, megabytes = pickle.loads(content) if content else (None, None, 0.0)
-    ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-    return Forked(ended_by, value, raised, time.monotonic() - begin, megabytes)
+    answer = pickle.loads(content) if content else (None, None, 0.0)
+    return Forked(os.WTERMSIG(status) if os.WIFSIGNALED(status) else None, *answer)
 
 
 def _answer(work: Callable[[], Any], writing: int, seconds: float) -> None:
@@ -164,8 +159,8 @@ def _megabytes(name: str) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith(f"{name}:")) / 1024
 
 
-def damaged(content: bytes, generator: Any, others: Iterable[bytes] = ()) -> bytes:
-    """A truncated, flipped or spliced copy, drawn by a `random.Random`."""
+def damaged(content: bytes, generator: Random, others: Iterable[bytes] = ()) -> bytes:
+    """A truncated, flipped or spliced copy."""
     others = list(others)
     kind = generator.choice(("cut", "flip", "flip", "splice", "zero", "grow"))
     data = bytearray(content)
@@ -183,3 +178,38 @@ def damaged(content: bytes, generator: Any, others: Iterable[bytes] = ()) -> byt
     for _ in range(generator.choice((1, 1, 4, 32))):
         data[generator.randrange(len(data))] = generator.randrange(256)
     return bytes(data)
+
+
+def look(spec: str) -> str:
+    """Open a source, read all its images and boxes, and say what there was, or why it was refused."""
+    try:
+        source = open_source(spec)
+    except UserError as error:
+        return f"refused: {error}"
+    wrong = 0
+    for index in range(len(source)):
+        try:
+            assert source.decode(index).shape[0] == 3
+        except DecodeError as error:
+            if "\n" in str(error):
+                raise
+            wrong += 1
+    assert len(source.version()) == len(source.fingerprint) == 16
+    labels = "no labels" if source.labels is None else f"labels {source.labels.tolist()}"
+    names = "" if source.class_names is None else f" of {source.class_names}"
+    said = f"{len(source)} images, {wrong} unreadable, {labels}{names}"
+    if spec.startswith("voc:"):
+        try:
+            boxes_of(source)
+        except UserError as error:
+            return f"{said}; boxes refused: {error}"
+    return said
+
+
+def outcome(spec: str) -> tuple[str, str | None]:
+    """What a look in a child process says, and what is wrong if it ended the child, or took too much."""
+    found = forked(lambda: look(spec), 20)
+    if found.signal is not None or found.raised is not None:
+        return "", f"{spec}: signal {found.signal}, raised {found.raised!r}"
+    wrong = "\n" in found.value or found.megabytes > MEGABYTES
+    return found.value, f"{spec}: {found.megabytes:.0f} MB, {found.value}" if wrong else None

@@ -10,9 +10,9 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -23,24 +23,58 @@ import torch
 
 from tests.torture.harness import Ended
 
-#: Where "any moment" begins: all that a run writes is written inside.
-TRAINING = "hexa.session.run:_Session._train"
+#: Functions before whose calls something happens, by what they do.
+HOOKS = {
+    "train": "hexa.session.run:_Session._train",
+    "adapt": "hexa.adaptation.command:adapt",
+    "evaluate": "hexa.evaluation.measure:measure",
+    "reproduce": "hexa.reproduce.command:run",
+    "step": "hexa.training.trainer:Trainer._train_step",
+    "log": "hexa.training.trainer:Trainer._log",
+    "append to the journal": "hexa.training.journal:Journal._append",
+    "monitor": "hexa.session.knn_monitor:KnnMonitor.__call__",
+    "keep the best weights": "hexa.session.run:_Session._backbone",
+    "finish": "hexa.session.run:_Session._finish",
+    "write config.yaml": "hexa.experiment:dump",
+    "write environment.json": "hexa.session.run:write_environment",
+    "save a checkpoint": "hexa.runtime.checkpoints:save",
+    "sum up a checkpoint": "hexa.runtime.checkpoints:checksum",
+    "open a checkpoint": "torch.serialization:_open_zipfile_writer_buffer.__init__",
+    "end a checkpoint": "torch.serialization:_open_zipfile_writer_buffer.__exit__",  # in its temporary file
+    "rename a file": "os:replace",
+}
+PRELOADED = ["hexa.cli", "hexa.session.run", "hexa.methods.moco"]
 
 
 @dataclass(frozen=True)
 class Strike:
-    """`act` happens right before call number `call` of a function, "module:name", or of any function while training."""
+    """`act` happens right before call number `call` of a function of HOOKS."""
 
     act: Callable[[], object]
-    at: str = ""
+    at: str
     call: int = 1
 
     def arm(self) -> None:
         """Prepare this process."""
-        if self.at:
-            _wrap(self.at, lambda number: self.act() if number == self.call else None)
-        else:
-            _wrap(TRAINING, lambda _: sys.setprofile(_Countdown(self.call, self.act)))
+        owner, last = owner_of(self.at)
+        real, numbers = getattr(owner, last), itertools.count(1)
+
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            if next(numbers) == self.call:
+                self.act()
+            return real(*arguments, **named)
+
+        setattr(owner, last, wrapped)
+
+
+def owner_of(hook: str) -> tuple[Any, str]:
+    """The module or class that has the function of HOOKS, and the function's name in it."""
+    module, _, name = HOOKS[hook].partition(":")
+    owner: Any = importlib.import_module(module)
+    *path, last = name.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    return owner, last
 
 
 class _Countdown:
@@ -57,46 +91,14 @@ class _Countdown:
                 self.act()
 
 
-def _wrap(at: str, before: Callable[[int], object]) -> None:
-    module, _, name = at.partition(":")
-    owner: Any = importlib.import_module(module)
-    *path, last = name.split(".")
-    for part in path:
-        owner = getattr(owner, part)
-    real, numbers = getattr(owner, last), itertools.count(1)
-
-    def wrapped(*arguments: Any, **named: Any) -> Any:
-        before(next(numbers))
-        return real(*arguments, **named)
-
-    setattr(owner, last, wrapped)
-
-
-@contextmanager
-def counting() -> Iterator[list[int]]:
-    """How many functions are called within: the only number of the list, once it is left."""
-    counter, found = _Countdown(-1, lambda: None), list[int]()
-    sys.setprofile(counter)
-    try:
-        yield found
-    finally:
-        sys.setprofile(None)
-        found.append(-1 - counter.calls)
-
-
 # -- what may happen ------------------------------------------------------------------------------------------------
 
 
-def kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
 
 
-def ask() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def hang_up() -> None:
-    os.kill(os.getpid(), signal.SIGHUP)
+kill = partial(send, signal.SIGKILL)
 
 
 def after(calls: int, act: Callable[[], object]) -> None:
@@ -129,10 +131,9 @@ class Started:
     """`hexa ARGUMENTS` in a child of a server that has everything imported: a second, not five."""
 
     def __init__(self, *arguments: object, strike: Strike | None = None) -> None:
-        multiprocessing.set_forkserver_preload(["hexa.cli", "hexa.session.run", "hexa.methods.moco"])
+        multiprocessing.set_forkserver_preload(PRELOADED)
         context = multiprocessing.get_context("forkserver")
         self._said, theirs = context.Pipe(duplex=False)
-        self._begin = time.monotonic()
         self._process = context.Process(target=_work, args=([str(one) for one in arguments], strike, theirs))
         self._process.start()
         theirs.close()
@@ -152,8 +153,7 @@ class Started:
             self._process.join()
         self._said.close()
         assert self._process.exitcode is not None
-        text = said.decode(errors="backslashreplace")
-        return Ended(self._process.exitcode, "", text, time.monotonic() - self._begin)
+        return Ended(self._process.exitcode, "", said.decode(errors="backslashreplace"))
 
 
 def struck(*arguments: object, strike: Strike | None = None) -> Ended:

@@ -4,43 +4,45 @@ from __future__ import annotations
 
 import io
 import random
+import struct
 import time
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 
-from hexa.data import bands
+from hexa.data import open_source
 from hexa.data.decode import MAX_IMAGE_PIXELS, DecodeError, decode, decode_with_pil, jpeg_size, quiet
-from tests.torture import image_bombs
-from tests.torture.harness import Forked, Tally, damaged, forked
-from tests.torture.image_files import bands_of, every_format
+from hexa.data.evaluation_transform import EvaluationTransform
+from hexa.data.loaders import PretrainLoader, evaluation_batches
+from hexa.data.views import Views, ViewsConfig
+from hexa.runtime.random import Stream
+from tests.data.image_files import bmp_in_runs, chunk, every_format, exif, photograph, png, png_values, saved
+from tests.torture.harness import Tally, damaged, forked
 
-#: Damaged files in the slow test, and in the fast one.
-MANY, FEW = 10_000, 400
-_TOGETHER = 50
 #: What a file may take: seconds on a busy machine and MB, for itself, for each million pixels that its header declares
 #: (up to the limit on pixels), and for each MB of it.
 _SECONDS, _SECONDS_PER_MEGAPIXEL, _SECONDS_PER_MB = 30.0, 2.0, 20.0
 _MB, _MB_PER_MEGAPIXEL, _MB_PER_MB = 300.0, 40.0, 8.0
-
 FILES = every_format()
-FORMATS = sorted({name.split()[0] for name in FILES})
+#: (what is wrong, megapixels that are declared, seconds, MB of the file)
+Decoded = tuple[str | None, float, float, float]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a file. complaint: why this is no good end; None if it is."""
-
-    complaint: str | None
-    megapixels: float
-    seconds: float
-    size: float
+def test_every_format_is_read() -> None:
+    assert {tuple(decode(data).shape) for data in FILES.values()} == {(3, 23, 31), (3, 31, 23), (3, 200, 300)}
+    assert {name.split()[0] for name in FILES} == {"BMP", "GIF", "JP2", "JPEG", "PNG", "PPM", "TIFF", "WEBP"}
 
 
-def _damaged_file(seed: int, files: Mapping[str, bytes] = FILES) -> tuple[str, bytes]:
+def spoilt(seed: int, files: Mapping[str, bytes] = FILES) -> tuple[str, bytes]:
     """A file of `files`, damaged one to three times: its name and what is left of it."""
     generator = random.Random(seed)
     kind = generator.choice(sorted({name.split()[0] for name in files}))
@@ -59,118 +61,206 @@ def _damaged_file(seed: int, files: Mapping[str, bytes] = FILES) -> tuple[str, b
     return name, data
 
 
-def _decoded(data: bytes, channels: int | None) -> Outcome:
-    begin, complaint = time.monotonic(), None
+def read(data: bytes) -> None:
+    """As evaluations read an image, and as training crops are cut of large ones."""
+    if jpeg_size(data) is not None:
+        decode_with_pil(data, 4)
+    decode(data)
+
+
+def _decoded(data: bytes, reader: Callable[[bytes], object]) -> Decoded:
+    begin, wrong, declared = time.monotonic(), None, 0
     try:
-        if channels is not None:
-            bands.decode(data, channels=channels)
-        else:
-            if jpeg_size(data) is not None:  # as training crops are cut of large ones
-                decode_with_pil(data, 4)
-            decode(data)
+        reader(data)
     except DecodeError as error:
         message = str(error)
-        complaint = None if message and "\n" not in message and " at 0x" not in message else f"says {message!r}"
+        wrong = None if message and "\n" not in message and " at 0x" not in message else f"says {message!r}"
     except BaseException as error:
-        complaint = f"raises {error!r}"
-    return Outcome(complaint, _declared(data) / 1e6, time.monotonic() - begin, len(data) / 1e6)
-
-
-def _declared(data: bytes) -> int:
-    """The pixels that the header declares, up to the limit."""
+        wrong = f"raises {error!r}"
     try:
         with Image.open(io.BytesIO(data)) as image:
-            return min(image.width * image.height, MAX_IMAGE_PIXELS)
+            declared = min(image.width * image.height, MAX_IMAGE_PIXELS)
     except Exception:
-        return 0
+        pass  # no header
+    return wrong, declared / 1e6, time.monotonic() - begin, len(data) / 1e6
 
 
-def _complaints(found: Forked, files: int) -> list[str]:
-    """What is wrong about `files` files that a child decoded."""
-    if found.signal is not None or found.raised is not None:
-        return [f"the child died of signal {found.signal}, {found.raised!r}"]
-    outcomes: list[Outcome] = found.value
-    assert len(outcomes) == files
-    wrong = [outcome.complaint for outcome in outcomes if outcome.complaint is not None]
-    for outcome in outcomes:
-        seconds = _SECONDS + _SECONDS_PER_MEGAPIXEL * outcome.megapixels + _SECONDS_PER_MB * outcome.size
-        wrong += [f"takes {outcome.seconds:.0f} s"] if outcome.seconds > seconds else []
-    megabytes = max(_MB + _MB_PER_MEGAPIXEL * one.megapixels + _MB_PER_MB * one.size for one in outcomes)
-    wrong += [f"takes {found.megabytes:.0f} MB"] if found.megabytes > megabytes else []
-    return wrong
+def complaints(files: Sequence[bytes], reader: Callable[[bytes], object] = read) -> list[str]:
+    """What is wrong about files that a child decodes."""
 
-
-def _try(files: list[bytes], channels: int | None = None) -> Forked:
-    def work() -> list[Outcome]:
+    def work() -> list[Decoded]:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return [_decoded(data, channels) for data in files]
+            return [_decoded(data, reader) for data in files]
 
-    return forked(work, seconds=300)
-
-
-def _try_damaged(count: int, tally: Tally, files: Mapping[str, bytes] = FILES, channels: int | None = None) -> None:
-    """Decode damaged files, some to a child; each by itself where something is wrong with a child."""
-    wrong = []
-    for start in range(0, count, _TOGETHER):
-        batch = [(seed, *_damaged_file(seed, files)) for seed in range(start, min(start + _TOGETHER, count))]
-        fine = not _complaints(_try([data for _, _, data in batch], channels), len(batch))
-        for seed, name, data in batch:
-            complaints = [] if fine else _complaints(_try([data], channels), 1)
-            tally.input(f"damaged {name.split()[0]} files", not complaints)
-            wrong += [f"seed {seed} ({name}): {complaint}" for complaint in complaints]
-    assert not wrong, "\n".join(wrong[:20])
-
-
-def test_every_format_is_read(tally: Tally) -> None:
-    shapes = {}
-    for name, data in FILES.items():
-        shapes[name] = tuple(decode(data).shape)
-        tally.input("image files of every format", shapes[name][0] == 3)
-    assert set(shapes.values()) == {(3, 23, 31), (3, 31, 23), (3, 200, 300)}
-    assert FORMATS == ["BMP", "GIF", "JP2", "JPEG", "PNG", "PPM", "TIFF", "WEBP"]
+    found = forked(work, seconds=300)
+    if found.signal is not None or found.raised is not None:
+        return [f"the child died of signal {found.signal}, {found.raised!r}"]
+    wrong, most = [], 0.0
+    for said, megapixels, seconds, size in found.value:
+        most = max(most, _MB + _MB_PER_MEGAPIXEL * megapixels + _MB_PER_MB * size)
+        late = seconds > _SECONDS + _SECONDS_PER_MEGAPIXEL * megapixels + _SECONDS_PER_MB * size
+        wrong += [said or f"takes {seconds:.0f} s"] if said or late else []
+    return wrong + ([f"takes {found.megabytes:.0f} MB"] if found.megabytes > most else [])
 
 
 def test_damaged_files_are_read_or_refused(tally: Tally) -> None:
-    _try_damaged(FEW, tally)
+    """More of them, each in a group of its format: benchmarks/fuzz.py."""
+    found = complaints([spoilt(seed)[1] for seed in range(150)])
+    tally.input("damaged image files", not found, found)
 
 
-@pytest.mark.slow
-def test_many_damaged_files_are_read_or_refused(tally: Tally) -> None:
-    _try_damaged(MANY, tally)
+# -- small files that ask for much ----------------------------------------------------------------------------------
+
+_SMALL = photograph(16, 16)
+_JPEG, _WEBP, _BMP, _JP2 = (saved(_SMALL, kind) for kind in ("JPEG", "WEBP", "BMP", "JPEG2000"))
+_FRAMES = {"save_all": True, "append_images": [_SMALL.rotate(angle) for angle in range(300)]}
+_TEXT = zlib.compress(bytes(1_000_000), 9)
+_SIZ = _JP2.index(b"\xff\x51")
 
 
-@pytest.mark.parametrize("channels", [1, 3, 4])
-def test_damaged_arrays_and_bands_are_read_or_refused(channels: int, tally: Tally) -> None:
-    files = bands_of(channels)
-    for data in files.values():
-        assert bands.decode(data, channels=channels).shape[0] == channels
-    _try_damaged(FEW, tally, files, channels)
+def _patched(data: bytes, at: int | bytes, content: bytes, behind: int = 0) -> bytes:
+    place = (at if isinstance(at, int) else data.index(at)) + behind
+    return data[:place] + content + data[place + len(content) :]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("channels", [1, 4])
-def test_many_damaged_arrays_and_bands_are_read_or_refused(channels: int, tally: Tally) -> None:
-    _try_damaged(MANY // 2, tally, bands_of(channels), channels)
+def _png(width: int, height: int, pixels: bytes = bytes(1000)) -> bytes:
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(pixels, 9)) + chunk(b"IEND", b"")
 
 
-TOO_LARGE = image_bombs.too_large()
+def _beside(content: bytes) -> bytes:
+    return png(png_values(2, 8, 16, 16), 2, 8, before=content)
 
 
-@pytest.mark.parametrize("name", TOO_LARGE)
-def test_what_is_too_large_is_refused_by_its_header(name: str, tally: Tally) -> None:
-    found = forked(lambda: decode(TOO_LARGE[name]))
-    refused = isinstance(found.raised, DecodeError) and found.megabytes < 200
-    tally.input("image files that declare gigabytes", refused)
-    assert refused, found
-    assert "limit of" in str(found.raised)
+def _tiff(tags: Mapping[int, int], counts: Mapping[int, int] = {}, after: int = 0, rest: bytes = b"") -> bytes:
+    """A deflated grey TIFF with these tags, a number each; counts: how many numbers a tag claims to have."""
+    numbers = {258: 8, 259: 8, 262: 1, 277: 1} | dict(tags)
+    entries = (struct.pack("<HHII", tag, 4, counts.get(tag, 1), numbers[tag]) for tag in sorted(numbers))
+    head = b"II*\0" + struct.pack("<IH", 8, len(numbers)) + b"".join(entries) + struct.pack("<I", after)
+    return head + (rest or zlib.compress(bytes(1000)))
 
 
-BOMBS = image_bombs.unfolding()
+_GIF = struct.pack("<HHB", 65535, 65535, 0) + b"\x08\x04\x00\x01\x04\x05\0;"
+_TILED = {256: 9000, 257: 9000, 259: 1, 322: 1, 323: 1, 324: 146, 325: 146}
+_SCANNED = _patched(saved(Image.new("L", (16, 16), 90), "JPEG", progressive=True), b"\xff\xc2", b"\x23\x28\x23\x28", 5)
+
+TOO_LARGE = {
+    "PNG": _png(16384, 16384),
+    "PNG of 2 ** 62 pixels": _png(2**31 - 1, 2**31 - 1),
+    "JPEG": _patched(_JPEG, b"\xff\xc0", struct.pack(">HH", 65500, 65500), 5),
+    "JPEG that PIL alone reads": _patched(
+        b"\xff\xd8\xff" + _JPEG[2:], b"\xff\xc0", struct.pack(">HH", 65500, 65500), 5
+    ),
+    "GIF": b"GIF89a" + struct.pack("<HHBBB", 65535, 65535, 0, 0, 0) + b",\0\0\0\0" + _GIF,
+    "GIF with a large frame": b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0, 0, 0) + b",\0\0\0\0" + _GIF,
+    "WEBP": _patched(_WEBP, 26, struct.pack("<HH", 16383, 16383)),
+    "BMP": _patched(_BMP, 18, struct.pack("<ii", 20000, -20000)),
+    "PPM": b"P6 20000 20000 255\n" + bytes(100),
+    "TIFF": _tiff({256: 20000, 257: 20000, 273: 8, 279: 100}),
+    "TIFF with a large tile": _tiff({256: 16, 257: 16, 322: 46000, 323: 46000, 324: 8, 325: 100}),
+    "JP2": _patched(_JP2, b"ihdr", struct.pack(">II", 20000, 20000), 4),
+}
+UNFOLDING = {
+    **{f"{kind} of 300 frames": saved(_SMALL, kind, **_FRAMES) for kind in ("PNG", "GIF", "WEBP", "TIFF")},
+    "PNG and texts": _beside(b"".join(chunk(b"zTXt", b"key %d\0\0" % number + _TEXT) for number in range(60))),
+    "PNG and profiles": _beside(chunk(b"iCCP", b"icc\0\0" + _TEXT) * 100),
+    "PNG and 20,000 empty parts": _beside(chunk(b"IDAT", b"") * 20_000),
+    "PNG and too many pixels": _png(16, 16, bytes(100_000_000)),
+    "JPEG with EXIF of megabytes": _JPEG[:2] + (b"\xff\xe1\xff\xffExif\0\0" + bytes(65527)) * 50 + _JPEG[2:],
+    "JPEG with a megabyte of nothing": _JPEG[:2] + b"\xff\xfe\0\2" + bytes(1_000_000) + _JPEG[2:],
+    "JPEG of 30,000 scans": _SCANNED[:-2] + b"\xff\xda\0\x08\x01\x01\0\x01\x3f\0\0" * 30_000 + b"\xff\xd9",
+    "BMP of long runs": bmp_in_runs(b"\0\2\0\xff" * 4 + b"\1\1\0\0", 5_000_000, 1),
+    "PPM in many words": b"P3 300 300 255\n" + b"1 " * 270_000,
+    "TIFF in 50,000 tiles": _tiff(_TILED, {324: 50_000, 325: 50_000}, rest=b"\1\0\0\0" * 50_000),
+    "TIFF of 60,000 tags": b"II*\0" + struct.pack("<IH", 8, 60_000) + struct.pack("<HHII", 256, 4, 1, 16) * 60_000,
+    "TIFF with a tag of gigabytes": _tiff({256: 16, 257: 16, 273: 8, 278: 16, 279: 256}, {273: 2**31}),
+    "TIFF whose directory follows itself": _tiff({256: 16, 257: 16, 273: 8, 279: 100}, after=8),
+    "JP2 of another size inside": _patched(_JP2, _SIZ, struct.pack(">II", 20000, 20000), 6),
+    "JP2 in tiles of one pixel": _patched(_JP2, _SIZ, struct.pack(">II", 1, 1), 22),
+}
 
 
-@pytest.mark.parametrize("name", BOMBS)
-def test_what_unfolds_is_cheap(name: str, tally: Tally) -> None:
-    complaints = _complaints(_try([BOMBS[name]]), 1)
-    tally.input("image files that unfold in memory or time", not complaints)
-    assert not complaints
+def test_what_is_too_large_is_refused_by_its_header(tally: Tally) -> None:
+    for name, data in TOO_LARGE.items():
+        found = forked(lambda: decode(data))  # noqa: B023
+        refused = isinstance(found.raised, DecodeError) and "limit of" in str(found.raised) and found.megabytes < 200
+        tally.input("image files that declare gigabytes", refused, (name, found))
+
+
+def test_what_unfolds_is_cheap(tally: Tally) -> None:
+    for name, data in UNFOLDING.items():
+        found = complaints([data])
+        tally.input("image files that unfold in memory or time", not found, (name, found))
+
+
+# -- in folders -----------------------------------------------------------------------------------------------------
+
+_SQUARE = photograph(24, 24)
+_CLEAR = _SQUARE.convert("RGBA")
+_CLEAR.putalpha(0)
+READ = {
+    "behind.jpg": saved(_SQUARE, "JPEG") + b"junk" * 100,
+    "called jpeg.jpg": saved(_SQUARE, "PNG"),
+    "clear.PNG": saved(_CLEAR, "PNG"),
+    "exif of garbage.jpg": saved(_SQUARE, "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff"),
+    "frames half.gif": saved(_SQUARE, "GIF", save_all=True, append_images=[_SQUARE.rotate(90)] * 2)[:-700],
+    "progressive.jpeg": saved(_SQUARE.convert("L"), "JPEG", progressive=True),
+    "turned.jpg": saved(_SQUARE, "JPEG", exif=exif(7)),
+    "words.ppm": b"P3\n24 24 255\n" + b"7 8 9 " * 24**2,
+}
+REFUSED = {
+    "checksum of the header.png": _patched(saved(_SQUARE, "PNG"), 29, b"????"),
+    "empty.jpg": b"",
+    "floats without bounds.tif": saved(Image.fromarray(np.full((24, 24), np.inf, np.float32)), "TIFF"),
+    "half.jpg": saved(_SQUARE, "JPEG")[:400],
+    "half.png": saved(_SQUARE, "PNG")[:400],
+    "page.jpg": b"<!doctype html><title>404 Not Found</title>",
+    "program.jpg": saved(_SQUARE, "EPS"),
+}
+SIZES = {"one row.png": saved(photograph(1, 3000), "PNG"), "large.jpg": saved(photograph(900, 1300), "JPEG")}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("resident", [True, False], ids=["in memory", "by workers"])
+def test_a_folder_of_odd_images_goes_all_the_way(resident: bool, tmp_path: Path, tally: Tally) -> None:
+    for number, (name, data) in enumerate((READ | REFUSED | ({} if resident else SIZES)).items()):
+        (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
+        (tmp_path / "ab"[number % 2] / name).write_bytes(data)
+    source = open_source(f"folder:{tmp_path}")
+    unread = {path for path in source.paths if path.partition("/")[2] in REFUSED}
+    loader = PretrainLoader(source, Views(ViewsConfig(size=16)), len(source), Stream(0), num_workers=1, tolerance=1.0)
+    assert loader.resident == resident
+    for batch in loader.epoch(0):
+        assert all(crop.shape == (len(source), 3, 16, 16) and crop.isfinite().all() for crop in batch.crops)
+        assert not unread & {source.paths[position] for position in batch.index.tolist()}
+    loader.close()
+    assert {line.partition(": ")[0] for line in loader.problems} == unread
+    problems: dict[int, str] = {}
+    shown = evaluation_batches(source, EvaluationTransform(16), 8, num_workers=1, problems=problems, tolerance=1.0)
+    positions = torch.cat([index for _, _, index in shown])
+    assert sorted([*positions.tolist(), *problems]) == list(range(len(source)))
+    for position, path in enumerate(source.paths):
+        tally.input("odd images in folders", (position in problems) == (path in unread), path)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_pngs_with_flipped_bytes_in_a_parquet_file(num_workers: int, tmp_path: Path, tally: Tally) -> None:
+    """Each of these used to end the process."""
+    generator, files = random.Random(0), [saved(photograph(8, 8), "PNG")]
+    for number in range(30):
+        data = bytearray(saved(photograph(64, 64).rotate(number), "PNG"))
+        for _ in range(20):
+            data[generator.randrange(60, len(data) - 20)] = generator.randrange(256)
+        files.append(bytes(data))
+    images = [{"bytes": data, "path": f"{number}.png"} for number, data in enumerate(files)]
+    pq.write_table(pa.table({"image": images}), tmp_path / "train.parquet")
+    source = open_source(f"parquet:{tmp_path}")
+
+    def work() -> int:
+        given: dict[str, Any] = {"num_workers": num_workers, "tolerance": 1.0, "problems": {}}
+        shown = list(evaluation_batches(source, EvaluationTransform(16), 32, **given))
+        return sum(len(index) for _, _, index in shown) + len(given["problems"])
+
+    found = forked(work)
+    tally.input("damaged PNGs in Parquet files", found.value == len(files), found)

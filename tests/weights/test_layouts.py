@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightly.models
 import numpy as np
 import pytest
 import safetensors.torch
@@ -237,7 +236,7 @@ def lites() -> State:
 
 def small_of_lightly() -> State:
     """Its Sequential has lost a ReLU: another network, whose features these would not be."""
-    network = lightly.models.ResNetGenerator("resnet-18")
+    network = pytest.importorskip("lightly.models").ResNetGenerator("resnet-18")
     return under("backbone.", nn.Sequential(*list(network.children())[:-1], nn.AdaptiveAvgPool2d(1)))
 
 

@@ -225,8 +225,8 @@ def _hard_examples(run: Run, data: str) -> Gallery:
 def _clusters(run: Run, data: str) -> Gallery:
     """At most 500 images, drawn by the run's seed."""
     from hexa.data import open_source
-    from hexa.weights.pretrained import load_backbone
     from hexa.reporting.plots.neighbours import Embedded, clusters
+    from hexa.weights.pretrained import load_backbone
 
     if not (run.folder / "backbone.safetensors").is_file():
         message = f"{run.folder}: has no backbone.safetensors yet"

@@ -1,7 +1,7 @@
 """What stands in the documentation between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
 
 Recipes come from the code, numbers from the result files in benchmarks/, so that none is typed by hand. A test
-compares; `python -m tests.docs.generated` writes them anew.
+compares; `python -m docs.generated` writes them anew.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hexa.reproduce.collecting import EPOCHS, TIME, TOLERANCE
 from hexa.reproduce.studies import KNN, PROBE
 from tests.test_imports import ALLOWED
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?P<begin><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end of (?P=name) -->)", re.DOTALL)
 
@@ -731,7 +731,7 @@ def verdicts() -> str:
 
 
 def survived() -> str:
-    """What tests/torture counted: hostile inputs and faults by group."""
+    """What tests/torture and benchmarks/fuzz.py counted: hostile inputs and faults by group."""
     found = result(TORTURE)
     machine = f", {found['cores']} cores, torch {found['torch']}" if "torch" in found else ""
     parts = [f"Counted on {found['date']}, commit `{found['commit'][:7]}`{machine}:\n"]
