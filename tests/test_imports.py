@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import re
 import sys
 import tomllib
 from graphlib import TopologicalSorter
@@ -44,10 +45,6 @@ ALLOWED = {
     "session": {
         *("config", "runtime", "core", "data", "nn", "ops", "evaluation", "training"),
         *("experiment", "assembly", "reporting"),
-    },
-    "reproduce": {
-        *("config", "published", "runtime", "core", "data", "nn", "evaluation", "training", "experiment", "recipes"),
-        *("assembly", "reporting", "session"),
     },
     "adaptation": {
         *("config", "runtime", "core", "data", "nn", "ops", "evaluation", "training", "experiment", "recipes"),
@@ -122,6 +119,12 @@ def test_imports_point_one_way(path: Path) -> None:
     assert package in ALLOWED, f"a new package: say in this test what {package} may import"
     wrong = imported(path) - ALLOWED[package] - {package}
     assert not wrong, f"{path.relative_to(SOURCE)} imports from {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_the_package_of_the_paper_is_never_imported(path: Path) -> None:
+    """It stands above this one, and is found through entry points."""
+    assert not re.search(r"^\s*(from|import) hexa_paper\b", path.read_text(), re.MULTILINE)
 
 
 def test_the_reader_sees_imports_in_functions() -> None:

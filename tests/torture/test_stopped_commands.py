@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 #: Where the moments of a command begin.
 BEGIN = {
     "adapt": "hexa.adaptation.command:adapt",
-    "reproduce": "hexa.reproduce.command:run",
+    "reproduce": "hexa_paper.work:Work.costs",
     "evaluate": "hexa.evaluation.measure:measure",
 }
 HOW = {kill: ("kill -9 of", signal.SIGKILL), ask: ("SIGTERM to", signal.SIGTERM), hang_up: ("SIGHUP to", signal.SIGHUP)}

@@ -26,9 +26,9 @@ from hexa.methods.simclr import SimCLRConfig
 from hexa.methods.simsiam import SimSiamConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.recipes import register
-from hexa.recipes.imagenet import DATA
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import ScheduleConfig
+from hexa_paper.imagenet import DATA
 
 
 def _views(recipe: str, **fields: Any) -> ViewsConfig:

@@ -24,9 +24,6 @@ from hexa.training.schedules import ScheduleConfig
 DATA = "folder:imagenet"
 Hard = dict[str, Any]
 
-#: The pairs (α, β) worth trying in the study of Beta (REFERENCE §8.7); the published ones are not listed.
-BETAS = ((1, 1), (3, 5), (5, 3), (3, 3), (5, 1), (5, 5))
-
 
 def moco(epochs: int, hard: Hard) -> Experiment:
     """ResNet-50, 2×224 of scale 0.2–1, batch 256, lr 0.03, cosine per epoch (REFERENCE §2.1, §2.2)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,24 +15,26 @@ from rich.table import Table
 from hexa.config import UserError
 from hexa.data import Source, open_source
 from hexa.data.known import known_as
-from hexa.evaluation.protocols.semi_supervised import rows_of
-from hexa.reproduce import collecting, drawing, plan, printing, storage, writing
-from hexa.reproduce.costs import Progress, costs_of
-from hexa.reproduce.plan import Costs, Job, Request, Target
-from hexa.reproduce.running import run_jobs
-from hexa.reproduce.studies import OF_VOC, WITH_VOC, Study, study, with_lists
+from hexa.evaluation.protocols.semi_supervised import rows_of as rows_of_list
+from hexa.reporting.tables import format_duration
 from hexa.runtime.console import Console
 from hexa.runtime.parsing import from_option
+from hexa_paper import drawing, plan, storage, writing
+from hexa_paper.costs import Progress, costs_of, origin_of
+from hexa_paper.plan import Costs, Job, Request, Target
+from hexa_paper.rows import rows_of
+from hexa_paper.running import command_of, run_jobs
+from hexa_paper.studies import EXPERIMENTS, Study, study, with_lists
 
 #: ImageNet's training images, where a full scale is planned without them.
 _IMAGENET = 1_281_167
-#: Sources that tell by their names what they are.
+#: Sources identified by name.
 _CALLED = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "voc": "VOC07"}
 
 
 @dataclass(frozen=True)
-class Session:
-    """A study, what was asked for, and the folder it lives in.
+class Work:
+    """A study, what was asked for, and the folder it is in.
 
     workers: runs at once. joined: seeds that were not asked for now, but have results in the folder.
     """
@@ -62,21 +64,21 @@ class Session:
         until: float | None = None,
         workers: int = 1,
         fields: Mapping[str, Any] | None = None,
-    ) -> Session:
-        """Everything checked, nothing written. Raises UserError for whatever cannot be carried out.
+    ) -> Work:
+        """Check the request; write nothing. Raises UserError for whatever cannot be carried out.
 
         experiment: ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1 … table5. method: moco or
         dcluster, by default the published one. epochs: of every arm, by default those of its recipe. rates: the
-        learning rates that every arm chooses from; a single one is taken as it is. evaluate_on: labelled sources to
-        measure on, by default `data`. data_voc: VOC2007, for the tables and the column that are of it. label_lists: the
-        folder of SimCLR's lists, for table 3. one_run: learning curves as published. until: end every run once k-NN of
-        held-out training images has reached this, in percent, and compare how long that took. workers: runs at once.
+        learning rates that every arm chooses from; a single one is used without a search. evaluate_on: labelled sources
+        to measure on, by default `data`. data_voc: VOC2007, for the tables and the column that are of it. label_lists:
+        the folder of SimCLR's lists, for table 3. one_run: learning curves as published. until: end every run once k-NN
+        of held-out training images has reached this, in percent, and compare how long that took. workers: runs at once.
         fields: of every arm's experiment, by path.
         """
         chosen = study(experiment, method=method, scale=scale, data=data, one_run=one_run)
         if any(not rate > 0 for rate in rates or ()):
             raise UserError("rates: every learning rate must be above 0")
-        sources = _measured_on(experiment, data, evaluate_on, data_voc)
+        sources = measured_on(experiment, evaluate_on or (data,), data_voc)
         request = requested(data, sources, scale, seeds, epochs, workers, fields)
         request = replace(request, rates=tuple(rates) if rates else None, until=until)
         if label_lists is not None:
@@ -91,14 +93,14 @@ class Session:
         if until is not None:
             _check_until(chosen, request)
         folder = Path(out) if out is not None else Path("runs") / f"{experiment}-{chosen.method}-{scale}"
-        session = cls(chosen, request, folder, workers)
-        if not storage.check(folder, session._claim):
-            return session
+        work = cls(chosen, request, folder, workers)
+        if not storage.check(folder, work.claim):
+            return work
         there = [seed for seed in storage.seeds_of(folder) if seed not in seeds]
-        return replace(session, request=replace(request, seeds=(*there, *request.seeds)), joined=tuple(there))
+        return replace(work, request=replace(request, seeds=(*there, *request.seeds)), joined=tuple(there))
 
     @property
-    def _claim(self) -> dict[str, Any]:
+    def claim(self) -> dict[str, Any]:
         """What all runs of a folder have in common, as JSON; seeds may be added."""
         given = self.request
         claim = {
@@ -118,51 +120,86 @@ class Session:
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
+    @property
+    def title(self) -> str:
+        """What is compared, in a line."""
+        chosen = self.study
+        return f"{chosen.name}, {chosen.method}, {chosen.scale} scale: {writing.sentence(chosen.question)}"
+
     def costs(self, progress: Progress | None = None) -> Costs | None:
         """What images cost here; None at the full scale, which is counted in passes instead."""
         if self.study.scale == "full":
             return None
-        storage.claim(self.out, self._claim)
+        storage.claim(self.out, self.claim)
         return costs_of(self.study, self.request, self.out, progress=progress)
 
-    def jobs(self, costs: Costs | None) -> tuple[list[Job], list[Job]]:
-        """The search, and what follows from as much of it as is done."""
-        search = plan.search_jobs(self.study, self.request)
-        rates = plan.best_rates(self.study, self.request, self.stored(search))
-        return search, plan.final_jobs(self.study, self.request, rates, costs)
+    @property
+    def search(self) -> list[Job]:
+        """The search for learning rates."""
+        return plan.search_jobs(self.study, self.request)
+
+    def final(self, costs: Costs | None) -> list[Job]:
+        """The runs that follow from as much of the search as is done."""
+        rates = plan.best_rates(self.study, self.request, self.stored(self.search))
+        return plan.final_jobs(self.study, self.request, rates, costs)
 
     def stored(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+        """What is stored of these jobs."""
         stored = (storage.stored(self.out, job.name, job.identity) for job in jobs)
         return [job for job in stored if job is not None]
 
-    def table(self, costs: Costs | None) -> Table:
-        """The plan for a terminal: runs and cost of each arm, what is done, and the whole."""
-        jobs = [job for phase in self.jobs(costs) for job in phase]
-        return printing.table(jobs, self.request, costs, [job["name"] for job in self.stored(jobs)])
+    def lines(self, jobs: Sequence[Job], costs: Costs | None) -> list[dict[str, Any]]:
+        """Jobs by phase, arm and length, with the seconds of pre-training that are left, or without costs the passes
+        of all images through the network."""
+        groups: dict[tuple[str, str, int], list[Job]] = {}
+        for job in jobs:
+            groups.setdefault((job.phase, job.arm.key, job.experiment.epochs), []).append(job)
+        made = []
+        for (phase, _, epochs), members in groups.items():
+            done, images, arm = len(self.stored(members)), self.request.num_images * epochs, members[0].arm
+            cost = {"image passes": float(len(members) * images * plan.passes_of(arm))}
+            if costs is not None:
+                cost = {"time left": (len(members) - done) * images * plan.seconds_per_image(arm, costs)}
+            made.append({"": phase, "arm": arm.name, "epochs": epochs, "runs": len(members), "done": done, **cost})
+        return made
 
-    def commands(self) -> list[str]:
-        """One line per run, to be started anywhere by hand; what they leave in the folder is found and evaluated."""
-        return [printing.command_of(job, self.out) for job in self.jobs(None)[1]]
-
-    def measures(self) -> list[str]:
-        """The protocols, with their presets, and the images that each is measured on."""
-        chosen = plan.measures_of(self.study, self.request)
-        named = (f"{one.protocol} {one.options.get('preset', '')}".strip() for one, *_ in chosen)
-        return [f"{name} on {evaluation.source}" for name, evaluation in zip(named, chosen, strict=True)]
+    def plan(self, costs: Costs | None) -> Iterator[Table | str]:
+        """The plan as lines for a terminal: runs and cost of each arm, and what is measured."""
+        study, final = self.study, self.final(costs)
+        shapes = {"image passes": lambda passes: f"{passes:.1e}", "time left": format_duration}
+        yield table(self.lines([*self.search, *final], costs), shapes, ("runs", "done", *shapes))
+        if self.joined:
+            yield f"with seeds {', '.join(map(str, self.joined))}, of which {self.out} has results already"
+        measures = (
+            f"{m.protocol} {m.options.get('preset', '')}".strip() + f" on {on}" for m, on, *_ in final[0].measures
+        )
+        yield f"measured by {', '.join(dict.fromkeys(measures))}"
+        yield from study.notes
+        if costs is None:
+            yield "image passes: images times terms. Each run, wherever there are GPUs:"
+            yield from (command_of(job, self.out) for job in final)
+        else:
+            yield "time left: of pre-training, one run after another; evaluations on top"
+            yield f"it follows from {origin_of(self.out)}"
 
     # -- the work -----------------------------------------------------------------------------------------------------
+
+    @property
+    def page(self) -> Path:
+        """What people read of it."""
+        return self.out / "table.md"
 
     def carry_out(self, console: Console, progress: Progress | None = None) -> Path:
         """Search, train, evaluate, collect; whatever is done already is not done again. Returns the folder."""
         if self.study.scale == "full" and not torch.cuda.is_available():
             raise UserError("the published settings need GPUs; --plan prints them, --scale small is for this machine")
-        storage.claim(self.out, self._claim)
+        storage.claim(self.out, self.claim)
         costs = self.costs(progress)
         with storage.at_work(self.out):
             try:
-                for phase in (0, 1):  # the rates of the second follow from the first
-                    jobs = self.jobs(costs)
-                    every = [*jobs[0], *jobs[1]]
+                for phase in ("search", "final"):  # the rates of the second follow from the first
+                    jobs = {"search": self.search, "final": self.final(costs)}
+                    every = [job for one in jobs.values() for job in one]
                     said = Count(console, len(every), len(self.stored(every)))
                     run_jobs(jobs[phase], self.out, workers=self.workers, console=console, said=said)
             finally:
@@ -175,9 +212,9 @@ class Session:
 
         figures: False removes those that were drawn of fewer runs.
         """
-        search, final = self.jobs(costs)
-        searched, runs = self.stored(search), self.stored(final)
-        rows = collecting.rows_of(self.study, self.request, costs, runs)
+        final = self.final(costs)
+        searched, runs = self.stored(self.search), self.stored(final)
+        rows = rows_of(self.study, self.request, costs, runs)
         if not rows:
             return
         notes = writing.notes_of(self.study, self.request, rows, searched, runs)
@@ -185,12 +222,53 @@ class Session:
             notes.insert(0, f"Unfinished: {len(runs)} of {len(final)} runs are done.")
         result = writing.result(self.study, self.request, rows, costs, searched, runs, notes)
         storage.write(self.out / storage.RESULT, result)
-        storage.write(self.out / "table.md", writing.markdown(self.study, self.request, rows, notes))
+        storage.write(self.page, writing.markdown(self.study, self.request, rows, notes))
         storage.write(self.out / "table.csv", writing.csv_text(rows))
         if figures:
             drawing.draw(self.study, rows, runs, costs, self.out, self.request.data)
         elif len(runs) < len(final):
             shutil.rmtree(self.out / drawing.FOLDER, ignore_errors=True)
+
+
+@dataclass
+class Count:
+    """Reports each finished job with its number."""
+
+    console: Console
+    total: int
+    finished: int
+
+    def __call__(self, job: Job, done: Mapping[str, Any]) -> None:
+        self.finished += 1
+        said = f"diverged, {done['diverged']}" if done.get("diverged") else " · ".join(map(_score, done["results"]))
+        self.console.print(f"[{self.finished}/{self.total}] {job.name}: {said}")
+
+
+def _score(result: Mapping[str, Any]) -> str:
+    metric, value = next(iter(result["metrics"].items()))
+    return f"{result['title']}{'' if metric == 'top1' else f' {metric}'} {value:.2f}"
+
+
+def table(
+    lines: Sequence[Mapping[str, Any]], shapes: Mapping[str, Callable[[float], str]], totals: Collection[str]
+) -> Table:
+    """Lines for a terminal, and below them the sums of those columns of `totals` that they have.
+
+    shapes: by column what makes text of a number.
+    """
+    heads = list(lines[0])
+    sums = {head: sum(line[head] for line in lines) for head in heads if head in totals}
+    shown = Table(box=None, pad_edge=False)
+    for head in heads:
+        shown.add_column(head, justify="left" if isinstance(lines[0][head], str) else "right")
+    for line in lines:
+        shown.add_row(*(shapes.get(head, str)(line[head]) for head in heads))
+    last = (shapes.get(head, str)(sums[head]) if head in sums else "" for head in heads[1:])
+    shown.add_row("all", *last, style="bold")
+    return shown
+
+
+# -- what is asked for ------------------------------------------------------------------------------------------------
 
 
 def requested(
@@ -223,30 +301,12 @@ def plain_fields(request: Request) -> dict[str, Any]:
     return {name: from_option(value) if isinstance(value, str) else value for name, value in request.fields.items()}
 
 
-@dataclass
-class Count:
-    """Reports each finished job with its number."""
-
-    console: Console
-    total: int
-    finished: int
-
-    def __call__(self, job: Job, done: Mapping[str, Any]) -> None:
-        self.finished += 1
-        said = f"diverged, {done['diverged']}" if done.get("diverged") else " · ".join(map(_score, done["results"]))
-        self.console.print(f"[{self.finished}/{self.total}] {job.name}: {said}")
-
-
-def _score(result: Mapping[str, Any]) -> str:
-    metric, value = next(iter(result["metrics"].items()))
-    return f"{result['title']}{'' if metric == 'top1' else f' {metric}'} {value:.2f}"
-
-
-def _measured_on(experiment: str, data: str, evaluate_on: Sequence[str], data_voc: str | None) -> Sequence[str]:
+def measured_on(experiment: str, sources: Sequence[str], data_voc: str | None) -> tuple[str, ...]:
     """The sources to measure on: what is of VOC2007 finds it, and finds nothing else."""
-    if data_voc is None or experiment not in (*OF_VOC, WITH_VOC):
-        return evaluate_on or (data,)
-    return (data_voc,) if experiment in OF_VOC else (*(evaluate_on or (data,)), data_voc)
+    where = EXPERIMENTS[experiment].get("images", "")
+    if data_voc is None or not where:
+        return tuple(sources)
+    return (data_voc,) if where == "VOC07" else (*sources, data_voc)
 
 
 def _opened(source: str, scale: str) -> Source | None:
@@ -269,7 +329,7 @@ def _check_lists(chosen: Study, request: Request) -> None:
     opened = _opened(request.targets[0].source, chosen.scale)
     for file in _lists_of(chosen):
         if opened is not None:
-            rows_of(opened, Path(file))
+            rows_of_list(opened, Path(file))
 
 
 def _check_until(chosen: Study, request: Request) -> None:
