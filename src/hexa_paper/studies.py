@@ -95,7 +95,7 @@ def _variant(recipe: str, changes: Fields, scheme: str, key: str = "", name: str
 
 def _small(key: str, name: str, recipe: str, scheme: str, row: tuple[str, int] = ("", 0), more: Fields = MEAN) -> Arm:
     made = _variant(recipe, {**MEAN, **more}, scheme, key, name)
-    return replace(made, published=tuple(row)) if row[0] else made
+    return replace(made, published=(row[0], row[1])) if row[0] else made
 
 
 def _full(recipe: str, scheme: str, method: str, epochs: int) -> Arm:
