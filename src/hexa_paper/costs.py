@@ -15,7 +15,7 @@ from hexa.reporting.tables import counted
 from hexa.runtime.cores import crowding
 from hexa.session.benchmark import benchmark
 from hexa_paper import storage
-from hexa_paper.plan import Request
+from hexa_paper.asking import Request
 from hexa_paper.studies import Study
 
 Progress = Callable[[str, int, int], None]

@@ -172,7 +172,7 @@ def _rows(table: str, record: Mapping[str, Any] | None) -> Iterator[dict[str, Ce
         for cells in own or ([{"small scale": _why_not(table, row, arms, record)}] if record is not None else [{}]):
             yield known | cells
     for cells in (cells for arm in arms if arm["row"] is None for cells in _arm(arm)):
-        yield dict.fromkeys(("method", "epochs", *compared.columns, "full scale"), "") | cells
+        yield {**dict.fromkeys(("method", "epochs", *compared.columns, "full scale"), ""), **cells}
 
 
 def _arm(arm: Mapping[str, Any]) -> Iterator[dict[str, Cell]]:

@@ -20,10 +20,11 @@ from hexa.runtime.parsing import seconds_of
 from hexa.runtime.signals import Interrupted
 from hexa.training.clock import Clock
 from hexa_paper import paper, plan, storage
-from hexa_paper.plan import Evaluation, Request, Stored
+from hexa_paper.asking import Request, measured_on, plain_fields, requested
+from hexa_paper.plan import Evaluation, Stored
 from hexa_paper.running import complete
 from hexa_paper.studies import ALL, EXPERIMENTS, KNN, LEARNERS, TABLES, Arm, Study, learned, shortened, study
-from hexa_paper.work import Work, measured_on, plain_fields, requested
+from hexa_paper.work import Work
 
 #: The studies, with their methods.
 PARTS = ALL

@@ -6,13 +6,14 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from hexa import recipes
 from hexa.config import UserError, some
 from hexa.core.schemes import SCHEMES
 from hexa.experiment import Experiment, override
+from hexa_paper.asking import Request
 from hexa_paper.studies import CIFAR, KNN, SVM, Arm, Measure, Study
 
 #: Seconds of one image on this machine: {recipe: {scheme of a benchmark: seconds}}.
@@ -27,37 +28,6 @@ HOLDOUT = 0.1
 #: Turned off in studies to save time.
 QUIET: dict[str, Any] = {"training.tensorboard": False, "training.report": False, "monitor.knn_every": 0}
 WATCHED: dict[str, Any] = {"monitor.knn_every": 1, "monitor.holdout": HOLDOUT}
-
-
-@dataclass(frozen=True)
-class Target:
-    """Labelled images that backbones are measured on. several: whether an image may show more than one class.
-
-    known_as: the data set of published numbers that it is, if any.
-    """
-
-    source: str
-    several: bool = False
-    known_as: str | None = None
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was asked for, beside the study. None leaves a thing to the recipes.
-
-    until: percent of k-NN on held-out training images at which a run ends. shared: the folder of the runs that several
-    studies share, from each one's.
-    """
-
-    data: str
-    targets: tuple[Target, ...]
-    num_images: int
-    seeds: tuple[int, ...] = (0, 1, 2)
-    epochs: int | None = None
-    rates: tuple[float, ...] | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    until: float | None = None
-    shared: str = ""
 
 
 class Evaluation(NamedTuple):

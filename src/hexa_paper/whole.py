@@ -91,7 +91,7 @@ class Whole(Parts):
 
         def seconds(epochs: int) -> float:
             lines = self.lines(epochs, costs)
-            return sum(line["training"] + line["evaluations"] for line in lines) / self.workers / _SHARE
+            return float(sum(line["training"] + line["evaluations"] for line in lines)) / self.workers / _SHARE
 
         fit = bisect.bisect_right(lengths, self.seconds, key=seconds)
         if fit:
@@ -102,8 +102,9 @@ class Whole(Parts):
             "--seeds or images"
         )
 
-    def plan(self, costs: Costs) -> Iterator[Table | str]:
+    def plan(self, costs: Costs | None) -> Iterator[Table | str]:
         """The plan as lines for a terminal."""
+        assert costs is not None, "costs are measured at the small scale"
         epochs, durations = self.decide(costs), dict.fromkeys(("training", "evaluations"), format_duration)
         yield table(self.lines(epochs, costs), durations, ("runs", "of them new", *durations))
         seeds = ", ".join(map(str, self.request.seeds))

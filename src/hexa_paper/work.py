@@ -13,23 +13,15 @@ import torch
 from rich.table import Table
 
 from hexa.config import UserError
-from hexa.data import Source, open_source
-from hexa.data.known import known_as
-from hexa.evaluation.protocols.semi_supervised import rows_of as rows_of_list
 from hexa.reporting.tables import format_duration
 from hexa.runtime.console import Console
-from hexa.runtime.parsing import from_option
 from hexa_paper import drawing, plan, storage, writing
+from hexa_paper.asking import Request, check_lists, check_until, lists_of, measured_on, plain_fields, requested
 from hexa_paper.costs import Progress, costs_of, origin_of
-from hexa_paper.plan import Costs, Job, Request, Target
+from hexa_paper.plan import Costs, Job
 from hexa_paper.rows import rows_of
 from hexa_paper.running import command_of, run_jobs
-from hexa_paper.studies import EXPERIMENTS, Study, study, with_lists
-
-#: ImageNet's training images, where a full scale is planned without them.
-_IMAGENET = 1_281_167
-#: Sources identified by name.
-_CALLED = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "voc": "VOC07"}
+from hexa_paper.studies import Study, study, with_lists
 
 
 @dataclass(frozen=True)
@@ -83,7 +75,7 @@ class Work:
         request = replace(request, rates=tuple(rates) if rates else None, until=until)
         if label_lists is not None:
             chosen = with_lists(chosen, Path(label_lists))
-            _check_lists(chosen, request)
+            check_lists(chosen, request)
         if until is not None:
             if len(chosen.lengths) > 1 or chosen.one_run:
                 raise UserError(f"--until: {experiment} compares lengths of training; leave it out")
@@ -91,7 +83,7 @@ class Work:
         plan.check(chosen, request)
         plan.final_jobs(chosen, request, plan.best_rates(chosen, request, []), None)  # raises for a wrong field
         if until is not None:
-            _check_until(chosen, request)
+            check_until(request, scale, plan.experiment_of(chosen.arms[0], request).monitor)
         folder = Path(out) if out is not None else Path("runs") / f"{experiment}-{chosen.method}-{scale}"
         work = cls(chosen, request, folder, workers)
         if not storage.check(folder, work.claim):
@@ -114,7 +106,7 @@ class Work:
             "fields": plain_fields(given),
             "one_run": self.study.one_run or None,
             **({} if given.until is None else {"until": given.until}),
-            **({"label_lists": lists} if (lists := _lists_of(self.study)) else {}),
+            **({"label_lists": lists} if (lists := lists_of(self.study)) else {}),
         }
         return dict(json.loads(json.dumps(claim)))
 
@@ -266,90 +258,3 @@ def table(
     last = (shapes.get(head, str)(sums[head]) if head in sums else "" for head in heads[1:])
     shown.add_row("all", *last, style="bold")
     return shown
-
-
-# -- what is asked for ------------------------------------------------------------------------------------------------
-
-
-def requested(
-    data: str,
-    sources: Sequence[str],
-    scale: str,
-    seeds: Sequence[int],
-    epochs: int | None,
-    workers: int,
-    fields: Mapping[str, Any] | None,
-) -> Request:
-    """What all studies are asked for. sources: to measure on. Raises UserError."""
-    if epochs is not None and epochs < 1:
-        raise UserError(f"epochs must be ≥ 1, got {epochs}")
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise UserError("seeds: give one or more different numbers from 0, such as 0 1 2")
-    if workers < 1:
-        raise UserError(f"workers must be ≥ 1, got {workers}")
-    taken = {"data", "seed", "epochs", "optimizer.learning_rate", "monitor.until"} & set(fields or {})
-    if taken:
-        raise UserError(f"{min(taken)} is what a study decides; use --data, --seeds, --epochs, --rates or --until")
-    images, targets = _opened(data, scale), tuple(_target(source, scale) for source in sources)
-    return Request(
-        data, targets, _IMAGENET if images is None else len(images), tuple(seeds), epochs, None, fields or {}
-    )
-
-
-def plain_fields(request: Request) -> dict[str, Any]:
-    """The fields by their values, however they were spelled."""
-    return {name: from_option(value) if isinstance(value, str) else value for name, value in request.fields.items()}
-
-
-def measured_on(experiment: str, sources: Sequence[str], data_voc: str | None) -> tuple[str, ...]:
-    """The sources to measure on: what is of VOC2007 finds it, and finds nothing else."""
-    where = EXPERIMENTS[experiment].get("images", "")
-    if data_voc is None or not where:
-        return tuple(sources)
-    return (data_voc,) if where == "VOC07" else (*sources, data_voc)
-
-
-def _opened(source: str, scale: str) -> Source | None:
-    """The images of a source; None at the full scale if they are not here, where it can be planned all the same."""
-    try:
-        return open_source(source, None if "#" in source else "train")
-    except UserError:
-        if scale == "full":
-            return None
-        raise
-
-
-def _lists_of(chosen: Study) -> list[str]:
-    """The files that name the labelled images."""
-    return [measure.options["list_file"] for measure in chosen.measures if "list_file" in measure.options]
-
-
-def _check_lists(chosen: Study, request: Request) -> None:
-    """Raises UserError if the images are here and a list names others."""
-    opened = _opened(request.targets[0].source, chosen.scale)
-    for file in _lists_of(chosen):
-        if opened is not None:
-            rows_of_list(opened, Path(file))
-
-
-def _check_until(chosen: Study, request: Request) -> None:
-    """Raises UserError where there are no held-out training images whose k-NN could be measured."""
-    opened, monitor = _opened(request.data, chosen.scale), plan.experiment_of(chosen.arms[0], request).monitor
-    if opened is not None and opened.classes is None:
-        raise UserError(f"--until needs one label per image for k-NN, and {opened!r} has none; leave it out")
-    if monitor.data is not None or not monitor.holdout:
-        raise UserError(
-            "--until measures on held-out training images; leave out monitor.data, and give monitor.holdout above 0"
-        )
-
-
-def _target(source: str, scale: str) -> Target:
-    """The labelled images of a source. Raises UserError if it has none."""
-    opened = _opened(source, scale)
-    if opened is None:
-        return Target(source, several=source.startswith("voc:"), known_as=_CALLED.get(source.partition(":")[0]))
-    if opened.labels is None:
-        raise UserError(
-            f"data '{source}' has no labels to measure with; name labelled images with --evaluate-on SOURCE"
-        )
-    return Target(source, several=opened.classes is None, known_as=known_as(opened))

@@ -13,7 +13,8 @@ import torch
 
 from hexa import published
 from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std
-from hexa_paper.plan import Costs, Request, Stored, best_of, search_score
+from hexa_paper.asking import Request
+from hexa_paper.plan import Costs, Stored, best_of, search_score
 from hexa_paper.rows import EPOCHS, TIME, Row, columns_of, in_time
 from hexa_paper.studies import Study
 

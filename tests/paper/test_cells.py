@@ -14,10 +14,11 @@ from hexa.config import UserError
 from hexa.evaluation import protocols
 from hexa.published import Row, Table
 from hexa_paper import plan, studies
-from hexa_paper.plan import Evaluation, Request, Target
+from hexa_paper.asking import Request, Target, measured_on
+from hexa_paper.plan import Evaluation
 from hexa_paper.rows import rows_of
 from hexa_paper.studies import METHODS, TABLES, Arm
-from hexa_paper.work import Work, measured_on
+from hexa_paper.work import Work
 
 #: By the name of its data: what a command is given.
 SOURCES = {

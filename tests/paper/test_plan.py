@@ -11,7 +11,7 @@ from hexa import recipes
 from hexa.config import UserError
 from hexa.experiment import Experiment
 from hexa_paper import plan, storage
-from hexa_paper.plan import Request, Target
+from hexa_paper.asking import Request, Target
 from hexa_paper.studies import PROBE, study
 from hexa_paper.work import Work
 from tests.paper.conftest import costs_for, request_for, stored_run

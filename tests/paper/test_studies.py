@@ -16,6 +16,7 @@ from hexa.core.schemes import SCHEMES
 from hexa.evaluation import protocols
 from hexa.experiment import Experiment
 from hexa_paper import plan, studies
+from hexa_paper.asking import Target
 from hexa_paper.studies import METHODS, TABLES, Study, shown
 from tests.paper.conftest import request_for
 
@@ -91,7 +92,7 @@ def test_every_experiment_can_be_planned(name: str, method: str, scale: str) -> 
     study = studies.study(name, method=method, scale=scale)
     request = request_for("folder:imagenet" if scale == "full" else "cifar10")
     if name == "table4":  # boxes are elsewhere
-        request = replace(request, targets=(plan.Target("voc:VOCdevkit", several=True),))
+        request = replace(request, targets=(Target("voc:VOCdevkit", several=True),))
     jobs = plan.final_jobs(study, request, plan.best_rates(study, request, []), None)
     lengths = 1 if study.one_run else len(study.lengths)
     assert len({job.name for job in jobs}) == len(jobs) == 3 * len(study.arms) * lengths

@@ -14,7 +14,8 @@ from hexa.config import UserError
 from hexa.core.schemes import SCHEMES as PUBLISHED
 from hexa.session.benchmark import SCHEMES
 from hexa_paper import drawing, parts, plan, reproduce, storage, whole
-from hexa_paper.plan import Costs, Request, Target
+from hexa_paper.asking import Request, Target
+from hexa_paper.plan import Costs
 from hexa_paper.studies import KNN, PROBE, Measure, shortened
 from hexa_paper.whole import Whole
 from tests.paper.conftest import stored_run
@@ -117,12 +118,6 @@ def test_mistakes_are_one_line(
     assert message in said
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "all").exists()
-
-
-def test_a_time_for_one_of_them_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="time"):
-        reproduce("ablation", "digits", out=tmp_path / "study", time="1h")
-    assert not (tmp_path / "study").exists()
 
 
 def test_a_time_is_for_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

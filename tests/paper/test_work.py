@@ -247,19 +247,6 @@ def test_published_settings_are_planned_without_images_but_not_run_here(
     assert "need GPUs" in capsys.readouterr().err
 
 
-def test_what_is_missing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["reproduce", "tabel1", "--data", "digits"]) == 2
-    assert "did you mean 'table1'" in capsys.readouterr().err
-
-
-def test_detection_without_boxes_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["reproduce", "table4", "--data", "digits", "--out", str(tmp_path / "study")]) == 2
-    said = capsys.readouterr().err
-    assert "table4" in said
-    assert "boxes" in said or "can't do" in said  # this version may lack the protocol altogether
-    assert not (tmp_path / "study").exists()
-
-
 def test_the_costs_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = {"schemes": {"std": {"images_per_second": 100.0}}, "views_images_per_second": 1000.0}
     calls = []
