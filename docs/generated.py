@@ -26,9 +26,9 @@ from hexa.evaluation import protocols
 from hexa.evaluation.few_labels import half_width
 from hexa.recipes.modifiers import MODIFIERS
 from hexa.reporting.tables import mean_std
-from hexa.reproduce import paper
-from hexa.reproduce.collecting import EPOCHS, TIME, TOLERANCE
-from hexa.reproduce.studies import KNN, PROBE
+from hexa_paper import paper
+from hexa_paper.rows import EPOCHS, TIME, TOLERANCE
+from hexa_paper.studies import KNN, PROBE
 from tests.test_imports import ALLOWED
 
 ROOT = Path(__file__).parent.parent

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import hexa
-from hexa.commands import COMMANDS, backbones, training
+from hexa.commands import COMMANDS, backbones, commands, training
 from hexa.runtime.output import forgiving, one_line
 
 
@@ -37,7 +37,7 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action="version", version=f"hexa {hexa.__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
     parsers: dict[str, Parser] = {}
-    for name, command in COMMANDS.items():
+    for name, command in commands(only).items():
         sub: Parser = subparsers.add_parser(
             name, help=command.summary, description=command.description, allow_abbrev=False
         )

@@ -36,10 +36,13 @@ class Table:
         return Table(self.title, tuple(columns), tuple(row for row in rows if any(v is not None for v in row.values)))
 
 
-_DATA = yaml.load(
-    resources.files("hexa").joinpath("published.yaml").read_text(encoding="utf-8"),
-    getattr(yaml, "CSafeLoader", yaml.SafeLoader),
-)
+def read(package: str, file: str) -> Any:
+    """The content of a YAML file that comes with a package."""
+    text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+_DATA = read("hexa", "published.yaml")
 
 
 def _table(name: str) -> Table:
@@ -176,18 +179,12 @@ def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:
     return ""
 
 
+def called(method: str) -> str:
+    """A method without what a table appends to its name: a †, or in the brackets how sure its number of crops is."""
+    plain = method.removesuffix("†")
+    return str(_DATA["called"].get(plain, plain))
+
+
 def find(rows: Sequence[Row], method: str, epochs: int) -> Row | None:
-    """The row of a method and its epochs. A table may append a † to the name, or say more in its brackets."""
-    name, bracket, remark = method.rstrip(")").partition(" (")
-    return next(
-        (
-            row
-            for row in rows
-            if row.epochs == epochs
-            and (
-                row.method in (method, f"{method}†")
-                or (bracket and row.method.startswith(f"{name} (") and remark in row.method)
-            )
-        ),
-        None,
-    )
+    """The row of a method and its epochs, whatever the table appends to the name."""
+    return next((row for row in rows if row.epochs == epochs and called(row.method) == called(method)), None)

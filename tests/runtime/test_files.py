@@ -11,8 +11,8 @@ from typing import BinaryIO
 import pytest
 
 from hexa.evaluation import results
-from hexa.reproduce import storage
 from hexa.runtime.files import describe, sweep, write_whole
+from hexa_paper import storage
 
 
 def test_a_failed_write_leaves_the_file_as_it_was(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ HOOKS = {
     "train": "hexa.session.run:_Session._train",
     "adapt": "hexa.adaptation.command:adapt",
     "evaluate": "hexa.evaluation.measure:measure",
-    "reproduce": "hexa.reproduce.command:run",
+    "reproduce": "hexa_paper.command:run",
     "step": "hexa.training.trainer:Trainer._train_step",
     "log": "hexa.training.trainer:Trainer._log",
     "append to the journal": "hexa.training.journal:Journal._append",

@@ -6,6 +6,7 @@ Nothing slow is imported here or at the top of the commands' modules, so that he
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,8 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {}
+#: The entry points of commands that installed distributions add.
+ADDED = "hexa.commands"
 
 
 def command(
@@ -45,6 +48,21 @@ def command(
         return run
 
     return declared
+
+
+def commands(only: str | None = None) -> dict[str, Command]:
+    """All commands by name. Those that other packages add are known by name alone, except `only`, or all if it is None.
+
+    So help need not import those packages.
+    """
+    added = {}
+    for entry in importlib.metadata.entry_points(group=ADDED):
+        if only in (None, entry.name):
+            entry.load()  # which declares it
+        elif entry.name not in COMMANDS:
+            about = f"of the package {entry.module.partition('.')[0]}: see hexa {entry.name} --help"
+            added[entry.name] = Command(about, (), about, "", True, lambda given, extra: 0)
+    return COMMANDS | added
 
 
 def option(usage: str, help: str = "", **settings: Any) -> Option:

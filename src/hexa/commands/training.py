@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hexa.commands.declare import (
-    ANY_SEED,
-    DATA,
     DOMAINS,
     EPOCHS,
     JSON,
@@ -23,9 +21,7 @@ from hexa.commands.declare import (
     command,
     flag,
     option,
-    positive,
     say,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -155,55 +151,6 @@ def adapt(given: Given, extra: Fields) -> int:
     request = Request(given.backbone, given.data, given.labelled, seconds_of(given.time), given.domain, changes)
     run(request, out, only_plan=given.plan, console=Console())
     return 0
-
-
-@command(
-    "the paper's experiments as one command: plan, runs, tables, figures; continues wherever it was stopped",
-    option(
-        "EXPERIMENT",
-        "ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1, table2, table3, table4, table5, "
-        "or all of them",
-    ),
-    DATA,
-    option("--scale NAME", "small (the default), or full: as published", default="small"),
-    option("--method NAME", "moco or dcluster; in tables also swav or compared; the published one if not given"),
-    option("--out FOLDER", "runs/EXPERIMENT-METHOD-SCALE if not given"),
-    option("--seeds N", "0 1 2 if not given", type=ANY_SEED, nargs="+", default=[0, 1, 2]),
-    EPOCHS,
-    option(
-        "--rates X",
-        "learning rates each arm chooses from on held-out training images; half to four times the recipe's if not "
-        "given, a single one is taken as it is",
-        type=positive,
-        nargs="+",
-    ),
-    option("--evaluate-on SOURCE", "labelled images to measure on; those of --data if not given", nargs="+"),
-    option("--data-voc SOURCE", "VOC2007, for tables 2 and 4, the low-shot curve and a column of table 1"),
-    option("--label-lists FOLDER", "SimCLR's lists 1percent.txt and 10percent.txt: the labelled images of table 3"),
-    option(
-        "--from NAME",
-        "learning curves from one-run, as published and at --scale full, or several-runs, each of its own length",
-        choices=("one-run", "several-runs"),
-    ),
-    option(
-        "--until PERCENT",
-        "end every run once k-NN of held-out training images has reached this, and compare how long that took",
-        type=float,
-    ),
-    option("--workers N", "runs at once, a process each; 1 if not given", type=whole(1, 256), default=1),
-    option("--time TIME", "for all experiments together, such as 12h: chooses how many epochs all runs take"),
-    PLAN,
-    description="Plan an experiment of the paper, run or continue it, and write tables and figures into one folder. "
-    "Any field of an experiment is an option here too and holds for every arm.",
-    open=True,
-)
-def reproduce(given: Given, extra: Fields) -> int:
-    from hexa.reproduce.command import run
-    from hexa.runtime.console import Console
-    from hexa.runtime.progress import Bar
-
-    console = Console()
-    return run(given, extra, console, Bar(console))
 
 
 @command(

@@ -3,11 +3,14 @@
 Its docstring states the command, the expected result and the cost; `hexa recipes` prints them. The name on the command
 line is the function's, with dashes, optionally followed by modifiers (`hexa.recipes.modifiers`), such as
 `cifar10-simclr+small+adversarial`. Your own recipe is such a function in any file: `hexa pretrain ./mine.py:name`.
+The recipes of the paper's published rows are in `hexa_paper`.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import importlib.metadata
 import inspect
 import pkgutil
 from collections.abc import Callable
@@ -18,6 +21,8 @@ from hexa.config import UserError, nearest
 if TYPE_CHECKING:
     from hexa.experiment import Experiment
 
+#: The entry points of modules with further recipes.
+RECIPES = "hexa.recipes"
 Recipe = Callable[[], "Experiment"]
 _registry: dict[str, Recipe] = {}
 #: Of families: the docstring, or what writes it, and the fields that the small version changes too.
@@ -48,9 +53,13 @@ def register(
     recipe(function)
 
 
+@functools.cache
 def _all() -> dict[str, Recipe]:
+    """Those of this package, and of the modules that installed distributions name as entry points of RECIPES."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
+    for entry in importlib.metadata.entry_points(group=RECIPES):
+        entry.load()
     return _registry
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from hexa import recipes
 from hexa.config import UserError
 from hexa.experiment import Experiment
-from hexa.reproduce import plan, printing
-from hexa.reproduce.plan import Request, Target
-from hexa.reproduce.studies import PROBE, study
-from tests.reproduce.conftest import costs_for, request_for, stored_run
+from hexa_paper import plan, storage
+from hexa_paper.asking import Request, Target
+from hexa_paper.studies import PROBE, study
+from hexa_paper.work import Work
+from tests.paper.conftest import costs_for, request_for, stored_run
 
 ABLATION = study("ablation", data="digits")
 
@@ -115,17 +117,15 @@ def test_a_field_of_a_later_version_leaves_names_and_identities_alone() -> None:
     assert replace(job, experiment=novel).identity != job.identity
 
 
-def test_the_cost_is_that_of_what_is_left() -> None:
+def test_the_cost_is_that_of_what_is_left(tmp_path: Path) -> None:
     request, costs = request_for(epochs=20, seeds=(0, 1)), costs_for(ABLATION)
     jobs = plan.final_jobs(ABLATION, request, plan.best_rates(ABLATION, request, []), costs)
-    lines = printing.lines(jobs, request, costs, [jobs[0].name])
-    first = lines[0]
-    assert (first.arm.name, first.epochs, first.runs, first.done, first.seconds) == ("Std", 20, 2, 1, 20 * 1000 * 1.0)
-    adversarial = lines[1]
-    assert (adversarial.runs, adversarial.done, adversarial.seconds) == (2, 0, 2 * 20 * 1000 * 2.0)
-    counted = printing.lines(jobs, request, None)
-    assert counted[1].seconds is None
-    assert counted[1].passes == 2 * 20 * 1000 * 2
+    work = Work(ABLATION, request, tmp_path)
+    storage.write(storage.job_file(tmp_path, jobs[0].name), jobs[0].signed)
+    first, adversarial, *_ = work.lines(jobs, costs)
+    assert first == {"": "final", "arm": "Std", "epochs": 20, "runs": 2, "done": 1, "time left": 20 * 1000 * 1.0}
+    assert (adversarial["done"], adversarial["time left"]) == (0, 2 * 20 * 1000 * 2.0)
+    assert work.lines(jobs, None)[1]["image passes"] == 2 * 20 * 1000 * 2
 
 
 def test_images_of_several_classes_are_measured_by_svms() -> None:

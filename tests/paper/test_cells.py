@@ -13,10 +13,12 @@ from hexa import published, recipes
 from hexa.config import UserError
 from hexa.evaluation import protocols
 from hexa.published import Row, Table
-from hexa.reproduce import collecting, plan, rows, studies
-from hexa.reproduce.arms import METHODS, Arm
-from hexa.reproduce.plan import Evaluation, Request, Target
-from hexa.reproduce.session import Session, _measured_on
+from hexa_paper import plan, studies
+from hexa_paper.asking import Request, Target, measured_on
+from hexa_paper.plan import Evaluation
+from hexa_paper.rows import rows_of
+from hexa_paper.studies import METHODS, TABLES, Arm
+from hexa_paper.work import Work
 
 #: By the name of its data: what a command is given.
 SOURCES = {
@@ -58,7 +60,7 @@ def expected(name: str, method: str, column: str) -> tuple[str, str, dict[str, A
 
 
 def cells() -> Iterator[tuple[str, Row, str, float]]:
-    for name, table in rows.TABLES.items():
+    for name, table in TABLES.items():
         for row in table.rows if name != "low-shot-curve" else ():
             for column, value in zip(table.columns, row.values, strict=True):
                 if value is not None:
@@ -67,7 +69,7 @@ def cells() -> Iterator[tuple[str, Row, str, float]]:
 
 def arms_of(name: str) -> dict[tuple[str, int], tuple[str, Arm]]:
     """By the row they stand beside: method of the study, and arm."""
-    table: Table = rows.TABLES[name]
+    table: Table = TABLES[name]
     known = {}
     for method in METHODS:
         for arm in studies.study(name, method=method, scale="full").arms:
@@ -121,8 +123,8 @@ def test_every_cell_has_its_protocol_its_data_its_metric_and_its_value(name: str
         ]
         result = result_of(wanted[0], data, metric)
         run = {"arm": arm.key, "epochs": row.epochs, "seed": 0, "rate": 1.0, "pretrain_seconds": None}
-        rows = collecting.rows_of(study, request, None, [run | {"results": [result]}])
-        assert [list(one.published.values()) for one in rows] == [[value]], (row, column)
+        rows = rows_of(study, request, None, [run | {"results": [result]}])
+        assert [[score["published"] for score in one["scores"].values()] for one in rows] == [[value]], (row, column)
         compared = published.beside(result)
         assert compared is not None
         assert not compared.caution
@@ -133,9 +135,9 @@ def test_every_cell_has_its_protocol_its_data_its_metric_and_its_value(name: str
 @pytest.mark.parametrize("name", [f"table{number}" for number in range(1, 6)])
 def test_rows_without_an_arm_have_a_command_for_each_of_their_columns(name: str) -> None:
     """By data, protocol and options, as the arms have them; a list of labels for its share."""
-    table = rows.TABLES[name]
-    for row in (row for row in table.rows if name in rows.ELSEWHERE.get(row.method, {})):
-        commands = re.findall("`hexa evaluate (.*?)`", rows.ELSEWHERE[row.method][name])
+    table = TABLES[name]
+    for row in (row for row in table.rows if studies.evaluated(row.method, name)):
+        commands = re.findall("`hexa evaluate (.*?)`", studies.evaluated(row.method, name))
         made = set()
         for protocol, _, *words in map(str.split, commands):
             given = dict(zip(words[::2], words[1::2], strict=True))
@@ -157,19 +159,19 @@ def test_labels_of_table_3_are_those_of_lists(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is for table3; table1 draws no labels"):
         studies.with_lists(studies.study("table1"), tmp_path)
     with pytest.raises(UserError, match=r"there is no 1percent\.txt; give the folder imagenet_subsets"):
-        Session.begin("table3", "digits", label_lists=tmp_path)
+        Work.begin("table3", "digits", label_lists=tmp_path)
     for share in (1, 10):
         (tmp_path / f"{share}percent.txt").write_text("n01440764_1.JPEG\n")
     with pytest.raises(UserError, match="1 of its 1 names are not in"):
-        Session.begin("table3", "digits", label_lists=tmp_path)
-    session = Session.begin("table3", "folder:absent", scale="full", label_lists=tmp_path, out=tmp_path / "out")
-    files = [dict(e.measure.options) for e in plan.measures_of(session.study, session.request)]
+        Work.begin("table3", "digits", label_lists=tmp_path)
+    work = Work.begin("table3", "folder:absent", scale="full", label_lists=tmp_path, out=tmp_path / "out")
+    files = [dict(e.measure.options) for e in plan.measures_of(work.study, work.request)]
     assert files == [
         {"percent": 1, "list_file": str(tmp_path / "1percent.txt")},
         {"percent": 10, "list_file": str(tmp_path / "10percent.txt")},
         {"percent": 100},
     ]
-    assert session._claim["label_lists"] == [file["list_file"] for file in files[:2]]
+    assert work.claim["label_lists"] == [file["list_file"] for file in files[:2]]
 
 
 def test_what_stands_elsewhere_is_named_there() -> None:
@@ -192,5 +194,5 @@ def test_what_stands_elsewhere_is_named_there() -> None:
     ],
 )
 def test_voc_is_found_where_it_belongs(experiment: str, found: tuple[str, ...]) -> None:
-    assert tuple(_measured_on(experiment, "parquet:cifar10", (), "voc:V")) == found
-    assert tuple(_measured_on(experiment, "parquet:cifar10", (), None)) == ("parquet:cifar10",)
+    assert measured_on(experiment, ["parquet:cifar10"], "voc:V") == found
+    assert measured_on(experiment, ["parquet:cifar10"], None) == ("parquet:cifar10",)

@@ -6,15 +6,15 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from hexa import recipes
 from hexa.config import UserError, some
 from hexa.core.schemes import SCHEMES
 from hexa.experiment import Experiment, override
-from hexa.reproduce.arms import Arm
-from hexa.reproduce.studies import CIFAR, KNN, SVM, Measure, Study
+from hexa_paper.asking import Request
+from hexa_paper.studies import CIFAR, KNN, SVM, Arm, Measure, Study
 
 #: Seconds of one image on this machine: {recipe: {scheme of a benchmark: seconds}}.
 Costs = Mapping[str, Mapping[str, float]]
@@ -25,40 +25,9 @@ Stored = Mapping[str, Any]
 RATE_FACTORS = (0.5, 1.0, 2.0, 4.0)
 SEARCH_SEED = 1000
 HOLDOUT = 0.1
-#: Not needed in a study, and not free.
+#: Turned off in studies to save time.
 QUIET: dict[str, Any] = {"training.tensorboard": False, "training.report": False, "monitor.knn_every": 0}
 WATCHED: dict[str, Any] = {"monitor.knn_every": 1, "monitor.holdout": HOLDOUT}
-
-
-@dataclass(frozen=True)
-class Target:
-    """Labelled images that backbones are measured on. several: whether an image may show more than one class.
-
-    known_as: the data set of published numbers that it is, if any.
-    """
-
-    source: str
-    several: bool = False
-    known_as: str | None = None
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was asked for, beside the study. None leaves a thing to the recipes.
-
-    until: percent of k-NN on held-out training images at which a run ends. shared: the folder of the runs that several
-    studies share, from each one's.
-    """
-
-    data: str
-    targets: tuple[Target, ...]
-    num_images: int
-    seeds: tuple[int, ...] = (0, 1, 2)
-    epochs: int | None = None
-    rates: tuple[float, ...] | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    until: float | None = None
-    shared: str = ""
 
 
 class Evaluation(NamedTuple):
@@ -75,13 +44,13 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One pre-training with its evaluations; everything it needs, and a name to store it by.
+    """One pre-training with its evaluations; everything it needs, and a name to store it by. phase: search or final.
 
     run: the folder of a run that studies share; runs/NAME if there is none.
     """
 
     name: str
-    phase: Literal["search", "final"]
+    phase: str
     arm: Arm
     experiment: Experiment
     measures: tuple[Evaluation, ...]
@@ -115,6 +84,11 @@ class Job:
                 for measure, source, holdout, epochs in self.measures
             ],
         }
+
+    @property
+    def signed(self) -> dict[str, Any]:
+        """The record with its identity."""
+        return self.record() | {"identity": self.identity}
 
     @property
     def identity(self) -> str:
@@ -156,17 +130,19 @@ def check(study: Study, request: Request) -> None:
 # -- jobs -------------------------------------------------------------------------------------------------------------
 
 
-def _job(phase: Literal["search", "final"], name: str, arm: Arm, request: Request, epochs: int, seed: int,
-         rate: float, measures: tuple[Evaluation, ...]) -> Job:  # fmt: skip
+def _job(arm: Arm, request: Request, epochs: int, seed: int | None, rate: float, measures: list[Evaluation]) -> Job:
+    """seed: None for the search."""
+    phase, beside = ("search-", "") if seed is None else ("", f"-seed{seed}")
     kept = [measure.epochs for measure in measures if measure.epochs]
-    changes: dict[str, Any] = {"training.keep_every": math.gcd(*kept)} if kept else {}
-    experiment = experiment_of(arm, request, epochs=epochs, seed=seed, **{"optimizer.learning_rate": rate}, **changes)
+    changes = {"epochs": epochs, "seed": SEARCH_SEED if seed is None else seed, "optimizer.learning_rate": rate}
+    experiment = experiment_of(arm, request, **changes, **({"training.keep_every": math.gcd(*kept)} if kept else {}))
     run = f"{request.shared}/{run_name(arm, experiment)}" if request.shared else ""
-    return Job(name, phase, arm, experiment, measures, run)
+    name = f"{phase}{arm.key}-{epochs}ep-lr{rate:g}{beside}"
+    return Job(name, "search" if seed is None else "final", arm, experiment, tuple(measures), run)
 
 
 def run_name(arm: Arm, experiment: Experiment) -> str:
-    """The name of a run by all that decides it, so that studies with the same one share it."""
+    """The name of a run derived from everything that determines it, so that studies with the same one share it."""
     decisive = json.dumps(experiment.essence({"training", "monitor"}), sort_keys=True)
     digest = hashlib.sha256(decisive.encode()).hexdigest()[:8]
     scheme = SCHEMES[arm.scheme].name
@@ -179,35 +155,31 @@ def search_jobs(study: Study, request: Request) -> list[Job]:
     Runs are a quarter as long as the arm's, so that four rates cost what one seed does.
     """
     target, request = request.targets[0], replace(request, until=None)
-    measures = (Evaluation(SVM if target.several else KNN, target.source, HOLDOUT),)
+    measures = [Evaluation(SVM if target.several else KNN, target.source, HOLDOUT)]
     jobs = []
     for arm in study.arms if study.search else ():
         own = experiment_of(arm, request).optimizer.learning_rate
         rates = request.rates or tuple(float(f"{factor * own:g}") for factor in RATE_FACTORS)
         epochs = max(1, round(epochs_of(arm, request) / 4))
-        for rate in rates if len(rates) > 1 else ():
-            name = f"search-{arm.key}-{epochs}ep-lr{rate:g}"
-            jobs.append(_job("search", name, arm, request, epochs, SEARCH_SEED, rate, measures))
+        jobs += [_job(arm, request, epochs, None, rate, measures) for rate in rates if len(rates) > 1]
     return jobs
 
 
 def final_jobs(study: Study, request: Request, rates: Mapping[str, float], costs: Costs | None) -> list[Job]:
     """Every arm with every seed: for all epochs (and the shares of them the study asks for), and for equal time."""
-    measures = measures_of(study, request)
+    measures = of_run = measures_of(study, request)
     jobs = []
     for seed in request.seeds:
         for arm in study.arms:
-            rate, lengths = rates[arm.key], lengths_of(study, arm, request, costs)
-            of_run = measures
+            lengths = lengths_of(study, arm, request, costs)
             if study.one_run:
-                of_run = tuple(measure._replace(epochs=epochs) for epochs in lengths for measure in measures)
-            for epochs in lengths[:1] if study.one_run else lengths:
-                name = f"{arm.key}-{epochs}ep-lr{rate:g}-seed{seed}"
-                jobs.append(_job("final", name, arm, request, epochs, seed, rate, of_run))
+                of_run = [measure._replace(epochs=epochs) for epochs in lengths for measure in measures]
+                lengths = lengths[:1]
+            jobs += [_job(arm, request, epochs, seed, rates[arm.key], of_run) for epochs in lengths]
     return jobs
 
 
-def measures_of(study: Study, request: Request) -> tuple[Evaluation, ...]:
+def measures_of(study: Study, request: Request) -> list[Evaluation]:
     """Each measure on each source that suits it: images of several classes by SVMs, and those alone by detection.
 
     Raises UserError if nothing is left.
@@ -228,7 +200,7 @@ def measures_of(study: Study, request: Request) -> tuple[Evaluation, ...]:
         if study.measures[0].protocol == "detect":
             raise UserError(f"{study.name} needs boxes around objects, {shown} has none; give --data-voc voc:PATH")
         raise UserError(f"{study.name} needs one class per image, but those of {shown} have several; give other images")
-    return tuple(chosen.values())
+    return list(chosen.values())
 
 
 # -- learning rates ---------------------------------------------------------------------------------------------------
@@ -287,8 +259,7 @@ def equal_time(study: Study, arm: Arm, request: Request, costs: Costs) -> int:
 def relative_time(study: Study, arm: Arm, epochs: int, request: Request, costs: Costs) -> float:
     """The time of this many epochs of an arm, over that of all epochs of the first arm."""
     plain = study.arms[0]
-    whole = epochs_of(plain, request) * seconds_per_image(plain, costs)
-    return epochs * seconds_per_image(arm, costs) / whole
+    return epochs * seconds_per_image(arm, costs) / (epochs_of(plain, request) * seconds_per_image(plain, costs))
 
 
 def seconds_per_image(arm: Arm, costs: Costs) -> float:
@@ -297,3 +268,8 @@ def seconds_per_image(arm: Arm, costs: Costs) -> float:
     if scheme not in schemes:
         raise UserError(f"{arm.recipe}: its cost with {scheme} was not measured; remove the study's costs.json")
     return schemes[scheme]
+
+
+def passes_of(arm: Arm) -> int:
+    """Forward passes of an image in a step: one for each term."""
+    return 1 + len(SCHEMES[arm.scheme].terms)

@@ -15,13 +15,13 @@ from hexa.config import UserError
 from hexa.core.schemes import SCHEMES
 from hexa.evaluation import protocols
 from hexa.experiment import Experiment
-from hexa.reproduce import plan, rows, studies
-from hexa.reproduce.arms import METHODS
-from hexa.reproduce.studies import Study
-from tests.reproduce.conftest import request_for
+from hexa_paper import plan, studies
+from hexa_paper.asking import Target
+from hexa_paper.studies import METHODS, TABLES, Study, shown
+from tests.paper.conftest import request_for
 
 #: The methods of the paper's own; the others stand in tables.
-OWN = [name for name, method in METHODS.items() if method.ablation]
+OWN = [name for name, method in METHODS.items() if "ablation" in method]
 TERMS = {
     "Std": set(),
     "Std+Adv": {"Adv"},
@@ -85,14 +85,14 @@ def test_published_settings_are_the_recipes(method: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "method"),
-    [(name, method) for name in studies.EXPERIMENTS for method in METHODS if method in OWN or name in rows.TABLES],
+    [(name, method) for name in studies.EXPERIMENTS for method in METHODS if method in OWN or name in TABLES],
 )
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_every_experiment_can_be_planned(name: str, method: str, scale: str) -> None:
     study = studies.study(name, method=method, scale=scale)
     request = request_for("folder:imagenet" if scale == "full" else "cifar10")
     if name == "table4":  # boxes are elsewhere
-        request = replace(request, targets=(plan.Target("voc:VOCdevkit", several=True),))
+        request = replace(request, targets=(Target("voc:VOCdevkit", several=True),))
     jobs = plan.final_jobs(study, request, plan.best_rates(study, request, []), None)
     lengths = 1 if study.one_run else len(study.lengths)
     assert len({job.name for job in jobs}) == len(jobs) == 3 * len(study.arms) * lengths
@@ -110,7 +110,7 @@ def test_published_rows_are_in_the_published_tables(method: str) -> None:
     for name in ("table1", "table2", "table3"):
         for arm in studies.study(name, method=method, scale="full").arms:
             assert arm.published is not None
-            assert published.find(rows.shown(name), *arm.published) is not None, (name, arm.name)
+            assert published.find(shown(name), *arm.published) is not None, (name, arm.name)
 
 
 def test_the_grid_shares_runs_of_equal_attacks() -> None:

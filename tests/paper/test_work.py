@@ -18,13 +18,14 @@ from PIL import Image
 from hexa import cli, fields, recipes
 from hexa.config import UserError
 from hexa.experiment import override
-from hexa.reproduce import plan, reproduce, running, session, storage
-from hexa.reproduce.costs import costs_of, seconds
-from hexa.reproduce.studies import study
 from hexa.runtime.lock import locked
 from hexa.session.benchmark import SCHEMES
 from hexa.session.run import pretrain
-from tests.reproduce.conftest import costs_for, request_for
+from hexa_paper import plan, reproduce, running, storage, work
+from hexa_paper.costs import costs_of, seconds
+from hexa_paper.studies import study
+from hexa_paper.work import Work
+from tests.paper.conftest import costs_for, request_for
 
 TINY = {
     "network.widths": [4, 8],
@@ -39,7 +40,7 @@ TINY = {
 
 @pytest.fixture(autouse=True)
 def _known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "costs_of", lambda chosen, *_, **__: costs_for(chosen))
+    monkeypatch.setattr(work, "costs_of", lambda chosen, *_, **__: costs_for(chosen))
 
 
 def carry_out(out: Path, experiment: str = "ablation", **changes: Any) -> Path:
@@ -49,7 +50,7 @@ def carry_out(out: Path, experiment: str = "ablation", **changes: Any) -> Path:
 
 def begun(out: Path, experiment: str = "ablation") -> Path:
     """The folder of a study that was planned."""
-    session.Session.begin(experiment, "digits", out=out, seeds=(0,), epochs=1, rates=(0.03,), fields=TINY).costs()
+    Work.begin(experiment, "digits", out=out, seeds=(0,), epochs=1, rates=(0.03,), fields=TINY).costs()
     return out
 
 
@@ -139,7 +140,7 @@ def test_until_needs_labels_to_be_reached(tmp_path: Path) -> None:
         Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
     watched = TINY | {"monitor.knn_every": 1}
     with pytest.raises(UserError, match="--until needs one label per image"):
-        session.Session.begin("ablation", f"folder:{tmp_path}", evaluate_on=("digits",), until=60.0, fields=watched)
+        Work.begin("ablation", f"folder:{tmp_path}", evaluate_on=("digits",), until=60.0, fields=watched)
 
 
 def test_runs_that_were_not_ended_at_the_accuracy_are_refused(tmp_path: Path) -> None:
@@ -168,10 +169,10 @@ def test_a_plan_gives_way_to_another(tmp_path: Path) -> None:
     out = begun(tmp_path / "study")
     storage.write(out / storage.COSTS, {"of": "the plan"})
     given: dict[str, Any] = {"out": out, "epochs": 2, "rates": (0.03,)}
-    session.Session.begin("ablation", "digits", fields=TINY, **given).costs()
+    Work.begin("ablation", "digits", fields=TINY, **given).costs()
     assert storage.read(out / storage.STUDY)["epochs"] == 2
     assert (out / storage.COSTS).exists()  # epochs don't change what an image costs
-    wider = session.Session.begin("ablation", "digits", fields=TINY | {"network.widths": "[8, 16]"}, **given)
+    wider = Work.begin("ablation", "digits", fields=TINY | {"network.widths": "[8, 16]"}, **given)
     with (
         storage.at_work(out),
         pytest.raises(UserError, match="already; wait"),
@@ -180,8 +181,8 @@ def test_a_plan_gives_way_to_another(tmp_path: Path) -> None:
     assert (out / storage.COSTS).exists()
     wider.costs()
     assert not (out / storage.COSTS).exists()
-    spelled = session.Session.begin("ablation", "digits", fields=TINY | {"network.widths": [8, 16]}, **given)
-    assert spelled._claim == wider._claim == storage.read(out / storage.STUDY)
+    spelled = Work.begin("ablation", "digits", fields=TINY | {"network.widths": [8, 16]}, **given)
+    assert spelled.claim == wider.claim == storage.read(out / storage.STUDY)
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
@@ -241,28 +242,15 @@ def test_published_settings_are_planned_without_images_but_not_run_here(
     ).model_dump(exclude={"training", "monitor"})
     assert "1.0e+08" in said  # 20 epochs of 1,281,167 images and four terms
     assert not out.exists()
-    monkeypatch.setattr(session.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(work.torch.cuda, "is_available", lambda: False)
     assert cli.main(command) == 2
     assert "need GPUs" in capsys.readouterr().err
-
-
-def test_what_is_missing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["reproduce", "tabel1", "--data", "digits"]) == 2
-    assert "did you mean 'table1'" in capsys.readouterr().err
-
-
-def test_detection_without_boxes_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["reproduce", "table4", "--data", "digits", "--out", str(tmp_path / "study")]) == 2
-    said = capsys.readouterr().err
-    assert "table4" in said
-    assert "boxes" in said or "can't do" in said  # this version may lack the protocol altogether
-    assert not (tmp_path / "study").exists()
 
 
 def test_the_costs_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = {"schemes": {"std": {"images_per_second": 100.0}}, "views_images_per_second": 1000.0}
     calls = []
-    monkeypatch.setattr("hexa.reproduce.costs.benchmark", lambda *given, **_: calls.append(given) or measured)
+    monkeypatch.setattr("hexa_paper.costs.benchmark", lambda *given, **_: calls.append(given) or measured)
     chosen = study("table1", method="dcluster")
     for _ in range(2):
         found = costs_of(chosen, request_for("cifar10"), tmp_path)
@@ -297,11 +285,11 @@ def test_two_commands_do_not_share_a_study(tmp_path: Path) -> None:
 def test_a_plan_tells_where_its_costs_are_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "costs_of", costs_of)
+    monkeypatch.setattr(work, "costs_of", costs_of)
     schemes = {name: {"images_per_second": 1000.0} for name in SCHEMES}
     machine = {"device": "a fast one", "threads": 3, "time": "2024-05-06T07:08:09+00:00"}
     measured = {"schemes": schemes, "views_images_per_second": 1e4, "machine": machine}
-    monkeypatch.setattr("hexa.reproduce.costs.benchmark", lambda *_, **__: measured)
+    monkeypatch.setattr("hexa_paper.costs.benchmark", lambda *_, **__: measured)
     out = tmp_path / "study"
     assert cli.main(["reproduce", "table2", "--data", "digits", "--out", str(out), "--rates", "0.03", "--plan"]) == 0
     said = capsys.readouterr().out
@@ -350,7 +338,7 @@ def test_a_failed_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def two_at_work(out: Path) -> tuple[subprocess.Popen[str], list[Path]]:
     """The real command with two workers, once both train; and their journals."""
     given = {path: json.dumps(value).strip('"') for path, value in TINY.items()}
-    session.Session.begin("ablation", "digits", out=out, seeds=(0,), epochs=60, rates=(0.03,), fields=given).costs()
+    Work.begin("ablation", "digits", out=out, seeds=(0,), epochs=60, rates=(0.03,), fields=given).costs()
     command = [sys.executable, "-m", "hexa", "reproduce", "ablation", "--data", "digits", "--out", str(out)]
     command += ["--seeds", "0", "--epochs", "60", "--rates", "0.03", "--workers", "2"]
     command += [f"--{path}={value}" for path, value in given.items()]

@@ -9,9 +9,8 @@ import pytest
 
 from hexa import published, recipes
 from hexa.experiment import Experiment, override
-from hexa.reproduce import paper
-from hexa.reproduce.arms import METHODS
-from hexa.reproduce.rows import TABLES, shown
+from hexa_paper import paper
+from hexa_paper.studies import METHODS, TABLES, arms_of, shown
 
 
 class Made(NamedTuple):
@@ -100,7 +99,7 @@ def test_the_command_of_every_row_is_of_its_recipe_batch_epochs_and_schedule(nam
 
 
 def test_every_arm_is_of_its_row_and_recipes_know_the_same_row() -> None:
-    arms = [arm for method in METHODS.values() for arm in method.full]
+    arms = [arm for method in METHODS for arm in arms_of(method, "full")]
     for arm in arms:
         assert arm.published is not None
         as_published(recipes.get(arm.recipe), *arm.published)
@@ -119,6 +118,7 @@ def test_what_a_recipe_expects_is_the_value_of_its_row() -> None:
 
 def test_a_row_of_another_batch_is_another_row() -> None:
     assert published.find(published.LOW_SHOT.rows, "SwAV (B=256)", 200) is None
+    assert published.find(published.LINEAR.rows, "SwAV (B=4)", 200) is None  # not even a part of its brackets
     assert published.find(published.FINE_TUNE.rows, "SwAV (B=256)", 200).method == "SwAV (B=256)†"  # type: ignore[union-attr]
 
 

@@ -16,9 +16,8 @@ from hexa.assembly.build import settled
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation import evaluate
-from hexa.reporting.runs import read_run
-from hexa.reproduce import storage
-from hexa.reproduce.plan import Job
+from hexa.reporting.comparison import command
+from hexa.reporting.runs import Run, read_run
 from hexa.runtime import checkpoints
 from hexa.runtime.console import Console
 from hexa.runtime.lock import locked
@@ -26,6 +25,8 @@ from hexa.runtime.signals import Interrupted, Interrupts, end_with
 from hexa.session.folder import CHECKPOINTS
 from hexa.session.run import BACKBONE, CONFIG, pretrain, resume
 from hexa.training.losses import NonFiniteError
+from hexa_paper import storage
+from hexa_paper.plan import Job
 
 Say = Callable[[Job, dict[str, Any]], None]
 _POLL_SECONDS = 0.2
@@ -41,7 +42,7 @@ def run_jobs(jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Conso
     waiting = [job for job in jobs if storage.stored(out, job.name, job.identity) is None]
     if workers == 1 or len(waiting) < 2:
         for job in waiting:
-            said(job, carry_out(job.record() | {"identity": job.identity}, out, console))
+            said(job, carry_out(job.signed, out, console))
     else:
         _several(waiting, out, workers, said)
 
@@ -49,7 +50,7 @@ def run_jobs(jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Conso
 def carry_out(record: dict[str, Any], out: Path, console: Console | None = None) -> dict[str, Any]:
     """Pre-train and evaluate one job (a `Job.record` with its identity) in this process, and store what was found.
 
-    It has the run to itself. A process that outlived its study saves and ends soon, which is waited for.
+    It has the run to itself: it waits for an orphaned worker of the study to save and exit.
     """
     run = Path(os.path.normpath(out / record.get("run", f"runs/{record['name']}")))
     what = f"trains {run} still; wait until it ends, or end it, and give the command again"
@@ -141,6 +142,13 @@ def _reached(run: Path, percent: float) -> dict[str, float] | None:
     return None
 
 
+def command_of(job: Job, out: Path) -> str:
+    """The command that trains a job's run on eight GPUs, into the folder where the study looks for it."""
+    run = Run(out / "runs" / job.name, config=job.experiment.model_dump(mode="json"))
+    on_one_line = command(run).replace("\\\n", "").replace("   ", " ")
+    return f"torchrun --nproc-per-node 8 -m {on_one_line} --out {run.folder}"
+
+
 # -- several at once ------------------------------------------------------------------------------------------------
 
 
@@ -179,8 +187,8 @@ def _several(jobs: Sequence[Job], out: Path, workers: int, said: Say) -> None:
 
 
 def _start(job: Job, out: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    path = storage.write(_record(out, job), job.record() | {"identity": job.identity})
-    command = [sys.executable, "-m", "hexa.reproduce.running", str(path), str(out), str(os.getpid())]
+    path = storage.write(_record(out, job), job.signed)
+    command = [sys.executable, "-m", "hexa_paper.running", str(path), str(out), str(os.getpid())]
     with _log(out, job).open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
@@ -195,7 +203,7 @@ def _log(out: Path, job: Job) -> Path:
 
 def _last_line(log: Path) -> str:
     said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return said[-1].strip()[:300] if said else "it said nothing"
+    return said[-1].strip()[:300] if said else "no output"
 
 
 def main(arguments: Sequence[str]) -> int:

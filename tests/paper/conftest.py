@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from hexa.reproduce.plan import Costs, Job, Request, Target
-from hexa.reproduce.studies import Study
 from hexa.session.benchmark import SCHEMES
+from hexa_paper.asking import Request, Target
+from hexa_paper.plan import Costs, Job
+from hexa_paper.studies import Study
 
 MakeRun = Callable[..., dict[str, Any]]
 

@@ -11,14 +11,14 @@ import pytest
 from hexa import cli
 from hexa.config import UserError
 from hexa.evaluation import evaluate
-from hexa.reproduce import plan, reproduce, storage
-from hexa.reproduce.studies import KNN, study
-from tests.reproduce.conftest import request_for
-from tests.reproduce.test_session import TINY
+from hexa_paper import plan, reproduce, storage
+from hexa_paper.studies import KNN, study
+from tests.paper.conftest import request_for
+from tests.paper.test_work import TINY
 
 
 def test_one_run_is_measured_at_four_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "measures_of", lambda *_: (plan.Evaluation(KNN, "digits"),))  # the quickest
+    monkeypatch.setattr(plan, "measures_of", lambda *_: [plan.Evaluation(KNN, "digits")])  # the quickest
     given: dict[str, Any] = {"seeds": (0,), "epochs": 4, "rates": (0.03,), "one_run": True}
     out = reproduce("learning-curves", "digits", out=tmp_path / "study", **given, **TINY)
     found = json.loads((out / storage.RESULT).read_text())

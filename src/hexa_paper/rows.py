@@ -1,48 +1,36 @@
-"""What the runs of a study found, as one table: mean ± std over seeds, at equal epochs and at equal time."""
+"""What the runs of a study found, as one list of rows that tables, figures and files are all made of."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hexa import published
-from hexa.reproduce.arms import Arm
-from hexa.reproduce.plan import Costs, Request, Stored, equal_time, lengths_of, relative_time
-from hexa.reproduce.studies import Study
+from hexa.reporting.tables import mean_and_std
+from hexa_paper.asking import Request
+from hexa_paper.plan import Costs, Stored, equal_time, lengths_of, relative_time
+from hexa_paper.studies import Arm, Study
 
+Row = dict[str, Any]
+"""One arm at one length, as JSON.
+
+arm, key, recipe: the arm's. comparison: EPOCHS or TIME. epochs, learning_rate: of its runs. relative_time: over all
+epochs of the first arm, None where costs are unknown. seeds; diverged: the seeds whose loss became infinite or NaN,
+which have no scores. minutes: of the runs that trained in one go. minutes_of_interrupted_runs: of those that were
+stopped and resumed, whose times are sums over sessions and no measurement. reached: with `until`, epochs and seconds to
+that accuracy of the runs that came to it, absent if none did. scores: by column mean, std, the values of the seeds, and
+what was published, all in percent.
+"""
 EPOCHS, TIME = "equal epochs", "equal time"
 #: How far from 1 a relative time may be, and still be called equal.
 TOLERANCE = 0.15
 
 
-@dataclass(frozen=True)
-class Row:
-    """One arm at one length. scores: {column: a value for each of `seeds`}; published: {column: percent}.
-
-    minutes: of the runs that trained in one go. interrupted: of those that were stopped and resumed, whose times are
-    sums over sessions and no measurement. diverged: the seeds whose loss became infinite or NaN; they have no scores.
-    reached: with `until`, epochs and seconds to that accuracy of the runs that came to it.
-    """
-
-    arm: Arm
-    comparison: str
-    epochs: int
-    rate: float
-    relative_time: float | None
-    seeds: tuple[int, ...]
-    minutes: tuple[float, ...]
-    scores: dict[str, tuple[float, ...]]
-    published: dict[str, float]
-    diverged: tuple[int, ...] = ()
-    interrupted: tuple[float, ...] = ()
-    reached: tuple[tuple[float, float], ...] = ()
-
-    @property
-    def in_time(self) -> bool:
-        """Whether it took the time it is compared at, which whole epochs miss if there are few."""
-        return self.comparison != TIME or self.relative_time is None or abs(self.relative_time - 1) <= TOLERANCE
+def in_time(row: Row) -> bool:
+    """Whether it took the time it is compared at, which whole epochs miss if there are few."""
+    time = row["relative_time"]
+    return row["comparison"] != TIME or time is None or abs(time - 1) <= TOLERANCE
 
 
 def rows_of(study: Study, request: Request, costs: Costs | None, runs: Sequence[Stored]) -> list[Row]:
@@ -69,42 +57,47 @@ def _by_length(run: Stored) -> list[Stored]:
     """A run that was measured at several epochs, as a run of each length; only the longest has the run's time."""
     if run.get("diverged"):
         return [run]
-    lengths = sorted({result["epochs"] for result in run["results"]})
     return [
         {**run, "epochs": epochs, "results": [result for result in run["results"] if result["epochs"] == epochs]}
         | ({} if epochs == run["epochs"] else {"pretrain_seconds": None})
-        for epochs in lengths
+        for epochs in sorted({result["epochs"] for result in run["results"]})
     ]
 
 
 def _row(study: Study, arm: Arm, comparison: str, epochs: int, time: float | None, runs: Sequence[Stored]) -> Row:
-    scores: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     beside: dict[str, float] = {}
     for result in (result for run in runs for result in run["results"]):
         columns = metrics_of(study, result)
         for metric, column in columns.items():
-            scores.setdefault(column, []).append(result["metrics"][metric])
+            values.setdefault(column, []).append(result["metrics"][metric])
         beside |= _published(study, arm, epochs, result, columns)
     took = [(run["pretrain_seconds"] / 60, bool(run.get("interruptions"))) for run in runs if run["pretrain_seconds"]]
-    return Row(
-        arm,
-        comparison,
-        epochs,
-        runs[0]["rate"],
-        time,
-        seeds=tuple(run["seed"] for run in runs if not run.get("diverged")),
-        minutes=tuple(minutes for minutes, stopped in took if not stopped),
-        scores={name: tuple(values) for name, values in scores.items()},
-        published=beside,
-        diverged=tuple(run["seed"] for run in runs if run.get("diverged")),
-        interrupted=tuple(minutes for minutes, stopped in took if stopped),
-        reached=tuple((at["epochs"], at["seconds"]) for at in (run.get("reached") for run in runs) if at),
-    )
+    reached = [{name: run["reached"][name] for name in ("epochs", "seconds")} for run in runs if run.get("reached")]
+    return {
+        "arm": arm.name,
+        "key": arm.key,
+        "recipe": arm.recipe,
+        "comparison": comparison,
+        "epochs": epochs,
+        "learning_rate": runs[0]["rate"],
+        "relative_time": time,
+        "seeds": [run["seed"] for run in runs if not run.get("diverged")],
+        "diverged": [run["seed"] for run in runs if run.get("diverged")],
+        "minutes": [minutes for minutes, stopped in took if not stopped],
+        "minutes_of_interrupted_runs": [minutes for minutes, stopped in took if stopped],
+        **({"reached": reached} if reached else {}),
+        "scores": {
+            name: dict(zip(("mean", "std"), mean_and_std(of), strict=True))
+            | {"values": of, "published": beside.get(name)}
+            for name, of in values.items()
+        },
+    }
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:
     """The names of all scores, in their order."""
-    return list(dict.fromkeys(name for row in rows for name in row.scores))
+    return list(dict.fromkeys(name for row in rows for name in row["scores"]))
 
 
 def metrics_of(study: Study, result: Mapping[str, Any]) -> dict[str, str]:
@@ -124,16 +117,15 @@ def _published(
     study: Study, arm: Arm, epochs: int, result: Mapping[str, Any], columns: Mapping[str, str]
 ) -> dict[str, float]:
     """What the paper has for this arm, by column; empty where it has nothing."""
-    compared = None if arm.published is None else published.beside(result)
+    compared = published.beside(result) if arm.published else None
     if compared is None or arm.published is None:
         return {}
     name, length = arm.published
     row = published.find(compared.rows, name, epochs if len(study.lengths) > 1 and study.scale == "full" else length)
-    if row is None:
-        return {}
-    values = {place: value for place, value in zip(compared.columns, row.values, strict=True) if value is not None}
+    values = zip(compared.columns, row.values if row else (), strict=False)
+    known = {place: value for place, value in values if value is not None}
     if len(columns) == 1:  # the table's column is a data set, of which this is the metric
-        return {column: value for column in columns.values() for value in values.values()}
+        return {column: value for column in columns.values() for value in known.values()}
     # "10 % top1" of a table whose columns name the share of labels too
-    by_metric = {place.rpartition(" ")[2]: value for place, value in values.items()}
+    by_metric = {place.rpartition(" ")[2]: value for place, value in known.items()}
     return {column: by_metric[metric] for metric, column in columns.items() if metric in by_metric}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hexa.config import UserError
-from hexa.runtime import parsing
+from hexa.runtime import parsing, targets
 from hexa.runtime.files import write_whole
 from hexa.runtime.lock import locked
 
@@ -72,7 +72,8 @@ def _shown(value: object) -> str:
 
 
 def claim(out: Path, study: dict[str, Any]) -> None:
-    """Say whose folder this is, which `check` must allow."""
+    """Say whose folder this is, which `check` must allow. Raises UserError if nothing can be written there."""
+    targets.check_folder(out)
     if check(out, study):
         return
     before = read(out / STUDY)

@@ -10,10 +10,10 @@ from hexa import recipes
 from hexa.core.schemes import SCHEMES
 from hexa.experiment import override
 from hexa.reporting.tables import counted
-from hexa.reproduce import storage
-from hexa.reproduce.plan import Request
-from hexa.reproduce.studies import Study
 from hexa.session.benchmark import benchmark
+from hexa_paper import storage
+from hexa_paper.asking import Request
+from hexa_paper.studies import Study
 
 Progress = Callable[[str, int, int], None]
 _REPEATS = 3

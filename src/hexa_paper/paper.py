@@ -8,25 +8,13 @@ from typing import Any
 from hexa import published
 from hexa.published import Row
 from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std
-from hexa.reproduce import collecting
-from hexa.reproduce.arms import METHODS, Arm
-from hexa.reproduce.plan import Evaluation
-from hexa.reproduce.rows import ELSEWHERE, TABLES, shown
-from hexa.reproduce.session import Session
-from hexa.reproduce.studies import EXPERIMENTS, learned
+from hexa_paper.plan import Evaluation
+from hexa_paper.rows import metrics_of, rows_of
+from hexa_paper.studies import ABSENT, EXPERIMENTS, METHODS, TABLES, VERSIONS, Arm, arms_of, evaluated, learned, shown
+from hexa_paper.work import Work
 
-_IMAGENET, _VOC = "--data folder:PATH/imagenet", "--data-voc voc:PATH/VOCdevkit"
-#: The published tables in their order, and what a whole study of one is given at the full scale.
-_GIVEN = {
-    "table1": f"{_IMAGENET} --evaluate-on folder:PATH/imagenet cifar10 cifar100 {_VOC}",
-    "table2": f"{_IMAGENET} {_VOC}",
-    "table3": f"{_IMAGENET} --label-lists PATH/imagenet_subsets",
-    "table4": f"{_IMAGENET} {_VOC}",
-    "table5": f"{_IMAGENET} --evaluate-on cifar10 cifar100",
-}
+_IMAGENET = "--data folder:PATH/imagenet"
 Kept = Callable[[Evaluation, int], Mapping[str, Any] | None]
-#: Systems of which only another version is here.
-_VERSIONS = {"PCL": "PCL-v2"}
 
 
 # -- from studies to a record ----------------------------------------------------------------------------------------
@@ -49,67 +37,58 @@ def _name(method: str) -> str:
     return method.partition(" (B=")[0]
 
 
-def part(session: Session, sources: Mapping[str, str], failed: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+def part(work: Work, sources: Mapping[str, str], failed: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     """What a study found, as JSON: a record of every arm, with the reason where there is less than was planned."""
-    jobs, study = session.jobs(None)[1], session.study
-    runs = session.stored(jobs)
-    rows = collecting.rows_of(study, session.request, None, runs)
+    jobs, study = work.final(None), work.study
+    runs = work.stored(jobs)
+    rows = rows_of(study, work.request, None, runs)
     arms = []
     for arm in study.arms:
-        own = [row for row in rows if row.arm.key == arm.key]
+        own = [row for row in rows if row["key"] == arm.key]
         planned, done = sum(job.arm.key == arm.key for job in jobs), sum(run["arm"] == arm.key for run in runs)
-        reason = failed.get((session.out.name, arm.key), "")
+        reason = failed.get((work.out.name, arm.key), "")
         if done < planned:
             reason = f"not finished: {done} of {counted(planned, 'run')}" + (f"; {reason}" if reason else "")
-        diverged = sorted({seed for row in own for seed in row.diverged})
+        diverged = sorted({seed for row in own for seed in row["diverged"]})
         if diverged:
             reason = f"diverged with seeds {', '.join(map(str, diverged))}"
         beside = row_of(study.name, arm) if study.name in TABLES else None
-        arms.append(
+        results = [
             {
-                "arm": arm.name,
-                "recipe": arm.recipe,
-                "row": beside and [beside.method, beside.epochs],
-                "reason": reason,
-                "results": [
-                    {
-                        "epochs": row.epochs,
-                        "rate": row.rate,
-                        "seeds": list(row.seeds),
-                        "scores": {_named(name, sources): list(values) for name, values in row.scores.items()},
-                    }
-                    for row in own
-                ],
+                "epochs": row["epochs"],
+                "rate": row["learning_rate"],
+                "seeds": row["seeds"],
+                "scores": {_named(name, sources): score["values"] for name, score in row["scores"].items()},
             }
-        )
+            for row in own
+        ]
+        place = beside and [beside.method, beside.epochs]
+        arms.append({"arm": arm.name, "recipe": arm.recipe, "row": place, "reason": reason, "results": results})
     return {"experiment": study.name, "method": study.method, "arms": arms}
 
 
-def untrained(session: Session, sources: Mapping[str, str], kept: Kept, learner: str = "") -> dict[str, Any]:
+def untrained(work: Work, sources: Mapping[str, str], kept: Kept, learner: str = "") -> dict[str, Any]:
     """The record of random weights, measured as the arms of a table, or by a learner, whose row of table 3 is given.
 
     kept: what an evaluation with a seed found.
     """
-    study, job, request = session.study, session.jobs(None)[1][0], session.request
-    titles, evaluations = [measure["title"] for measure in job.record()["measures"]], job.measures
+    study, job, request = work.study, work.final(None)[0], work.request
+    titled = list(zip([measure["title"] for measure in job.record()["measures"]], job.measures, strict=True))
     if learner:
         given = learned(learner, request.epochs or 1, request.num_images)
-        evaluations = tuple(Evaluation(measure, request.targets[0].source) for measure in given)
-        titles = [evaluation.measure.title.partition(",")[0] for evaluation in evaluations]
+        titled = [(one.title.partition(",")[0], Evaluation(one, request.targets[0].source)) for one in given]
     scores: dict[str, list[float]] = {}
     for seed in request.seeds:
-        for title, evaluation in zip(titles, evaluations, strict=True):
+        for title, evaluation in titled:
             result = kept(evaluation, seed)
             if result is not None:
-                for metric, column in collecting.metrics_of(study, {**result, "title": title}).items():
+                for metric, column in metrics_of(study, {**result, "title": title}).items():
                     scores.setdefault(_named(column, sources), []).append(result["metrics"][metric])
-    row = {"table3": [learner or "Supervised", None], "table5": ["Random init", None]}.get(study.name)
-    results = [{"epochs": 0, "scores": scores}] if scores else []
     return {
         "arm": learner or "random weights",
-        "row": row,
+        "row": {"table3": [learner or "Supervised", None], "table5": ["Random init", None]}.get(study.name),
         "reason": "" if scores else "not finished",
-        "results": results,
+        "results": [{"epochs": 0, "scores": scores}] if scores else [],
     }
 
 
@@ -125,16 +104,14 @@ def _named(column: str, sources: Mapping[str, str]) -> str:
 
 def command_of(table: str, row: Row) -> str:
     """The command that makes a published row at the full scale, or pre-trains its network; else why there is none."""
-    elsewhere = ELSEWHERE.get(row.method, {})
-    if table in elsewhere:
-        return elsewhere[table]
-    if "" in elsewhere:
-        return elsewhere[""]
-    method = _VERSIONS.get(row.method, row.method)
-    arms = [arm for one in METHODS.values() for arm in one.full if arm.published]
-    for arm in arms:
+    made = evaluated(row.method, table)
+    if made or (row.method in ABSENT and row.epochs is None):
+        return made or str(ABSENT[row.method])
+    method = VERSIONS.get(row.method, row.method)
+    for arm in (arm for one in METHODS for arm in arms_of(one, "full")):
+        assert arm.published is not None
         of_another = arm.published == (method, row.epochs) and method != row.method
-        if of_another or (arm.published and published.find(shown(table), *arm.published) == row):
+        if of_another or published.find(shown(table), *arm.published) == row:
             remark = published.REMARKS.get(arm.recipe) if table == "table1" else ""
             remark = f"{method}, which the study leaves out" if of_another else remark
             return f"`hexa pretrain {arm.recipe} {_IMAGENET}`" + (f" ({remark})" if remark else "")
@@ -144,27 +121,22 @@ def command_of(table: str, row: Row) -> str:
 def page(record: Mapping[str, Any] | None) -> str:
     """The whole page. record: what `hexa reproduce all` found; without one, published values and commands alone."""
     text = ["# The paper beside our runs\n", _head(record)]
-    for table, given in _GIVEN.items():
-        compared = published.TABLES[int(table[-1]) - 1]
-        text.append(f"## Table {table[-1]}: {compared.title}\n")
+    for table, given in ((name, one["given"]) for name, one in EXPERIMENTS.items() if "given" in one):
+        text.append(f"## Table {table[-1]}: {TABLES[table].title}\n")
         text.append(
             "Rows that are pre-trained, with all their evaluations, at the full scale: "
             f"`hexa reproduce {table} --method moco --scale full {given}` (or {', '.join(list(METHODS)[1:])}).\n"
         )
         text.append(markdown_table(list(_rows(table, record))))
     text.append("## Figures\n\nOf these the paper prints no numbers.\n")
-    for name, question in EXPERIMENTS.items():
+    for name in [name for name in EXPERIMENTS if name not in TABLES]:
         for part in () if record is None else record["parts"].values():
-            if part["experiment"] == name and name not in TABLES:
-                text.append(
-                    f"### {name}, {part['method']}\n\n{question.rstrip('.?')}: `{_full(name, part['method'])}`\n"
-                )
+            if part["experiment"] == name:
+                command = f"hexa reproduce {name} --method {part['method']} --scale full {_IMAGENET}"
+                question = EXPERIMENTS[name]["question"].rstrip(".?")
+                text.append(f"### {name}, {part['method']}\n\n{question}: `{command}`\n")
                 text.append(markdown_table([cells for arm in part["arms"] for cells in _arm(arm)]))
     return "\n".join(text)
-
-
-def _full(name: str, method: str) -> str:
-    return f"hexa reproduce {name} --method {method} --scale full {_IMAGENET}"
 
 
 def _head(record: Mapping[str, Any] | None) -> str:
@@ -190,8 +162,8 @@ def _head(record: Mapping[str, Any] | None) -> str:
 def _rows(table: str, record: Mapping[str, Any] | None) -> Iterator[dict[str, Cell]]:
     """A line for each published row and arm that stands beside it, then for the arms without a row."""
     compared = TABLES[table]
-    parts = {} if record is None else {k: p for k, p in record["parts"].items() if p["experiment"] == table}
-    arms = [arm for one in parts.values() for arm in one["arms"]]
+    parts = [] if record is None else [one for one in record["parts"].values() if one["experiment"] == table]
+    arms = [arm for one in parts for arm in one["arms"]]
     for row in shown(table):
         values = ("–" if value is None else f"{value:.1f}" for value in row.values)
         known: dict[str, Cell] = {"method": row.method, "epochs": str(row.epochs or "–")}
@@ -199,23 +171,19 @@ def _rows(table: str, record: Mapping[str, Any] | None) -> Iterator[dict[str, Ce
         own = [cells for arm in arms if arm["row"] == [row.method, row.epochs] for cells in _arm(arm)]
         for cells in own or ([{"small scale": _why_not(table, row, arms, record)}] if record is not None else [{}]):
             yield known | cells
-    for arm in arms:
-        if arm["row"] is None:
-            for cells in _arm(arm):
-                yield {"method": "", "epochs": "", **dict.fromkeys(compared.columns, ""), "full scale": "", **cells}
+    for cells in (cells for arm in arms if arm["row"] is None for cells in _arm(arm)):
+        yield {**dict.fromkeys(("method", "epochs", *compared.columns, "full scale"), ""), **cells}
 
 
 def _arm(arm: Mapping[str, Any]) -> Iterator[dict[str, Cell]]:
     """The cells of an arm, a line for each of its lengths."""
     results: list[dict[str, Any]] = arm["results"] or [{"scores": {}}]
-    several = len(results) > 1
     for result in results:
-        name = f"{arm['arm']}, {counted(result['epochs'], 'epoch')}" if several else arm["arm"]
+        name = f"{arm['arm']}, {counted(result['epochs'], 'epoch')}" if len(results) > 1 else arm["arm"]
         counts = {len(values) for values in result["scores"].values()}
         seeds = f"{counted(max(counts), 'seed')}" if counts else ""
-        remark = ", ".join(filter(None, (name, seeds, arm["reason"])))
         scores: dict[str, Cell] = {column: mean_std(values) for column, values in result["scores"].items()}
-        yield {"small scale": remark, **scores}
+        yield {"small scale": ", ".join(filter(None, (name, seeds, arm["reason"]))), **scores}
 
 
 def _why_not(table: str, row: Row, arms: list[Any], record: Mapping[str, Any]) -> str:
@@ -224,15 +192,13 @@ def _why_not(table: str, row: Row, arms: list[Any], record: Mapping[str, Any]) -
         if row.epochs and (published.find([row], method, row.epochs) or _name(method) == _name(row.method)):
             other = f"length: see the row of {epochs} epochs" if epochs != row.epochs else f"batch: see {method}"
             return f"all arms have one {other}"
-    if row.method in _VERSIONS:
-        return f"only {_VERSIONS[row.method]} is here: see table 1"
-    if row.method in ELSEWHERE:
-        return ELSEWHERE[row.method].get("small", "no arm")
-    own = [
-        key for key, one in METHODS.items() if any(arm.published and arm.published[0] == row.method for arm in one.full)
-    ]
-    reasons = [record["left_out"][f"{table}-{key}"] for key in own if f"{table}-{key}" in record["left_out"]]
-    small = {
-        arm.published[0] for one in METHODS.values() for given in one.small.values() for arm in given if arm.published
-    }
-    return reasons[0] if reasons else "not in this run" if row.method in small else "no small recipe"
+    if row.method in VERSIONS:
+        return f"only {VERSIONS[row.method]} is here: see table 1"
+    if row.method in ABSENT:
+        return str(ABSENT[row.method])
+    made = {place: [{arm.published and arm.published[0] for arm in arms_of(one, place)} for one in METHODS]
+            for place in ("cifar", "digits", "full")}  # fmt: skip
+    for key, methods in zip(METHODS, made["full"], strict=True):
+        if row.method in methods and f"{table}-{key}" in record["left_out"]:
+            return str(record["left_out"][f"{table}-{key}"])
+    return "not in this run" if any(row.method in one for one in made["cifar"] + made["digits"]) else "no small recipe"

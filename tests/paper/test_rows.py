@@ -12,9 +12,19 @@ import pytest
 from matplotlib.text import Text
 
 from hexa import published
-from hexa.reproduce import collecting, drawing, plan, writing
-from hexa.reproduce.studies import study
-from tests.reproduce.conftest import costs_for, request_for, stored_run
+from hexa_paper import drawing, plan, writing
+from hexa_paper.rows import EPOCHS, TIME, Row, in_time, rows_of
+from hexa_paper.studies import study
+from tests.paper.conftest import costs_for, request_for, stored_run
+
+
+def published_of(row: Row) -> dict[str, float]:
+    return {name: one["published"] for name, one in row["scores"].items() if one["published"] is not None}
+
+
+def shown_of(rows: list[Row], comparison: str) -> list[dict[str, Any]]:
+    these = [row for row in rows if row["comparison"] == comparison]
+    return [writing.cells(row, these) for row in these]
 
 
 def collected(name: str, data: str = "digits", **changes: object):  # type: ignore[no-untyped-def]
@@ -22,7 +32,7 @@ def collected(name: str, data: str = "digits", **changes: object):  # type: igno
     request, costs = request_for(data, **changes), costs_for(chosen)
     jobs = plan.final_jobs(chosen, request, plan.best_rates(chosen, request, []), costs)
     runs = [stored_run(job) for job in jobs]
-    return chosen, request, costs, runs, collecting.rows_of(chosen, request, costs, runs)
+    return chosen, request, costs, runs, rows_of(chosen, request, costs, runs)
 
 
 def test_numbers_are_the_mean_and_sample_deviation_over_seeds() -> None:
@@ -43,17 +53,17 @@ def test_numbers_are_the_mean_and_sample_deviation_over_seeds() -> None:
         assert float(row["mean"]) == pytest.approx(np.mean(values), abs=1e-4)
         assert float(row["std"]) == pytest.approx(np.std(values, ddof=1), abs=1e-4)
     page = writing.markdown(chosen, request, rows, [])
-    first = rows[0].scores["k-NN top-1"]
+    first = rows[0]["scores"]["k-NN top-1"]["values"]
     assert f"{np.mean(first):.1f} ± {np.std(first, ddof=1):.1f}" in page
     assert "the time of 20 epochs of Std" in page
 
 
 def test_the_best_of_a_comparison_is_marked_in_its_table_alone() -> None:
     *_, rows = collected("ablation", epochs=20)
-    for comparison in (collecting.EPOCHS, collecting.TIME):
-        shown = writing.table_rows(rows, comparison)
-        assert [row["arm"] for row in shown] == list(dict.fromkeys(row.arm.name for row in rows))
-    assert {row["epochs"] for row in writing.table_rows(rows, collecting.EPOCHS)} == {"20"}
+    for comparison in (EPOCHS, TIME):
+        shown = shown_of(rows, comparison)
+        assert [row["arm"] for row in shown] == list(dict.fromkeys(row["arm"] for row in rows))
+    assert {row["epochs"] for row in shown_of(rows, EPOCHS)} == {"20"}
 
 
 def test_times_of_interrupted_runs_are_not_taken_for_measured() -> None:
@@ -64,10 +74,14 @@ def test_times_of_interrupted_runs_are_not_taken_for_measured() -> None:
         run["interruptions"] = int(run["arm"] == hexa.key or run["seed"] == 1)
         if run["interruptions"]:
             run["pretrain_seconds"] = 6000.0
-    rows = collecting.rows_of(chosen, request, costs, runs)
-    by_epochs = [row for row in rows if row.comparison == collecting.EPOCHS]
-    assert [(row.minutes, row.interrupted) for row in by_epochs] == [((10.0,), (100.0,)), ((), (100.0, 100.0))]
-    shown = [row["one run took"] for row in writing.table_rows(rows, collecting.EPOCHS)]
+    rows = rows_of(chosen, request, costs, runs)
+    by_epochs = [row for row in rows if row["comparison"] == EPOCHS]
+    minutes = [(row["minutes"], row["minutes_of_interrupted_runs"]) for row in by_epochs]
+    assert minutes == [
+        ([10.0], [100.0]),
+        ([], [100.0, 100.0]),
+    ]
+    shown = [row["one run took"] for row in shown_of(rows, EPOCHS)]
     assert shown == ["10 min 0 s", "1 h 40 min *"]
     notes = writing.notes_of(chosen, request, rows, [], runs)
     said = [note for note in notes if "interrupted" in note]
@@ -75,7 +89,7 @@ def test_times_of_interrupted_runs_are_not_taken_for_measured() -> None:
     assert any(note.startswith(f"{hexa.name}, 2 epochs: 2 of 2 runs were") and "(*)" in note for note in said)
     assert not any("equal time may be off" in note for note in notes)
     told = writing.result(chosen, request, rows, costs, [], runs, notes)
-    sums = [row["minutes_of_interrupted_runs"] for row in told["summary"] if row["comparison"] == collecting.EPOCHS]
+    sums = [row["minutes_of_interrupted_runs"] for row in told["summary"] if row["comparison"] == EPOCHS]
     assert sums == [[100.0], [100.0, 100.0]]
     assert [run["interruptions"] for run in told["runs"]] == [run["interruptions"] for run in runs]
 
@@ -88,16 +102,16 @@ def test_one_seed_has_no_deviation() -> None:
 
 def test_the_published_value_stands_beside_where_there_is_one() -> None:
     *_, rows = collected("table1", data="cifar10", epochs=4)
-    shown = {row.arm.name: row.published for row in rows}
+    shown = {row["arm"]: published_of(row) for row in rows}
     assert shown == {"MoCo-v2": {"linear top-1": 89.4}, "HEXA-MoCo": {"linear top-1": 90.4}}
     *_, rows = collected("table1", data="digits", epochs=4)
-    assert all(row.published == {} for row in rows)
+    assert all(published_of(row) == {} for row in rows)
 
 
 def test_published_shares_of_labels_keep_their_columns() -> None:
     *_, rows = collected("table3", data="cifar10", epochs=4)
-    assert all(row.published == {} for row in rows)  # published on ImageNet alone
-    assert "10 % of the labels top5" in rows[0].scores
+    assert all(published_of(row) == {} for row in rows)  # published on ImageNet alone
+    assert "10 % of the labels top5" in rows[0]["scores"]
 
 
 def test_a_row_is_found_whatever_stands_in_its_brackets() -> None:
@@ -115,7 +129,7 @@ def test_notes_tell_rates_at_the_edge_and_rounded_epochs() -> None:
     runs = [
         stored_run(job) for job in plan.final_jobs(chosen, request, plan.best_rates(chosen, request, search), costs)
     ]
-    rows = collecting.rows_of(chosen, request, costs, runs)
+    rows = rows_of(chosen, request, costs, runs)
     notes = writing.notes_of(chosen, request, rows, search, runs)
     (edge,) = (note for note in notes if "largest rate" in note)
     assert all(arm.name in edge for arm in chosen.arms)
@@ -125,11 +139,13 @@ def test_notes_tell_rates_at_the_edge_and_rounded_epochs() -> None:
 
 def test_what_missed_the_time_is_not_compared_at_equal_time() -> None:
     chosen, request, costs, runs, rows = collected("ablation", epochs=4)
-    timed = {row.arm.key: row for row in rows if row.comparison == collecting.TIME}
-    assert {key for key, row in timed.items() if not row.in_time} == {"iv", "v"}
-    best = max((row for row in timed.values() if row.in_time), key=lambda row: np.mean(row.scores["k-NN top-1"]))
+    timed = {row["key"]: row for row in rows if row["comparison"] == TIME}
+    assert {key for key, row in timed.items() if not in_time(row)} == {"iv", "v"}
+    best = max(
+        (row for row in timed.values() if in_time(row)), key=lambda row: np.mean(row["scores"]["k-NN top-1"]["values"])
+    )
     page = writing.markdown(chosen, request, rows, []).partition("## At equal time")[2]
-    (line,) = (line for line in page.splitlines() if line.startswith(f"| {best.arm.name} |"))
+    (line,) = (line for line in page.splitlines() if line.startswith(f"| {best['arm']} |"))
     assert "**" in line
     assert not any("**" in line for line in page.splitlines() if line.startswith("| Std+Adv+Cmx |"))
     (drawn, _) = drawing.figures(chosen, rows, runs, costs, request.data).values()
@@ -141,18 +157,18 @@ def test_what_missed_the_time_is_not_compared_at_equal_time() -> None:
 
 def test_runs_that_took_another_time_than_the_benchmark_says_are_told() -> None:
     chosen, request, costs, runs, rows = collected("ablation", epochs=4)
-    minutes = {row.arm.key: row.relative_time for row in rows if row.comparison == collecting.EPOCHS}
+    minutes = {row["key"]: row["relative_time"] for row in rows if row["comparison"] == EPOCHS}
     for run in runs:
         run["pretrain_seconds"] = 60 * minutes[run["arm"]] * (1.5 if run["arm"] == "ii" else 1.1)
-    found = writing.notes_of(chosen, request, collecting.rows_of(chosen, request, costs, runs), [], runs)
+    found = writing.notes_of(chosen, request, rows_of(chosen, request, costs, runs), [], runs)
     (told,) = (note for note in found if "the benchmark says" in note)
     assert told.startswith("Std+Adv: its runs took 2.73 of the time of those of Std, where the benchmark says 2.00")
 
 
 def test_runs_of_other_seeds_are_left_out() -> None:
     chosen, _, costs, runs, _ = collected("ablation", epochs=4, seeds=(0, 1, 2))
-    rows = collecting.rows_of(chosen, request_for(epochs=4, seeds=(1,)), costs, runs)
-    assert {row.seeds for row in rows} == {(1,)}
+    rows = rows_of(chosen, request_for(epochs=4, seeds=(1,)), costs, runs)
+    assert all(row["seeds"] == [1] for row in rows)
 
 
 def diverge(run: dict[str, Any]) -> dict[str, Any]:
@@ -162,15 +178,15 @@ def diverge(run: dict[str, Any]) -> dict[str, Any]:
 def test_a_diverged_seed_is_named_and_the_others_are_the_mean() -> None:
     chosen, request, costs, runs, _ = collected("table1", epochs=4, seeds=(0, 1, 2), rates=(0.03,))
     runs = [diverge(run) if (run["arm"], run["seed"]) == ("ii", 1) and run["epochs"] == 4 else run for run in runs]
-    rows = collecting.rows_of(chosen, request, costs, runs)
-    row = next(row for row in rows if row.arm.key == "ii" and row.comparison == collecting.EPOCHS)
-    assert (row.seeds, row.diverged) == ((0, 2), (1,))
+    rows = rows_of(chosen, request, costs, runs)
+    row = next(row for row in rows if row["key"] == "ii" and row["comparison"] == EPOCHS)
+    assert (row["seeds"], row["diverged"]) == ([0, 2], [1])
     values = [
         run["results"][0]["metrics"]["top1"]
         for run in runs
         if (run["arm"], run["epochs"]) == ("ii", 4) and run["results"]
     ]
-    assert list(row.scores["k-NN top-1"]) == values
+    assert list(row["scores"]["k-NN top-1"]["values"]) == values
     assert len(values) == 2
     notes = writing.notes_of(chosen, request, rows, [], runs)
     assert any("HEXA-MoCo, 4 epochs: 1 of 3 seeds diverged (1) at rate 0.03" in note for note in notes)
@@ -191,12 +207,12 @@ def test_a_diverged_seed_is_named_and_the_others_are_the_mean() -> None:
 def test_tables_and_figures_stand_without_the_arms_that_diverged(name: str, left: tuple[str, ...]) -> None:
     chosen, request, costs, runs, _ = collected(name, epochs=4, seeds=(0,))
     runs = [run if run["arm"] in left else diverge(run) for run in runs]
-    rows = collecting.rows_of(chosen, request, costs, runs)
+    rows = rows_of(chosen, request, costs, runs)
     page = writing.markdown(chosen, request, rows, writing.notes_of(chosen, request, rows, [], runs))
     for row in rows:
-        line = next(line for line in page.splitlines() if line.startswith(f"| {row.arm.name} |"))
-        assert ("1 of 1" in line) == (row.arm.key not in left)
+        line = next(line for line in page.splitlines() if line.startswith(f"| {row['arm']} |"))
+        assert ("1 of 1" in line) == (row["key"] not in left)
     drawn = drawing.figures(chosen, rows, runs, costs, "digits")
-    assert bool(drawn) == any(row.scores for row in rows)
+    assert bool(drawn) == any(row["scores"] for row in rows)
     for figure in drawn.values():
         plt.close(figure)

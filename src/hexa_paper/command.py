@@ -1,0 +1,91 @@
+"""`hexa reproduce`. Nothing slow is imported at the top, so that its help is fast."""
+
+from __future__ import annotations
+
+from hexa.commands.declare import (
+    ANY_SEED,
+    DATA,
+    EPOCHS,
+    PLAN,
+    Fields,
+    Given,
+    command,
+    option,
+    positive,
+    whole,
+)
+
+_OPTIONS = ("scale", "method", "out", "seeds", "epochs", "rates", "data_voc", "label_lists", "until", "workers", "time")
+_FROM = {None: None, "one-run": True, "several-runs": False}
+
+
+@command(
+    "the paper's experiments as one command: plan, runs, tables, figures; continues wherever it was stopped",
+    option(
+        "EXPERIMENT",
+        "ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1, table2, table3, table4, table5, "
+        "or all of them",
+    ),
+    DATA,
+    option("--scale NAME", "small (the default), or full: as published", default="small"),
+    option("--method NAME", "moco or dcluster; in tables also swav or compared; the published one if not given"),
+    option("--out FOLDER", "runs/EXPERIMENT-METHOD-SCALE if not given"),
+    option("--seeds N", "0 1 2 if not given", type=ANY_SEED, nargs="+", default=[0, 1, 2]),
+    EPOCHS,
+    option(
+        "--rates X",
+        "learning rates each arm chooses from on held-out training images; half to four times the recipe's if not "
+        "given, a single one is used without a search",
+        type=positive,
+        nargs="+",
+    ),
+    option("--evaluate-on SOURCE", "labelled images to measure on; those of --data if not given", nargs="+"),
+    option("--data-voc SOURCE", "VOC2007, for tables 2 and 4, the low-shot curve and a column of table 1"),
+    option("--label-lists FOLDER", "SimCLR's lists 1percent.txt and 10percent.txt: the labelled images of table 3"),
+    option(
+        "--from NAME",
+        "learning curves from one-run, as published and at --scale full, or several-runs, each of its own length",
+        choices=("one-run", "several-runs"),
+    ),
+    option(
+        "--until PERCENT",
+        "end every run once k-NN of held-out training images has reached this, and compare how long that took",
+        type=float,
+    ),
+    option("--workers N", "runs at once, a process each; 1 if not given", type=whole(1, 256), default=1),
+    option("--time TIME", "for all experiments together, such as 12h: chooses how many epochs all runs take"),
+    PLAN,
+    description="Plan an experiment of the paper, run or continue it, and write tables and figures into one folder. "
+    "Any field of an experiment is an option here too and holds for every arm.",
+    open=True,
+)
+def reproduce(given: Given, extra: Fields) -> int:
+    from hexa.runtime.console import Console
+    from hexa.runtime.progress import Bar
+    from hexa.runtime.signals import Interrupted
+    from hexa_paper import begin
+
+    console = Console()
+    options = {name: getattr(given, name) for name in _OPTIONS} | {"evaluate_on": given.evaluate_on or ()}
+    begun = begin(given.experiment, given.data, fields=extra, one_run=_FROM[getattr(given, "from")], **options)
+    console.print(begun.title)
+    try:
+        with Bar(console) as progress:
+            costs = begun.costs(progress)
+    except KeyboardInterrupt:
+        console.print("stopped while measuring: the same command measures again, and continues")
+        raise
+    for line in begun.plan(costs):
+        console.print(line)
+    if given.plan:
+        return 0
+    try:
+        out = begun.carry_out(console)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        console.print("stopped; nothing finished is lost: the same command continues from here")
+        if isinstance(stop, Interrupted):
+            return stop.exit_code
+        raise
+    console.print(begun.page.read_text())
+    console.print(f"tables and figures: {out}")
+    return 0

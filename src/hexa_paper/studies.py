@@ -1,0 +1,245 @@
+"""The paper's experiments (studies.yaml): which arms are compared, and by what they are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hexa import published
+from hexa.config import UserError, nearest
+from hexa.core.schemes import SCHEMES
+from hexa.evaluation.semi.options import PUBLISHED
+from hexa.published import Row
+from hexa.reporting.tables import counted
+
+Fields = Mapping[str, Any]
+_DATA = published.read("hexa_paper", "studies.yaml")
+METHODS: dict[str, dict[str, Any]] = _DATA["methods"]
+EXPERIMENTS: dict[str, dict[str, Any]] = _DATA["experiments"]
+#: The published table of each experiment that is one.
+TABLES = {name: published.TABLES[one["table"] - 1] for name, one in EXPERIMENTS.items() if "table" in one}
+#: Rows of table 3 that learn from a few labels: their learner, and the shares of labels that were published.
+LEARNERS: dict[str, tuple[str, list[int]]] = _DATA["learners"]
+#: Why a published row has no arm, and the systems of which only another version is here.
+ABSENT, VERSIONS = _DATA["absent"], _DATA["versions"]
+#: The experiments of which `all` consists, with their methods.
+ALL = [tuple(part.split()) for part in _DATA["all"]]
+#: The row that HEXA-D of eight crops is compared with. The paper has it with 800 epochs alone.
+PLAIN = ("DeepCluster-v2 (8-crop)", 200)
+#: At the small scale terms are averaged, so that no arm takes larger steps.
+MEAN: Fields = {"objective.reduction": "mean"}
+#: Labelled images in a step of a learner.
+_LABELLED = 64
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One row of a study: a recipe with some fields changed.
+
+    key: a name for folders. scheme: i–vi. epochs: its own length, where arms differ by it. published: the row
+    (method, epochs) it stands beside.
+    """
+
+    key: str
+    name: str
+    recipe: str
+    scheme: str
+    changes: Fields = field(default_factory=dict)
+    epochs: int | None = None
+    published: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One evaluation of every arm. metrics: those that become columns; empty for all but spreads."""
+
+    title: str
+    protocol: str
+    options: Fields = field(default_factory=dict)
+    metrics: tuple[str, ...] = ("top1",)
+
+
+@dataclass(frozen=True)
+class Study:
+    """An experiment of the paper at one scale, with one method.
+
+    lengths: the shares of the epochs at which every arm is trained anew, or, with one_run, at which one run of all
+    epochs is measured. equal_time: train every arm for the time of the first one as well. search: look for each arm's
+    learning rate; published settings are taken unchanged. notes: what it cannot tell, a line each.
+    """
+
+    name: str
+    method: str
+    scale: str
+    question: str
+    arms: tuple[Arm, ...]
+    measures: tuple[Measure, ...]
+    lengths: tuple[float, ...] = (1.0,)
+    one_run: bool = False
+    equal_time: bool = True
+    search: bool = True
+    notes: tuple[str, ...] = ()
+
+
+# -- arms and measures ------------------------------------------------------------------------------------------------
+
+
+def _variant(recipe: str, changes: Fields, scheme: str, key: str = "", name: str = "", **hard: Fields) -> Arm:
+    """A scheme of a recipe. hard: fields of its hard examples that differ from the published ones."""
+    own = SCHEMES[scheme]
+    examples = {kind: {**fields, **hard.get(kind, {})} for kind, fields in own.hard_examples.items()}
+    return Arm(key or scheme, name or own.title, recipe, scheme, {**changes, "hard_examples": examples})
+
+
+def _small(key: str, name: str, recipe: str, scheme: str, row: tuple[str, int] = ("", 0), more: Fields = MEAN) -> Arm:
+    made = _variant(recipe, {**MEAN, **more}, scheme, key, name)
+    return replace(made, published=(row[0], row[1])) if row[0] else made
+
+
+def _full(recipe: str, scheme: str, method: str, epochs: int) -> Arm:
+    return Arm(recipe, f"{method}, {epochs} epochs", recipe, scheme, {}, epochs, (method, epochs))
+
+
+def arms_of(method: str, place: str) -> tuple[Arm, ...]:
+    """The rows of a method. place: cifar, digits or full; these with -classifiers are those of learning curves."""
+    make = _full if place.startswith("full") else _small
+    return tuple(make(*row) for row in METHODS[method].get(place, ()))
+
+
+def _arms(name: str, method: str, place: str) -> tuple[Arm, ...]:
+    given, rows, full = EXPERIMENTS[name], arms_of(method, place), place == "full"
+    if "variants" in given:
+        recipe = METHODS[method][given["of"]][place]
+        if full and given.get("modified"):
+            return tuple(Arm(number, one.title, recipe + one.modifiers, number) for number, one in SCHEMES.items())
+        changes = given.get("changes", {}) if full else MEAN
+        return tuple(_variant(recipe, changes, **variant) for variant in given["variants"])
+    if name not in TABLES:  # learning curves
+        return tuple(arm if full else replace(arm, published=None) for arm in rows if arm.epochs in (None, 800))[:2]
+    # systems that the paper does not have in this table can be compared all the same
+    there = [arm for arm in rows if arm.published and published.find(shown(name), *arm.published)]
+    return tuple(there) if full and there else rows
+
+
+def measure(name: str, preset: str = "") -> Measure:
+    """The evaluation of this name in studies.yaml. preset: of the method's linear classifiers."""
+    given = dict(_DATA["measures"][name])
+    options: dict[str, Any] = {}
+    for option, value in given.pop("options", {}).items():
+        options[option] = value.replace("PRESET", preset) if isinstance(value, str) else value
+        options[option] = tuple(value) if isinstance(value, list) else options[option]
+    return Measure(options=options, metrics=tuple(given.pop("metrics", ("top1",))), **given)
+
+
+KNN, PROBE, CIFAR, SVM = map(measure, ("knn", "probe", "cifar", "svm"))
+
+
+def study(
+    name: str, *, method: str | None = None, scale: str = "small", data: str = "cifar10", one_run: bool | None = None
+) -> Study:
+    """The experiment `name`. one_run: learning curves as published, the default at the full scale.
+
+    These measure one run at several epochs (MoCo-v2), and follow the training of a classifier (DeepCluster-v2); else
+    each length is a run of its own. Raises UserError for an unknown name, method or scale, and what does not go
+    together.
+    """
+    method = method or EXPERIMENTS.get(name, {}).get("method", "moco")
+    asked = ((name, EXPERIMENTS, "experiment"), (method, METHODS, "method"), (scale, ("small", "full"), "scale"))
+    for given, known, what in asked:
+        if given not in known:
+            raise UserError(f"unknown {what} '{given}'; {nearest(given, known)}")
+    own, experiment, small, curves = METHODS[method], EXPERIMENTS[name], scale == "small", name == "learning-curves"
+    place = "full" if not small else "digits" if data.partition("#")[0] == "digits" else "cifar"
+    if one_run is not None and not curves:
+        raise UserError(f"--from: is for learning-curves, {name} has none")
+    if name not in TABLES and "ablation" not in own:
+        raise UserError(f"{name}: --method {method} is for tables; give moco or dcluster")
+    if place not in own:
+        raise UserError(f"{name}: --method {method} has no small recipe for {place}; give CIFAR-10")
+    published_curves = curves and (not small if one_run is None else one_run)
+    classifiers = arms_of(method, f"{place}-classifiers") if published_curves else ()
+    notes = _DATA["note_of_tables"] if "given" in experiment else []
+    return Study(
+        name,
+        method,
+        scale,
+        experiment["question"],
+        classifiers or _arms(name, method, place),
+        tuple(measure(one, own["preset"]) for one in experiment[scale]),
+        lengths=(0.25, 0.5, 0.75, 1.0) if curves and not classifiers else (1.0,),
+        one_run=published_curves and not classifiers,
+        equal_time=small and not curves,
+        search=small,
+        notes=tuple(
+            note.replace("SUPERVISED", evaluated("Supervised", name)) for note in [*notes, *experiment.get("notes", [])]
+        ),
+    )
+
+
+# -- the rows of published tables -------------------------------------------------------------------------------------
+
+
+def shown(table: str) -> list[Row]:
+    """The published rows of a table, and before HEXA-D of eight crops its baseline, which the paper does not print."""
+    rows: list[Row] = []
+    for row in TABLES[table].rows:
+        if (row.method, row.epochs) == ("HEXA-D (8-crop)", 200):
+            rows.append(Row(*PLAIN, (None,) * len(row.values)))
+        rows.append(row)
+    return rows
+
+
+def evaluated(row: str, table: str) -> str:
+    """The commands that make all columns of a published row without an arm; empty if there are none."""
+    commands, remark = _DATA["evaluated"].get(row, {}).get(table, []), ""
+    if row in LEARNERS:
+        learner, shares = LEARNERS[row]
+        commands = [_DATA["evaluated"]["Supervised"]["table3"][(1, 10).index(share)] for share in shares]
+        commands = [f"{command} --learner {learner}" for command in commands]
+        remark = " (settings of CIFAR-10; it has none for ImageNet)"
+    return "; ".join(f"`hexa evaluate {command}`" for command in commands) + remark
+
+
+# -- measures that depend on what was asked for -----------------------------------------------------------------------
+
+
+def learned(row: str, passes: int, images: int) -> Iterator[Measure]:
+    """A learner trained from random weights for a row of table 3, for `passes` passes over the unlabelled images."""
+    learner, shares = LEARNERS[row]
+    steps = max(1, passes * images // (_LABELLED * PUBLISHED[learner].ratio))
+    for share in shares:
+        options = {"percent": share, "learner": learner, "labelled_batch": _LABELLED, "steps": steps}
+        yield Measure(f"{share} % of the labels, {learner}", "semi-supervised", options, ("top1", "top5"))
+
+
+def with_lists(chosen: Study, folder: Path) -> Study:
+    """Table 3 with the labels of SimCLR's lists, `1percent.txt` and `10percent.txt` of a folder. Raises UserError."""
+    if chosen.name != "table3":
+        raise UserError(f"--label-lists: is for table3; {chosen.name} draws no labels, leave it out")
+    measures = []
+    for one in chosen.measures:
+        file = folder / f"{one.options['percent']}percent.txt"
+        if one.options["percent"] < 100:
+            if not file.is_file():
+                remedy = "give the folder imagenet_subsets of SimCLR's code"
+                raise UserError(f"--label-lists {folder}: there is no {file.name}; {remedy}")
+            one = replace(one, options={**one.options, "list_file": str(file)})
+        measures.append(one)
+    return replace(chosen, measures=tuple(measures))
+
+
+def shortened(one: Measure, passes: int) -> Measure:
+    """A measure that trains for no more passes over its training images than the runs it measures, 1 … 20."""
+    own, title = dict(one.options), one.title
+    if one.protocol == "semi-supervised":
+        own["epochs"] = own["score_every"] = min(20, 100 * passes // own["percent"])
+    elif one.protocol == "fine-tune":  # the published rates but the largest and the smallest
+        own |= {"epochs": min(20, passes), "score_every": min(20, passes), "learning_rates": (0.001,)}
+    elif one.protocol == "detect":
+        own |= {"epochs": min(2, passes), **_DATA["small_boxes"]}
+    elif one.protocol == "linear" and "epochs" in own:
+        own["epochs"] = min(own["epochs"], passes)
+        title = f"linear top-1, {counted(own['epochs'], 'epoch')}"
+    return replace(one, title=title, options=own)

@@ -1,0 +1,215 @@
+"""The rows of a study as people and programs read them: a page, a CSV file, JSON, and notes on what to mind."""
+
+from __future__ import annotations
+
+import csv
+import io
+import platform
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from hexa import published
+from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std
+from hexa_paper.asking import Request
+from hexa_paper.plan import Costs, Stored, best_of, search_score
+from hexa_paper.rows import EPOCHS, TIME, Row, columns_of, in_time
+from hexa_paper.studies import Study
+
+#: By how much the runs' times may differ from the benchmark's before a note says so.
+MISTIMED = 0.25
+
+
+def cells(row: Row, rows: Sequence[Row], until: float | None = None) -> dict[str, Cell]:
+    """A row of a Markdown table, among the rows of its comparison; a mean is of the seeds that did not diverge.
+
+    until: the accuracy that runs were ended at; then the table says how many reached it, and when.
+    """
+    interrupted, diverged = row["minutes_of_interrupted_runs"], len(row["diverged"])
+    total = diverged + len(row["seeds"])
+    found: dict[str, Cell] = {"arm": row["arm"], "epochs": str(row["epochs"])} if until is None else {"arm": row["arm"]}
+    found["learning rate"] = f"{row['learning_rate']:g}"
+    if until is not None:
+        reached = row.get("reached", [])
+        epochs, seconds = (mean_std([one[name] for one in reached]) for name in ("epochs", "seconds"))
+        found |= {"reached": f"{len(reached)} of {total}", "after epochs": epochs}
+        # a sum over sessions, as a note says
+        found["after seconds"] = seconds + (" *" if reached and interrupted else "")
+    if row["relative_time"] is not None:
+        found["relative time"] = f"{row['relative_time']:.2f}"
+    for name in columns_of(rows):
+        score = row["scores"].get(name)
+        found[name] = ("diverged" if not row["seeds"] else None) if score is None else score["values"]
+        if score and not in_time(row):
+            found[name] = mean_std(score["values"])  # as text it is not compared: the best of a column is in bold
+        if score and score["published"] is not None:
+            found[f"{name}, published"] = f"{score['published']:.1f}"
+    if any(other["diverged"] for other in rows):
+        found["diverged"] = f"{diverged} of {total}"
+    if until is None and (row["minutes"] or interrupted):
+        took = format_duration(60 * statistics.fmean(row["minutes"] or interrupted))
+        found["one run took"] = took if row["minutes"] else f"{took} *"
+    return found
+
+
+def markdown(study: Study, request: Request, rows: Sequence[Row], notes: Sequence[str]) -> str:
+    """The whole result as a page."""
+    seeds = len({seed for row in rows for seed in (*row["seeds"], *row["diverged"])})
+    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed, so no spread"
+    parts = [
+        f"# {study.name}, {study.method}, {study.scale} scale\n\n{sentence(study.question)}\n",
+        f"Data: `{request.data}`; {spread}. Percent.\n",
+    ]
+    for comparison in (EPOCHS, TIME):
+        these = [row for row in rows if row["comparison"] == comparison]
+        if these:
+            length = counted(these[0]["epochs"], "epoch")
+            head = "By epochs" if len(study.lengths) > 1 else f"At {comparison}"
+            if request.until is not None:
+                head = f"Until k-NN of held-out images reaches {request.until:g} %, {length} at most"
+            if comparison == TIME:
+                head += f": the time of {length} of {study.arms[0].name}"
+            table = markdown_table([cells(row, these, request.until) for row in these])
+            parts.append(f"## {head}\n\n{table}")
+    if any(score["published"] is not None for row in rows for score in row["scores"].values()):
+        parts.append("Published: ResNet-50 pre-trained on ImageNet, so beside, not against, a smaller scale.\n")
+    parts += [f"- {note}" for note in notes]
+    return "\n".join(parts) + "\n"
+
+
+def sentence(text: str) -> str:
+    """With a stop at its end."""
+    return text if text.endswith("?") else f"{text}."
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """One line per arm, comparison and column."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    head = "arm comparison epochs learning_rate metric mean std seeds published diverged relative_time"
+    writer.writerow(head.split())
+    nothing = {"mean": None, "std": None, "values": (), "published": None}
+    for row in rows:
+        for name, score in (row["scores"] or {"": nothing}).items():
+            mean, std, time = (
+                None if value is None else f"{value:.4f}"
+                for value in (score["mean"], score["std"], row["relative_time"])
+            )
+            arm = [row["arm"], row["comparison"], row["epochs"], f"{row['learning_rate']:g}", name]
+            writer.writerow([*arm, mean, std, len(score["values"]), score["published"], len(row["diverged"]), time])
+    return text.getvalue()
+
+
+def result(study: Study, request: Request, rows: Sequence[Row], costs: Costs | None, search: Sequence[Stored],
+           runs: Sequence[Stored], notes: Sequence[str]) -> dict[str, Any]:  # fmt: skip
+    """Everything, as JSON: the summary first, then every single run."""
+    return {
+        "experiment": study.name,
+        "question": study.question,
+        "method": study.method,
+        "scale": study.scale,
+        "data": request.data,
+        "measured_on": [target.source for target in request.targets],
+        "seeds": list(request.seeds),
+        **({} if request.until is None else {"until": request.until}),
+        "fields": dict(request.fields),
+        "machine": {"processor": platform.processor() or platform.machine(), "torch": torch.__version__},
+        "seconds_per_image": costs,
+        "summary": rows,
+        "notes": list(notes),
+        **({} if request.shared else {"search": search_scores(search)}),
+        "runs": [_brief(run) for run in runs],
+    }
+
+
+def search_scores(search: Iterable[Stored]) -> list[dict[str, Any]]:
+    """What every rate of every arm reached on held-out training images, as JSON."""
+    return [{key: job[key] for key in ("arm", "epochs", "rate")} | {"score": search_score(job)} for job in search]
+
+
+def _brief(run: Stored) -> dict[str, Any]:
+    of_run = ("name", "arm", "epochs", "rate", "seed", "pretrain_seconds", "environment", "interruptions", "diverged")
+    of_result = ("title", "protocol", "metrics", "data", "seed", "notes", "commit")
+    results = [{key: result.get(key) for key in of_result} for result in run["results"]]
+    return {key: run.get(key) for key in of_run} | {"results": results}
+
+
+# -- notes ------------------------------------------------------------------------------------------------------------
+
+
+def notes_of(
+    study: Study, request: Request, rows: Sequence[Row], search: Sequence[Stored], runs: Sequence[Stored]
+) -> list[str]:
+    """What a reader of the tables should know."""
+    compared = [published.beside(result) for run in runs for result in run["results"]]
+    notes = [*study.notes, *sorted({f"{one.title}: {one.caution}." for one in compared if one and one.caution})]
+    notes += [
+        f"{row['arm']}: whole epochs come to {row['relative_time']:.2f} of the time it should have, so it is out of "
+        "the comparison at equal time; more --epochs come closer."
+        for row in rows
+        if not in_time(row)
+    ]
+    notes += _mistimed(rows)
+    notes += dict.fromkeys(_interrupted(row) for row in rows if row["minutes_of_interrupted_runs"])
+    notes += dict.fromkeys(_divergence(row) for row in rows if row["diverged"])
+    notes += _at_the_edge(study, search)
+    if search:
+        notes.append(
+            f"Each arm has the learning rate that runs of {counted(search[0]['epochs'], 'epoch')} found best on "
+            "held-out training images; test images were scored with that one alone."
+        )
+    elif study.scale == "small" and not request.shared:
+        notes.append("No learning rate was searched for: all arms have the one given.")
+    if any("reached" in row for row in rows):
+        notes.append("Seconds are those of training alone. No arm is trained on the held-out images.")
+    if any(row["relative_time"] is not None for row in rows):
+        notes.append("Relative time: by a benchmark of steps and views on this machine, before the runs.")
+    return notes
+
+
+def _at_the_edge(study: Study, search: Sequence[Stored]) -> list[str]:
+    """Arms whose best learning rate was the smallest or the largest that was tried."""
+    chosen: dict[str, list[str]] = {}
+    for arm in study.arms:
+        jobs = [job for job in search if job["arm"] == arm.key]
+        ends = {key(job["rate"] for job in jobs): name for key, name in ((max, "largest"), (min, "smallest")) if jobs}
+        best = best_of(jobs) if jobs else None
+        if best in ends:
+            chosen.setdefault(f"the {ends[best]} rate, {best:g}", []).append(arm.name)
+    return [f"{', '.join(arms)} chose {edge}: a better one may lie beyond." for edge, arms in chosen.items()]
+
+
+def _mistimed(rows: Sequence[Row]) -> list[str]:
+    """Arms whose runs took another share of the plain ones' time than the benchmark says."""
+    longest: dict[str, tuple[str, float, float]] = {}
+    for row in rows:
+        if row["comparison"] == EPOCHS and row["minutes"] and row["relative_time"]:
+            longest.setdefault(row["key"], (row["arm"], statistics.median(row["minutes"]), row["relative_time"]))
+    (plain, plain_took, plain_said), *others = longest.values() or [("", 1.0, 1.0)]
+    return [
+        f"{name}: its runs took {took / plain_took:.2f} of the time of those of {plain}, where the benchmark says "
+        f"{said / plain_said:.2f}, so equal time may be off."
+        for name, took, said in others
+        if abs((took / plain_took) / (said / plain_said) - 1) > MISTIMED
+    ]
+
+
+def _interrupted(row: Row) -> str:
+    count = len(row["minutes_of_interrupted_runs"])
+    of_others = "the time is of the others"
+    sums = "the time (*) is a sum over sessions, not a measurement"
+    return (
+        f"{row['arm']}, {counted(row['epochs'], 'epoch')}: {count} of {counted(count + len(row['minutes']), 'run')} "
+        f"{'was' if count == 1 else 'were'} interrupted and resumed; {of_others if row['minutes'] else sums}."
+    )
+
+
+def _divergence(row: Row) -> str:
+    seeds, lost = ", ".join(map(str, row["diverged"])), len(row["diverged"])
+    return (
+        f"{row['arm']}, {counted(row['epochs'], 'epoch')}: {lost} of {counted(lost + len(row['seeds']), 'seed')} "
+        f"diverged ({seeds}) at rate {row['learning_rate']:g}"
+        f"{', numbers are those of the others' if row['seeds'] else ''}; --rates gives lower ones."
+    )
