@@ -24,9 +24,9 @@ from hexa.adaptation.command import Request, adapt
 from hexa.data import open_source
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocols.knn import knn_classify
-from hexa.experiment import override
+from hexa.recipes.experiment import override
+from hexa.run.run import pretrain
 from hexa.runtime.packages import provenance
-from hexa.session.run import pretrain
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 
 RATES = (0.005, 0.1, 0.5)

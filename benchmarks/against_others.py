@@ -29,9 +29,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa import recipes
-from hexa.core import Batch, Objective, Setting
-from hexa.data.views import Views
+from hexa.core import Batch, Setting
+from hexa.data.views.making import Views
 from hexa.nn.backbones import build
+from hexa.objective import Objective
 from hexa.runtime import precision as precisions
 from hexa.runtime.packages import provenance
 from hexa.runtime.random import Stream

@@ -78,9 +78,9 @@ def carry_out(job: dict[str, Any], given: argparse.Namespace) -> None:
 
     import hexa.recipes
     from hexa.evaluation import evaluate
-    from hexa.experiment import override
+    from hexa.recipes.experiment import override
     from hexa.reporting.runs import read_run
-    from hexa.session.run import pretrain, resume
+    from hexa.run.run import pretrain, resume
 
     torch.set_num_threads(1)
     data, out = given.data, given.out

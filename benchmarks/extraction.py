@@ -32,9 +32,9 @@ import numpy as np
 import torch
 
 from hexa.data import Source, open_source
-from hexa.data.evaluation_transform import EvaluationTransform
-from hexa.data.loaders import evaluation_batches
-from hexa.data.source import Subset
+from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.sources.source import Subset
+from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.features import extract
 from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.packages import provenance

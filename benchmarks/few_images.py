@@ -97,8 +97,8 @@ def unit(
     """One training and its scores: on the test images, or on held-out ones to search. rate: None is the recipe's."""
     from hexa import recipes
     from hexa.evaluation import evaluate
-    from hexa.experiment import override
-    from hexa.session.run import pretrain, resume
+    from hexa.recipes.experiment import override
+    from hexa.run.run import pretrain, resume
 
     recipe, changes, cost = ARMS[arm]
     run = work / "-".join(str(part) for part in (arm, length, seed, rate) if part is not None)

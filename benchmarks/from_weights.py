@@ -91,8 +91,8 @@ HELD_OUT: tuple[tuple[str, dict[str, Any]], ...] = (("svm", {"preset": "pcl", "h
 def experiment(name: str, data: str, arm: str, seed: int, epochs: int = 1) -> Any:
     """The experiment of one arm on one data set."""
     from hexa import recipes
-    from hexa.assembly.start import begin_from_weights
-    from hexa.experiment import override
+    from hexa.recipes.experiment import override
+    from hexa.run.start import begin_from_weights
 
     fields = COMMON | SETS[name] | ARMS[arm] | {"data": data, "seed": seed, "epochs": epochs}
     recipe = fields.pop("recipe", "adapt")
@@ -162,8 +162,8 @@ def unit(
     name: str, data: str, arm: str, seed: int, run: Path, python: str = "", held_out: bool = False
 ) -> dict[str, Any]:
     """One training and what it is worth."""
+    from hexa.run.run import pretrain, resume
     from hexa.runtime.packages import provenance
-    from hexa.session.run import pretrain, resume
 
     if arm in LIGHTLY_RATES:
         row = {"data": name, "arm": arm, "seed": seed, **provenance()}

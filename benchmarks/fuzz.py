@@ -34,26 +34,28 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for tests/
 
-from hexa import fields, recipes
-from hexa.assembly.build import Machine, build_method, build_objective, setting_of
-from hexa.complaints import complaint
+from tests.data.test_voc_boxes import ANNOTATION
+from tests.data.test_webdataset import pack
+
+from hexa import recipes
+from hexa.cli import fields
+from hexa.cli.complaints import complaint
 from hexa.config import UserError, choices
 from hexa.core import HardExample, MethodConfig
-from hexa.data import bands
-from hexa.data.voc_boxes import read as read_boxes
+from hexa.data.sources import bands
+from hexa.data.sources.voc_boxes import read as read_boxes
 from hexa.evaluation import protocols
 from hexa.evaluation.request import EvaluationRequest
-from hexa.experiment import Experiment, override
 from hexa.nn import preparation
 from hexa.nn.backbones import NetworkConfig
+from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.report import render
 from hexa.reporting.runs import read_run
+from hexa.run.build import Machine, build_method, build_objective, setting_of
 from hexa.runtime.packages import commit
 from hexa.runtime.parsing import from_option
 from hexa.weights.pretrained import random_backbone
 from tests.data.image_files import PNG_KINDS, png, png_values
-from tests.data.test_voc_boxes import ANNOTATION
-from tests.data.test_webdataset import pack
 from tests.torture import test_command_line, test_run_folders
 from tests.torture.harness import Tally, damaged, forked, outcome
 from tests.torture.test_images import FILES, complaints, spoilt

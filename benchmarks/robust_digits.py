@@ -22,8 +22,8 @@ from made_by import made_by
 
 from hexa import recipes
 from hexa.evaluation import evaluate
-from hexa.experiment import override
-from hexa.session.run import pretrain, resume
+from hexa.recipes.experiment import override
+from hexa.run.run import pretrain, resume
 
 _ADVERSARIAL = "hard_examples.adversarial"
 #: recipe, epochs, and what is changed of it

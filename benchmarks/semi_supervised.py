@@ -29,9 +29,9 @@ from from_weights import COMMON
 
 from hexa import recipes
 from hexa.evaluation import evaluate
-from hexa.experiment import override
+from hexa.recipes.experiment import override
+from hexa.run.run import pretrain, resume
 from hexa.runtime.packages import provenance
-from hexa.session.run import pretrain, resume
 from hexa.weights.pretrained import load_backbone, random_backbone
 
 ADVERSARIAL = {"kind": "adversarial", "epsilon": 8.0, "step_size": 8.0}

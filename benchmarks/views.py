@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from hexa.data.view_config import RECIPES, ViewsConfig
-from hexa.data.views import Views
+from hexa.data.views.config import RECIPES, ViewsConfig
+from hexa.data.views.making import Views
 from hexa.ops import geometry, photometric
 from hexa.runtime.packages import provenance
 from hexa.runtime.random import Stream

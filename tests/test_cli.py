@@ -12,12 +12,13 @@ import pytest
 from PIL import Image
 
 import hexa
-from hexa import cli, fields, plugins, recipes
-from hexa.commands import COMMANDS
-from hexa.commands.declare import Handler
+from hexa import cli, recipes
+from hexa.cli import fields
+from hexa.cli.declare import COMMANDS, Handler
 from hexa.config import Config, ConfigError, UserError
 from hexa.evaluation import protocols
-from hexa.experiment import Experiment, override
+from hexa.recipes import plugins
+from hexa.recipes.experiment import Experiment, override
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -231,7 +232,7 @@ def test_check_names_prefers_the_nearest_of_options_and_fields() -> None:
 def test_pretrain_hands_the_experiment_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from hexa.session import run as training
+    from hexa.run import run as training
 
     seen: list[tuple[Experiment, object]] = []
 
@@ -282,7 +283,7 @@ def test_the_next_command_suits_the_images(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from hexa.session import run as training
+    from hexa.run import run as training
 
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -386,7 +387,7 @@ def test_doctor_fails_when_something_essential_does(
 ) -> None:
     import importlib
 
-    from hexa.runtime import doctor
+    from hexa.measure import doctor
 
     there = importlib.import_module
 

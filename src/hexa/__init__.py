@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Unpack
 
-    from hexa.experiment import Experiment
+    from hexa.recipes.experiment import Experiment
     from hexa.weights.preparation import Given
     from hexa.weights.pretrained import Backbone
 
@@ -78,10 +78,10 @@ def pretrain(
 
     Raises ValueError for a field, a source or a folder that does not serve, before anything is written.
     """
-    from hexa.assembly.start import begin_from_weights
-    from hexa.experiment import override
-    from hexa.plugins import experiment_of, run_folder
-    from hexa.session.run import pretrain as train
+    from hexa.recipes.experiment import override
+    from hexa.recipes.plugins import experiment_of, run_folder
+    from hexa.run.run import pretrain as train
+    from hexa.run.start import begin_from_weights
 
     experiment = experiment_of(recipe) if isinstance(recipe, str) else recipe
     changes = {"data": data, "epochs": epochs, "start.weights": None if start is None else str(start)}
@@ -170,7 +170,8 @@ def named(spec: str | Path | Backbone, seed: int = 0) -> str | Path | Backbone:
     kind, _, name = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if kind != "random":
         return spec
-    from hexa import plugins, recipes
+    from hexa import recipes
+    from hexa.recipes import plugins
 
     if not recipes.is_recipe(name) and not plugins.is_plugin(name):
         return spec

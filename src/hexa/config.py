@@ -1,6 +1,7 @@
 """The base of every configuration: typed, frozen, complete, and helpful when a field is mistyped.
 
-The experiment that a recipe returns is `hexa.experiment.Experiment`; this module is a leaf that any package may import.
+The experiment that a recipe returns is `hexa.recipes.experiment.Experiment`; this module is a leaf that any package may
+import.
 """
 
 from __future__ import annotations

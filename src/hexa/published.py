@@ -1,4 +1,4 @@
-"""Published results (published.yaml), and which of them stand beside a result or a recipe (REFERENCE §8)."""
+"""Published results (published.yaml), and which of them stand beside a result or a recipe."""
 
 from __future__ import annotations
 

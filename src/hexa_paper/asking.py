@@ -9,7 +9,7 @@ from typing import Any
 
 from hexa.config import UserError
 from hexa.data import Source, open_source
-from hexa.data.known import known_as
+from hexa.data.sources.known import known_as
 from hexa.evaluation.protocols.semi_supervised import rows_of
 from hexa.runtime.parsing import from_option
 from hexa.training.monitor import MonitorConfig

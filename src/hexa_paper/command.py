@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hexa.commands.declare import (
+from hexa.cli.declare import (
     ANY_SEED,
     DATA,
     EPOCHS,

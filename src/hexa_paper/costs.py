@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from hexa import recipes
-from hexa.core.schemes import SCHEMES
-from hexa.experiment import override
+from hexa.measure.benchmark import benchmark
+from hexa.objective.schemes import SCHEMES
+from hexa.recipes.experiment import override
 from hexa.reporting.tables import counted
-from hexa.session.benchmark import benchmark
 from hexa_paper import storage
 from hexa_paper.asking import Request
 from hexa_paper.studies import Study

@@ -10,9 +10,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from hexa.reporting import plots
-from hexa.reporting.figure import short_name
 from hexa.reporting.plots import SUFFIXES, Bar, Curve
 from hexa.reporting.tables import counted
+from hexa.run.figure import short_name
 from hexa_paper.plan import Costs, Stored, seconds_per_image
 from hexa_paper.rows import EPOCHS, TIME, Row, columns_of, in_time
 from hexa_paper.studies import METHODS, Study

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from hexa import published
-from hexa.experiment import Experiment, validate
 from hexa.recipes import register
+from hexa.recipes.experiment import Experiment, validate
 
 _DATA = published.read("hexa_paper", "imagenet.yaml")
 _NOT_FIELDS = {"title", "published"}

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from hexa import recipes
 from hexa.config import UserError, some
-from hexa.core.schemes import SCHEMES
-from hexa.experiment import Experiment, override
+from hexa.objective.schemes import SCHEMES
+from hexa.recipes.experiment import Experiment, override
 from hexa_paper.asking import Request
 from hexa_paper.studies import CIFAR, KNN, SVM, Arm, Measure, Study
 

@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hexa import experiment as experiments
-from hexa.assembly.build import settled
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation import evaluate
+from hexa.recipes import experiment as experiments
 from hexa.reporting.comparison import command
 from hexa.reporting.runs import Run, read_run
+from hexa.run.build import settled
+from hexa.run.folder import CHECKPOINTS
+from hexa.run.run import BACKBONE, CONFIG, pretrain, resume
 from hexa.runtime import checkpoints
 from hexa.runtime.console import Console
 from hexa.runtime.lock import locked
 from hexa.runtime.signals import Interrupted, Interrupts, end_with
-from hexa.session.folder import CHECKPOINTS
-from hexa.session.run import BACKBONE, CONFIG, pretrain, resume
 from hexa.training.losses import NonFiniteError
 from hexa_paper import storage
 from hexa_paper.plan import Job

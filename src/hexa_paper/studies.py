@@ -9,8 +9,8 @@ from typing import Any
 
 from hexa import published
 from hexa.config import UserError, nearest
-from hexa.core.schemes import SCHEMES
 from hexa.evaluation.semi.options import PUBLISHED
+from hexa.objective.schemes import SCHEMES
 from hexa.published import Row
 from hexa.reporting.tables import counted
 

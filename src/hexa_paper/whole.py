@@ -12,8 +12,8 @@ from typing import Any
 from rich.table import Table
 
 from hexa.config import UserError
-from hexa.reporting.figure import figure, short_name
 from hexa.reporting.tables import counted, format_duration
+from hexa.run.figure import figure, short_name
 from hexa.runtime.console import Console
 from hexa_paper import paper, plan, storage
 from hexa_paper.costs import Progress, costs_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hexa import recipes
-from hexa.assembly.build import Machine, build_method, setting_of
 from hexa.config import ConfigError
-from hexa.experiment import override
+from hexa.recipes.experiment import override
+from hexa.run.build import Machine, build_method, setting_of
 from hexa.runtime import precision as precisions
 
 

@@ -14,21 +14,21 @@ from rich.console import Console
 
 import hexa
 from hexa import recipes
-from hexa.assembly.start import begin_from_weights
 from hexa.cli import main
 from hexa.config import UserError
 from hexa.data import ArraySource, open_source
-from hexa.data.evaluation_transform import EvaluationTransform
-from hexa.data.loaders import PretrainLoader, evaluation_batches
-from hexa.data.views import Views, ViewsConfig
-from hexa.experiment import override
-from hexa.nn import start
+from hexa.data.loading.loaders import PretrainLoader, evaluation_batches
+from hexa.data.views.evaluation import EvaluationTransform
+from hexa.data.views.making import Views, ViewsConfig
 from hexa.nn.backbones import NetworkConfig, build
-from hexa.nn.start import StartConfig
+from hexa.recipes.experiment import override
+from hexa.run.run import pretrain
+from hexa.run.start import begin_from_weights
 from hexa.runtime.random import Stream
-from hexa.session.run import pretrain
+from hexa.weights import start
 from hexa.weights.export import export
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.weights.start import StartConfig
 
 BANDS, COUNT, SIDE = 5, 40, 12
 TINY: dict[str, Any] = {

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hexa import experiment as experiments
-from hexa.assembly.build import setting_of
 from hexa.cli import main
 from hexa.config import ConfigError, UserError
 from hexa.data import open_source
-from hexa.experiment import Experiment
-from hexa.session.run import pretrain, resume
+from hexa.recipes import experiment as experiments
+from hexa.recipes.experiment import Experiment
+from hexa.run.build import setting_of
+from hexa.run.run import pretrain, resume
 from hexa.weights.pretrained import load_backbone
 from tests.session.test_every_method import experiment
 

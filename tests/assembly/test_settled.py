@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from hexa import experiment as experiments
 from hexa import recipes
-from hexa.assembly.build import settled
 from hexa.cli import main
 from hexa.config import ConfigError, UserError
 from hexa.data import ArraySource, open_source
-from hexa.experiment import Experiment, override
+from hexa.recipes import experiment as experiments
+from hexa.recipes.experiment import Experiment, override
+from hexa.run.build import settled
 from tests.distributed.together import run_together
 
 

@@ -11,14 +11,14 @@ import timm
 import torch
 from rich.console import Console
 
-from hexa import experiment as experiments
 from hexa import recipes
-from hexa.assembly.start import begin_from_weights
 from hexa.config import UserError
-from hexa.nn import start
 from hexa.nn.backbones import NetworkConfig, build
+from hexa.recipes import experiment as experiments
+from hexa.run.run import pretrain, resume
+from hexa.run.start import begin_from_weights
 from hexa.runtime import checkpoints
-from hexa.session.run import pretrain, resume
+from hexa.weights import start
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.assembly.test_start import TINY, begun
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from hexa.config import ConfigError, UserError
-from hexa.core import Batch, Objective, Setting
+from hexa.core import Batch, Setting
 from hexa.methods.moco import MoCo, MoCoConfig
 from hexa.methods.swav import SwAV, SwAVConfig
 from hexa.nn.backbones import NetworkConfig, build
+from hexa.objective import Objective
 from hexa.runtime.random import Stream
 from tests.laws.cases import one_step
 

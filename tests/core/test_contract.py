@@ -13,9 +13,10 @@ import torchvision
 from torch import Tensor, nn
 
 from hexa.config import UserError
-from hexa.core import Example, HardExample, Objective
+from hexa.core import Example, HardExample
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.methods.simclr import SimCLR
+from hexa.objective import Objective
 from hexa.runtime.random import Stream
 from tests.laws.cases import Case
 

@@ -15,17 +15,18 @@ import torch
 from torch import Tensor
 
 from benchmarks.memory import peak_bytes
-from hexa.assembly.build import kernels
 from hexa.config import choices
-from hexa.core import Batch, Method, MethodConfig, Objective
-from hexa.data.loaders import PretrainLoader
-from hexa.data.source import ArraySource
-from hexa.data.views import Views, ViewsConfig
+from hexa.core import Batch, Method, MethodConfig
+from hexa.data.loading.loaders import PretrainLoader
+from hexa.data.sources.source import ArraySource
+from hexa.data.views.making import Views, ViewsConfig
 from hexa.evaluation import evaluate
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.nn.instance_bank import InstanceBank
 from hexa.nn.memory_bank import MemoryBank
+from hexa.objective import Objective
 from hexa.ops.kmeans import spherical_kmeans
+from hexa.run.build import kernels
 from hexa.runtime.precision import autocast, place
 from hexa.runtime.random import Stream
 from tests.laws.cases import Case, one_step

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from hexa.config import ConfigError, choices
-from hexa.core import HardExample, Method, MethodConfig, Objective, ObjectiveConfig
+from hexa.core import HardExample, Method, MethodConfig
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
 from hexa.nn.branch_norm import BranchBatchNorm
+from hexa.objective import Objective, ObjectiveConfig
 from tests.laws.cases import Case, batch, one_step
 
 STEPS = 4  # of a whole training; hard examples set in at the third

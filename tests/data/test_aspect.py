@@ -10,8 +10,8 @@ from PIL import Image
 from torch.nn import functional
 
 from hexa.data import open_source
-from hexa.data.evaluation_transform import OwnAspect
-from hexa.data.loaders import evaluation_batches
+from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.views.evaluation import OwnAspect
 
 
 @pytest.mark.parametrize(

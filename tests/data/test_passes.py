@@ -17,10 +17,10 @@ from hexa.config import UserError
 from hexa.core import Batch
 from hexa.core.method import Passes
 from hexa.data import ArraySource, Source, open_source
-from hexa.data.evaluation_transform import EvaluationTransform
-from hexa.data.loaders import PretrainLoader
-from hexa.data.view_config import ViewsConfig
-from hexa.data.views import Views
+from hexa.data.loading.loaders import PretrainLoader
+from hexa.data.views.config import ViewsConfig
+from hexa.data.views.evaluation import EvaluationTransform
+from hexa.data.views.making import Views
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from hexa.config import UserError
-from hexa.data import evaluation_stream
+from hexa.data.loading import evaluation_stream
 from hexa.evaluation import collective, evaluate, features
 from hexa.nn.backbones import NetworkConfig
 from hexa.runtime import processes

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from hexa.core import Batch, Objective, Setting
+from hexa.core import Batch, Setting
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig, build
+from hexa.objective import Objective
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.signals import Interrupted
 from hexa.training.config import TrainingConfig

@@ -90,7 +90,7 @@ def make_photographs(folder: Path) -> None:
 def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_photographs(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hexa.session.benchmark.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("hexa.measure.benchmark.LEAST_SECONDS", 0.0)
     names: dict[str, object] = {"__name__": "__main__"}
     for block in blocks_of(page):
         if block.reason is not None:
@@ -162,7 +162,7 @@ def test_the_command_of_every_recipe_is_its_own() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_fields_in_tables_exist(page: Path) -> None:
     """A field named in a table of the docs is one of some recipe."""
-    from hexa import fields
+    from hexa.cli import fields
 
     known = {field.path for name in recipes.names() for field in fields.of_experiment(recipes.get(name))}
     known |= {field.path for field in fields.of_absent_hard_examples(recipes.get("digits-moco-v2"))}

@@ -187,7 +187,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 def test_the_demo_prints_its_table_and_can_be_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hexa.demo.ATTACK", {"epsilons": (8, 16), "steps": 1, "restarts": 1, "images": 40})
+    monkeypatch.setattr("hexa.cli.demo.ATTACK", {"epsilons": (8, 16), "steps": 1, "restarts": 1, "images": 40})
     out = tmp_path / "demo"
     for _ in range(2):
         assert cli.main(["demo", "--epochs", "1", "--out", str(out)]) == 0

@@ -11,7 +11,7 @@ from hexa import load_backbone, pretrain
 from hexa.config import UserError
 from hexa.evaluation import evaluate
 from hexa.evaluation.embed import embed
-from hexa.reporting.visualize import visualize
+from hexa.run.visualize import visualize
 from tests.data.image_files import photograph, saved
 
 

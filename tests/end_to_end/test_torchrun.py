@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hexa import experiment as experiments
 from hexa import recipes
 from hexa.config import UserError
-from hexa.session.run import pretrain
+from hexa.recipes import experiment as experiments
+from hexa.run.run import pretrain
 from hexa.training.journal import METRICS
 from tests.distributed.together import run_together
 from tests.end_to_end.endings import FIELDS, RECIPE, assert_same_end, options

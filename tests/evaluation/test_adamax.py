@@ -19,7 +19,7 @@ QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32", "preset": "cifar"
 
 
 def test_the_published_fields() -> None:
-    """REFERENCE §7.6."""
+    """F23."""
     published = PROTOCOL.presets["cifar"]
     assert published == AdamaxOptions(epochs=20, batch_size=256, learning_rates=(0.1, 0.01, 0.001))
     assert PROTOCOL.identity("cifar", published) == "cifar-20ep-lr0.1,0.01,0.001"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from hexa.data.source import Boxes
+from hexa.data.sources.source import Boxes
 from hexa.evaluation.average_precision import precision_recall
 from hexa.evaluation.detection.detector import Objects
 from hexa.evaluation.detection.precision import OVERLAPS, precisions

@@ -15,7 +15,7 @@ from torchvision.models.detection.image_list import ImageList
 from torchvision.ops import roi_align
 
 from hexa.config import UserError
-from hexa.data.source import ArraySource, Boxes
+from hexa.data.sources.source import ArraySource, Boxes
 from hexa.evaluation.detection.detector import AlignedRegions, Anchors, Detector
 from hexa.evaluation.detection.images import TrainingBatches, batches, resized, scaled
 from hexa.evaluation.detection.options import DetectOptions

@@ -15,7 +15,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from hexa.config import UserError
 from hexa.data import Source, open_source
-from hexa.data.source import Subset
+from hexa.data.sources.source import Subset
 from hexa.evaluation import evaluate, results
 from hexa.evaluation.features import extract
 from hexa.nn.backbones import NetworkConfig

@@ -1,4 +1,4 @@
-"""The vote of the neighbours against a loop over images (REFERENCE §7.3)."""
+"""The vote of the neighbours against a loop over images (F22)."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from hexa.data import ArraySource
-from hexa.data.evaluation_transform import EvaluationTransform
-from hexa.data.source import Subset
+from hexa.data.sources.source import Subset
+from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols import linear
 from hexa.evaluation.protocols.linear import PROTOCOL, LinearOptions, learning_rate
@@ -199,7 +199,7 @@ def test_rates_are_those_of_torchs_schedulers(preset: str) -> None:
 
 
 def test_presets_are_the_published_ones() -> None:
-    """REFERENCE §7.1, §7.2, D31."""
+    """F23, D31."""
     moco, swav = (PROTOCOL.presets[name].model_dump() for name in ("moco", "swav"))
     common = {"epochs": 100, "batch_size": 256, "momentum": 0.9}
     assert moco.items() >= {**common, "learning_rate": 30.0, "weight_decay": 0.0, "schedule": "steps"}.items()

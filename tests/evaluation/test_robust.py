@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.data.evaluation_transform import EvaluationTransform
+from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.attack import projected_gradient, smallest_radius
 from hexa.evaluation.corruptions.kinds import KINDS, corrupt

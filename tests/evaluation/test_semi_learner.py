@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hexa.core import MAIN, STD, Batch, Objective, Setting
+from hexa.core import MAIN, Batch, Setting
 from hexa.evaluation.semi.learner import Guesses, Learner, RotationLearner, Rule
 from hexa.evaluation.semi.options import SemiSupervisedOptions
 from hexa.evaluation.semi.training import LearnersObjective
+from hexa.objective import STD, Objective
 from hexa.runtime.random import Stream
 
 CLASSES, SIZE, LABELLED, RATIO = 3, 6, 2, 2

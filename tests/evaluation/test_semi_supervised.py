@@ -12,7 +12,7 @@ import torch
 
 from hexa import cli
 from hexa.config import UserError
-from hexa.data.source import ArraySource
+from hexa.data.sources.source import ArraySource
 from hexa.evaluation import evaluate
 from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.protocols import semi_supervised

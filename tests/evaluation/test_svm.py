@@ -21,8 +21,8 @@ from sklearn.svm import LinearSVC
 from torch import Tensor, nn
 
 from hexa.config import UserError
-from hexa.data.evaluation_transform import EvaluationTransform
-from hexa.data.source import ArraySource, Labels
+from hexa.data.sources.source import ArraySource, Labels
+from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.embed import embed
 from hexa.evaluation.protocol import Task
@@ -144,7 +144,7 @@ def test_pcl_has_one_cost_and_counts_difficult_images_as_negatives() -> None:
 
 
 def test_the_published_costs() -> None:
-    """REFERENCE §7.4: 26 values."""
+    """F24: 26 values."""
     assert len(svm.GOYAL_COSTS) == 26
     assert svm.GOYAL_COSTS[0] == 1e-7
     assert {0.5**4, 0.5**19, 1.0, 100.0} <= set(svm.GOYAL_COSTS)

@@ -14,7 +14,7 @@ from PIL import Image
 from hexa.cli import main
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.data.evaluation_transform import EvaluationTransform
+from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.transforms import describe, transform_of
 from hexa.nn.backbones import NetworkConfig

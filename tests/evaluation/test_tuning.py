@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.data.evaluation_transform import EvaluationTransform
-from hexa.data.source import ArraySource
+from hexa.data.sources.source import ArraySource
+from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.protocol import Task, best_and_last
 from hexa.evaluation.protocols import fine_tune, semi_supervised
@@ -152,7 +152,7 @@ def test_fine_tuning_chooses_its_rate_on_training_images(monkeypatch: pytest.Mon
 
 
 def test_the_published_fields() -> None:
-    """REFERENCE §7.7, §7.8."""
+    """F26, F27."""
     options = FineTuneOptions()
     assert (options.epochs, options.batch_size, options.learning_rates) == (20, 256, (0.0005, 0.001, 0.01))
     plan = fine_tune._plan(options, 0.001)
@@ -264,7 +264,7 @@ def test_from_the_outside_on_digits(tmp_path: Path) -> None:
 
 def test_labels_of_all_splits_are_as_open_source_gives_them(real_data: Callable[[str], Path]) -> None:
     """CIFAR-10 as parquet is known as what it is."""
-    from hexa.data.known import known_as
+    from hexa.data.sources.known import known_as
 
     assert known_as(open_source(f"parquet:{real_data('cifar10')}", "test")) == "CIFAR-10"
     assert known_as(open_source(f"voc:{real_data('voc2007/VOCdevkit')}", "test")) == "VOC07"

@@ -1,4 +1,4 @@
-"""The attack against its formula, written out (REFERENCE §5.2)."""
+"""The attack against its formula, written out (F13)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from hexa.config import ConfigError
-from hexa.core import MAIN, STD, Batch, Branch, ObjectiveConfig
+from hexa.core import MAIN, Batch, Branch
 from hexa.hard_examples.adversarial import Adversarial
+from hexa.objective import STD, ObjectiveConfig
 from hexa.ops import draws
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
@@ -29,7 +30,7 @@ def test_one_step_is_the_printed_formula() -> None:
 
 
 def test_grid_of_epsilon_and_step_depends_on_the_smaller_alone() -> None:
-    """(1,1) ≡ (1,3) ≡ (3,1) ≠ (3,3) for one step (REFERENCE §5.2, §11)."""
+    """(1,1) ≡ (1,3) ≡ (3,1) ≠ (3,3) for one step (F13, F30)."""
     views = {(e, s): attack(epsilon=e, step_size=s)[1] for e in (1.0, 3.0) for s in (1.0, 3.0)}
     torch.testing.assert_close(views[1.0, 3.0], views[1.0, 1.0], atol=1e-15, rtol=0)
     torch.testing.assert_close(views[3.0, 1.0], views[1.0, 1.0], atol=1e-15, rtol=0)
@@ -203,7 +204,7 @@ def test_facts_of_the_log() -> None:
 
 
 def test_adversarial_accuracy_is_not_above_clean() -> None:
-    """REFERENCE §10.21: if it were, attack or branch would be broken. A large ε, through the branch it is made with."""
+    """F30: if it were, attack or branch would be broken. A large ε, through the branch it is made with."""
     fields = {"epsilon": 8.0, "step_size": 8.0, "branch": "main"}
     case = Case("moco", {"bn_groups": 1}, {"adversarial": fields})
     losses = {}

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from hexa.config import ConfigError
-from hexa.core import STD
-from hexa.experiment import override
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.chain import Chain
 from hexa.hard_examples.cutmix import CutMix
+from hexa.objective import STD
 from hexa.recipes import get
+from hexa.recipes.experiment import override
 from hexa.runtime.random import Stream
 from tests.laws.cases import Case
 

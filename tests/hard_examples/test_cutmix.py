@@ -1,12 +1,13 @@
-"""Cut-mix terms against two standard losses by hand (REFERENCE §5.5, §5.6)."""
+"""Cut-mix terms against two standard losses by hand (F15, F16)."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from hexa.core import MAIN, STD
+from hexa.core import MAIN
 from hexa.hard_examples.cutmix import CutMix
+from hexa.objective import STD
 from hexa.ops import draws
 from hexa.runtime.random import Stream
 from tests.laws.cases import BATCH, Case, batch
@@ -34,7 +35,7 @@ def test_score_is_two_standard_losses_weighed_by_area() -> None:
 
 @pytest.mark.usefixtures("alone")
 def test_identity_permutation_is_the_clean_loss() -> None:
-    """λ does not matter where an image is mixed with itself: L^Cmx = L^Std(x) (REFERENCE §11)."""
+    """λ does not matter where an image is mixed with itself: L^Cmx = L^Std(x) (F30)."""
     objective = Case("moco", {"bn_groups": 1}).objective(Case("moco", {"bn_groups": 1}).build())
     clean = objective.examples(batch())[STD]
     mixed = CutMix()(clean, Stream(0))
@@ -56,7 +57,7 @@ def test_an_empty_box_is_the_identity() -> None:
 
 
 def test_one_permutation_for_all_crops_and_a_box_for_each() -> None:
-    """REFERENCE §5.5: V crops of an image meet the V crops of one partner; crops of other sizes get other boxes."""
+    """F15: V crops of an image meet the V crops of one partner; crops of other sizes get other boxes."""
     case = Case("moco", {"symmetric": True}, {"cutmix": {}})
     objective = case.objective(case.build())
     clean, mixed = (objective.examples(batch())[name] for name in (STD, "cutmix"))

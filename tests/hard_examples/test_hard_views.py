@@ -8,8 +8,9 @@ import pytest
 import torch
 from torchvision.transforms.v2.functional import resized_crop
 
-from hexa.core import MAIN, STD, Branch, Example
+from hexa.core import MAIN, Branch, Example
 from hexa.hard_examples.hard_views import HardViews
+from hexa.objective import STD
 from hexa.ops import draws
 from hexa.ops.geometry import UNIFORMS_PER_BOX, random_boxes
 from hexa.runtime import processes

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hexa.core import MAIN, STD, Example
+from hexa.core import MAIN, Example
 from hexa.hard_examples.mixup import Mixup
 from hexa.hard_examples.unmix import UnMix
+from hexa.objective import STD
 from hexa.ops import draws
 from hexa.runtime.random import Stream
 from tests.laws.cases import BATCH, Case, batch

@@ -7,8 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from hexa.core import MAIN, STD, Example
+from hexa.core import MAIN, Example
 from hexa.hard_examples.vat import VAT
+from hexa.objective import STD
 from hexa.runtime.random import Stream
 from tests.laws.cases import Case
 

@@ -10,7 +10,8 @@ from torch import nn
 
 from hexa import testing
 from hexa.config import choices
-from hexa.core import Batch, HardExample, Method, MethodConfig, Objective, ObjectiveConfig
+from hexa.core import Batch, HardExample, Method, MethodConfig
+from hexa.objective import Objective, ObjectiveConfig
 from hexa.testing.cases import BATCH as BATCH
 from hexa.testing.cases import NETWORK as SMALLEST
 from hexa.testing.cases import SIZE as SIZE

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from hexa.config import choices
-from hexa.core import STD, Batch, HardExample, Method, MethodConfig
-from hexa.data.loaders import PretrainLoader
-from hexa.data.source import ArraySource
-from hexa.data.view_config import RECIPES
-from hexa.data.views import Views, ViewsConfig
+from hexa.core import Batch, HardExample, Method, MethodConfig
+from hexa.data.loading.loaders import PretrainLoader
+from hexa.data.sources.source import ArraySource
+from hexa.data.views.config import RECIPES
+from hexa.data.views.making import Views, ViewsConfig
 from hexa.nn.backbones import NetworkConfig, build
+from hexa.objective import STD
 from hexa.runtime.random import Stream
 from hexa.testing.cases import Passes
 from tests.laws.cases import METHODS, NETWORK, STRAINING, VARIANTS, Case

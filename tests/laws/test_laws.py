@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from hexa import testing
-from hexa.core import MAIN, STD, Batch, Branch, Example, Method, Objective, ObjectiveConfig
+from hexa.core import MAIN, Batch, Branch, Example, Method
 from hexa.nn.branch_norm import BranchBatchNorm
+from hexa.objective import STD, Objective, ObjectiveConfig
 from hexa.testing.cases import BATCH
 from hexa.testing.laws import (
     LAWS,

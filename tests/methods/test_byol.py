@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hexa.core import MAIN, Objective, Setting
+from hexa.core import MAIN, Setting
 from hexa.methods.byol import BYOL, BYOLConfig
 from hexa.methods.simsiam import SimSiam, SimSiamConfig
 from hexa.nn.branch_norm import BranchBatchNorm
 from hexa.nn.momentum import cosine_momentum
+from hexa.objective import Objective
 from hexa.training import optimizers
 from hexa.training.optimizers import OptimizerConfig
 from tests.methods.setting import batch, small

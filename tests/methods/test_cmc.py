@@ -1,4 +1,4 @@
-"""CMC against loops over images: lightness among memories of colour, and the reverse (REFERENCE §9)."""
+"""CMC against loops over images: lightness among memories of colour, and the reverse (F29)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hexa.config import ConfigError
-from hexa.core import MAIN, Batch, Objective, Setting
+from hexa.core import MAIN, Batch, Setting
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.methods.cmc import CMC, CMCConfig
+from hexa.objective import Objective
 from tests.methods.setting import BATCH, DATA, batch, small
 
 TAU = 0.2

@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hexa.config import ConfigError
-from hexa.core import MAIN, Batch, Objective, ObjectiveConfig, Setting
+from hexa.core import MAIN, Batch, Setting
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
 from hexa.hard_examples.hard_views import HardViews
 from hexa.methods.cpc import CPC, CPCConfig, PatchHead, PatchLabels
-from hexa.ops import tiles
+from hexa.objective import Objective, ObjectiveConfig
+from hexa.ops import puzzles as tiles
 from hexa.ops.contrastive import patch_nce
 from tests.methods.setting import BATCH, DATA, batch, small
 

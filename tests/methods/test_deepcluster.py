@@ -1,4 +1,4 @@
-"""DeepCluster-v2 against the published iteration written out image by image (REFERENCE §4.3–4.5)."""
+"""DeepCluster-v2 against the published iteration written out image by image (F8)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.config import ConfigError
-from hexa.core import MAIN, Batch, Objective, Setting
+from hexa.core import MAIN, Batch, Setting
 from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.deepcluster import DeepCluster, DeepClusterConfig
 from hexa.nn.backbones import NetworkConfig, build
+from hexa.objective import Objective
 from hexa.ops.kmeans import UNASSIGNED
 from hexa.runtime.random import Stream
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hexa.assembly.build import branch_notes
 from hexa.core import MAIN, Setting
 from hexa.methods.dino import DINO, DINOConfig
 from hexa.nn.backbones import NetworkConfig, build
+from hexa.run.build import branch_notes
 from tests.methods.setting import BATCH, DATA, batch, small
 
 SIZES, K = (12, 12, 8), 7

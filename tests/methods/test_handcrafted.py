@@ -1,4 +1,4 @@
-"""Rotation and jigsaw against what they say, image by image (REFERENCE §9)."""
+"""Rotation and jigsaw against what they say, image by image (F29)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hexa.config import ConfigError
 from hexa.core import MAIN, Setting
 from hexa.methods.jigsaw import Jigsaw, JigsawConfig
 from hexa.methods.rotation import Rotation, RotationConfig
-from hexa.ops import tiles
+from hexa.ops import puzzles as tiles
 from tests.methods.setting import BATCH, DATA, batch, small
 
 
@@ -53,7 +53,7 @@ def test_rotations_loss_is_cross_entropy_over_four() -> None:
 
 
 def test_mixed_images_show_their_own_turns() -> None:
-    """Two images mixed have different turns now and then, so that the mixture says something (REFERENCE §9)."""
+    """Two images mixed have different turns now and then, so that the mixture says something (F29)."""
     made = rotation()
     different = 0
     for step in range(4):

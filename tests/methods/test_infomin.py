@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from hexa.config import ConfigError
 from hexa.core.batch import MAIN
 from hexa.methods.infomin import InfoMin, InfoMinConfig
-from hexa.ops import tiles
+from hexa.ops import puzzles as tiles
 from tests.methods.setting import BATCH, batch, small
 
 

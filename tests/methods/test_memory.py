@@ -1,4 +1,4 @@
-"""Instance discrimination and PIRL against loops over images (REFERENCE §9)."""
+"""Instance discrimination and PIRL against loops over images (F29)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hexa.core import MAIN
 from hexa.methods.instdisc import InstDisc, InstDiscConfig
 from hexa.methods.pirl import PIRL, PIRLConfig
 from hexa.nn.instance_bank import InstanceBank, partition
-from hexa.ops import tiles
+from hexa.ops import puzzles as tiles
 from hexa.runtime.random import Stream
 from tests.methods.setting import BATCH, DATA, batch, small
 

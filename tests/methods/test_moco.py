@@ -1,4 +1,4 @@
-"""MoCo against the published iteration written out (REFERENCE §2.3), and the facts to keep."""
+"""MoCo against the published iteration written out (F4), and the facts to keep."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_symmetric_loss_adds_the_swapped_roles_and_enqueues_both() -> None:
 
 
 def test_keys_are_shuffled_between_groups_and_come_back_in_order() -> None:
-    """Split BN with shuffling: every key is normalised with the statistics of its shuffled group (REFERENCE §2.4)."""
+    """Split BN with shuffling: every key is normalised with the statistics of its shuffled group (F5)."""
     method = moco(bn_groups=2)
     data = batch()
     labels = method.pseudo_labels(data, None)
@@ -90,7 +90,7 @@ def test_keys_are_shuffled_between_groups_and_come_back_in_order() -> None:
 
 
 def by_hand(method: MoCo, query: torch.Tensor, permutation: torch.Tensor, share: float, kind: str) -> torch.Tensor:
-    """Cross-entropy of each mixed query against its written-out dictionary and soft label (REFERENCE §5.6)."""
+    """Cross-entropy of each mixed query against its written-out dictionary and soft label (F16)."""
     keys, losses = method.pseudo_labels(batch(), None).keys[0], []
     for i, j in enumerate(permutation.tolist()):
         if kind == "batch":
@@ -128,7 +128,7 @@ def test_separate_and_pair_differ_by_exactly_the_extra_column() -> None:
 
 
 def test_keys_enter_the_queue_after_all_terms() -> None:
-    """No term sees a key of its own step among the negatives (REFERENCE §10.5)."""
+    """No term sees a key of its own step among the negatives (F4)."""
     case = Case("moco", {}, {"adversarial": {}, "cutmix": {}})
     method = case.build()
     objective = case.objective(method)

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.config import ConfigError
-from hexa.core import MAIN, Batch, Objective, Setting
+from hexa.core import MAIN, Batch, Setting
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.moco import MoCoConfig
 from hexa.methods.pcl import PCL, PCLConfig, PCLLabels
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.nn.branch_norm import BranchBatchNorm
+from hexa.objective import Objective
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from tests.distributed.together import run_together

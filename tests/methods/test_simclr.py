@@ -1,4 +1,4 @@
-"""SimCLR against a loop over anchors and against lightly (REFERENCE §3.1, §5.7)."""
+"""SimCLR against a loop over anchors and against lightly (F6, F16)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def unit(*shape: int, seed: int = 0) -> Tensor:
 
 
 def naive(query: Tensor, dictionary: Tensor, positive: list[int], hidden: list[set[int]]) -> Tensor:
-    """REFERENCE §3.1 and §5.7 anchor by anchor; hidden: images whose clean view of the anchor's own kind is masked."""
+    """F6 and §5.7 anchor by anchor; hidden: images whose clean view of the anchor's own kind is masked."""
     losses = torch.zeros(2, BATCH, dtype=torch.float64)
     for view in range(2):
         for i in range(BATCH):

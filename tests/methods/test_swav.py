@@ -1,4 +1,4 @@
-"""SwAV against the published iteration written out (REFERENCE §4.9)."""
+"""SwAV against the published iteration written out (F9)."""
 
 from __future__ import annotations
 

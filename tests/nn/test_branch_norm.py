@@ -68,7 +68,7 @@ def test_one_branch_equals_a_plain_batch_norm_and_leaves_the_other_alone(branch:
 def test_groups_equal_one_plain_batch_norm_a_group(
     count: int, groups: int, layout: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
-    """REFERENCE §2.4: own batch statistics a group, running statistics by the mean over groups, same gradients."""
+    """F5: own batch statistics a group, running statistics by the mean over groups, same gradients."""
     plain = seeded_norm()
     ours = convert(nn.Sequential(copy.deepcopy(plain)), groups=groups)
     x = layout(images(count)).requires_grad_()

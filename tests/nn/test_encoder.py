@@ -1,4 +1,4 @@
-"""Several crops through one encoder: one backbone pass a size, one head pass for all (REFERENCE §4.1)."""
+"""Several crops through one encoder: one backbone pass a size, one head pass for all (F8)."""
 
 from __future__ import annotations
 

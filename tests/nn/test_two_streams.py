@@ -11,14 +11,14 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.core import MAIN, Branch, Setting
-from hexa.nn import start
 from hexa.nn.backbones import NetworkConfig, build, num_features
 from hexa.nn.encoder import Encoder, linear_head
 from hexa.nn.feature_maps import last_maps, parts
-from hexa.nn.start import StartConfig
 from hexa.nn.two_streams import TwoStreams, lab
+from hexa.weights import start
 from hexa.weights.export import export
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.weights.start import StartConfig
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), streams="lab")
 

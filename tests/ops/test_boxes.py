@@ -15,7 +15,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def test_clipped_boxes_follow_the_original_rule() -> None:
-    """REFERENCE §5.5: cut = ⌊S√(1−λ0)⌋, half = ⌊cut/2⌋, clipped around a uniform centre."""
+    """F15: cut = ⌊S√(1−λ0)⌋, half = ⌊cut/2⌋, clipped around a uniform centre."""
     shares = torch.linspace(0, 1, 50, dtype=torch.float64)
     boxes = cut_boxes(shares, 32, False, generator())
     centres = torch.rand(50, 2, generator=generator(), dtype=torch.float64)
@@ -28,7 +28,7 @@ def test_clipped_boxes_follow_the_original_rule() -> None:
 
 @pytest.mark.parametrize(("size", "mean", "std"), [(224, 0.740, 0.122), (32, 0.759, 0.118), (96, 0.746, None)])
 def test_realised_share_of_clipped_boxes(size: int, mean: float, std: float | None) -> None:
-    """The simulated moments of REFERENCE §5.5 for Beta(5, 3)."""
+    """The simulated moments of F15 for Beta(5, 3)."""
     draw = generator(1)
     kept = kept_share(cut_boxes(draw_beta(5, 3, 60_000, draw), size, False, draw), size)
     assert float(kept.mean()) == pytest.approx(mean, abs=0.003)

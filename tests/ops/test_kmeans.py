@@ -40,7 +40,7 @@ def first(rows: Tensor, seed: int = 5, count: int = K) -> Tensor:
 
 
 def naive(rows: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, list[int], float]:
-    """REFERENCE §4.4, a row and a cluster at a time."""
+    """F7, a row and a cluster at a time."""
     centroids = [c.clone() for c in centroids]
 
     def nearest() -> list[int]:

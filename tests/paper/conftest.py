@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hexa.session.benchmark import SCHEMES
+from hexa.measure.benchmark import SCHEMES
 from hexa_paper.asking import Request, Target
 from hexa_paper.plan import Costs, Job
 from hexa_paper.studies import Study

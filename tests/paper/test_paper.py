@@ -7,7 +7,8 @@ import shlex
 
 import pytest
 
-from hexa import cli, fields, recipes
+from hexa import cli, recipes
+from hexa.cli import fields
 from hexa.evaluation import protocols
 from hexa_paper import paper, plan
 from hexa_paper.studies import EXPERIMENTS, METHODS, PLAIN, TABLES, arms_of, shown, study

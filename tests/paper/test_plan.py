@@ -9,7 +9,7 @@ import pytest
 
 from hexa import recipes
 from hexa.config import UserError
-from hexa.experiment import Experiment
+from hexa.recipes.experiment import Experiment
 from hexa_paper import plan, storage
 from hexa_paper.asking import Request, Target
 from hexa_paper.studies import PROBE, study

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from hexa import published, recipes
-from hexa.experiment import Experiment, override
+from hexa.recipes.experiment import Experiment, override
 from hexa_paper import paper
 from hexa_paper.studies import METHODS, TABLES, arms_of, shown
 

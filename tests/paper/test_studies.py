@@ -12,9 +12,9 @@ import pytest
 
 from hexa import published, recipes
 from hexa.config import UserError
-from hexa.core.schemes import SCHEMES
 from hexa.evaluation import protocols
-from hexa.experiment import Experiment
+from hexa.objective.schemes import SCHEMES
+from hexa.recipes.experiment import Experiment
 from hexa_paper import plan, studies
 from hexa_paper.asking import Target
 from hexa_paper.studies import METHODS, TABLES, Study, shown

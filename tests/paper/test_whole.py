@@ -11,8 +11,8 @@ import pytest
 
 from hexa import cli
 from hexa.config import UserError
-from hexa.core.schemes import SCHEMES as PUBLISHED
-from hexa.session.benchmark import SCHEMES
+from hexa.measure.benchmark import SCHEMES
+from hexa.objective.schemes import SCHEMES as PUBLISHED
 from hexa_paper import drawing, parts, plan, reproduce, storage, whole
 from hexa_paper.asking import Request, Target
 from hexa_paper.plan import Costs

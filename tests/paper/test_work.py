@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from hexa import cli, fields, recipes
+from hexa import cli, recipes
+from hexa.cli import fields
 from hexa.config import UserError
-from hexa.experiment import override
+from hexa.measure.benchmark import SCHEMES
+from hexa.recipes.experiment import override
+from hexa.run.run import pretrain
 from hexa.runtime.lock import locked
-from hexa.session.benchmark import SCHEMES
-from hexa.session.run import pretrain
 from hexa_paper import plan, reproduce, running, storage, work
 from hexa_paper.costs import costs_of, seconds
 from hexa_paper.studies import study

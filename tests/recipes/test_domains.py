@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from hexa import cli, recipes
-from hexa.commands import declare
+from hexa.cli import declare
 from hexa.config import UserError
-from hexa.data.views import Views
-from hexa.experiment import override
+from hexa.data.views.making import Views
 from hexa.recipes import domains
+from hexa.recipes.experiment import override
 from hexa.runtime.random import Stream
 
 

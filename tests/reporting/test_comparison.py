@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hexa import experiment as experiments
 from hexa import recipes
-from hexa.experiment import Experiment, override
+from hexa.recipes import experiment as experiments
+from hexa.recipes.experiment import Experiment, override
 from hexa.reporting import comparison
 from hexa.reporting.runs import Run, read_run
 from tests.reporting.conftest import MakeRun

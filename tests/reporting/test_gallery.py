@@ -11,10 +11,11 @@ import torch
 from matplotlib.colors import same_color
 from torch import nn
 
-from hexa.core import Batch, Example, HardExample, Objective, Setting
+from hexa.core import Batch, Example, HardExample, Setting
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.moco import MoCoConfig
+from hexa.objective import Objective
 from hexa.ops import draws
 from hexa.reporting.gallery import automatic_gain, gallery, magnify
 from hexa.reporting.pictures import MID_GREY, Gallery

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from hexa.config import UserError
-from hexa.experiment import override
+from hexa.recipes.experiment import override
 from hexa.reporting.report import report
 from tests.reporting.conftest import MakeRun, made_up_gallery
 
@@ -250,7 +250,7 @@ def test_a_report_makes_the_gallery_of_a_run_that_lacks_it_of_images_it_is_given
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hexa import data
-    from hexa.reporting import visualize
+    from hexa.run import visualize
     from tests.reporting.test_visualize import a_run, tiny
 
     run = a_run(tmp_path / "run", tiny())
@@ -276,7 +276,7 @@ def test_a_report_makes_the_gallery_of_a_run_that_lacks_it_of_images_it_is_given
 def test_a_run_that_remembers_its_images_is_shown_with_these_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hexa.reporting import visualize
+    from hexa.run import visualize
     from tests.reporting.test_visualize import a_run, tiny
 
     run = a_run(tmp_path / "run", override(tiny(), {"method.name": "instdisc", "views.num_views": 1}))

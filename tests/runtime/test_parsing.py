@@ -12,7 +12,7 @@ import yaml
 
 from hexa import recipes
 from hexa.config import UserError
-from hexa.experiment import dump, load, override
+from hexa.recipes.experiment import dump, load, override
 from hexa.runtime.parsing import MOST_YAML, from_json, from_option, from_yaml, read_text, seconds_of
 
 BOMB = "a: &a [x, x]\nb: &b [*a, *a, *a]\nc: [*b, *b, *b]\n"

@@ -15,10 +15,10 @@ from rich.console import Console
 from hexa import load_backbone, recipes
 from hexa.config import ConfigError, UserError, choices
 from hexa.core import MethodConfig
-from hexa.experiment import Experiment, override
-from hexa.reporting.visualize import Look
-from hexa.session.benchmark import SCHEMES, benchmark
-from hexa.session.run import pretrain, resume
+from hexa.measure.benchmark import SCHEMES, benchmark
+from hexa.recipes.experiment import Experiment, override
+from hexa.run.run import pretrain, resume
+from hexa.run.visualize import Look
 from hexa.training.journal import METRICS
 from tests.laws.cases import CROPS, NETWORK, SMALL, nested
 
@@ -108,7 +108,7 @@ def test_mixing_puzzles_is_refused_before_anything_is_written(name: str, tmp_pat
 
 @pytest.mark.parametrize("name", METHODS)
 def test_benchmark_covers_what_combines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hexa.session.benchmark.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("hexa.measure.benchmark.LEAST_SECONDS", 0.0)
     fields = {"batch_size": 8, "views.size": 16, "training.precision": "fp32"}
     fields |= {"method.queue_size": 0} if name == "swav" else {}
     measured = benchmark(experiment(name, **fields), repeats=1)
@@ -117,7 +117,7 @@ def test_benchmark_covers_what_combines(name: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_benchmark_covers_terms_with_batch_norms_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hexa.session.benchmark.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("hexa.measure.benchmark.LEAST_SECONDS", 0.0)
     fields = {"batch_size": 8, "views.size": 16, "training.precision": "fp32", "hard_examples.mixup.branch": "mixed"}
     assert benchmark(experiment("moco", ("mixup",), **fields), repeats=1)["end_to_end_images_per_second"] > 0
 

@@ -14,15 +14,15 @@ import pytest
 from rich.console import Console
 
 from hexa import load_backbone, recipes
-from hexa.assembly.build import Machine
 from hexa.config import UserError
 from hexa.core import Batch
-from hexa.data.loaders import EpochPasses
-from hexa.experiment import Experiment, override
-from hexa.reporting.visualize import Look, visualize
+from hexa.data.loading.loaders import EpochPasses
+from hexa.measure.benchmark import Bench
+from hexa.recipes.experiment import Experiment, override
+from hexa.run.build import Machine
+from hexa.run.run import pretrain, resume
+from hexa.run.visualize import Look, visualize
 from hexa.runtime.signals import Interrupted
-from hexa.session.benchmark import Bench
-from hexa.session.run import pretrain, resume
 from hexa.training.journal import METRICS
 
 METHODS: dict[str, dict[str, Any]] = {

@@ -89,7 +89,7 @@ PLUGIN = """
 from typing import Literal
 from hexa import recipes
 from hexa.core import HardExample
-from hexa.experiment import override
+from hexa.recipes.experiment import override
 
 
 class Grey(HardExample):

@@ -22,8 +22,8 @@ import torch
 
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.data.decode import DecodeError
-from hexa.data.voc_boxes import boxes_of
+from hexa.data.sources.decode import DecodeError
+from hexa.data.sources.voc_boxes import boxes_of
 from hexa.runtime.packages import commit
 
 MEGABYTES = 400

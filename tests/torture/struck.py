@@ -25,25 +25,25 @@ from tests.torture.harness import Ended
 
 #: Functions before whose calls something happens, by what they do.
 HOOKS = {
-    "train": "hexa.session.run:_Session._train",
+    "train": "hexa.run.run:_Session._train",
     "adapt": "hexa.adaptation.command:adapt",
     "evaluate": "hexa.evaluation.measure:measure",
     "reproduce": "hexa_paper.command:run",
     "step": "hexa.training.trainer:Trainer._train_step",
     "log": "hexa.training.trainer:Trainer._log",
     "append to the journal": "hexa.training.journal:Journal._append",
-    "monitor": "hexa.session.knn_monitor:KnnMonitor.__call__",
-    "keep the best weights": "hexa.session.run:_Session._backbone",
-    "finish": "hexa.session.run:_Session._finish",
-    "write config.yaml": "hexa.experiment:dump",
-    "write environment.json": "hexa.session.run:write_environment",
+    "monitor": "hexa.run.monitor:KnnMonitor.__call__",
+    "keep the best weights": "hexa.run.run:_Session._backbone",
+    "finish": "hexa.run.run:_Session._finish",
+    "write config.yaml": "hexa.recipes.experiment:dump",
+    "write environment.json": "hexa.run.run:write_environment",
     "save a checkpoint": "hexa.runtime.checkpoints:save",
     "sum up a checkpoint": "hexa.runtime.checkpoints:checksum",
     "open a checkpoint": "torch.serialization:_open_zipfile_writer_buffer.__init__",
     "end a checkpoint": "torch.serialization:_open_zipfile_writer_buffer.__exit__",  # in its temporary file
     "rename a file": "os:replace",
 }
-PRELOADED = ["hexa.cli", "hexa.session.run", "hexa.methods.moco"]
+PRELOADED = ["hexa.cli", "hexa.run.run", "hexa.methods.moco"]
 
 
 @dataclass(frozen=True)

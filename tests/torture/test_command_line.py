@@ -19,8 +19,8 @@ from hexa import cli, recipes
 from hexa.config import UserError
 from hexa.evaluation import protocols
 from hexa.evaluation.request import EvaluationRequest
-from hexa.experiment import override
-from hexa.runtime import doctor
+from hexa.measure import doctor
+from hexa.recipes.experiment import override
 from hexa.runtime.parsing import from_option
 from hexa.training.journal import METRICS
 from tests.end_to_end.endings import options
@@ -117,7 +117,7 @@ def test_names_are_printed_as_they_are(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tally: Tally
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hexa.session.run.pretrain", lambda experiment, out, console: out)
+    monkeypatch.setattr("hexa.run.run.pretrain", lambda experiment, out, console: out)
     shown = name.encode("unicode-escape", "surrogatepass").decode().replace("\\xe9", "é")
     assert cli.main(["pretrain", "digits-moco-v2", f"--out={name}", f"--data=folder:{name}"]) == 0
     out = capsys.readouterr().out

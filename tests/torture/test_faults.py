@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hexa import experiment as experiments
 from hexa import recipes
 from hexa.evaluation import evaluate
 from hexa.evaluation.detection import scoring
+from hexa.recipes import experiment as experiments
+from hexa.run.run import pretrain, resume
 from hexa.runtime import checkpoints
-from hexa.session.run import pretrain, resume
 from hexa.weights.pretrained import load_backbone
 from tests.end_to_end.endings import FIELDS, RECIPE, STEPS, difference, options
 from tests.evaluation.test_detect import NETWORK, TINY, squares

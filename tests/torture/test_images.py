@@ -20,10 +20,10 @@ import torch
 from PIL import Image
 
 from hexa.data import open_source
-from hexa.data.decode import MAX_IMAGE_PIXELS, DecodeError, decode, decode_with_pil, jpeg_size, quiet
-from hexa.data.evaluation_transform import EvaluationTransform
-from hexa.data.loaders import PretrainLoader, evaluation_batches
-from hexa.data.views import Views, ViewsConfig
+from hexa.data.loading.loaders import PretrainLoader, evaluation_batches
+from hexa.data.sources.decode import MAX_IMAGE_PIXELS, DecodeError, decode, decode_with_pil, jpeg_size, quiet
+from hexa.data.views.evaluation import EvaluationTransform
+from hexa.data.views.making import Views, ViewsConfig
 from hexa.runtime.random import Stream
 from tests.data.image_files import bmp_in_runs, chunk, every_format, exif, photograph, png, png_values, saved
 from tests.torture.harness import Tally, damaged, forked

@@ -19,9 +19,9 @@ import torch
 import yaml
 
 from hexa import cli, recipes
-from hexa.experiment import override
+from hexa.recipes.experiment import override
+from hexa.run.run import pretrain
 from hexa.runtime.checkpoints import checksum
-from hexa.session.run import pretrain
 from tests.end_to_end.endings import FIELDS
 from tests.torture.harness import Tally, forked
 

@@ -43,7 +43,7 @@ def test_nesterov_needs_momentum() -> None:
 
 
 def test_larc_follows_its_formula_and_leaves_zero_norms_unscaled() -> None:
-    """REFERENCE §4.6 on a weight and a bias that starts at zero; weight decay 1e-2 so that it shows."""
+    """F10, F11 on a weight and a bias that starts at zero; weight decay 1e-2 so that it shows."""
     generator = torch.Generator().manual_seed(0)
     weight = nn.Parameter(torch.randn(3, 4, generator=generator, dtype=torch.float64))
     bias = nn.Parameter(torch.zeros(4, dtype=torch.float64))
@@ -66,7 +66,7 @@ def test_larc_follows_its_formula_and_leaves_zero_norms_unscaled() -> None:
 
 
 def test_lars_and_adamw_leave_batch_norms_and_biases_alone() -> None:
-    """REFERENCE §3.2: neither decayed nor scaled, against the update written out."""
+    """F6: neither decayed nor scaled, against the update written out."""
     weight, bias = nn.Parameter(torch.tensor([[3.0, 4.0]])), nn.Parameter(torch.tensor([2.0]))
     config = OptimizerConfig(name="lars", learning_rate=0.5, momentum=0.0, weight_decay=0.1)
     optimizer = build([weight, bias], config, 1)

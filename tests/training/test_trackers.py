@@ -17,7 +17,7 @@ import pytest
 from safetensors.torch import load_file
 
 from hexa.config import ConfigError, UserError
-from hexa.session.run import pretrain, resume
+from hexa.run.run import pretrain, resume
 from hexa.training import trackers
 from hexa.training.journal import METRICS, Journal
 from hexa.training.trackers import MLflow, Wandb

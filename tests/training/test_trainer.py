@@ -44,9 +44,9 @@ def final(made: Trainer) -> dict[str, Any]:
 def test_the_loop_is_the_one_of_the_design() -> None:
     made = trainer(epochs=2)
     made.run()
-    from hexa.core import Objective
     from hexa.hard_examples.adversarial import Adversarial
     from hexa.hard_examples.cutmix import CutMix
+    from hexa.objective import Objective
 
     plain = method()
     objective = Objective(plain, {"adversarial": Adversarial(), "cutmix": CutMix()})

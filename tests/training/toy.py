@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from hexa.core import Batch, HardExample, Method, Objective, Passes, Setting
+from hexa.core import Batch, HardExample, Method, Passes, Setting
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig, build
+from hexa.objective import Objective
 from hexa.runtime.random import Stream
 from hexa.training import optimizers
 from hexa.training.config import TrainingConfig

@@ -185,7 +185,7 @@ def test_a_file_that_does_not_give_the_features_is_not_left(
 
 @pytest.mark.parametrize("config", [SMALL, STEM], ids=["small", "resnet18"])
 def test_law_8_a_trained_method_and_its_export_give_the_same_features(tmp_path: Path, config: NetworkConfig) -> None:
-    """DESIGN §3.4: of MoCo trained on adversarial and mixed queries, through two batch-norm sets, the main one."""
+    """Of MoCo trained on adversarial and mixed queries, through two batch-norm sets, the main one."""
     case = Case("moco", {}, {"adversarial": {}, "cutmix": {}})
     method = train(case.made(), method=case.build(network=build(config))).float().eval()
     run, out = tmp_path / "run", tmp_path / "out.safetensors"

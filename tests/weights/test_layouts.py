@@ -70,7 +70,7 @@ def heads(prefix: str) -> State:
 
 
 def moco(network: nn.Module, other: nn.Module) -> State:
-    """An MLP in the place of fc, the key encoder, the queue (REFERENCE §2.5)."""
+    """An MLP in the place of fc, the key encoder, the queue (F23)."""
     made = under("module.encoder_q.", network) | heads("module.encoder_q.fc.") | under("module.encoder_k.", other)
     made |= {"module.queue": torch.ones(3, 4), "module.queue_ptr": torch.zeros(1, dtype=torch.long)}
     return {"epoch": 200, "arch": "resnet18", "state_dict": made}

@@ -15,24 +15,24 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from hexa import experiment as experiments
 from hexa.adaptation import verdict
 from hexa.adaptation.looking import Seen, look
 from hexa.adaptation.plan import Plan, first_draft, plan
-from hexa.assembly.build import Machine
 from hexa.config import UserError
 from hexa.core import Method
 from hexa.data import Source, open_source
-from hexa.experiment import Experiment, override
-from hexa.nn import start as starts
+from hexa.recipes import experiment as experiments
+from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.report import report
+from hexa.run.build import Machine
+from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, is_ours
+from hexa.run.monitor import KnnMonitor, without_holdout
+from hexa.run.run import pretrain, resume
 from hexa.runtime import parsing
 from hexa.runtime.console import Console
 from hexa.runtime.files import write_text
 from hexa.runtime.signals import Interrupted
-from hexa.session.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, is_ours
-from hexa.session.knn_monitor import KnnMonitor, without_holdout
-from hexa.session.run import pretrain, resume
+from hexa.weights import start as starts
 from hexa.weights.export import export
 from hexa.weights.pretrained import Backbone, load_backbone
 

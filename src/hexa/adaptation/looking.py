@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from hexa.config import UserError
 from hexa.data import Source
-from hexa.data.decode import DecodeError
+from hexa.data.sources.decode import DecodeError
 from hexa.ops.photometric import unit
 from hexa.runtime.random import Stream
 

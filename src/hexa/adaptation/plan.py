@@ -16,15 +16,15 @@ import torch
 
 from hexa import recipes
 from hexa.adaptation.looking import Seen
-from hexa.assembly.build import Machine, build_method, build_objective, build_optimizer, kernels, setting_of
-from hexa.assembly.start import begin_from_weights
 from hexa.config import UserError
 from hexa.core import Batch
 from hexa.data import Source
-from hexa.data.loaders import PretrainLoader
-from hexa.data.views import Views
-from hexa.experiment import Experiment, override
+from hexa.data.loading.loaders import PretrainLoader
+from hexa.data.views.making import Views
+from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.tables import format_duration
+from hexa.run.build import Machine, build_method, build_objective, build_optimizer, kernels, setting_of
+from hexa.run.start import begin_from_weights
 from hexa.runtime.random import Stream
 from hexa.training.step import prepared
 from hexa.training.step import step as train_step

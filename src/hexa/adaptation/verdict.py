@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from hexa.config import UserError
 from hexa.data import Source
-from hexa.data.source import Subset
+from hexa.data.sources.source import Subset
 from hexa.evaluation.features import extract
 from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.protocols.knn import knn_classify

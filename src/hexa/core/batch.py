@@ -58,7 +58,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Branch:
-    """Which set of batch-norms a pass uses, and how (REFERENCE §5.4, §5.11).
+    """Which set of batch-norms a pass uses, and how (F14).
 
     name: "main" is the set that is kept; any other name is a set of its own ("aux" for adversarial views).
     training: normalise with batch statistics; else with running ones.
@@ -89,6 +89,6 @@ class PseudoLabels(ABC):
     def mixed(self, permutation: Tensor) -> tuple[Self, Self]:
         """The two pseudo-labels of images mixed with `permutation` of themselves: their own, and their partner's.
 
-        A method whose label set grows by mixing overrides this (MoCo's shared dictionaries, REFERENCE D11).
+        A method whose label set grows by mixing overrides this (MoCo's shared dictionaries, D11).
         """
         return self, self[permutation]

@@ -83,7 +83,7 @@ class Example:
     def gradient(self, branch: Branch | None = None) -> tuple[Tensor, ...]:
         """∂ loss / ∂ crops, up to a positive factor, through `branch` (default: the example's own).
 
-        Costs nothing where the backward pass that trained on this example already yielded it (REFERENCE §6), and
+        Costs nothing where the backward pass that trained on this example already yielded it (F18), and
         otherwise one pass for the inputs alone.
         """
         branch = self.branch if branch is None else branch

@@ -1,4 +1,4 @@
-"""A hard example: a function from one example to another whose pseudo-label is harder to predict (REFERENCE §5)."""
+"""A hard example: a function from one example to another whose pseudo-label is harder to predict (F12)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HardExample(Config):
 
     kind: str
     weight: float = pydantic.Field(default=1.0, ge=0)
-    """The α of the objective (REFERENCE §5.1); 0 leaves the run exactly as it would be without."""
+    """The α of the objective (F12); 0 leaves the run exactly as it would be without."""
     source: str = "std"
     """What it is made from: std, the clean views, or the name of another hard example (Cmx_A: adversarial)."""
     fraction: float = pydantic.Field(default=1.0, gt=0, le=1)

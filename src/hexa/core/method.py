@@ -1,4 +1,4 @@
-"""A self-supervised method: a classifier of pseudo-labels (REFERENCE §1)."""
+"""A self-supervised method: a classifier of pseudo-labels (F2)."""
 
 from __future__ import annotations
 

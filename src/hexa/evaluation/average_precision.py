@@ -29,7 +29,7 @@ def precision_recall(
 def interpolated_area(precision: Values, recall: Values) -> float:
     """Σ (r_i − r_{i−1}) · max_{j ≥ i} p_j: the area below the monotone envelope, all recalls (VOC from 2010).
 
-    recall: increasing; it may end below 1 (detections may miss objects), and nothing is counted beyond. REFERENCE §7.4.
+    recall: increasing; it may end below 1 (detections may miss objects), and nothing is counted beyond. F24.
     """
     envelope = np.maximum.accumulate(precision[::-1])[::-1]
     return float((np.diff(recall, prepend=0.0) * envelope).sum())

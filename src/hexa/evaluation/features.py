@@ -9,9 +9,9 @@ from torch import Tensor
 
 from hexa.config import UserError, some
 from hexa.data import Source
-from hexa.data.evaluation_transform import EvaluationTransform, OwnAspect
-from hexa.data.loaders import evaluation_batches
-from hexa.data.store import check_problems
+from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.loading.store import check_problems
+from hexa.data.views.evaluation import EvaluationTransform, OwnAspect
 from hexa.evaluation.collective import in_step
 from hexa.evaluation.protocol import Part, Task
 from hexa.evaluation.transforms import transform_of

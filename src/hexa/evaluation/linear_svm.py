@@ -63,7 +63,7 @@ def cross_validated(features: Array, positive: Mask, cost: float, folds: int, ma
 
 
 def _machine(cost: float, max_iterations: int, seed: int) -> LinearSVC:
-    """As published (REFERENCE §7.4)."""
+    """As published (F24)."""
     return LinearSVC(
         C=cost,
         penalty="l2",

@@ -11,7 +11,7 @@ from typing import Any
 
 from hexa.config import Config, UserError
 from hexa.data import Source
-from hexa.data.known import known_as
+from hexa.data.sources.known import known_as
 from hexa.evaluation import protocols, results, transforms
 from hexa.evaluation.collective import from_main, main_first
 from hexa.evaluation.features import extract_part

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hexa.config import Config, UserError, nearest
 from hexa.data import Source
-from hexa.data.evaluation_transform import EvaluationTransform
+from hexa.data.views.evaluation import EvaluationTransform
 from hexa.weights.pretrained import Backbone
 
 #: Called with what is being done, how much of it is done, and how much there is.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hexa import data as sources
 from hexa.config import UserError, some
-from hexa.data.source import Source, Subset
+from hexa.data.sources.source import Source, Subset
 from hexa.evaluation.request import EvaluationRequest
 from hexa.runtime.random import Stream
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from hexa.config import UserError
 from hexa.data import Source
-from hexa.data.decode import DecodeError
-from hexa.data.evaluation_transform import EvaluationTransform, OwnAspect
+from hexa.data.sources.decode import DecodeError
+from hexa.data.views.evaluation import EvaluationTransform, OwnAspect
 from hexa.evaluation import protocols
 from hexa.evaluation.protocol import Protocol, Task
 from hexa.evaluation.request import ASPECTS

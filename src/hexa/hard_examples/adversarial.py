@@ -1,4 +1,4 @@
-"""Adversarial views: a step against the method's own loss (REFERENCE §5.2–5.4)."""
+"""Adversarial views: a step against the method's own loss (F13, F14)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Adversarial(HardExample):
 
     With one step and no random start this is x + min(ε, η)·sign ∂L/∂x, in grey levels. It is data from then on: no
     gradient flows through the attack. The pixels are in [0, 1], so one radius serves all channels of any data set.
-    Costs n input-gradient passes, the first of them free if the source's own pass left its gradient (REFERENCE §6).
+    Costs n input-gradient passes, the first of them free if the source's own pass left its gradient (F18).
     Projected gradient ascent on the source's loss. The default is the published one: 1 step, ε = η = 1.
     """
 
@@ -49,7 +49,7 @@ class Adversarial(HardExample):
     """all: every crop is attacked and trained on; large: only the crops of the first one's size, which come first and
     cost the most (D21)."""
     branch: Literal["aux", "main"] = "aux"
-    """The batch-norms the adversarial views are trained through (REFERENCE §5.4)."""
+    """The batch-norms the adversarial views are trained through (F14)."""
 
     @pydantic.model_validator(mode="after")
     def _reaches_its_radii(self) -> Self:

@@ -1,4 +1,4 @@
-"""Cut-mixed views: a box of another image pasted in, and both pseudo-labels by area (REFERENCE §5.5)."""
+"""Cut-mixed views: a box of another image pasted in, and both pseudo-labels by area (F15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Virtual adversarial views (Miyato et al., 2018; REFERENCE §9): against the network's own output, without a label."""
+"""Virtual adversarial views (Miyato et al., 2018; F29): against the network's own output, without a label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BYOL (Grill et al., NeurIPS 2020; REFERENCE §9): predict the momentum network's projection of the other view."""
+"""BYOL (Grill et al., NeurIPS 2020; F29): predict the momentum network's projection of the other view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CMC (Tian et al., ECCV 2020; REFERENCE §9): the lightness of an image is to be recognised by its colour."""
+"""CMC (Tian et al., ECCV 2020; F29): the lightness of an image is to be recognised by its colour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPC-v2 (Hénaff et al., ICML 2020; REFERENCE §9): predict the patches below from those above, among all others."""
+"""CPC-v2 (Hénaff et al., ICML 2020; F29): predict the patches below from those above, among all others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
 from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import Encoder, unit
-from hexa.ops import tiles
+from hexa.ops import puzzles as tiles
 from hexa.ops.contrastive import patch_nce
 from hexa.runtime import processes
 

@@ -1,4 +1,4 @@
-"""DeepCluster-v2 (REFERENCE §4): recognise the cluster of an image in each of its crops."""
+"""DeepCluster-v2 (Caron et al., 2020; F8): recognise the cluster of an image in each of its crops."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hexa.runtime import processes
 
 
 class DeepClusterConfig(EncoderConfig):
-    """DeepCluster-v2 as published: three heads of 3000 prototypes, two large crops clustered (REFERENCE §4.1, §4.3)."""
+    """DeepCluster-v2 as published: three heads of 3000 prototypes, two large crops clustered (F8)."""
 
     name: Literal["deepcluster-v2"] = "deepcluster-v2"
     dim: int = pydantic.Field(default=128, gt=0)
@@ -33,7 +33,7 @@ class DeepClusterConfig(EncoderConfig):
     hidden: int = pydantic.Field(default=2048, gt=0)
     """Width of the head's hidden layer."""
     num_prototypes: tuple[pydantic.PositiveInt, ...] = pydantic.Field(default=(3000, 3000, 3000), min_length=1)
-    """Clusters of each head, K; ten times the expected classes serve small data (REFERENCE §4.10)."""
+    """Clusters of each head, K; ten times the expected classes serve small data (F8)."""
     temperature: float = pydantic.Field(default=0.1, gt=0)
     """τ."""
     crops_for_assign: tuple[pydantic.NonNegativeInt, ...] = pydantic.Field(default=(0, 1), min_length=1)
@@ -72,7 +72,7 @@ class ClusterLabels(PseudoLabels):
 
 
 class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
-    """L = 1/H Σ_h mean over crops and images of −log softmax_k(z·c_hk / τ), at the image's cluster (REFERENCE §4.5).
+    """L = 1/H Σ_h mean over crops and images of −log softmax_k(z·c_hk / τ), at the image's cluster (F8).
 
     At the start of every epoch the embeddings that the epoch before left in a bank are clustered by spherical k-means;
     centroids become prototypes, clusters become pseudo-labels (D38). Before the first epoch one pass fills the bank.
@@ -164,7 +164,7 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     @torch.no_grad()
     def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
         """Cluster what the epoch before left in the bank; returns the health of the clusterings."""
-        if epoch == 0:  # each crop on its own, in training mode, as published (REFERENCE §4.3)
+        if epoch == 0:  # each crop on its own, in training mode, as published (F8)
             for batch in data.views():
                 rows = [self.embed((batch.crops[crop],), MAIN)[0] for crop in self.config.crops_for_assign]
                 self.bank.write(batch.index, torch.stack(rows))

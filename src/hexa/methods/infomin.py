@@ -1,4 +1,4 @@
-"""InfoMin (Tian et al., NeurIPS 2020; REFERENCE §9): MoCo-v2 whose key is to be recognised from a puzzle as well."""
+"""InfoMin (Tian et al., NeurIPS 2020; F29): MoCo-v2 whose key is to be recognised from a puzzle as well."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hexa.nn.backbones import num_features
 from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import mlp_head, unit
 from hexa.nn.tiles import TileHead
-from hexa.ops import tiles
+from hexa.ops import puzzles as tiles
 
 #: What InfoMin's MoCo has of its own; the rest is MoCo-v2's.
 _CONTRAST = {"temperature": 0.15}

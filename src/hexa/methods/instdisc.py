@@ -1,4 +1,4 @@
-"""Instance discrimination (Wu et al., CVPR 2018; REFERENCE §9): recognise an image among all others, by memory."""
+"""Instance discrimination (Wu et al., CVPR 2018; F29): recognise an image among all others, by memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jigsaw puzzles (Noroozi & Favaro, ECCV 2016; REFERENCE §9): in which order do the tiles of an image stand?"""
+"""Jigsaw puzzles (Noroozi & Favaro, ECCV 2016; F29): in which order do the tiles of an image stand?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
 from hexa.nn.tiles import TileHead
-from hexa.ops import tiles
+from hexa.ops import puzzles as tiles
 from hexa.runtime.random import Stream
 
 #: Said where a hard example would put a box of one puzzle into another.

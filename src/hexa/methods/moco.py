@@ -1,4 +1,4 @@
-"""MoCo v1 and v2 (REFERENCE §2): recognise a view's momentum key among a queue of others."""
+"""MoCo v1 and v2 (He et al., 2020; Chen et al., 2020; F4): recognise a view's momentum key among a queue of others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hexa.runtime.random import Stream
 
 
 class MoCoConfig(EncoderConfig):
-    """MoCo-v2 by default; v1 has head linear, temperature 0.07 and the views of v1 (REFERENCE §2.1)."""
+    """MoCo-v2 by default; v1 has head linear, temperature 0.07 and the views of v1 (F4)."""
 
     name: Literal["moco"] = "moco"
     num_views: ClassVar = (2, 2, "MoCo compares two views")
@@ -40,7 +40,7 @@ class MoCoConfig(EncoderConfig):
     head: Literal["mlp", "linear"] = "mlp"
     """mlp in v2, linear in v1."""
     symmetric: bool = False
-    """Add the loss with the roles of the two views swapped, and enqueue both sets of keys (REFERENCE §2.6)."""
+    """Add the loss with the roles of the two views swapped, and enqueue both sets of keys (F4)."""
     bn_groups: int = pydantic.Field(default=1, gt=0)
     """Groups of images with separate batch statistics, over all processes, between which keys are shuffled: 8 as
     published, 4 for small batches. 1 is one batch-norm (SyncBN over several processes) without shuffling."""
@@ -104,14 +104,14 @@ class MoCoLabels(PseudoLabels):
 
 
 class MoCo(Method[MoCoLabels], config=MoCoConfig):
-    """Momentum contrast: L = −log softmax over [k⁺, queue] of q·k/τ, at k⁺ (REFERENCE §1.2, §2.3).
+    """Momentum contrast: L = −log softmax over [k⁺, queue] of q·k/τ, at k⁺ (F3, F4).
 
-    The key encoder follows the query encoder's parameters by momentum and normalises with its own batch statistics.
-    Keys are encoded once, from clean views; they enter the queue after all terms of the step (REFERENCE §5.6).
+        The key encoder follows the query encoder's parameters by momentum and normalises with its own batch statistics.
+        Keys are encoded once, from clean views; they enter the queue after all terms of the step (F16).
 
-    A query and its key normalised with the statistics of the same few images recognise each other by them (REFERENCE
-    §2.4, §10.1). So choose `bn_groups` > 1 on any number of processes: keys are then shuffled between groups. With one
-    group (SyncBN on several processes) all are normalised alike and nothing is shuffled.
+        A query and its key normalised with the statistics of the same few images recognise each other by them (
+    F5, F30). So choose `bn_groups` > 1 on any number of processes: keys are then shuffled between groups. With one
+        group (SyncBN on several processes) all are normalised alike and nothing is shuffled.
     """
 
     def __init__(self, config: MoCoConfig, backbone: nn.Module, setting: Setting) -> None:
@@ -142,7 +142,7 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         return self.config.keys_per_image * float(torch.log1p(torch.tensor(float(self.config.queue_size))))
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        """The query view only: keys are labels (REFERENCE §5.6); both views if symmetric."""
+        """The query view only: keys are labels (F16); both views if symmetric."""
         return batch.crops[: self.config.keys_per_image]
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
@@ -158,7 +158,7 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         return MoCoLabels(torch.stack(keys), own, positives == "pair", every)
 
     def _keys(self, crops: Tensor, stream: Stream) -> Tensor:
-        """Keys [B, D]; with groups, images change places so that no key shares its query's statistics (§2.4)."""
+        """Keys [B, D]; with groups, images change places so that no key shares its query's statistics (F5)."""
 
         def encode(images: Tensor) -> Tensor:
             with use_branch(self.key):

@@ -1,4 +1,4 @@
-"""PCL-v2 (Li et al., ICLR 2021; REFERENCE §9): MoCo-v2, and recognise the clusters of an image as well as its key."""
+"""PCL-v2 (Li et al., ICLR 2021; F29): MoCo-v2, and recognise the clusters of an image as well as its key."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class PCL(Method[PCLLabels], config=PCLConfig):
     At the start of every epoch after the warm-up all images, as evaluation sees them, go through the momentum encoder
     with running statistics; each of H k-means of these features gives prototypes c, their concentrations φ
     (`ops.proto_nce`) and a cluster to each image. A hard example is a query: keys, prototypes and clusters are those of
-    the clean image, and mixing mixes both kinds of pseudo-label (REFERENCE §5.6, §9).
+    the clean image, and mixing mixes both kinds of pseudo-label (F16, F29).
 
     A query is told apart by the prototypes of all images of the step and r random others, the same for all terms of the
     step. The published code lists a prototype as often as images of the process have it, an image's own among its

@@ -1,4 +1,4 @@
-"""PIRL (Misra & van der Maaten, CVPR 2020; REFERENCE §9): an image and a puzzle of it are to have one memory."""
+"""PIRL (Misra & van der Maaten, CVPR 2020; F29): an image and a puzzle of it are to have one memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import Encoder, linear_head, unit
 from hexa.nn.instance_bank import InstanceBank, partition
 from hexa.nn.tiles import TileHead
-from hexa.ops import tiles
+from hexa.ops import puzzles as tiles
 from hexa.ops.contrastive import info_nce, nce
 
 

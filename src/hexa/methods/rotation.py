@@ -1,4 +1,4 @@
-"""Rotation prediction (Gidaris et al., ICLR 2018; REFERENCE §9): by how many quarter turns was an image rotated?"""
+"""Rotation prediction (Gidaris et al., ICLR 2018; F29): by how many quarter turns was an image rotated?"""
 
 from __future__ import annotations
 

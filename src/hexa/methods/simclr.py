@@ -1,4 +1,4 @@
-"""SimCLR (REFERENCE §3, §5.7): recognise the other view of an image among all views of the batch."""
+"""SimCLR (Chen et al., 2020; F6, F16): recognise the other view of an image among all views of the batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STILL = Branch("main", update=False)
 
 
 class SimCLRConfig(EncoderConfig):
-    """SimCLR v1 as published for ImageNet: a head of two layers, τ 0.1 (REFERENCE §3.2)."""
+    """SimCLR v1 as published for ImageNet: a head of two layers, τ 0.1 (F6)."""
 
     name: Literal["simclr"] = "simclr"
     num_views: ClassVar = (2, 2, "SimCLR compares two views")

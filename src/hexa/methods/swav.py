@@ -1,4 +1,4 @@
-"""SwAV (REFERENCE §4.9): predict the code of one crop from the others, codes that use all prototypes alike."""
+"""SwAV (Caron et al., 2020; F9): predict the code of one crop from the others, codes that use all prototypes alike."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hexa.runtime import processes
 
 
 class SwAVConfig(EncoderConfig):
-    """SwAV as published, without queue as in its large batches (REFERENCE §4.9)."""
+    """SwAV as published, without queue as in its large batches (F9)."""
 
     name: Literal["swav"] = "swav"
     num_views: ClassVar = (2, None, "a crop predicts the code of another")
@@ -72,11 +72,11 @@ class Codes(PseudoLabels):
 
 
 class SwAV(Method[Codes], config=SwAVConfig):
-    """L = mean over codes c, crops v ≠ c and images of −Σ_k q_ck · log softmax_k(z_v·c_k / τ) (REFERENCE §4.9).
+    """L = mean over codes c, crops v ≠ c and images of −Σ_k q_ck · log softmax_k(z_v·c_k / τ) (F9).
 
     Codes are Sinkhorn–Knopp's of the clean cosines over all processes, and of a queue's if there is one. A hard example
     is to be recognised by the codes of its clean image; those of mixed ones are mixed, which is the same as mixing
-    losses (REFERENCE §5.8). Prototypes are unit vectors before every step.
+    losses (F16). Prototypes are unit vectors before every step.
     """
 
     labels_from_embedding = True

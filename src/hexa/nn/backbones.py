@@ -28,7 +28,7 @@ class NetworkConfig(Config):
     name: str = pydantic.Field(default="resnet50", max_length=100)
     """A timm model, or small-resnet for a network of `widths`."""
     small_stem: bool = False
-    """For images of about 32 pixels: a 3×3 stem of stride 1 and no max-pool (REFERENCE §2.6). ResNets only."""
+    """For images of about 32 pixels: a 3×3 stem of stride 1 and no max-pool (F4). ResNets only."""
     widths: tuple[Annotated[int, pydantic.Field(ge=1, le=_WIDEST)], ...] = pydantic.Field(default=(), max_length=8)
     """small-resnet only: channels of each stage, which has one basic block."""
     stem_stride: int = pydantic.Field(default=1, ge=1, le=4)
@@ -180,7 +180,7 @@ def _check_options(config: NetworkConfig) -> None:
 
 
 def use_small_stem(network: nn.Module, name: str = "this network") -> nn.Module:
-    """Give a ResNet a 3×3 stem of stride 1 and no max-pool, in place (REFERENCE §2.6); timm's or torchvision's."""
+    """Give a ResNet a 3×3 stem of stride 1 and no max-pool, in place (F4); timm's or torchvision's."""
     stem = getattr(network, "conv1", None)
     if not isinstance(stem, nn.Conv2d) or not hasattr(network, "maxpool"):
         raise UserError(f"network.small_stem: {name} has no ResNet stem to replace; set it to false")

@@ -1,4 +1,4 @@
-"""Several sets of batch-norms in one network, and batch statistics by groups of images (REFERENCE §5.4, §2.4)."""
+"""Several sets of batch-norms in one network, and batch statistics by groups of images (F14, F5)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class BranchBatchNorm(nn.Module):
 
     `groups` are those of `convert`, over all processes. Several groups in this process are runs of consecutive images,
     each normalised with its own statistics, and running statistics follow their mean: the equivalent of one batch-norm
-    per GPU (split BN, REFERENCE §2.4). Fewer groups than processes are shared by consecutive processes (SyncBN).
+    per GPU (split BN, F5). Fewer groups than processes are shared by consecutive processes (SyncBN).
     """
 
     kept: bool = False

@@ -18,7 +18,7 @@ from hexa.nn.normalize import Normalize
 
 
 class Encoder(nn.Module):
-    """Pixels in [0, 1], [B, C, S, S] -> projection [B, D], not normalised (z of REFERENCE §1.1).
+    """Pixels in [0, 1], [B, C, S, S] -> projection [B, D], not normalised (z of F2).
 
     groups: runs of images with separate batch statistics in this process.
     """
@@ -84,7 +84,7 @@ class Encoder(nn.Module):
         """V crops [B, C, S_v, S_v] -> projections [V, B, D].
 
         Consecutive crops of one size go through the backbone together, so batch statistics are per size; the head sees
-        all crops at once (REFERENCE §4.1). With groups, rows are ordered by run, so that a run has the same images in
+        all crops at once (F8). With groups, rows are ordered by run, so that a run has the same images in
         every crop.
         """
         count, batch = len(crops), len(crops[0])
@@ -120,17 +120,17 @@ def unit(projection: Tensor) -> Tensor:
 
 
 def linear_head(width: int, dim: int) -> nn.Module:
-    """One linear layer (MoCo v1, REFERENCE §2.1)."""
+    """One linear layer (MoCo v1, F4)."""
     return nn.Linear(width, dim)
 
 
 def mlp_head(width: int, dim: int) -> nn.Module:
-    """linear width -> width, ReLU, linear width -> dim; biases, no batch-norm (MoCo v2, REFERENCE §2.1)."""
+    """linear width -> width, ReLU, linear width -> dim; biases, no batch-norm (MoCo v2, F4)."""
     return nn.Sequential(nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, dim))
 
 
 def normalized_head(width: int, hidden: int, dim: int) -> nn.Module:
-    """linear width -> hidden, batch-norm, ReLU, linear hidden -> dim; biases (SwAV, REFERENCE §4.1; BYOL)."""
+    """linear width -> hidden, batch-norm, ReLU, linear hidden -> dim; biases (SwAV, F8; BYOL)."""
     norm, last = nn.BatchNorm1d(hidden), nn.Linear(hidden, dim)
     return nn.Sequential(nn.Linear(width, hidden), norm, nn.ReLU(inplace=True), last)
 

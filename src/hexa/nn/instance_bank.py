@@ -13,7 +13,7 @@ from hexa.runtime.random import Stream
 class InstanceBank(nn.Module):
     """A unit vector m_i per image: random at first, then m_i ← unit(μ·m_i + (1 − μ)·z_i) whenever image i is seen.
 
-    Buffer: rows [N, D], the same on every process (InstDisc, PIRL; REFERENCE §9).
+    Buffer: rows [N, D], the same on every process (InstDisc, PIRL; F29).
     """
 
     def __init__(self, data_size: int, dim: int, momentum: float, seed: int) -> None:

@@ -11,7 +11,7 @@ from hexa.runtime import processes
 
 
 class MemoryBank(nn.Module):
-    """The newest embeddings of some crops of every image (REFERENCE §4.3).
+    """The newest embeddings of some crops of every image (F8).
 
     With N images and W processes, process r keeps the rows r·L … (r + 1)·L − 1, L = ⌈N / W⌉, whichever process saw
     them. So the bank does not depend on W, and a run may continue with another number of processes. `seen` marks the

@@ -28,7 +28,7 @@ def twin_of(network: Network) -> Network:
 def follow(twin: nn.Module, network: nn.Module, momentum: float) -> None:
     """θ′ ← m·θ′ + (1 − m)·θ for every parameter of the twin, matched by name; buffers are not changed.
 
-    Parameters that only the network has (further batch-norm sets) are ignored (REFERENCE §2.3, §5.4).
+    Parameters that only the network has (further batch-norm sets) are ignored (F4, F14).
     """
     source = dict(network.named_parameters())
     pairs = [(slow, source[name]) for name, slow in twin.named_parameters()]

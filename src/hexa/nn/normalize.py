@@ -41,7 +41,7 @@ def _numbers(name: str, values: object, above: float, channels: int | None) -> C
 
 
 class Normalize(nn.Module):
-    """x = (u − mean_c) / std_c for pixels u in [0, 1], [B, C, S, S]; not saved in checkpoints (REFERENCE §0).
+    """x = (u − mean_c) / std_c for pixels u in [0, 1], [B, C, S, S]; not saved in checkpoints (F1).
 
     Raises UserError for another number of channels, which one channel would be broadcast to.
     """

@@ -1,4 +1,4 @@
-"""Images change places between groups and processes while they are encoded (shuffling BN, REFERENCE §2.4)."""
+"""Images change places between groups and processes while they are encoded (shuffling BN, F5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch-norm with the statistics of several processes' images (SyncBN; REFERENCE §2.4, §4.1, §6.5)."""
+"""Batch-norm with the statistics of several processes' images (SyncBN; F5, F8, F19)."""
 
 from __future__ import annotations
 

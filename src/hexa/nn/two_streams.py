@@ -1,4 +1,4 @@
-"""Two networks behind a change of colour space: one of lightness, one of colour (CMC; REFERENCE §9)."""
+"""Two networks behind a change of colour space: one of lightness, one of colour (CMC; F29)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ def cut_boxes(shares: Tensor, size: int, inside: bool, generator: torch.Generato
 
     inside false: centre uniform in [0, S)², a box of side 2·half clipped at the borders, so that λ = 1 − area/S² is
     larger than λ0 on average. inside true: a box of side `cut`, its corner uniform in [0, S − cut]².
-    Source: REFERENCE §5.5, D12. Integers on the CPU.
+    Source: F15, D12. Integers on the CPU.
     """
     cut = (size * (1 - shares.double()).clamp(0, 1).sqrt()).floor().long()
     draw = torch.rand(len(shares), 2, generator=generator, dtype=torch.float64)

@@ -18,7 +18,7 @@ def info_nce(
     extra: Tensor | None = None,
     positive_included: bool = False,
 ) -> Tensor:
-    """InfoNCE with one positive per query, in fp32 (REFERENCE §1.2, §2.3).
+    """InfoNCE with one positive per query, in fp32 (F3, F4).
 
         ℓ = −log [ exp(q·k⁺/τ) / ( exp(q·k⁺/τ) + Σ_j exp(q·n_j/τ) + Σ_e exp(s_e/τ) ) ]
 
@@ -68,7 +68,7 @@ class _LogSumExp(torch.autograd.Function):
 
 
 def nt_xent(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor, temperature: float) -> Tensor:
-    """NT-Xent of views against a dictionary of both views of a batch, in fp32 (REFERENCE §3.1, §5.7).
+    """NT-Xent of views against a dictionary of both views of a batch, in fp32 (F6, F16).
 
         ℓ_vi = −log [ exp(q_vi·d_wj/τ) / Σ_(u,m) exp(q_vi·d_um/τ) ],   j = own_i, w the other view,
 
@@ -99,7 +99,7 @@ def _dictionary_scores(query: Tensor, dictionary: Tensor, own: Tensor, shown: Te
 
 
 def patch_nce(predictions: Tensor, targets: Tensor, ahead: int, own: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
-    """InfoNCE of predicted patches among all patches of a batch, in fp32 (CPC; REFERENCE §9).
+    """InfoNCE of predicted patches among all patches of a batch, in fp32 (CPC; F29).
 
         ℓ_(i,r,c) = −log [ exp(p_(i,r,c) · t_(own_i, r+k, c)) / Σ exp(p_(i,r,c) · t) ],   k = ahead,
 
@@ -125,7 +125,7 @@ def patch_nce(predictions: Tensor, targets: Tensor, ahead: int, own: Tensor, sho
 
 
 def nce(query: Tensor, positive: Tensor, noise: Tensor, temperature: float, partition: float, size: int) -> Tensor:
-    """Noise-contrastive estimation over a memory of N = `size` images, in fp32 (InstDisc; REFERENCE §9).
+    """Noise-contrastive estimation over a memory of N = `size` images, in fp32 (InstDisc; F29).
 
         P(i|q) = exp(m_i·q/τ) / Z,   h(i) = P(i|q) / (P(i|q) + n/N),   ℓ = −log h(own) − Σ_j log(1 − h(j))
 

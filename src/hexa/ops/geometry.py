@@ -44,7 +44,7 @@ def random_boxes(
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Boxes:
-    """Boxes with the distribution of torchvision's RandomResizedCrop, for a batch (REFERENCE §2.2).
+    """Boxes with the distribution of torchvision's RandomResizedCrop, for a batch (F20).
 
     Area share uniform in `scale`, log of width/height uniform in log `ratio`; the first of ten tries that fits into
     the image; if none does, the largest centred box whose ratio is within bounds. Position uniform over all whole

@@ -1,4 +1,4 @@
-"""Spherical k-means as a pure function, of rows in one process or sharded over several (REFERENCE §4.4)."""
+"""Spherical k-means as a pure function, of rows in one process or sharded over several (F7)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def spherical_kmeans(
     precision: Precision = "auto",
     chunk: int | None = None,
 ) -> Clusters:
-    """Cluster unit rows by cosine similarity: `iterations` × (E, M), then one more E (REFERENCE §4.4).
+    """Cluster unit rows by cosine similarity: `iterations` × (E, M), then one more E (F7).
 
         E:  a_i = argmax_k e_i·c_k        M:  c_k = s_k / ‖s_k‖ with s_k = Σ_{i: a_i = k} e_i
 

@@ -35,7 +35,7 @@ def mutual_information(first: Tensor, second: Tensor) -> float:
 
 
 def health(now: Tensor, before: Tensor, sizes: Sequence[int], labels: Tensor | None) -> dict[str, float]:
-    """The health of several clusterings, as means over them (REFERENCE §10.9).
+    """The health of several clusterings, as means over them (F30).
 
     The share of non-empty clusters; the entropy as a share of ln K; normalised mutual information with the previous
     clusters and with the labels, where they exist. now, before: clusters of all images in this epoch and the last,

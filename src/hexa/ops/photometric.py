@@ -119,7 +119,7 @@ def hue_turn(jitter: Jitter) -> Tensor:
 
 
 def color_jitter(images: Tensor, jitter: Jitter) -> Tensor:
-    """Brightness, contrast, saturation and hue, clipped after each, in a separate order per image (REFERENCE §2.2).
+    """Brightness, contrast, saturation and hue, clipped after each, in a separate order per image (F20).
 
     The first three are all clip(a·x + b·luma(x) + c·mean luma(x)), so three such steps serve the whole batch in any
     order; before, between and after them the hue changes in the images whose order says so. Parameters are on the CPU
@@ -164,7 +164,7 @@ def _jitter_by_turn(out: Tensor, jitter: Jitter, turns: Tensor) -> Tensor:
 def blur_radius(sigma: float, size: int) -> int:
     """The radius of a blur kernel: ⌈3 σ⌉ pixels (0.3 % of the weight is beyond), below `size`.
 
-    The published σ of at most 2 pixels give 13 taps (REFERENCE §2.2).
+    The published σ of at most 2 pixels give 13 taps (F20).
     """
     return min(math.ceil(3 * sigma), size - 1)
 

@@ -1,4 +1,4 @@
-"""Sinkhorn–Knopp: codes that use all prototypes equally (REFERENCE §4.9)."""
+"""Sinkhorn–Knopp: codes that use all prototypes equally (F9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Swapped prediction: each crop predicts the codes of the others (SwAV, REFERENCE §4.9; DINO)."""
+"""Swapped prediction: each crop predicts the codes of the others (SwAV, F9; DINO)."""
 
 from __future__ import annotations
 

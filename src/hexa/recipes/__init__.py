@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from hexa.config import UserError, nearest
 
 if TYPE_CHECKING:
-    from hexa.experiment import Experiment
+    from hexa.recipes.experiment import Experiment
 
 #: The entry points of modules with further recipes.
 RECIPES = "hexa.recipes"

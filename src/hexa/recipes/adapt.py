@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hexa.core import ObjectiveConfig
-from hexa.data.views import ViewsConfig
-from hexa.experiment import Experiment
+from hexa.data.views.making import ViewsConfig
 from hexa.methods.simclr import SimCLRConfig
 from hexa.nn.backbones import NetworkConfig
+from hexa.objective import ObjectiveConfig
 from hexa.recipes import recipe
+from hexa.recipes.experiment import Experiment
 from hexa.training.monitor import MonitorConfig
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import ScheduleConfig

@@ -1,8 +1,8 @@
 """CIFAR-10 with every method, on ResNet-18; `+small` trains a narrow network in minutes on two cores.
 
-MoCo-v2 has the settings of MoCo's own demo (REFERENCE §2.6), SimCLR its authors' at this size (REFERENCE §3.2), SimSiam
+MoCo-v2 has the settings of MoCo's own demo (F4), SimCLR its authors' at this size (F6), SimSiam
 too; InstDisc and rotation have their papers' fields (softmax and τ 0.1; batch, momentum and decay), but not their
-schedules. Elsewhere nothing official exists (REFERENCE §4.10): a method's own fields are shrunk with the network, its
+schedules. Elsewhere nothing official exists (F8): a method's own fields are shrunk with the network, its
 optimizer and schedule are MoCo's, or those published for batches of 256 with prototypes. There are a few hundred
 prototypes a head, because 3000 clusters of 50,000 images are poor pseudo-labels.
 """
@@ -12,9 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from hexa.core import ObjectiveConfig
-from hexa.data.views import ViewsConfig
-from hexa.experiment import Experiment
+from hexa.data.views.making import ViewsConfig
 from hexa.methods.byol import BYOLConfig
 from hexa.methods.cmc import CMCConfig
 from hexa.methods.cpc import CPCConfig
@@ -31,7 +29,9 @@ from hexa.methods.simsiam import SimSiamConfig
 from hexa.methods.swav import SwAVConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.normalize import CIFAR_MEAN, CIFAR_STD
+from hexa.objective import ObjectiveConfig
 from hexa.recipes import register
+from hexa.recipes.experiment import Experiment
 from hexa.training.monitor import MonitorConfig
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import ScheduleConfig

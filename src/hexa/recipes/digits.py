@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from hexa.core import ObjectiveConfig
-from hexa.data.views import ViewsConfig
-from hexa.experiment import Experiment
+from hexa.data.views.making import ViewsConfig
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.methods.deepcluster import DeepClusterConfig
 from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig
+from hexa.objective import ObjectiveConfig
 from hexa.recipes import recipe
+from hexa.recipes.experiment import Experiment
 from hexa.training.config import TrainingConfig
 from hexa.training.monitor import MonitorConfig
 from hexa.training.optimizers import OptimizerConfig
@@ -72,7 +72,7 @@ def digits_hexa_moco() -> Experiment:
     Cost: a minute on two cores.
     """
     experiment = _digits("digits-hexa-moco")
-    # the mean of the terms keeps the learning rate of the other arm comparable (DESIGN §3.2)
+    # the mean of the terms keeps the learning rate of the other arm comparable
     objective = ObjectiveConfig(reduction="mean")
     return experiment.model_copy(update={"hard_examples": {"adversarial": Adversarial()}, "objective": objective})
 

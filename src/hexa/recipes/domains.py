@@ -48,7 +48,7 @@ NAMES = tuple(_VIEWS)
 
 
 def changes(name: str, given: Collection[str] = ()) -> dict[str, Any]:
-    """The fields of an experiment that a domain sets, by dotted path, for `hexa.experiment.override`.
+    """The fields of an experiment that a domain sets, by dotted path, for `hexa.recipes.experiment.override`.
 
     given: the paths that a user sets, which are left out; `views.scale` is one way to say how large crops are, so that
     with it no magnification is set. Raises UserError with the nearest name.

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from hexa.config import UserError, nearest
-from hexa.core import HardExample, ObjectiveConfig
-from hexa.experiment import Experiment
+from hexa.core import HardExample
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
 from hexa.nn.backbones import NetworkConfig
+from hexa.objective import ObjectiveConfig
+from hexa.recipes.experiment import Experiment
 
 #: Every modifier, in the order they are written in the name that a run records.
 MODIFIERS = {

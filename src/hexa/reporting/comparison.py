@@ -84,7 +84,7 @@ def _option(name: str, value: str) -> str:
 def _changes(config: Record) -> Record:
     """The fewest options that turn the recipe of a configuration into it, by dotted path; None takes a part out."""
     from hexa import recipes
-    from hexa.experiment import override
+    from hexa.recipes.experiment import override
 
     recipe = recipes.get(str(config.get("recipe")))
     there, wanted = set(recipe.hard_examples), dict(config.get("hard_examples") or {})

@@ -1,4 +1,4 @@
-"""Results of runs above the published rows they are to be read beside (REFERENCE §8)."""
+"""Results of runs above the published rows they are to be read beside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grid of hard examples: view | perturbation | adversarial | cut-mixed …, one row per image (REFERENCE §8.7).
+"""The grid of hard examples: view | perturbation | adversarial | cut-mixed …, one row per image.
 
 Columns follow from the objective: a hard example that reports a perturbation gets a column of it, magnified around
 mid-grey, with its mean |δ| in grey levels; one that mixes pseudo-labels says in what shares. Below each view is its
@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hexa.core import STD, Batch, Example, Objective
+from hexa.core import Batch, Example
+from hexa.objective import STD, Objective
 from hexa.reporting.pictures import MID_GREY, Gallery, Pixels
 
 

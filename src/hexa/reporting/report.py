@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +29,19 @@ _LARGEST_TILE = 128
 """Pictures are carried at most this large, in pixels; larger ones are thinned."""
 
 
+#: Makes the pictures of a run, by the name of their file.
+Makers = Mapping[str, Callable[[Run], Gallery]]
+
+
 def report(
-    runs: Sequence[Path | str], out: Path | str, data: str | None = None, left_out: list[str] | None = None
+    runs: Sequence[Path | str], out: Path | str, makers: Makers | None = None, left_out: list[str] | None = None
 ) -> Path:
     """Write one HTML file about these run folders and return its path.
 
     It needs no network and no other file: figures are inline SVG, pictures data URIs. Several runs are compared: fields
     in which they differ, curves overlaid, evaluations side by side. What is missing or broken in a run is said in the
-    report. Nothing that a run names is opened or imported. data: a source of images, for runs without a gallery of
-    their hard examples, or of clusters of their features (`gallery`, `clusters`), which are then made: as .npz for the
-    report and as .png to look at.
+    report. Nothing that a run names is opened or imported. makers: what makes pictures that a run lacks, as .npz for
+    the report and as .png to look at (`hexa.run.visualize.makers`); without, none are made.
     left_out: gets a line on pictures that are missing without it. An evaluation's JSON file may stand for a run.
     Raises UserError for a folder that is not a run, or without any run.
     """
@@ -46,14 +49,14 @@ def report(
         raise UserError("no run to report on; give one or several run folders")
     read = [read_run(run) for run in runs]
     # a name that is not UTF-8 is shown with escapes
-    page = render(read, data).encode(errors="backslashreplace")
+    page = render(read, makers).encode(errors="backslashreplace")
     lacking = [run.name for run in read if run.config and any(not _file(run, kind).is_file() for kind in PICTURES)]
-    if left_out is not None and data is None and lacking:
+    if left_out is not None and not makers and lacking:
         left_out.append(f"no pictures of {', '.join(lacking)}; add --data SOURCE to make them")
     return write_whole(Path(out), lambda file: file.write(page))
 
 
-def render(runs: Sequence[Run], data: str | None = None) -> str:
+def render(runs: Sequence[Run], makers: Makers | None = None) -> str:
     """The page as text."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("hexa.reporting", "templates"),
@@ -79,7 +82,7 @@ def render(runs: Sequence[Run], data: str | None = None) -> str:
         "published": counterparts.tables(runs, names),
     }
     pages = [_page(run, name, slot) for slot, (run, name) in enumerate(zip(runs, names, strict=True))]
-    pictures = {kind: list(_pictures(runs, pages, kind, data)) for kind in PICTURES}
+    pictures = {kind: list(_pictures(runs, pages, kind, makers or {})) for kind in PICTURES}
     sections = {
         "helped": ("Did it help?", any(page["adaptation"] for page in pages)),
         "ran": ("What ran", True),
@@ -161,20 +164,19 @@ def _headline(run: Run) -> list[tuple[str, str, str]]:
 
 
 def _pictures(
-    runs: Sequence[Run], pages: Sequence[dict[str, Any]], kind: str, data: str | None
+    runs: Sequence[Run], pages: Sequence[dict[str, Any]], kind: str, makers: Makers
 ) -> Iterator[dict[str, Any]]:
-    """The pictures of the runs that have some; made of `data` where they are missing or outdated.
+    """The pictures of the runs that have some; made where they are missing or outdated.
 
     Whatever fails costs these pictures only, and is noted: a page about the rest of the run is better than none.
     """
-    made_from, make = PICTURES[kind]
     for run, page in zip(runs, pages, strict=True):
         path, notes = _file(run, kind), page["notes"]
         try:
-            if data is not None and run.config and _outdated(path, run.folder.glob(made_from)):
+            if kind in makers and run.config and _outdated(path, run.folder.glob(PICTURES[kind])):
                 if processes.world_size() > 1:
                     raise UserError("made where one process runs; 'hexa report' adds them")
-                made = make(run, data)
+                made = makers[kind](run)
                 save(made.draw(side=SIDE), path.with_suffix(".png"))
                 made.store(path)
         except Exception as error:
@@ -183,7 +185,7 @@ def _pictures(
             if path.exists():
                 parsing.check(path, _LARGEST_FILE, within=run.folder)
                 yield {"name": page["name"], "slot": page["slot"]} | _picture(Gallery.load(path))
-            elif data is None and run.config:
+            elif not makers and run.config:
                 notes.append(f"no pictures ({kind}): hexa report --data SOURCE makes them of your images")
         except Exception as error:  # whatever a stranger's file leads to
             notes.append(f"no pictures ({kind}): {_said(error)}")
@@ -216,32 +218,8 @@ def _said(error: Exception) -> str:
     return str(error) if known else f"{type(error).__name__}: {error}"
 
 
-def _hard_examples(run: Run, data: str) -> Gallery:
-    from hexa.reporting.visualize import Look  # torch, and all that trains, is imported where it is needed
-
-    return Look.at(run.folder, data, opens_own=False).gallery()
-
-
-def _clusters(run: Run, data: str) -> Gallery:
-    """At most 500 images, drawn by the run's seed."""
-    from hexa.data import open_source
-    from hexa.reporting.plots.neighbours import Embedded, clusters
-    from hexa.weights.pretrained import load_backbone
-
-    if not (run.folder / "backbone.safetensors").is_file():
-        message = f"{run.folder}: has no backbone.safetensors yet"
-        raise UserError(f"{message}; 'hexa resume {run.folder}' trains it to the end")
-    fields, backbone = flatten(run.config), load_backbone(run.folder)
-    source = open_source(data, None, fields.get("training.max_image_pixels"), len(backbone.mean))
-    embedded = Embedded.of(backbone, source, limit=500, seed=fields.get("seed", 0))
-    return clusters(embedded, num_clusters=min(8, len(embedded.features)), k=8, seed=fields.get("seed", 0))
-
-
-#: Pictures of a run by the name of their file: what they are made from, and how.
-PICTURES: dict[str, tuple[str, Callable[[Run, str], Gallery]]] = {
-    "gallery": ("checkpoints/step-*.pt", _hard_examples),
-    "clusters": ("backbone.safetensors", _clusters),
-}
+#: Pictures of a run by the name of their file, and what they are made from.
+PICTURES = {"gallery": "checkpoints/step-*.pt", "clusters": "backbone.safetensors"}
 
 
 def _outdated(path: Path, sources: Iterable[Path]) -> bool:

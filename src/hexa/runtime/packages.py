@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib
 import os
+import platform
 import re
 import shlex
 import subprocess
@@ -124,3 +125,14 @@ def source_hash(package: Path) -> str | None:
 
 def _is_by_product(name: str) -> bool:
     return any(part.startswith(".") or part == "__pycache__" for part in name.split("/"))
+
+
+def processor_name() -> str:
+    """The processor's model, as the system names it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "processor"

@@ -1,4 +1,4 @@
-"""Devices and precision: fp32 or bf16 autocast, never fp16 (DESIGN §3.2, REFERENCE §6.4)."""
+"""Devices and precision: fp32 or bf16 autocast, never fp16 (F18)."""
 
 from __future__ import annotations
 

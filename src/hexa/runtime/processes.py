@@ -265,7 +265,7 @@ def average(tensors: list[Tensor]) -> None:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Average the gradients over all processes in one reduction, once a step, after the last backward (REFERENCE §6.5).
+    """Average the gradients over all processes in one reduction, once a step, after the last backward (F19).
 
     A missing gradient counts as zero if another process has one, and stays missing if none has. All processes pass the
     same parameters.

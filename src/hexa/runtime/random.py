@@ -17,8 +17,7 @@ class Stream:
     """A node in the tree of random streams, identified by the seed and a path of keys.
 
     The same stream always gives the same numbers, whatever was drawn before, in any process. So a resumed run restores
-    no generator, a hard example cannot disturb the data stream, and a single view can be reproduced (DESIGN §3.2;
-    REFERENCE §10.20).
+    no generator, a hard example cannot disturb the data stream, and a single view can be reproduced (F1).
 
     >>> Stream(0).child("views", 3).integer() == Stream(0, ("views", 3)).integer()
     True

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from hexa.core import Batch, HardExample, Method, MethodConfig, Objective, ObjectiveConfig, Setting
+from hexa.core import Batch, HardExample, Method, MethodConfig, Setting
 from hexa.nn.backbones import NetworkConfig, build
+from hexa.objective import Objective, ObjectiveConfig
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 

@@ -14,7 +14,7 @@ from hexa.testing.cases import NETWORK, SIZE, Case
 from hexa.testing.laws import LAWS
 
 if TYPE_CHECKING:
-    from hexa.experiment import Experiment
+    from hexa.recipes.experiment import Experiment
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import start_processes
 
-from hexa.core import MAIN, STD, Branch
+from hexa.core import MAIN, Branch
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.nn.branch_norm import BranchBatchNorm
+from hexa.objective import STD
 from hexa.runtime import processes
 from hexa.testing.cases import BATCH, Case, train
 

@@ -7,7 +7,7 @@ from typing import Literal
 import pydantic
 
 from hexa.config import Config
-from hexa.data.decode import MAX_IMAGE_PIXELS
+from hexa.data.sources.decode import MAX_IMAGE_PIXELS
 from hexa.training import trackers
 
 

@@ -21,7 +21,6 @@ import torch
 
 from hexa.config import reason
 from hexa.runtime import packages, parsing, peers, processes
-from hexa.runtime.doctor import processor_name
 from hexa.runtime.files import write_text, write_whole
 from hexa.runtime.progress import Reporter
 from hexa.training.trackers import State, Tracker, numbers
@@ -176,7 +175,7 @@ def environment(device: torch.device, precision: str) -> dict[str, object]:
         "platform": platform.platform(),
         "versions": {name: _version(name) for name in _PACKAGES},
         **packages.provenance(),
-        "device": torch.cuda.get_device_name(device) if on_gpu else processor_name(),
+        "device": torch.cuda.get_device_name(device) if on_gpu else packages.processor_name(),
         "device_type": device.type,
         "cuda": torch.version.cuda if on_gpu else None,
         "precision": precision,

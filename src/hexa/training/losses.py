@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hexa.core import STD, Part
+from hexa.objective import STD, Part
 from hexa.runtime import processes
 from hexa.training.monitor import effective_rank, feature_std
 

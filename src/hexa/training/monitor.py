@@ -1,4 +1,4 @@
-"""Is it learning? Statistics of the embedding, and warnings of collapse in plain words (REFERENCE §10.1, §10.9)."""
+"""Is it learning? Statistics of the embedding, and warnings of collapse in plain words (F30)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PERCENT = {"knn", "neighbours", "clusters"}
 
 
 class MonitorConfig(Config):
-    """The monitor: what the frozen features are worth while training. k-NN where there are labels (REFERENCE §7.3)."""
+    """The monitor: what the frozen features are worth while training. k-NN where there are labels (F22)."""
 
     data: str | None = None
     """Other images to score on, SOURCE or SOURCE#split; none for those of the run."""

@@ -17,12 +17,12 @@ from hexa.training.schedules import ScheduleConfig, learning_rate_share
 
 
 class OptimizerConfig(Config):
-    """What turns gradients into steps. The defaults are MoCo's (REFERENCE §2.1)."""
+    """What turns gradients into steps. The defaults are MoCo's (F4)."""
 
     name: Literal["sgd", "larc", "lars", "adamw"] = "sgd"
     """sgd: v ← μ·v + (g + λ·θ); θ ← θ − lr·v. larc: the same with g + λ·θ scaled by a trust ratio per tensor, which is
-    `trust` · ‖θ‖ / (‖g‖ + λ·‖θ‖ + 1e-8), and 1 where θ or g is zero; batch-norms and biases too (REFERENCE §4.6). lars:
-    the same, but batch-norms and biases neither scaled nor decayed (REFERENCE §3.2). adamw: decoupled decay, not of
+    `trust` · ‖θ‖ / (‖g‖ + λ·‖θ‖ + 1e-8), and 1 where θ or g is zero; batch-norms and biases too (F10, F11). lars:
+    the same, but batch-norms and biases neither scaled nor decayed (F6). adamw: decoupled decay, not of
     batch-norms and biases, β (0.9, 0.999)."""
     learning_rate: float = pydantic.Field(default=0.03, gt=0)
     """The rate at `base_batch_size`, or at any batch size if that is not given."""
@@ -31,7 +31,7 @@ class OptimizerConfig(Config):
     momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
     """μ."""
     weight_decay: float = pydantic.Field(default=1e-4, ge=0)
-    """λ; sgd and larc: on every parameter, as MoCo does: batch-norms and biases too (REFERENCE §10.16)."""
+    """λ; sgd and larc: on every parameter, as MoCo does: batch-norms and biases too (F10)."""
     trust: float = pydantic.Field(default=0.001, gt=0)
     """larc and lars only: the trust coefficient."""
     max_gradient_norm: float | None = pydantic.Field(default=None, gt=0)
@@ -98,7 +98,7 @@ def build(
     """The optimizer of all parameters that require a gradient; its default rate is that for `batch_size` (global).
 
     Groups have `scheduled`, whether their rate follows the schedule, `decayed`, and the `rate` and `from_epoch` of a
-    pace. Parameters whose gradient is None in a step are left as they are, not decayed (REFERENCE §10.16).
+    pace. Parameters whose gradient is None in a step are left as they are, not decayed (F10).
     """
     fixed = {id(parameter) for parameter in unscheduled}
     groups: dict[tuple[bool, bool, Pace], list[nn.Parameter]] = {}

@@ -1,4 +1,4 @@
-"""Learning-rate schedules as closed forms of the absolute step, so that resuming can't bend them (REFERENCE §10.6)."""
+"""Learning-rate schedules as closed forms of the absolute step, so that resuming can't bend them (F11)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hexa.config import Config, ConfigError
 
 
 class ScheduleConfig(Config):
-    """How the learning rate moves; everything is a share of the optimizer's learning rate (REFERENCE §2.1, §4.6)."""
+    """How the learning rate moves; everything is a share of the optimizer's learning rate (F4, F10, F11)."""
 
     kind: Literal["cosine", "steps", "constant"] = "cosine"
     """cosine falls along half a cosine; steps multiplies by `gamma` at each milestone; constant stays."""
@@ -53,7 +53,7 @@ def learning_rate_share(config: ScheduleConfig, step: int, epochs: int, steps_pe
 
     cosine: f + (1 − f) · ½ (1 + cos(π · t / T)), f the final share; t and T count epochs or steps after the warm-up.
     MoCo's is t = e = 0 … E − 1, T = E. steps: γ^(milestones passed). Warm-up over w = warmup_epochs · steps_per_epoch
-    points, both ends included: s + (1 − s) · step / (w − 1) (REFERENCE §2.1, §4.6).
+    points, both ends included: s + (1 − s) · step / (w − 1) (F4, F10, F11).
     """
     warmup_epochs = config.warmup_length(epochs)
     warmup = round(warmup_epochs * steps_per_epoch)

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from hexa.core import Batch, Objective, Term
+from hexa.core import Batch
+from hexa.objective import Objective, Term
 from hexa.runtime import processes
 from hexa.training.optimizers import ScheduledOptimizer
 

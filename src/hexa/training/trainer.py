@@ -1,4 +1,4 @@
-"""The loop around an objective (DESIGN §3.2). It knows the contract of `hexa.core` and no method by name."""
+"""The loop around an objective. It knows the contract of `hexa.core` and no method by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from hexa.config import some
-from hexa.core import Batch, Objective, Term
+from hexa.core import Batch
+from hexa.objective import Objective, Term
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.signals import Interrupted, Interrupts
 from hexa.training.clock import Clock

@@ -1,4 +1,4 @@
-"""Exports a backbone for other software, after loading the file back and comparing features (DESIGN §3.4, law 8)."""
+"""Exports a backbone for other software, after loading the file back and comparing features."""
 
 from __future__ import annotations
 

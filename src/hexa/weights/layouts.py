@@ -1,4 +1,4 @@
-"""Backbones in files of other software, recognised by key names and shapes (REFERENCE §2.5).
+"""Backbones in files of other software, recognised by key names and shapes.
 
 `LAYOUTS` describes each layout; `foreign_state` finds the layout of a state dict and gives its tensors plain names.
 """

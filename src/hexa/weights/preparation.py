@@ -1,4 +1,4 @@
-"""How images are prepared for a backbone, and where that is known from (REFERENCE §0, §7, D22)."""
+"""How images are prepared for a backbone, and where that is known from (F1, F21, D22)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def assumed(size: int = 224) -> Preparation:
 
 
 def published(whose: str, std: Channels = IMAGENET_STD) -> Preparation:
-    """The values in the published code of `whose` (REFERENCE §0, §7)."""
+    """The values in the published code of `whose` (F1, F21)."""
     return Preparation(IMAGENET_MEAN, std, 224, origins=dict.fromkeys(NAMES, f"published with {whose}"))
 
 

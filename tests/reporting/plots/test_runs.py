@@ -14,13 +14,13 @@ from sklearn.neighbors import NearestNeighbors
 from hexa import cli, recipes
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.experiment import Experiment, override
+from hexa.recipes.experiment import Experiment, override
 from hexa.reporting import plots
-from hexa.reporting.figure import figure, short_name
 from hexa.reporting.pictures import MID_GREY
 from hexa.reporting.plots.neighbours import Embedded, grouped, nearest
-from hexa.reporting.plots.view_space import partners
-from hexa.reporting.visualize import Look
+from hexa.run.figure import figure, short_name
+from hexa.run.view_space import embed_views, partners, view_space
+from hexa.run.visualize import Look
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import random_backbone
 
@@ -44,7 +44,7 @@ def embedded() -> Embedded:
 
 def test_looking_changes_nothing(moco: Look) -> None:
     before = {name: value.clone() for name, value in moco.method.state_dict().items()}
-    plots.embed_views(moco, num_images=2, num_views=3)
+    embed_views(moco, num_images=2, num_views=3)
     assert all(torch.equal(value, before[name]) for name, value in moco.method.state_dict().items())
 
 
@@ -62,20 +62,20 @@ def test_the_partner_of_a_mixed_view_is_read_off_its_pixels() -> None:
 
 
 def test_view_space_is_a_projection_of_the_embeddings(moco: Look) -> None:
-    space = plots.embed_views(moco, num_images=3, num_views=5, epsilon=0.0)
+    space = embed_views(moco, num_images=3, num_views=5, epsilon=0.0)
     assert space.image.tolist() == [0] * 5 + [1] * 5 + [2] * 5
     assert space.adversarial == pytest.approx(space.clean)  # an attack of radius 0 moves nothing
     everything = np.concatenate([space.clean, space.adversarial, space.mixed])
     assert everything.mean(0) == pytest.approx([0, 0], abs=1e-6)  # principal components
     assert everything[:, 0].var() >= everything[:, 1].var()
     assert abs(np.corrcoef(everything.T)[0, 1]) < 1e-6
-    moved = plots.embed_views(moco, num_images=3, num_views=5, epsilon=8.0)
+    moved = embed_views(moco, num_images=3, num_views=5, epsilon=8.0)
     assert np.abs(moved.adversarial - moved.clean).max() > 1e-3
 
 
 def test_markers_tell_the_three_kinds_apart(moco: Look) -> None:
-    space = plots.embed_views(moco, num_images=3, num_views=5)
-    (ax, *insets) = (figure := plots.view_space(space)).axes
+    space = embed_views(moco, num_images=3, num_views=5)
+    (ax, *insets) = (figure := view_space(space)).axes
     assert len(insets) == 0 or len(insets) == 3
     offsets = [np.asarray(found.get_offsets()) for found in ax.collections]
     drawn = np.concatenate(offsets)
@@ -88,11 +88,11 @@ def test_markers_tell_the_three_kinds_apart(moco: Look) -> None:
 
 def test_view_space_refuses_what_it_cannot_show(moco: Look) -> None:
     with pytest.raises(UserError, match="can be told apart"):
-        plots.embed_views(moco, num_images=40)
+        embed_views(moco, num_images=40)
     changes = {"method.name": "jigsaw", "hard_examples.adversarial": None, "views.num_views": 1, "views.size": 24}
     puzzles = replace(moco, experiment=tiny(**changes))
     with pytest.raises(UserError, match="not for jigsaw"):
-        plots.embed_views(puzzles)
+        embed_views(puzzles)
 
 
 # -- features -------------------------------------------------------------------------------------------------------

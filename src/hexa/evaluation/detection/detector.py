@@ -1,4 +1,4 @@
-"""Faster R-CNN on any backbone that gives feature maps, of torchvision's parts (REFERENCE §7.9)."""
+"""Faster R-CNN on any backbone that gives feature maps, of torchvision's parts (F28)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Average precision of detections by the rules of PASCAL VOC, at several overlaps (REFERENCE §7.9)."""
+"""Average precision of detections by the rules of PASCAL VOC, at several overlaps (F28)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torchvision.ops import box_iou
 
-from hexa.data.source import Boxes
+from hexa.data.sources.source import Boxes
 from hexa.evaluation.average_precision import Values, eleven_point, interpolated_area, precision_recall
 from hexa.evaluation.detection.detector import Objects
 

@@ -7,9 +7,9 @@ from contextlib import closing
 import torch
 
 from hexa.data import Source
-from hexa.data.source import digest
-from hexa.data.store import check_problems
-from hexa.data.workers import Items, choose_workers
+from hexa.data.loading.store import check_problems
+from hexa.data.loading.workers import Items, choose_workers
+from hexa.data.sources.source import digest
 from hexa.evaluation.detection.detector import Detector, Objects
 from hexa.evaluation.detection.images import TestImages, scaled
 from hexa.evaluation.detection.state import SEEN, State, say

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hexa.data import Source
-from hexa.data.source import digest
+from hexa.data.sources.source import digest
 from hexa.evaluation.protocol import Task
 from hexa.runtime import checkpoints
 from hexa.runtime.files import describe, sweep

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hexa.config import UserError
-from hexa.data.store import check_problems
-from hexa.data.workers import Items, choose_workers
+from hexa.data.loading.store import check_problems
+from hexa.data.loading.workers import Items, choose_workers
 from hexa.evaluation.detection.detector import Detector, Objects
 from hexa.evaluation.detection.images import TrainingBatches
 from hexa.evaluation.detection.options import DetectOptions

@@ -1,7 +1,7 @@
 """Faster R-CNN that starts from the backbone, on VOC: AP, AP50, AP75. Presets `moco`: C4, everything fine-tuned,
 24,000 steps; `appendix`: a feature pyramid on the frozen backbone, 15 epochs.
 
-REFERENCE §7.9, D24. `moco` is MoCo's R50-C4 for Detectron2, with whose numbers the paper compares; an extra batch-norm
+F28, D24. `moco` is MoCo's R50-C4 for Detectron2, with whose numbers the paper compares; an extra batch-norm
 follows the box head's last stage. `appendix` is the R50-FPN of the paper's appendix; where that is silent (warm-up,
 image sizes, rule of the precision) it is as `moco`, else as Detectron2.
 
@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from hexa.config import UserError, some
 from hexa.data import Source
-from hexa.data.source import Subset
-from hexa.data.voc import VOCSource
-from hexa.data.voc_boxes import boxes_of, fingerprint_of_boxes
+from hexa.data.sources.source import Subset
+from hexa.data.sources.voc import VOCSource
+from hexa.data.sources.voc_boxes import boxes_of, fingerprint_of_boxes
 from hexa.evaluation.average_precision import Values
 from hexa.evaluation.detection.detector import Detector
 from hexa.evaluation.detection.images import Joined, TrainingBatches, batches

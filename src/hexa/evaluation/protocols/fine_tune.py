@@ -1,6 +1,6 @@
 """The whole network trained on all labels by Adamax, the rate chosen on held-out training images.
 
-REFERENCE §7.8.
+F27.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pydantic
 
 from hexa.config import Config
-from hexa.data.source import Subset
+from hexa.data.sources.source import Subset
 from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, best_and_last, listed, named_changes
 from hexa.evaluation.split import stratified_part
 from hexa.evaluation.supervised import Plan, tune

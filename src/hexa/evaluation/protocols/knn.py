@@ -1,7 +1,7 @@
 """The k = 200 nearest training images vote, weighted by exp(similarity / 0.07); features of the frozen backbone. With
 `--shots 1 2 4 8 16` only so many labelled images of each class vote: the mean over five draws, with its interval.
 
-REFERENCE §7.3.
+F22.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def knn_classify(
     of class c. Against the published exp(s / T) a row has a factor: it changes no ranking, and nothing leaves fp32.
 
     train_features: [N, D] and train_labels: int64 [N] on one device, test_features: [M, D]; any float type, computed in
-    fp32. k is capped at N. The similarity matrix is built in chunks of rows. Source: REFERENCE §7.3.
+    fp32. k is capped at N. The similarity matrix is built in chunks of rows. Source: F22.
     """
     if not k >= 1:
         raise ValueError(f"k must be at least 1, got {k}")

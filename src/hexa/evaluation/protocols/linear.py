@@ -3,7 +3,7 @@ and the last are both reported; `moco-ablation` and `swav-ablation`: one epoch o
 the rate chosen on held-out training images (`top1`; `top1_best_rate` is the best of all rates on the test images, as
 some papers report).
 
-REFERENCE §7.1, §7.2, §7.6.
+F23.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LinearOptions(Config):
 
 
 class AdamaxOptions(Config):
-    """Options of the protocol `linear`, preset cifar (REFERENCE §7.6)."""
+    """Options of the protocol `linear`, preset cifar (F23)."""
 
     epochs: int = pydantic.Field(default=20, gt=0)
     """Passes over the training images; the rate is ×0.1 at 35 % and 70 % of them (7 and 14 of 20)."""
@@ -130,7 +130,7 @@ def learning_rate(options: LinearOptions, epoch: int) -> float:
 
 
 def _check_frozen(backbone: Backbone, before: Mapping[str, Tensor]) -> None:
-    """Compare every tensor, batch-norm statistics included, as the published code does (REFERENCE §2.5, §10.18)."""
+    """Compare every tensor, batch-norm statistics included, as the published code does (F23)."""
     changed = [name for name, value in backbone.state_dict().items() if not torch.equal(value.cpu(), before[name])]
     if changed:
         raise RuntimeError(f"the backbone changed while a classifier was trained on it: {', '.join(changed[:8])}")

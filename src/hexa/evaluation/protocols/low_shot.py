@@ -1,7 +1,7 @@
 """Linear SVMs from k images per class, five draws. Presets `pcl`: the images drawn for all classes, with all their
 labels; `goyal`: k positives and k · (C − 1) negatives for each class.
 
-REFERENCE §7.5.
+F25.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from hexa.config import Config, UserError
-from hexa.data.evaluation_transform import OwnAspect
-from hexa.data.loaders import evaluation_batches
-from hexa.data.source import Subset
+from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.sources.source import Subset
+from hexa.data.views.evaluation import OwnAspect
 from hexa.evaluation.attack import Scores, smallest_radius
 from hexa.evaluation.corruptions import kinds as corruptions
 from hexa.evaluation.features import extract_part, note_lost, nothing_read

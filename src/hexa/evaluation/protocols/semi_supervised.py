@@ -2,7 +2,7 @@
 lists). Presets `hexa` and `swav` are the rates of the paper and of SwAV's code. With `--learner fixmatch` (or another:
 pseudo-label, vat, s4l, uda) also on the images whose labels are hidden.
 
-REFERENCE §7.7.
+F26.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from hexa.config import UserError, some
 from hexa.core import HardExample
 from hexa.data import Source
-from hexa.data.source import Subset
+from hexa.data.sources.source import Subset
 from hexa.evaluation.few_labels import over_scores
 from hexa.evaluation.protocol import Outcome, Protocol, Task, best_and_last, named_changes
 from hexa.evaluation.semi.options import RESOLVED, WHICH, SemiSupervisedOptions

@@ -1,7 +1,7 @@
 """One linear SVM per class on frozen features, mean average precision (VOC07). Presets `goyal`: the cost is chosen by
 three folds, difficult images are not scored; `pcl`: C = 0.5, difficult images are negatives.
 
-REFERENCE §7.4.
+F24.
 """
 
 from __future__ import annotations

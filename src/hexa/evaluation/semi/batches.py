@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from hexa.core import Batch
-from hexa.data.loaders import PretrainLoader
-from hexa.data.source import Subset
-from hexa.data.views import Views, ViewsConfig
+from hexa.data.loading.loaders import PretrainLoader
+from hexa.data.sources.source import Subset
+from hexa.data.views.making import Views, ViewsConfig
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.split import Labels
 from hexa.ops import draws, geometry

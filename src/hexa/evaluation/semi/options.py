@@ -8,11 +8,12 @@ from typing import Any, Literal, Self
 import pydantic
 
 from hexa.config import Config, choose
-from hexa.core import STD, HardExample
+from hexa.core import HardExample
 from hexa.evaluation.protocol import listed
 from hexa.evaluation.semi.learner import Rule
 from hexa.hard_examples.randaugment import RandAugment
 from hexa.hard_examples.vat import VAT
+from hexa.objective import STD
 
 Strong = Literal["randaugment", "weak"]
 

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hexa.core import HardExample, Objective, Setting
-from hexa.core.shares import branches
+from hexa.core import HardExample, Setting
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocol import Task, topk_accuracy
 from hexa.evaluation.semi.batches import Batches
@@ -18,6 +17,8 @@ from hexa.evaluation.semi.learner import Learner, RotationLearner
 from hexa.evaluation.semi.options import SemiSupervisedOptions
 from hexa.evaluation.split import Labels
 from hexa.evaluation.supervised import new_classifier, slow_statistics
+from hexa.objective import Objective
+from hexa.objective.shares import branches
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hexa.reporting.plots.neighbours import Embedded, clusters, nearest_neighbours
 from hexa.reporting.plots.studies import Bar, Curve, attack_grid, bars, beta_study, curves
-from hexa.reporting.plots.view_space import ViewSpace, embed_views, view_space
 from hexa.reporting.style import SUFFIXES, save
 
 __all__ = [
@@ -12,14 +11,11 @@ __all__ = [
     "Bar",
     "Curve",
     "Embedded",
-    "ViewSpace",
     "attack_grid",
     "bars",
     "beta_study",
     "clusters",
     "curves",
-    "embed_views",
     "nearest_neighbours",
     "save",
-    "view_space",
 ]

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from hexa.config import UserError
 from hexa.data import Source
-from hexa.data.evaluation_transform import EvaluationTransform
-from hexa.data.source import Subset
+from hexa.data.sources.source import Subset
+from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.features import extract
 from hexa.ops.kmeans import spherical_kmeans
 from hexa.ops.photometric import unit
@@ -86,7 +86,7 @@ def nearest_neighbours(embedded: Embedded, *, num_queries: int = 6, k: int = 8, 
 
 
 def grouped(embedded: Embedded, num_clusters: int, seed: int = 0) -> list[NDArray[np.int64]]:
-    """Clusters of spherical k-means (REFERENCE §4.4), the largest first: their images, those near the centroid first.
+    """Clusters of spherical k-means (F7), the largest first: their images, those near the centroid first.
 
     Raises UserError for fewer images than clusters.
     """

@@ -1,4 +1,4 @@
-"""Figures of studies: bars, curves, the attack grid and the study of Beta (REFERENCE §8.7, figures 2 to 5)."""
+"""Figures of studies: bars, curves, the attack grid and the study of Beta (Li et al., 2020, figures 2 to 5)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,144 @@
+"""The command line. Nothing slow is imported here, so that `hexa --help` is fast."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import hexa
+from hexa.cli import backbones, training
+from hexa.cli import machine as machine
+from hexa.cli.declare import COMMANDS, commands
+from hexa.runtime.output import forgiving, one_line
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that reports an error in one line, as UserError."""
+
+    def error(self, message: str) -> NoReturn:
+        from hexa.config import UserError  # imports pydantic, which help does not need
+
+        raise UserError(f"{message}; see `{self.prog} --help`")
+
+
+def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
+    """The parser, and the parser of each command by name.
+
+    only: declare the options of this command alone, which saves imports.
+    """
+    parser = Parser(
+        prog="hexa",
+        description="Self-supervised visual pre-training with hard examples.",
+        epilog="Several processes: torchrun --nproc-per-node 8 -m hexa pretrain …",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"hexa {hexa.__version__}")
+    subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
+    parsers: dict[str, Parser] = {}
+    for name, command in commands(only).items():
+        sub: Parser = subparsers.add_parser(
+            name, help=command.summary, description=command.description, allow_abbrev=False
+        )
+        parsers[name] = sub
+        if only in (None, name):
+            for option, settings in command.options:
+                sub.add_argument(option, **settings)
+            if command.request:
+                _add_fields(sub, command.request)
+    return parser, parsers
+
+
+def _add_fields(parser: Parser, request: str) -> None:
+    """Add the fields of a class of `hexa.evaluation.request` as options, absent unless given.
+
+    A description may begin with the name of the value in help: "SOURCE: images to score".
+    """
+    from hexa.evaluation import request as requests
+
+    for name, field in getattr(requests, request).model_fields.items():
+        metavar, _, rest = (field.description or "").partition(": ")
+        metavar, text = (metavar, rest) if metavar.isupper() else ("VALUE", field.description)
+        is_flag = field.annotation is bool and not field.default
+        settings: dict[str, Any] = {"action": "store_const", "const": "true"} if is_flag else {"metavar": metavar}
+        parser.add_argument(f"--{name.replace('_', '-')}", help=text, default=argparse.SUPPRESS, **settings)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0, 2 after a user's mistake, 1 after a bug.
+
+    An interrupted run that was saved gives 128 + signal number; one stopped by a non-finite loss or by the end of
+    another process gives 1. Output that cannot be written (a closed pipe, a full disk) is dropped.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"  # no process that is started here imports files of the current folder
+    with forgiving():
+        return _guarded(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _guarded(arguments: list[str]) -> int:
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return _say("interrupted", 130)
+    except Exception as error:
+        if os.environ.get("HEXA_TRACEBACK"):
+            raise
+        from hexa.cli.complaints import complaint, own_file
+
+        status, line = complaint(error)
+        if status:
+            return _say(line, status) if line else status
+        traceback.print_exc()
+        if own := own_file(error):
+            return _say(own, 2)
+        return _say("this is a bug in hexa: please report it with the lines above and the output of `hexa doctor`", 1)
+
+
+def _run(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else ""
+    if name in ("", "-h", "--help", "--version"):
+        parser, _ = build_parser(only="no command")
+        if name:
+            parser.parse_args(arguments)  # answers and ends
+        parser.print_help()
+        return 2
+
+    from hexa.cli import fields
+    from hexa.config import UserError, nearest, some
+    from hexa.runtime.cores import share_cores
+
+    share_cores()  # before torch is imported
+    parser, parsers = build_parser(only=name)
+    if name not in parsers:
+        first = "; give the command first, then its options" if name.startswith("-") else ""
+        raise UserError(f"unknown command '{name}'{first}; {nearest(name, parsers)}")
+
+    options = sorted(parsers[name]._option_string_actions)
+    ours, extra = fields.split(arguments, options)
+    wants_help = {"-h", "--help"} & set(ours)
+    if name == "pretrain" and wants_help:
+        given = parser.parse_args([argument for argument in ours if argument not in ("-h", "--help")])
+        if given.recipe is None:
+            parsers[name].print_help()
+            return 0
+        return training.describe_fields(given, extra)
+    if name == "evaluate" and wants_help and not ours[1].startswith("-"):
+        parsers[name].print_help()
+        return backbones.describe_protocol(argparse.Namespace(protocol=ours[1]), extra)
+    if extra and not COMMANDS[name].open:
+        option = next(iter(extra)).replace("_", "-")
+        raise UserError(f"--{option}: no such option of `hexa {name}`; {nearest(f'--{option}', options)}")
+    given, left = parser.parse_known_args(ours)
+    if left:
+        told = f"`{parsers[name].prog}` does not take: {some(left, ' ')}"
+        raise UserError(f"{told}; quote patterns such as *.tar, and see `{parsers[name].prog} --help`")
+    given.options = options
+    return COMMANDS[name].run(given, extra)
+
+
+def _say(line: str, status: int) -> int:
+    print(f"hexa: {one_line(line)}", file=sys.stderr)
+    return status

@@ -1,0 +1,263 @@
+"""Commands that evaluate, use or visualise a run or any other backbone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hexa.cli.declare import (
+    BACKBONE,
+    BACKBONES,
+    DATA,
+    DATA_OF_RUN,
+    DOMAINS,
+    SEED,
+    TRUST,
+    Fields,
+    Given,
+    command,
+    option,
+    positive,
+    say,
+    whole,
+)
+from hexa.cli.training import experiment_of
+from hexa.evaluation import protocols
+
+if TYPE_CHECKING:
+    from hexa.config import Config
+    from hexa.recipes.experiment import Experiment
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """Wraps work that the processes of a torchrun share; all notice a user's mistake, and the first reports it."""
+    from hexa.config import UserError
+    from hexa.runtime import processes
+
+    processes.initialize()
+    failed = True
+    try:
+        yield
+        failed = False
+    except UserError as error:
+        error.speaks = processes.is_main()  # type: ignore[attr-defined]
+        raise
+    finally:
+        processes.shutdown(failed)
+
+
+@command(
+    f"measure a backbone on labelled images: {', '.join(protocols.names())}",
+    option("PROTOCOL", ", ".join(protocols.names())),
+    BACKBONE,
+    DATA,
+    description="Measure a backbone on labelled images by a published protocol. Options of the protocol are given as "
+    "they are named there, such as --k 20 for knn; `hexa evaluate PROTOCOL --help` lists them.",
+    request="EvaluationRequest",
+    open=True,
+)
+@_together()
+def evaluate(given: Given, extra: Fields) -> int:
+    from hexa.runtime import targets
+
+    out = getattr(given, "out", None)
+    if out is not None:
+        targets.check(out, (".json",))
+    import hexa
+    from hexa import published
+    from hexa.evaluation.request import EvaluationRequest
+    from hexa.evaluation.results import NotWritten
+    from hexa.reporting import tables
+    from hexa.runtime.console import Console
+    from hexa.runtime.progress import Bar
+
+    options = _requested(EvaluationRequest, given, extra)
+    lost = None
+    try:
+        with Bar(Console(stderr=True)) as progress:
+            result = hexa.evaluate(given.protocol, given.backbone, given.data, progress=progress, **options)
+    except NotWritten as error:
+        lost, result = error, error.result
+    figures = " · ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items())
+    say(f"{result['protocol']} on {result['data']}: {figures}")
+    compared = published.beside(result)
+    if compared is not None:
+        own = (str(result["backbone"]), "", compared.own)
+        Console().print(tables.beside(compared, [own]).terminal())
+        say(f"published: {compared.title}", compared.caution)
+    say(*(f"note: {note}" for note in result["notes"]))
+    if lost is not None:  # print it, so that it is not lost
+        print(json.dumps(result, indent=2))
+        raise lost
+    if out is not None:
+        say(f"written to {out}")
+    return 0
+
+
+def describe_protocol(given: Given, extra: Fields) -> int:
+    """`hexa evaluate PROTOCOL --help`"""
+    import textwrap
+
+    from hexa.cli import fields
+
+    print("\n" + textwrap.fill(protocols.summary(given.protocol), 100))
+    for name, options in protocols.get(given.protocol).presets.items():
+        print(f"\n{given.protocol}, preset {name}:\n")
+        print(fields.describe(fields.of_experiment(options)))
+    return 0
+
+
+@command(
+    "write the features of every image, for search, clustering, plots",
+    BACKBONE,
+    DATA,
+    option("--out FILE", ".npz or .parquet with features, labels, paths", required=True),
+    request="EmbeddingRequest",
+    open=True,
+)
+def embed(given: Given, extra: Fields) -> int:
+    from hexa.runtime import targets
+
+    maps = hasattr(given, "maps")
+    out = targets.check(given.out, (".npy", ".parquet") if maps else (".npz", ".parquet"))
+    from hexa import named
+    from hexa.evaluation.embed import embed as run
+    from hexa.evaluation.request import EmbeddingRequest
+
+    made = run(named(given.backbone), given.data, out, **_requested(EmbeddingRequest, given, extra))
+    what = "feature maps" if maps else "features"
+    say(
+        f"note: {made.preparation}" if made.preparation else "",
+        f"{' × '.join(map(str, (made.num_images, *made.shape)))} {what} of {made.source} written to {out}",
+        *(f"left out: {problem}" for problem in made.left_out[:20]),
+        f"… and {len(made.left_out) - 20:,} more" if made.left_out[20:] else "",
+    )
+    return 0
+
+
+@command(
+    "a picture: clean | perturbation | adversarial | cut-mixed, side by side",
+    option("TARGET", "a run folder, or a recipe with fresh weights", metavar="RUN|RECIPE"),
+    DATA_OF_RUN,
+    option("--domain NAME", "for a recipe: " + DOMAINS),
+    option("--out FILE.png", required=True),
+    option("--num-images N", "rows of the picture; 8 if not given", type=whole(1, 256), default=8),
+    TRUST,
+    option("--gain X", "how many times the perturbation is magnified", type=positive),
+    SEED,
+    open=True,
+)
+def visualize(given: Given, extra: Fields) -> int:
+    from hexa.config import UserError, some
+    from hexa.runtime import targets
+
+    out = targets.check(given.out, (".png",))
+    from hexa.run.visualize import visualize as run
+
+    target: Path | Experiment = Path(given.target)
+    if Path(given.target).is_dir():
+        if extra or given.domain:
+            option = next(iter(extra), "domain")
+            raise UserError(f"--{option}: the fields of a run are fixed; only those of a recipe can be set")
+        _import_if_trusted(given)
+    else:
+        given.recipe = given.target
+        target = experiment_of(given, extra)
+    skipped: list[str] = []
+    path = run(target, given.data, out, num_images=given.num_images, seed=given.seed, gain=given.gain, problems=skipped)
+    say(f"written to {path}")
+    if skipped:
+        say(f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}")
+    return 0
+
+
+@command(
+    "a figure of a run or backbone as PNG or SVG: hard-examples, view-space, neighbours, clusters",
+    option("KIND", "hard-examples, view-space, neighbours or clusters"),
+    option("TARGET", "a run or a recipe; for neighbours and clusters a run or any backbone", metavar="RUN"),
+    DATA_OF_RUN,
+    option("--out FILE", ".png or .svg", required=True),
+    TRUST,
+    SEED,
+    description="hard-examples: views beside the hard examples made of them. view-space: clean, adversarial and mixed "
+    "views in two dimensions. neighbours, clusters: which images a backbone finds similar.",
+)
+def figure(given: Given, extra: Fields) -> int:
+    from hexa.runtime import targets
+
+    out = targets.check(given.out, (".png", ".svg"))
+    from hexa import named
+    from hexa.run.figure import OF_FEATURES
+    from hexa.run.figure import figure as run
+
+    target = given.target
+    if Path(target).is_dir():
+        target = Path(target)
+        _import_if_trusted(given)
+    elif given.kind in OF_FEATURES:
+        target = named(target, given.seed)
+    say(f"written to {run(given.kind, target, given.data, out, seed=given.seed)}")
+    return 0
+
+
+@command(
+    "hand the backbone over to another library; checked before success is reported",
+    option("RUN", "a run folder, or any other backbone: " + BACKBONES),
+    option("--to FORMAT", "torchvision, timm, safetensors, onnx or detectron2", required=True),
+    option("--out PATH", required=True),
+    request="ImageOptions",
+)
+def export(given: Given, extra: Fields) -> int:
+    from hexa.runtime import targets
+
+    out = targets.check(given.out)
+    from hexa.evaluation.request import ImageOptions
+    from hexa.weights.export import export as run
+
+    checked = run(given.run, given.to, out, **_requested(ImageOptions, given, extra))
+    say(f"written to {out}, loaded back and compared")
+    say(*(f"  {name}: {value}" for name, value in checked.items() if isinstance(value, str | int | float)))
+    return 0
+
+
+@command(
+    "one self-contained HTML file on one or several runs: curves, tables, hard examples",
+    option("RUNS", "run folders, or JSON files of hexa evaluate --out", nargs="+", metavar="RUN"),
+    option("--out FILE.html", required=True),
+    option("--data SOURCE", "images for pictures that a run lacks; without, none are made"),
+)
+def report(given: Given, extra: Fields) -> int:
+    from hexa.runtime import targets
+
+    out = targets.check(given.out, (".html",))
+    from hexa.reporting.report import report as run
+
+    left_out: list[str] = []
+    makers = None
+    if given.data is not None:
+        from hexa.run.visualize import makers as of_images
+
+        makers = of_images(given.data)
+    path = run([Path(folder) for folder in given.runs], out, makers, left_out)
+    say(*left_out, f"written to {path}")
+    return 0
+
+
+def _requested(request: type[Config], given: Given, extra: Fields) -> dict[str, Any]:
+    """The options of a request, declared ones and those unknown to the parser."""
+    from hexa.runtime.parsing import from_option
+
+    typed = {name: getattr(given, name) for name in request.model_fields if hasattr(given, name)}
+    return {name: from_option(value) for name, value in {**typed, **extra}.items()}
+
+
+def _import_if_trusted(given: Given) -> None:
+    """Import the file that a run names, only with --trust."""
+    if given.trust:
+        from hexa.recipes import plugins
+
+        plugins.load(Path(given.target) / "config.yaml", trust=True)

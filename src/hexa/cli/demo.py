@@ -1,0 +1,127 @@
+"""The demo: MoCo-v2 and HEXA-MoCo on embedded images, beside raw pixels and an untrained network."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from hexa import recipes
+from hexa.config import UserError
+from hexa.evaluation import evaluate
+from hexa.recipes.experiment import Experiment, fields_of, override
+from hexa.recipes.experiment import load as load_experiment
+from hexa.reporting.report import report
+from hexa.run.folder import LOCK, PATIENCE, is_ours, mine
+from hexa.run.run import pretrain, resume
+from hexa.runtime.console import Console
+from hexa.runtime.lock import locked
+
+ARMS = {"MoCo-v2": "digits-moco-v2", "HEXA-MoCo": "digits-hexa-moco"}
+#: Their images are 8×8: as features, all 64 grey values (three times).
+PIXELS = "pixels:8"
+#: In grey levels of 255: half of a step between the digits' 17 grey values, and a whole.
+EPSILONS = (8, 16)
+#: Half the usual steps and one start, for time.
+ATTACK: dict[str, Any] = {"epsilons": EPSILONS, "steps": 10, "restarts": 1}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table, in percent of the held-out images."""
+
+    name: str
+    knn: float
+    probe: float
+    probe_std: float
+    clean: float
+    attacked: tuple[float, ...]
+
+
+def demo(out: Path, *, epochs: int | None = None, console: Console | None = None) -> list[Row]:
+    """Pre-train both, evaluate all four, print the table, write `out`/report.html. Returns the rows of the table.
+
+    An existing run of the same experiment is resumed, so that a second demo ends at once; one of
+    another experiment is replaced. Raises UserError for a folder in the way that holds something else, and if another
+    demo is under way there.
+    """
+    what = f"is already running the demo in {out}; wait until it ends, or give another --out"
+    with locked(out / LOCK, what, patience=PATIENCE):
+        return _demo(out, epochs, console or Console())
+
+
+def _demo(out: Path, epochs: int | None, console: Console) -> list[Row]:
+    folders = {name: out / recipe for name, recipe in ARMS.items()}
+    experiments = {name: _experiment(recipe, epochs) for name, recipe in ARMS.items()}
+    for name, folder in folders.items():
+        _clear(folder, experiments[name])
+    for name, folder in folders.items():
+        console.rule(f"{name}: {experiments[name].epochs} epochs without labels", align="left")
+        if (folder / "config.yaml").is_file():
+            resume(folder, console=console)
+        else:
+            pretrain(experiments[name], folder, console=console)
+
+    some_run = str(folders["MoCo-v2"])
+    backbones = {"raw pixels": PIXELS, "random init": f"random:{some_run}"}
+    backbones |= {name: str(folder) for name, folder in folders.items()}
+    console.rule("held-out images", align="left")
+    rows = [_row(name, backbone) for name, backbone in backbones.items()]
+    console.print(_table(rows))
+    page = report(list(folders.values()), out / "report.html")
+    console.print(f"report: {page}")
+    return rows
+
+
+def _experiment(recipe: str, epochs: int | None) -> Experiment:
+    experiment = recipes.get(recipe)
+    return experiment if epochs is None else override(experiment, {"epochs": epochs})
+
+
+def _clear(folder: Path, experiment: Experiment) -> None:
+    """Remove what an older demo left there, if it can't be gone on with; nothing that isn't a demo's."""
+    config = folder / "config.yaml"
+    if not folder.exists():
+        return
+    if not config.is_file():
+        is_ours(folder)  # says what is wrong with it, unless it is as good as empty
+        return
+    try:
+        if load_experiment(config) == experiment:
+            return
+    except UserError:
+        pass  # a config of another version
+    if fields_of(config).get("recipe") != experiment.recipe:
+        raise UserError(f"{folder}: holds a run of another recipe; give another --out")
+    with mine(folder):  # nobody trains it
+        shutil.rmtree(folder)
+
+
+def _row(name: str, backbone: str) -> Row:
+    knn = evaluate("knn", backbone, data="digits")["metrics"]
+    probe = evaluate("probe", backbone, data="digits", preset="few")["metrics"]
+    robust = evaluate("robust", backbone, data="digits", **ATTACK)["metrics"]
+    attacked = tuple(robust[f"robust@{epsilon}"] for epsilon in EPSILONS)
+    return Row(name, knn["top1"], probe["top1"], probe["top1_std"], robust["top1"], attacked)
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(title="accuracy on held-out digits, %", title_justify="left", header_style="bold")
+    table.add_column("features")
+    table.add_column("k-NN", justify="right")
+    table.add_column("linear probe, 5 labels per class", justify="right")
+    table.add_column("all labels", justify="right")
+    for epsilon in EPSILONS:
+        table.add_column(f"attacked, ε={epsilon}", justify="right")
+    for row in rows:
+        few = f"{row.probe:.1f} ± {row.probe_std:.1f}"
+        table.add_row(row.name, f"{row.knn:.1f}", few, *(f"{share:.1f}" for share in (row.clean, *row.attacked)))
+    table.caption = (
+        "k-NN: 1,347 labelled images vote. Probe: mean ± std over 10 draws of the 50 labels; one training run each.\n"
+        "Attacked: the probe of all labels, pixels moved by up to ε grey levels of 255; digits come in steps of 16."
+    )
+    table.caption_justify = "left"
+    return table

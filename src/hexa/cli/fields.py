@@ -1,0 +1,173 @@
+"""The fields of an experiment as options, `--method.temperature 0.1`, and the list of them that help prints."""
+
+from __future__ import annotations
+
+import textwrap
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+
+import pydantic
+
+from hexa.config import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from hexa.recipes.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Field:
+    """One setting: where it is, what it is in this experiment, what it may be and what it does."""
+
+    path: str
+    value: Any
+    kind: str
+    description: str
+
+
+def split(arguments: Iterable[str], options: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Separate arguments with a declared option from `--any.field VALUE` pairs.
+
+    `--any.field=VALUE` is the same; a field without a value is "true"; dashes in a field become underscores. Of several
+    numbers, `--shots 1 2 4`, it makes a list, 1,2,4.
+    If a field is given twice, the last value counts, as for options.
+    """
+    options = set(options)
+    ours: list[str] = []
+    fields: dict[str, str] = {}
+    waiting = list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        name, equals, value = argument.partition("=")
+        if not name.startswith("--") or name == "--" or name in options:
+            ours.append(argument)
+            continue
+        if not equals:
+            value = waiting.pop(0) if waiting and not waiting[0].startswith("--") else "true"
+            while _is_number(value.rpartition(",")[2]) and waiting and _is_number(waiting[0]):
+                value += f",{waiting.pop(0)}"
+        fields[name[2:].replace("-", "_")] = value
+    return ours, fields
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def check_names(given: Iterable[str], known: Iterable[str], options: Iterable[str]) -> None:
+    """Raise ConfigError for a name without a dot that is neither a field nor an option, with the nearest of both.
+
+    A dotted path is left to `hexa.recipes.experiment.override`, which knows what may be added to hard examples.
+    """
+    known = list(known)
+    leaves: dict[str, list[str]] = {}
+    for path in known:
+        leaves.setdefault(path.rpartition(".")[2], []).append(path)
+    top = {path for path in known if "." not in path}
+    candidates = {f"--{name}" for name in top} | set(options)
+    problems = []
+    for name in given:
+        if "." in name or name in top:
+            continue
+        option = f"--{name}"
+        within = [path for path in leaves.get(name, []) if "." in path]
+        remedy = f"did you mean '--{within[0]}'?" if within else nearest(option, candidates)
+        if not remedy.startswith("did you mean"):
+            remedy = "`hexa pretrain RECIPE --help` lists every field"
+        problems.append((option, f"no such option or field; {remedy}"))
+    if problems:
+        raise ConfigError(problems)
+
+
+def of_experiment(config: pydantic.BaseModel) -> list[Field]:
+    """Every field of an experiment, or of any other configuration, by its dotted path."""
+    return list(_walk(config, ""))
+
+
+def of_absent_hard_examples(experiment: Experiment) -> list[Field]:
+    """The fields of the kinds of hard examples that this experiment lacks; naming one of them adds it."""
+    from hexa.config import choices
+    from hexa.core import HardExample
+
+    present = {example.kind for example in experiment.hard_examples.values()}
+    kinds = choices(HardExample, "kind", "hexa.hard_examples")
+    absent = [kind for kind in sorted(kinds) if kind not in present]
+    return [field for kind in absent for field in _walk(kinds[kind](kind=kind), f"hard_examples.{kind}.")]
+
+
+def describe(fields: Iterable[Field], width: int = 100) -> str:
+    """The fields as help prints them: `--path VALUE  (choices)` and what it does, one group after another."""
+    lines: list[str] = []
+    previous = None
+    for field in fields:
+        group = field.path.rpartition(".")[0]
+        if group != previous:
+            lines += ["", f"{group or 'the run'}:"]
+            previous = group
+        head = f"  --{field.path} {_shown(field.value)}"
+        lines.append(f"{head}  ({field.kind})" if field.kind else head)
+        lines += textwrap.wrap(field.description, width, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return "\n".join(lines).lstrip("\n")
+
+
+def _walk(config: pydantic.BaseModel, prefix: str) -> Iterator[Field]:
+    groups: list[tuple[str, Any]] = []
+    for name, info in type(config).model_fields.items():
+        value = getattr(config, name)
+        # the name of a method or kind has no words of its own: those of its class say what it is
+        description = " ".join((info.description or (type(config).__doc__ or "").split("\n\n")[0]).split())
+        if isinstance(value, pydantic.BaseModel) or name == "hard_examples":
+            groups.append((name, value))
+        elif isinstance(value, Mapping) and value:
+            yield from (Field(f"{prefix}{name}.{key}", entry, "", description) for key, entry in value.items())
+        else:
+            yield Field(prefix + name, value, _kind(info.annotation), description)
+    for name, value in groups:  # plain fields first, so that a group's fields stand together
+        if isinstance(value, pydantic.BaseModel):
+            yield from _walk(value, f"{prefix}{name}.")
+        else:
+            for key, entry in value.items():
+                if isinstance(entry, pydantic.BaseModel):
+                    yield from _walk(entry, f"{prefix}{name}.{key}.")
+
+
+def _kind(annotation: Any) -> str:
+    """What may be given, in words a user knows: `auto|fp32|bf16`, `number or none`; empty where there is no choice."""
+    names = {int: "integer", float: "number", bool: "true|false", str: "text", type(None): "none"}
+    origin = get_origin(annotation)
+    if origin is Literal:
+        choices = get_args(annotation)
+        return "|".join(map(str, choices)) if len(choices) > 1 else ""
+    if origin in (Union, types.UnionType):
+        return " or ".join(_kind(part) for part in get_args(annotation))
+    if origin is Annotated:
+        return _kind(get_args(annotation)[0])
+    if origin is dict:
+        return "{name: value, …}"
+    if origin in (tuple, list):
+        inner = [_kind(part) for part in get_args(annotation) if part is not Ellipsis]
+        fixed = origin is tuple and Ellipsis not in get_args(annotation)
+        return f"[{', '.join(inner)}]" if fixed else f"[{inner[0]}, …]"
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        parts = (f"{name}: {_kind(info.annotation)}" for name, info in annotation.model_fields.items())
+        return "{" + ", ".join(parts) + "}"
+    return names.get(annotation, "")
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value == {}:
+        return "{}"
+    if isinstance(value, tuple | list):
+        return "[" + ",".join(map(_shown, value)) + "]"
+    if isinstance(value, pydantic.BaseModel):  # as YAML that can be given back
+        return "{" + ", ".join(f"{name}: {_shown(part)}" for name, part in value if part is not None) + "}"
+    return str(value)

@@ -1,0 +1,86 @@
+"""Commands about this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hexa.cli.declare import JSON, Fields, Given, command, option, whole
+from hexa.cli.training import experiment_of
+
+
+@command(
+    "images per second of this machine for each scheme, the data path and the step apart",
+    option("RECIPE", "%(default)s if not given", nargs="?", default="cifar10-moco-v2+adversarial"),
+    JSON,
+    option("--repeats N", "rounds over all schemes; at most 5 within two minutes if not given", type=whole(1, 1000)),
+    description="Measure this machine: each scheme of hard examples relative to the plain step, the naive adversarial "
+    "step beside the shared-gradient one, the data path alone, the whole. Fields of the recipe are options here too; "
+    "without --batch-size a smaller batch is used if that is needed to finish in two minutes.",
+    open=True,
+)
+def benchmark(given: Given, extra: Fields) -> int:
+    experiment = experiment_of(given, extra)
+    from hexa.measure.benchmark import benchmark as run
+    from hexa.measure.benchmark import fitted, table
+    from hexa.runtime.console import Console
+    from hexa.runtime.progress import Bar
+
+    log = Console(stderr=True)
+    with Bar(log) as progress:
+        chosen = experiment if "batch_size" in extra else fitted(experiment)
+        log.print(f"{chosen.recipe}: batches of {chosen.batch_size}, the recipe's own {experiment.batch_size}")
+        measured = run(chosen, given.repeats, progress=progress, say=log.print)
+    if given.json:
+        print(json.dumps(measured, indent=2))
+    else:
+        Console().print(table(measured))
+    return 0
+
+
+@command(
+    "try the laws on a method or a hard example of your own",
+    option("RECIPE", "FILE.py:recipe, or a recipe's name"),
+    JSON,
+    description="Try on 64 small images what every method and hard example promises: what may change and when, losses "
+    "that follow their images, valid pixels, exact shared gradients, checkpoints, two processes. Ends with status 1 if "
+    "a law is broken.",
+)
+def check(given: Given, extra: Fields) -> int:
+    from hexa.recipes import plugins
+    from hexa.runtime.console import Console
+    from hexa.runtime.output import one_line
+    from hexa.testing.check import check as run
+
+    verdicts = []
+    console = Console()
+    for verdict in run(plugins.experiment_of(given.recipe)):
+        verdicts.append(verdict)
+        if not given.json:
+            console.print(f"{'BROKEN' if verdict.said else 'ok':7}{verdict.meaning}", markup=False)
+            if verdict.said:
+                console.print(one_line(f"       {verdict.said}"), markup=False)
+    if given.json:
+        print(json.dumps([vars(verdict) for verdict in verdicts], indent=2))
+    return int(any(verdict.said for verdict in verdicts))
+
+
+@command("versions, devices, precision, decoders; what is wrong and how to fix it", JSON)
+def doctor(given: Given, extra: Fields) -> int:
+    from rich.text import Text
+
+    from hexa.measure.doctor import diagnose, failed
+    from hexa.runtime.console import Console
+
+    findings = diagnose(Path.cwd())
+    if given.json:
+        print(json.dumps([vars(finding) for finding in findings], indent=2))
+    else:
+        marks = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "failure": ("FAIL", "red")}
+        console = Console()
+        for finding in findings:
+            mark, colour = marks[finding.status]
+            console.print(Text(f"{mark:5} ", colour), Text(f"{finding.name}: {finding.found}"), sep="")
+            if finding.remedy:
+                console.print(f"      → {finding.remedy}")
+    return 1 if failed(findings) else 0

@@ -1,0 +1,226 @@
+"""Commands that train, and those that list what can be trained."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hexa.cli.declare import (
+    DOMAINS,
+    EPOCHS,
+    JSON,
+    MACHINE,
+    PLAN,
+    SOURCES,
+    TRUST,
+    Fields,
+    Given,
+    command,
+    flag,
+    option,
+    say,
+)
+
+if TYPE_CHECKING:
+    from hexa.recipes.experiment import Experiment
+
+
+@command(
+    "what can be run: name, method, hard examples, expected result and cost",
+    option("WORDS", "only recipes with this in their name", metavar="WORD", nargs="?", default=""),
+    JSON,
+)
+def recipes(given: Given, extra: Fields) -> int:
+    from rich.padding import Padding
+
+    from hexa.config import UserError
+    from hexa.recipes import describe
+    from hexa.recipes.modifiers import MODIFIERS
+    from hexa.runtime.console import Console
+
+    described = [row for row in describe() if given.words in row["name"]]
+    if not described:
+        raise UserError(f"no recipe has '{given.words}' in its name; `hexa recipes` lists all")
+    if given.json:
+        print(json.dumps(described, indent=2))
+        return 0
+    console = Console()
+    for row in described:
+        parts = [row["method"], *row["hard_examples"]]
+        console.print(row["name"], style="bold")
+        console.print(f"  {' + '.join(parts)} on {row['data']}, {row['epochs']} epochs")
+        for label in ("expected", "cost"):
+            if row[label]:
+                text = f"{label}: {row[label]}"
+                # outside a terminal one line each, for grep
+                console.print(Padding(text, (0, 0, 0, 2)) if console.is_terminal else f"  {text}")
+    console.print("\nAny recipe takes modifiers, as in cifar10-simclr+small+adversarial:")
+    for name, text in MODIFIERS.items():
+        console.print(f"  +{name}: {text}")
+    console.print("\nhexa pretrain RECIPE --help  lists every field of one")
+    return 0
+
+
+@command(
+    "pre-train a backbone without labels",
+    option("RECIPE", "a name from `hexa recipes`, or ./my_method.py:function", nargs="?"),
+    option("--config FILE.yaml", "instead of a recipe: the config.yaml of a run, or one like it"),
+    option("--data SOURCE", SOURCES),
+    option("--out RUN", "the run folder; runs/RECIPE if not given"),
+    option("--start BACKBONE", "weights to begin from: a run · a file · timm:NAME · python:MODULE:CALLABLE"),
+    option("--pairs FILE.csv", "images that belong together: path,group · column:NAME · key:NAME"),
+    option("--epochs N", "passes over the data"),
+    option("--domain NAME", DOMAINS),
+    *MACHINE,
+    flag("--compile", "short for --training.compile true", action="store_const", const="true"),
+    TRUST,
+    description="Pre-train a backbone without labels. Any field of the experiment is an option: --batch-size 256, "
+    "--method.temperature=0.1. `hexa pretrain RECIPE --help` lists them with their values in that recipe.",
+    open=True,
+)
+def pretrain(given: Given, extra: Fields) -> int:
+    experiment = experiment_of(given, extra)
+    from hexa.recipes.plugins import run_folder
+    from hexa.run.run import pretrain as train
+    from hexa.runtime.console import Console
+
+    return _finished(train(experiment, run_folder(experiment, given.out), console=Console()), experiment.data)
+
+
+def describe_fields(given: Given, extra: Fields) -> int:
+    """`hexa pretrain RECIPE --help`"""
+    from hexa.cli import fields
+    from hexa.runtime.output import one_line, printable
+
+    experiment = experiment_of(given, extra)
+    print(f"usage: hexa pretrain {one_line(given.recipe or '--config')} [--out RUN] [--any.field VALUE …]\n")
+    print("Every field with its value in this recipe:\n")
+    print(printable(fields.describe(fields.of_experiment(experiment))))
+    absent = fields.of_absent_hard_examples(experiment)
+    if absent:
+        print("\nHard examples this recipe lacks; a field adds one, --hard_examples.NAME none removes one:\n")
+        print(fields.describe(absent))
+    return 0
+
+
+@command("continue a run exactly where it stopped", option("RUN", "a run folder"), TRUST)
+def resume(given: Given, extra: Fields) -> int:
+    from hexa.config import UserError
+    from hexa.recipes import plugins
+    from hexa.run.run import resume as go_on
+    from hexa.runtime.console import Console
+
+    run = Path(given.run)
+    if not (run / "config.yaml").exists():
+        raise UserError(f"{run}: no run to resume (config.yaml is missing); give the folder that hexa pretrain wrote")
+    experiment = plugins.load(run / "config.yaml", given.trust)
+    return _finished(go_on(run, console=Console()), experiment.data)
+
+
+@command(
+    "train given weights further on your own images within a time, and say whether it helped",
+    option("BACKBONE", "weights to begin from: a run · a file of weights · timm:NAME"),
+    option("--data SOURCE", "images to learn from: " + SOURCES, required=True),
+    option("--labelled SOURCE", "labelled images to judge by; labels are never trained on"),
+    option("--time TIME", "for everything, such as 90s, 30m or 2h; 30m if not given", default="30m"),
+    option("--out RUN", "the run folder; runs/adapt if not given", default="runs/adapt"),
+    option("--domain NAME", "preset of the views; chosen by the look of the images if not given"),
+    PLAN,
+    *MACHINE,
+    description="Look at the images, plan what fits the time, train, and compare start and result. Any field of the "
+    "experiment is an option, as in `hexa pretrain adapt --help`. After an interruption the same command continues.",
+    open=True,
+)
+def adapt(given: Given, extra: Fields) -> int:
+    from hexa.runtime import targets
+
+    out = targets.check_folder(given.out)
+    from hexa import recipes
+    from hexa.adaptation.command import Request
+    from hexa.adaptation.command import adapt as run
+    from hexa.cli import fields
+    from hexa.runtime.console import Console
+    from hexa.runtime.parsing import seconds_of
+
+    changes = dict(extra) | {_SHORT[name]: value for name in ("device", "precision") if (value := getattr(given, name))}
+    known = [field.path for field in fields.of_experiment(recipes.get("adapt"))]
+    absent = [field.path for field in fields.of_absent_hard_examples(recipes.get("adapt"))]
+    fields.check_names(changes, [*known, *absent], given.options)
+    request = Request(given.backbone, given.data, given.labelled, seconds_of(given.time), given.domain, changes)
+    run(request, out, only_plan=given.plan, console=Console())
+    return 0
+
+
+@command(
+    "MoCo-v2 against HEXA-MoCo on embedded images, in a few minutes on two cores",
+    option("--out FOLDER", "runs/demo if not given", default="runs/demo"),
+    EPOCHS,
+)
+def demo(given: Given, extra: Fields) -> int:
+    from hexa.runtime import targets
+
+    out = targets.check_folder(given.out)
+    from hexa.cli.demo import demo as run
+
+    run(out, epochs=given.epochs)
+    return 0
+
+
+def experiment_of(given: Given, extra: Fields) -> Experiment:
+    """The experiment of a recipe or file with the fields of the command line. Raises UserError."""
+    from hexa.config import UserError
+
+    config = getattr(given, "config", None)
+    if (given.recipe is None) == (config is None):
+        raise UserError("give either a recipe or --config FILE.yaml; `hexa recipes` lists the recipes")
+    from hexa.cli import fields
+    from hexa.recipes import domains, plugins
+    from hexa.recipes.experiment import override
+    from hexa.run.start import begin_from_weights
+
+    experiment = plugins.experiment_of(given.recipe) if config is None else plugins.load(Path(config), given.trust)
+    changes: dict[str, Any] = dict(extra)
+    changes |= {path: value for name, path in _SHORT.items() if (value := getattr(given, name, None)) is not None}
+    if domain := getattr(given, "domain", None):
+        # first, since a recipe of views replaces fields at their defaults, which many of a domain's are
+        experiment = override(experiment, {path: changes[path] for path in ("views.recipe",) if path in changes})
+        changes |= domains.changes(domain, changes)
+    known = [field.path for field in fields.of_experiment(experiment)]
+    fields.check_names(changes, known, getattr(given, "options", ()))
+    return begin_from_weights(override(experiment, changes), changes)
+
+
+#: Short options of `hexa pretrain` and their fields.
+_SHORT = {
+    "data": "data",
+    "start": "start.weights",
+    "pairs": "pairs.of",
+    "epochs": "epochs",
+    "device": "training.device",
+    "precision": "training.precision",
+    "compile": "training.compile",
+}
+
+
+def _finished(run: Path, data: str) -> int:
+    say(f"run: {run}", f"next: {shlex.join(_next(run, data))}")
+    return 0
+
+
+def _next(run: Path, data: str) -> list[str]:
+    """A command that works with these images, as far as that can be told at once."""
+    from hexa.config import UserError
+    from hexa.data import open_source
+
+    command = ["hexa", "evaluate", "knn", str(run), "--data", data]
+    if data.startswith(("folder:", "parquet:")):
+        with contextlib.suppress(UserError):
+            source = open_source(data, None if "#" in data else "train")
+            if source.labels is None:
+                return ["hexa", "embed", str(run), "--data", data, "--out", "features.npz"]
+            if "test" not in source.splits():
+                command += ["--holdout", "0.2"]
+    return command

@@ -1,0 +1,1 @@
+"""Batches of images and views, for training and for evaluation."""

@@ -1,0 +1,96 @@
+"""Every image once, as evaluation sees it; decoded by worker processes if that takes long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from hexa.data.loading.store import first_image
+from hexa.data.loading.workers import Items, Problems, alike, choose_workers
+from hexa.data.sources import decode as decoding
+from hexa.data.sources.source import ArraySource, Source
+from hexa.data.views.evaluation import LONGEST, OwnAspect, Transform
+
+#: Bytes of decoded images that are transformed together at most.
+_TOGETHER = 2**22
+#: Images [n, C, h, w] of one shape and their positions [n], one shape after the other.
+ByShape = list[tuple[Tensor, Tensor]]
+
+
+@dataclass
+class _EvaluationPlan(Dataset[tuple[ByShape, Problems]]):
+    source: Source
+    transform: Transform
+    batch_size: int
+    positions: range
+
+    def __getitem__(self, number: int) -> tuple[ByShape, Problems]:
+        same: list[Tensor] = []  # decoded images of one shape, not yet transformed
+        images, index, problems = [], [], []
+        for position in self.positions[number * self.batch_size : (number + 1) * self.batch_size]:
+            try:
+                image = self.source.decode(position)
+            except decoding.DecodeError as error:
+                problems.append((position, str(error)))
+                continue
+            # transforming small images together is faster; a batch of large ones would fill the memory
+            new = bool(same) and (image.shape, image.dtype) != (same[0].shape, same[0].dtype)
+            if new or len(same) * image.numel() > _TOGETHER:
+                images.append(self.transform(torch.stack(same)))
+                same.clear()
+            same.append(image)
+            index.append(position)
+        if not index:
+            none = torch.empty(0, self.source.channels, self.transform.size, self.transform.size, dtype=torch.uint8)
+            return [(none, torch.tensor([]))], problems
+        images.append(self.transform(torch.stack(same)))
+        return _by_shape(images, index), problems
+
+
+def _by_shape(images: list[Tensor], index: list[int]) -> ByShape:
+    """Group images by shape, in order of first appearance."""
+    positions = torch.split(torch.tensor(index), [len(some) for some in images])
+    places: dict[torch.Size, list[int]] = {}
+    for place, some in enumerate(images):
+        places.setdefault(some.shape[1:], []).append(place)
+    return [
+        (torch.cat(alike([images[place] for place in group])), torch.cat([positions[place] for place in group]))
+        for group in places.values()
+    ]
+
+
+def evaluation_stream(
+    source: Source,
+    transform: Transform,
+    batch_size: int,
+    device: torch.device,
+    num_workers: int | None,
+    positions: range | None = None,
+    share: tuple[int, int] = (0, 1),
+) -> Iterator[tuple[Tensor, Tensor, Problems]]:
+    """Batches of transformed images, their positions, and what was unreadable, in order: all images, or `positions`.
+
+    share: (r, n), only every n-th batch, starting at batch r. `OwnAspect` gets batches small enough that even strips
+    have no more pixels than `batch_size` squares, split by shape.
+    """
+    if num_workers is None:
+        image = first_image(source)
+        cheap = isinstance(source, ArraySource) or image is None or image.shape[1] <= 64  # cheaper than handing over
+        num_workers = 0 if cheap else choose_workers(None, device)
+    if isinstance(transform, OwnAspect):
+        batch_size = max(1, batch_size // LONGEST)
+    plan = _EvaluationPlan(source, transform, batch_size, range(len(source)) if positions is None else positions)
+    first, step = share
+    items = Items(plan, range(first, math.ceil(len(plan.positions) / batch_size), step), device, num_workers)
+    try:
+        for by_shape, problems in items:
+            for images, index in by_shape:
+                yield images, index, problems
+                problems = []
+    finally:
+        items.close()

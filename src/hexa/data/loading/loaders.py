@@ -1,0 +1,258 @@
+"""Batches for training and evaluation, a function of the seed alone, whatever the number of processes or workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from hexa.config import UserError
+from hexa.core.batch import Batch
+from hexa.data.loading import store as stores
+from hexa.data.loading import workers
+from hexa.data.loading.evaluation_stream import evaluation_stream
+from hexa.data.loading.pairs import Pairs
+from hexa.data.sources.source import Source
+from hexa.data.views.evaluation import EvaluationTransform, Transform
+from hexa.data.views.making import Views
+from hexa.ops.photometric import to_device, unit
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
+
+RESIDENT_LIMIT_BYTES = 4 * 2**30
+
+
+class PretrainLoader:
+    """Batches of views for pre-training.
+
+    A source of images of one size that fits into `resident_limit_bytes` is decoded once and kept on the device,
+    where views are made in batches. Otherwise worker processes decode every image once a step and cut its crops;
+    colours follow on the device.
+
+    batch_size: over all processes. num_workers: None chooses. tolerance: if a larger share of the images is unreadable,
+    UserError lists them; fewer are replaced by their neighbours and appear in `problems`. Raises UserError if the
+    batch is larger than the data or not a multiple of the number of processes.
+
+    pairs: images that may give views of each other; an unreadable partner gives none.
+    wait_seconds: total time the caller waited for batches (on a GPU: until they were queued).
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        views: Views,
+        batch_size: int,
+        stream: Stream,
+        device: torch.device | str = "cpu",
+        num_workers: int | None = None,
+        resident_limit_bytes: float = RESIDENT_LIMIT_BYTES,
+        tolerance: float = 0.01,
+        progress: stores.Progress | None = None,
+        pairs: Pairs | None = None,
+    ) -> None:
+        if batch_size > len(source):
+            raise UserError(
+                f"batch_size: {batch_size} is more than the {len(source)} images of '{source.name}#{source.split}'; "
+                f"use at most {len(source)}"
+            )
+        if batch_size % processes.world_size():
+            raise UserError(
+                f"batch_size: {batch_size} cannot be divided among {processes.world_size()} processes; use a multiple"
+            )
+        self.source, self.views, self.stream, self.pairs = source, views, stream, pairs
+        self.batch_size, self.device, self.tolerance = batch_size, torch.device(device), tolerance
+        self.steps_per_epoch = len(source) // batch_size
+        share = batch_size // processes.world_size()
+        self.rows = slice(processes.rank() * share, (processes.rank() + 1) * share)
+        self.wait_seconds = 0.0
+        self._num_workers = num_workers
+        self.store = stores.ImageStore.of(source, self.device, resident_limit_bytes, tolerance, progress)
+        self._problems: dict[int, str] = {} if self.store is None else self.store.problems
+        self._crops = self._crop_stream(stream, pairs)
+
+    def _crop_stream(
+        self, stream: Stream, pairs: Pairs | None = None, stop: int | None = None
+    ) -> workers.CropStream | None:
+        """The crops that workers cut for the steps of a stream; None if the images are on the device."""
+        if self.resident:
+            return None
+        plan = workers.CropPlan(self.source, self.views, self.batch_size, stream, self.rows, pairs)
+        num_workers = workers.choose_workers(self._num_workers, self.device)
+        return workers.CropStream(plan, self.device, num_workers, stop)
+
+    @property
+    def resident(self) -> bool:
+        """Whether the images are kept on the device."""
+        return self.store is not None
+
+    @property
+    def problems(self) -> list[str]:
+        """One line for each image that could not be read so far."""
+        return stores.describe_problems(self.source, self._problems)
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, starting at any of its steps without replaying those before.
+
+        Their order is a permutation drawn from (seed, epoch); the last, incomplete batch is dropped. This process gets
+        its block of every global batch.
+        """
+        batches = self._batches(self.stream, epoch, start_step, self._crops, self.pairs)
+        while True:
+            began = time.perf_counter()
+            batch = next(batches, None)
+            self.wait_seconds += time.perf_counter() - began
+            if batch is None:
+                return
+            yield batch
+
+    def passes(self, epoch: int) -> EpochPasses:
+        """Passes over the data for a method to use before the first step of this epoch."""
+        return EpochPasses(self, epoch)
+
+    def _batches(
+        self,
+        stream: Stream,
+        epoch: int,
+        start_step: int,
+        crops: workers.CropStream | None,
+        pairs: Pairs | None = None,
+    ) -> Iterator[Batch]:
+        """The batches of an epoch of `stream`; `crops` come from workers if the images are not on the device."""
+        order = epoch_order(stream, epoch, len(self.source)) if crops is None else None
+        partners = pairs.partners(stream, epoch) if crops is None and pairs is not None else None
+        for step in range(start_step, self.steps_per_epoch):
+            number = epoch * self.steps_per_epoch + step
+            own = stream.child("step", number)
+            if order is None:
+                views, index = self._decoded(crops, number, own)
+            else:
+                views, index = self._stored(order, partners, step, own)
+            yield Batch(views, index, own, number)
+
+    def _stored(
+        self, order: Tensor, partners: Tensor | None, step: int, stream: Stream
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        assert self.store is not None
+        others = None
+        first = step * self.batch_size
+        index = self.store.stand_in[order[first + self.rows.start : first + self.rows.stop]]
+        if partners is not None:
+            second = partners[index]
+            second = torch.where(self.store.stand_in[second] == second, second, index)
+            others = self.store.take(to_device(second, self.device))
+        index = to_device(index, self.device)
+        return self.views(self.store.take(index), stream, self.rows, others), index
+
+    def _decoded(
+        self, crops: workers.CropStream | None, number: int, stream: Stream
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        assert crops is not None
+        cut, index, problems = crops.take(number)
+        self._note(problems)
+        return self.views.finish(cut, stream, self.rows), to_device(index, self.device)
+
+    def _note(self, problems: workers.Problems) -> None:
+        if problems:
+            self._problems.update(problems)
+            stores.check_problems(self.source, self._problems, self.tolerance)
+
+    def close(self) -> None:
+        """End the workers, which otherwise end with the loader or the process."""
+        if self._crops is not None:
+            self._crops.close()
+
+
+class EpochPasses:
+    """Passes over the data of a PretrainLoader outside of training: `hexa.core.Passes`.
+
+    labels: classes of all images, int64 [N] on the CPU, or None. stream: for the method's own randomness; the streams
+    of the passes differ from it, from each other, and from those of training steps.
+    """
+
+    def __init__(self, loader: PretrainLoader, epoch: int) -> None:
+        labels = loader.source.classes
+        self.labels = None if labels is None else torch.from_numpy(labels)
+        self._loader, self._stream = loader, loader.stream.child("before epoch", epoch)
+        self.stream = self._stream.child("method")
+
+    def views(self) -> Iterator[Batch]:
+        """This process's share of a pass in freshly drawn views and order, the same in every call.
+
+        The last batch is dropped if incomplete. `Batch.step` counts the batches of the pass.
+        """
+        loader, stream = self._loader, self._stream.child("views")
+        crops = loader._crop_stream(stream, stop=loader.steps_per_epoch)
+        try:
+            yield from loader._batches(stream, 0, 0, crops)
+        finally:
+            if crops is not None:
+                crops.close()
+
+    def images(self) -> Iterator[Batch]:
+        """This process's share of all readable images once, in order, as float [b, C, S, S].
+
+        Images are as evaluation sees them at the size of the first views. Shares are blocks of positions whose lengths
+        differ by at most one.
+        """
+        loader, stream = self._loader, self._stream.child("images")
+        count, rank, world = len(loader.source), processes.rank(), processes.world_size()
+        share = range(rank * count // world, (rank + 1) * count // world)
+        transform, size = EvaluationTransform(loader.views.config.size), loader.batch_size // world
+        read = self._decoded if loader.store is None else self._stored
+        for number, (images, index) in enumerate(read(share, transform, size)):
+            pixels = unit(to_device(images, loader.device))
+            yield Batch((pixels,), to_device(index, loader.device), stream.child("batch", number), number)
+
+    def _stored(self, share: range, transform: Transform, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        store = self._loader.store
+        assert store is not None
+        readable = [position for position in share if position not in store.problems]
+        for start in range(0, len(readable), batch_size):
+            index = torch.tensor(readable[start : start + batch_size])
+            index = to_device(index, store.images.device)
+            yield transform(store.take(index)), index
+
+    def _decoded(self, share: range, transform: Transform, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        loader = self._loader
+        stream = evaluation_stream(loader.source, transform, batch_size, loader.device, loader._num_workers, share)
+        for images, index, problems in stream:
+            loader._note(problems)
+            if len(index):
+                yield images, index
+
+
+def epoch_order(stream: Stream, epoch: int, count: int) -> Tensor:
+    """The permutation of the images in an epoch, int64 [count] on the CPU."""
+    return torch.randperm(count, generator=stream.child("order", epoch).generator())
+
+
+def evaluation_batches(
+    source: Source,
+    transform: Transform,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+    num_workers: int | None = None,
+    problems: dict[int, str] | None = None,
+    tolerance: float = 0.01,
+    share: tuple[int, int] = (0, 1),
+) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
+    """All images once, in order: (images float [B, C, S, S] in [0, 1], labels int64 [B] or None, positions int64 [B]).
+
+    Images and labels are on `device`, positions on the CPU. Unreadable images are left out and entered in `problems`;
+    if their share exceeds `tolerance`, UserError lists them. share: (r, n) gives only every n-th batch, starting at
+    batch r, so that n processes share the work.
+    """
+    problems = {} if problems is None else problems
+    target = torch.device(device)
+    labels = None if source.labels is None else torch.from_numpy(source.labels)
+    for images, index, unreadable in evaluation_stream(source, transform, batch_size, target, num_workers, share=share):
+        if unreadable:
+            problems.update(unreadable)
+            stores.check_problems(source, problems, tolerance)
+        if len(index):
+            chosen = None if labels is None else to_device(labels[index], target)
+            # one pass over the pixels, into the memory layout that networks prefer
+            pixels = to_device(images, target).to(torch.float32, memory_format=torch.channels_last)
+            yield pixels.div_(255) if images.dtype == torch.uint8 else pixels, chosen, index

@@ -1,0 +1,134 @@
+"""Keeps a source of images of one size that fits into memory as one tensor on the device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from hexa.config import UserError, some
+from hexa.data.sources import decode as decoding
+from hexa.data.sources.source import ArraySource, Source
+from hexa.ops.photometric import unit
+from hexa.runtime.cores import usable_cores
+
+Progress = Callable[[int, int], None]
+_BLOCK = 256
+#: Views of resident images are products with matrices over whole sides, which longer strips make slow and large.
+_LONGEST_SIDE = 2**14
+
+
+class ImageStore:
+    """All images of a source, decoded once.
+
+    images: uint8, uint16 or float32 [N, C, H, W] on the device. problems: why images could not be read, by position.
+    stand_in: [N] on the CPU, the position of the image to show for each: its own, or a replacement if unreadable.
+    """
+
+    def __init__(self, images: Tensor, problems: Mapping[int, str]) -> None:
+        self.images = images
+        self.problems = dict(problems)
+        self.stand_in = stand_ins(len(images), self.problems)
+
+    def take(self, index: Tensor) -> Tensor:
+        """The images at `index` (on the device), [B, C, H, W]: uint8, or float in [0, 1]."""
+        images = self.images
+        if images.dtype == torch.uint16:  # index_select does not support it on every device
+            return unit(images.view(torch.int16).index_select(0, index).view(torch.uint16))
+        return images.index_select(0, index)
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        device: torch.device | str = "cpu",
+        limit_bytes: float = float("inf"),
+        tolerance: float = 0.01,
+        progress: Progress | None = None,
+    ) -> ImageStore | None:
+        """The store of a source; None if its images differ in size or type, are strips, or exceed `limit_bytes`.
+
+        tolerance: if a larger share of the images is unreadable, UserError lists them. progress: called with (images
+        done, all images).
+        """
+        if isinstance(source, ArraySource):
+            return cls(source.images.to(device), {}) if source.images.nbytes <= limit_bytes else None
+        first = (
+            torch.empty((3, *source.uniform_size), dtype=torch.uint8) if source.uniform_size else first_image(source)
+        )
+        if first is None or max(first.shape[1:]) > _LONGEST_SIDE or first.nbytes * len(source) > limit_bytes:
+            return None
+        images = torch.zeros((len(source), *first.shape), dtype=first.dtype)
+        problems: dict[int, str] = {}
+
+        def block(start: int) -> bool:
+            for index in range(start, min(start + _BLOCK, len(source))):
+                try:
+                    image = source.decode(index)
+                except decoding.DecodeError as error:
+                    problems[index] = str(error)
+                    continue
+                if (image.shape, image.dtype) != (images.shape[1:], images.dtype):
+                    return False
+                images[index] = image
+            return True
+
+        pool = ThreadPoolExecutor(available_cores())
+        try:
+            with decoding.quiet():
+                for number, of_one_size in enumerate(pool.map(block, range(0, len(source), _BLOCK))):
+                    if not of_one_size:
+                        return None
+                    check_problems(source, problems, tolerance)
+                    if progress is not None:
+                        progress(min((number + 1) * _BLOCK, len(source)), len(source))
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return cls(images.to(device), problems)
+
+
+def first_image(source: Source) -> Tensor | None:
+    """The first image that can be read, or None."""
+    for index in range(min(100, len(source))):
+        try:
+            return source.decode(index)
+        except decoding.DecodeError:
+            continue
+    return None
+
+
+def stand_ins(count: int, problems: Mapping[int, str]) -> Tensor:
+    """Each position, replaced by that of the next readable image if its own is unreadable; int64 [count]."""
+    positions = torch.arange(count)
+    for index in problems:
+        other = (index + 1) % count
+        while other in problems and other != index:
+            other = (other + 1) % count
+        positions[index] = other
+    return positions
+
+
+def check_problems(source: Source, problems: Mapping[int, str], tolerance: float) -> None:
+    """Raise UserError if a larger share of the images is unreadable; one is allowed unless `tolerance` is 0."""
+    allowed = max(1.0, tolerance * len(source)) if tolerance > 0 else 0.0
+    if len(problems) > allowed:
+        listed = describe_problems(source, problems, len(problems))
+        raise UserError(
+            f"data '{source.name}#{source.split}': {len(problems)} of {len(source)} images cannot be read, more than "
+            f"{100 * tolerance:g} %: {some(listed, '; ')}; remove them, or pre-train with a larger "
+            "training.max_corrupt_share"
+        )
+
+
+def describe_problems(source: Source, problems: Mapping[int, str], most: int = 1000) -> list[str]:
+    """A line for each unreadable image, up to a limit."""
+    lines = [f"{source.paths[index]}: {reason}" for index, reason in sorted(problems.items())[:most]]
+    return [*lines, "…"] if len(problems) > most else lines
+
+
+def available_cores() -> int:
+    """The cores this process may use; its share of them if several processes were started on this machine."""
+    return max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

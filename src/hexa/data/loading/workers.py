@@ -1,0 +1,231 @@
+"""Worker processes, which decode each photograph once and cut all its crops."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import signal
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from hexa.config import UserError
+from hexa.data.loading.pairs import Pairs
+from hexa.data.loading.store import available_cores
+from hexa.data.sources import decode as decoding
+from hexa.data.sources.source import Source
+from hexa.data.views.crops import cut_crops
+from hexa.data.views.making import Views
+from hexa.ops.photometric import unit
+from hexa.runtime.random import Stream
+from hexa.runtime.signals import stops
+
+#: Images a worker handles at a time, so that several workers share a batch and little shared memory is used.
+PART = 32
+_MOST_WORKERS = 16
+Problems = list[tuple[int, str]]
+
+
+def alike(images: Iterable[Tensor]) -> list[Tensor]:
+    """Images of one dtype: unchanged if all are uint8, otherwise floats in [0, 1]."""
+    listed = list(images)
+    return listed if all(image.dtype == torch.uint8 for image in listed) else [unit(image) for image in listed]
+
+
+def choose_workers(num_workers: int | None, device: torch.device) -> int:
+    """`num_workers` unless None; else half of the cores if training runs on a CPU, all but one if on a GPU."""
+    if num_workers is not None:
+        return num_workers
+    cores = available_cores()
+    return max(1, min(_MOST_WORKERS, cores // 2 if device.type == "cpu" else cores - 1))
+
+
+class WorkerEnded(UserError):
+    """A worker process was killed or crashed."""
+
+
+@dataclass
+class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
+    """Cuts part `p` of step `n`, a function of the stream alone, so that any worker can do it."""
+
+    source: Source
+    views: Views
+    batch_size: int
+    stream: Stream
+    rows: slice
+    pairs: Pairs | None = None
+    _drawn: tuple[int, Tensor, Tensor | None] = field(default=(-1, torch.empty(0), None), repr=False)
+
+    @property
+    def parts(self) -> int:
+        """Number of parts in this process's share of a batch."""
+        return math.ceil(int(self.rows.stop - self.rows.start) / PART)
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[list[Tensor], Tensor, Problems]:
+        """One part: V tensors of crops [n, C, S_v, S_v], the images' positions [n], and what could not be read.
+
+        Crops are uint8 if all images are, otherwise float in [0, 1].
+        """
+        number, part = key
+        first = self.rows.start + part * PART
+        rows = slice(first, min(first + PART, self.rows.stop))
+        numbers = self.views.draw(self.stream.child("step", number), rows)  # [V, n, P]
+        crops: list[list[Tensor]] = []
+        index, problems = [], []
+        epoch, step = divmod(number, len(self.source) // self.batch_size)
+        order, partners = self._order_and_partners(epoch)
+        start = step * self.batch_size
+        for row, wanted in enumerate(order[start + rows.start : start + rows.stop].tolist()):
+            position, cut, unreadable = self._readable(wanted, numbers[:, row], partners)
+            index.append(position)
+            crops.append(cut)
+            problems += unreadable
+        return [torch.stack(alike(view)) for view in zip(*crops, strict=True)], torch.tensor(index), problems
+
+    def _order_and_partners(self, epoch: int) -> tuple[Tensor, Tensor | None]:
+        """The order of the images in an epoch, and their partners, int64 [N]."""
+        if self._drawn[0] != epoch:
+            generator = self.stream.child("order", epoch).generator()
+            partners = None if self.pairs is None else self.pairs.partners(self.stream, epoch)
+            self._drawn = (epoch, torch.randperm(len(self.source), generator=generator), partners)
+        return self._drawn[1:]
+
+    def _readable(self, wanted: int, numbers: Tensor, partners: Tensor | None) -> tuple[int, list[Tensor], Problems]:
+        """The crops of image `wanted`, or of the next readable one; later views are its partner's, if readable."""
+        problems: Problems = []
+        for offset in range(min(100, len(self.source))):
+            position = (wanted + offset) % len(self.source)
+            partner, others = position if partners is None else int(partners[position]), None
+            if partner != position:
+                try:
+                    others = cut_crops(self.source, partner, self.views, numbers, slice(self.views.own, None))
+                except decoding.DecodeError as error:
+                    problems.append((partner, str(error)))
+            own = slice(None if others is None else self.views.own)
+            try:
+                return position, cut_crops(self.source, position, self.views, numbers, own) + (others or []), problems
+            except decoding.DecodeError as error:
+                problems.append((position, str(error)))
+        first = f"{self.source.paths[wanted]}: {problems[0][1]}"
+        raise UserError(
+            f"data '{self.source.name}': {len(problems)} images in a row cannot be read, the first is {first}"
+        )
+
+
+class CropStream:
+    """Crops of consecutive steps, across epochs, cut ahead; jumping to another step restarts the workers.
+
+    stop: the step before which the stream ends, so that no crops are cut in vain.
+    """
+
+    def __init__(self, plan: CropPlan, device: torch.device, num_workers: int, stop: int | None = None) -> None:
+        self.plan, self.device, self.num_workers, self.stop = plan, device, num_workers, stop
+        self._next = -1
+        self._items: Items | None = None
+
+    def take(self, number: int) -> tuple[list[Tensor], Tensor, Problems]:
+        """This process's share of step `number`: crops on the device, positions of the images, what was unreadable."""
+        if self._items is None or number != self._next:
+            self.close()
+            parts = range(self.plan.parts)  # the clean-up of the workers refers to the keys, which must not refer to us
+            steps = itertools.count(number) if self.stop is None else range(number, self.stop)
+            keys = ((step, part) for step in steps for part in parts)
+            self._items = Items(self.plan, keys, self.device, self.num_workers)
+        crops_of, index_of, problems_of = zip(*(next(self._items) for _ in range(self.plan.parts)), strict=True)
+        self._next = number + 1
+        index = torch.cat(index_of)
+        crops = []
+        for pieces in map(alike, zip(*crops_of, strict=True)):
+            view, start = torch.empty((len(index), *pieces[0].shape[1:]), dtype=pieces[0].dtype, device=self.device), 0
+            for piece in pieces:
+                view[start : start + len(piece)].copy_(piece, non_blocking=True)
+                start += len(piece)
+            crops.append(view)
+        return crops, index, list(itertools.chain(*problems_of))
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._items is not None:
+            self._items.close()
+            self._items = None
+
+
+class Items(Iterator[Any]):
+    """dataset[key] for every key in order, prefetched by `num_workers` processes (0: computed here). Close it."""
+
+    def __init__(self, dataset: Any, keys: Iterable[Any], device: torch.device, num_workers: int) -> None:
+        if num_workers == 0:
+            self._items: Iterator[Any] = map(_Guarded(dataset).__getitem__, keys)
+            self.close: Callable[[], object] = lambda: None
+            return
+        loader: Any = DataLoader(
+            _Guarded(dataset),
+            batch_size=None,
+            sampler=keys,
+            num_workers=num_workers,
+            collate_fn=_unchanged,
+            pin_memory=device.type == "cuda",
+            prefetch_factor=4,
+            # not Python's default: workers inherit the signal mask set below, and end once their parent is killed
+            multiprocessing_context="fork" if sys.platform == "linux" else None,
+        )
+        # Ctrl-C and SIGHUP reach every process of the terminal, and a scheduler's SIGTERM every process of the job.
+        # Workers inherit the blocked signals and ignore them: this process finishes its step, saves, and ends them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, stops())
+        handler = signal.getsignal(signal.SIGCHLD)
+        try:
+            self._items = iter(loader)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            if signal.getsignal(signal.SIGCHLD) is not handler:
+                # torch's handler raises in the middle of anything; we notice a dead worker when we wait for it
+                signal.signal(signal.SIGCHLD, handler)
+        self.close = weakref.finalize(self, _end_workers, self._items)  # runs when the interpreter exits, too
+
+    def __next__(self) -> Any:
+        try:
+            item = next(self._items)
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            reason = " ".join(str(error).split())
+            raise WorkerEnded(
+                f"a worker process that decodes images ended ({reason}); "
+                "lower num_workers, or give this machine more (shared) memory"
+            ) from None
+        if isinstance(item, UserError):
+            raise item
+        return item
+
+
+def _end_workers(iterator: Any) -> None:
+    """Run DataLoader's own clean-up, which has no public name, and kill a worker that is stuck."""
+    workers = list(iterator._workers)
+    iterator._shutdown_workers()
+    for worker in workers:
+        if worker.is_alive():
+            worker.kill()
+
+
+class _Guarded(Dataset[Any]):
+    """Returns a UserError as a value: raised in a worker, it would arrive with a traceback in its message."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            with decoding.quiet():
+                return self.dataset[key]
+        except UserError as error:
+            return error
+
+
+def _unchanged(item: Any) -> Any:
+    return item

@@ -1,0 +1,145 @@
+"""Images with any number of bands, as 8-bit or 16-bit integers or floats: .npy, TIFF, and everything PIL reads."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import zlib
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hexa.config import UserError
+from hexa.data.sources import decode as decoding
+from hexa.data.sources.decode import DecodeError
+from hexa.runtime.packages import import_extra
+
+Pixels = NDArray[Any]
+_NPY, _TIFF = b"\x93NUMPY", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+#: TIFF compressions that are read: none, LZW, PackBits, and the two codes for deflate, which can turn a few bytes into
+#: gigabytes.
+_COMPRESSIONS, _DEFLATE = (1, 5, 32773, 8, 32946), (8, 32946)
+
+
+def decode(data: bytes, max_pixels: int = decoding.MAX_IMAGE_PIXELS, channels: int = 3) -> Tensor:
+    """The image as [channels, H, W]: uint8, uint16, or float32 in [0, 1].
+
+    Three channels: 8-bit RGB as `sources.decode` makes it (except .npy files, which are read as they are). One
+    channel: grey at full depth; colours are converted. Any other number: all bands as they are, from .npy files
+    [H, W] or [H, W, C], from the bands or pages of a TIFF (needs tifffile), or from a PNG with transparency. Raises
+    DecodeError for any bytes that cannot be read and for a wrong number of bands; UserError if tifffile is missing.
+    """
+    try:
+        if data.startswith(_NPY):
+            values = _read_npy(data, max_pixels)
+        elif channels == 3:
+            return decoding.decode(data, max_pixels)
+        elif channels > 1 and data.startswith(_TIFF):
+            values = _read_tiff(data, max_pixels, channels)
+        else:
+            values = _read_with_pil(data, max_pixels, channels)
+        return _tensor(values, channels)
+    except (DecodeError, UserError):
+        raise
+    except Exception as error:  # as in `hexa.data.sources.decode.decode_with_pil`
+        raise DecodeError(" ".join(str(error).split()) or type(error).__name__) from None
+
+
+def _check_bands(bands: int, channels: int, hint: str = "") -> None:
+    if bands != channels:
+        plural = "s" if bands != 1 else ""
+        raise DecodeError(f"{bands} band{plural} where {channels} are expected (network.channels){hint}")
+
+
+def _tensor(values: Pixels, channels: int) -> Tensor:
+    """[H, W] or [H, W, C] as [channels, H, W]. Raises DecodeError for pixel types or channels that are not accepted."""
+    values = values[:, :, None] if values.ndim == 2 else values
+    if values.shape[2] != 1 or channels != 3:  # grey is repeated
+        _check_bands(values.shape[2], channels, "; bands come last, [H, W, C]" if len(values) == channels else "")
+    if values.dtype.kind == "f":
+        values = decoding.in_range(values)
+    elif values.dtype.kind != "u" or values.dtype.itemsize > 2:
+        raise DecodeError(f"pixels have type {values.dtype}; expected uint8, uint16, or floats between 0 and 1")
+    native = np.array(values.transpose(2, 0, 1), values.dtype.newbyteorder("="), order="C")
+    return torch.from_numpy(native).expand(channels, -1, -1).contiguous()
+
+
+def _read_npy(data: bytes, max_pixels: int) -> Pixels:
+    """The array of a .npy file, [H, W] or [H, W, C]; nothing is ever unpickled."""
+    file = io.BytesIO(data)
+    try:
+        shape, by_columns, dtype = _HEADERS[npy.read_magic(file)](file)
+    except Exception:  # numpy's message would mean nothing to a user
+        raise DecodeError("the header of this .npy file cannot be read") from None
+    if dtype.hasobject or dtype.fields is not None or dtype.subdtype is not None:
+        raise DecodeError("arrays of Python objects or records are not accepted")
+    if len(shape) not in (2, 3) or not all(isinstance(side, int) and side >= 1 for side in shape):
+        raise DecodeError(f"the array has shape {shape}; expected [H, W] or [H, W, C]")
+    _check(shape, max_pixels)
+    if dtype.itemsize * math.prod(shape) != len(data) - file.tell():
+        raise DecodeError(f"an array of shape {shape} and type {dtype} that is truncated or has extra bytes at its end")
+    return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if by_columns else "C")
+
+
+def _check(shape: tuple[int, ...], max_pixels: int) -> None:
+    if shape[0] * shape[1] > max_pixels:
+        size = f"{shape[1]} × {shape[0]} pixels"
+        raise DecodeError(f"{size}, more than the limit of {max_pixels:,} (max_image_pixels)")
+
+
+def _read_with_pil(data: bytes, max_pixels: int, channels: int) -> Pixels:
+    image = decoding.upright(data, max_pixels)
+    if channels == 1 and image.mode not in ("L", "F") and not image.mode.startswith("I"):
+        image = decoding.to_rgb(image).convert("L")
+    values: Pixels = decoding.in_range(np.asarray(image))
+    return values
+
+
+def _read_tiff(data: bytes, max_pixels: int, channels: int) -> Pixels:
+    """The bands of the first page, or one band from each page, [H, W, C]."""
+    tifffile: Any = import_extra("tifffile", "tiff", "a TIFF with several bands")
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # we report damaged files ourselves
+    with tifffile.TiffFile(io.BytesIO(data)) as file:
+        pages = [file.pages[0]]
+        if pages[0].samplesperpixel == 1 and len(file.pages) == channels:
+            pages = [file.pages[number].aspage() for number in range(channels)]
+        else:
+            _check_bands(pages[0].samplesperpixel, channels)
+        for page in pages:
+            _check_page(page, data, max_pixels, channels)
+        arrays = [page.asarray(maxworkers=1) for page in pages]
+    if len(arrays) > 1:
+        return np.stack(arrays, 2)
+    planar = pages[0].planarconfig == 2 and pages[0].samplesperpixel > 1  # stored band by band
+    return np.moveaxis(arrays[0], 0, 2) if planar else arrays[0]
+
+
+def _check_page(page: Any, data: bytes, max_pixels: int, channels: int) -> None:
+    """Raise DecodeError for a page that is truncated, or too large, packed or unpacked."""
+    bands, packed = page.samplesperpixel, page.compression in _DEFLATE
+    if page.imagedepth != 1 or page.compression not in _COMPRESSIONS or page.dtype is None:
+        layout = f"{bands} bands, depth {page.imagedepth}, compression {int(page.compression)}, type {page.dtype}"
+        accepted = f"{channels} bands, uncompressed or compressed by LZW, deflate or PackBits"
+        raise DecodeError(f"a TIFF with {layout}; expected {accepted}")
+    high, wide = min(page.rowsperstrip, page.imagelength), page.imagewidth
+    if page.is_tiled:
+        high, wide = page.tilelength, page.tilewidth
+    _check((page.imagelength, page.imagewidth), max_pixels)
+    _check((high, wide), max_pixels)
+    whole = page.imagelength * page.imagewidth * page.dtype.itemsize * max(bands, channels)
+    if whole > decoding.MOST_BYTES:
+        raise DecodeError(decoding.too_large(whole))
+    if min(len(page.dataoffsets), len(page.databytecounts)) < math.prod(page.chunked):  # would be black
+        raise DecodeError("the TIFF is truncated: strips or tiles are missing")
+    for offset, count in zip(page.dataoffsets, page.databytecounts, strict=True):
+        if not 0 < count <= len(data) - offset:
+            raise DecodeError("the TIFF is truncated")
+        largest = high * wide * bands * page.dtype.itemsize
+        if packed and len(zlib.decompressobj().decompress(data[offset : offset + count], largest + 1)) > largest:
+            raise DecodeError("a strip or tile of the TIFF unpacks to more pixels than it should hold")

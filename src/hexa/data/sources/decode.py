@@ -1,0 +1,284 @@
+"""Decodes the bytes of an image file to upright uint8 RGB, whatever its colours, depth or orientation."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import struct
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.ImageFile import ImageFile
+from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+from torch import Tensor
+
+from hexa.data.sources import jpeg
+
+try:  # torchvision 0.29 announces their removal; PIL then decodes everything, up to three times slower
+    from torchvision.io import ImageReadMode, decode_image
+except ImportError:
+    decode_image = None
+
+EXTENSIONS = frozenset((".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".jp2"))
+#: Images with more pixels are refused by their header, without decoding them. PIL warns of "decompression bombs" (a few
+#: kilobytes that unfold to gigabytes) from this number on, but refuses only images twice as large.
+MAX_IMAGE_PIXELS = 89_478_485
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+#: Which class reads files that begin with which bytes. The list is closed: PIL knows forty more formats, few of them
+#: tested against hostile files, and one (EPS) is a program that it hands to Ghostscript.
+_READERS: tuple[tuple[type[ImageFile], tuple[bytes, ...]], ...] = (
+    (JpegImageFile, (jpeg.BEGINNING,)),
+    (PngImageFile, (_PNG,)),
+    (BmpImageFile, (b"BM",)),
+    (GifImageFile, (b"GIF87a", b"GIF89a")),
+    (TiffImageFile, (b"II", b"MM")),
+    (WebPImageFile, (b"RIFF",)),
+    (Jpeg2KImageFile, (b"\xff\x4f\xff\x51", b"\0\0\0\x0cjP  \r\n\x87\n")),
+    (PpmImageFile, (b"P1", b"P2", b"P3", b"P4", b"P5", b"P6", b"Pf")),
+)
+#: EXIF orientation -> the operation that turns the image upright.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+#: Most pixels times scans of a JPEG, some seconds of work; usual files have at most ten scans.
+_MOST_SCANNED = 10**10
+#: Pixels converted to RGB at a time, so that intermediate results stay in the cache and small beside a large image.
+_BLOCK = 2**16
+
+
+class DecodeError(Exception):
+    """An image that cannot be read; the message is one line."""
+
+
+#: Larger files, in bytes, are refused; photographs are a thousand times smaller.
+MOST_BYTES = 1 << 30
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the warnings of decoders (odd metadata, large images, deprecations) in the whole process.
+
+    Changing the filters costs time, so use it around passes over many images, not around a single one.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(PIL|torchvision\.io)\b")
+        yield
+
+
+def read(path: str | Path, first: int = -1) -> bytes:
+    """The bytes of a file, or only the `first` ones. Raises DecodeError for anything that cannot be read."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
+            raise DecodeError("not a regular file")
+        if status.st_size > MOST_BYTES:
+            raise DecodeError(too_large(status.st_size))
+        with open(path, "rb") as file:
+            return file.read(first)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise DecodeError(getattr(error, "strerror", None) or str(error)) from None
+
+
+def too_large(size: int) -> str:
+    return f"the file has {size:,} bytes; an image may have at most {MOST_BYTES:,}"
+
+
+def decode(data: bytes, max_pixels: int = MAX_IMAGE_PIXELS) -> Tensor:
+    """The image as uint8 [3, H, W] in RGB. Raises DecodeError for any other bytes and for more than `max_pixels`.
+
+    Grey is repeated over the channels, palettes are looked up, CMYK is converted, 16 bits are scaled to 8,
+    transparent pixels are laid over white, the EXIF orientation is applied, and of several frames the first is read.
+    JPEGs in colour or grey take a path 1.5 to 3 times as fast as PIL, with the same pixels.
+    """
+    frame = jpeg.frame_of(data)
+    if decode_image is not None and frame is not None and frame.channels in (1, 3):
+        _check_size(data, frame, max_pixels)
+        raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        try:
+            image: Tensor = decode_image(raw, mode=ImageReadMode.UNCHANGED, apply_exif_orientation=True)
+        except Exception:
+            return decode_with_pil(data, max_pixels=max_pixels)  # has better error messages
+        return image.expand(3, -1, -1).contiguous() if image.shape[0] == 1 else image
+    return decode_with_pil(data, max_pixels=max_pixels)
+
+
+def decode_with_pil(data: bytes, shrink: int = 1, max_pixels: int = MAX_IMAGE_PIXELS) -> Tensor:
+    """`decode` with PIL. A JPEG can be decoded at 1/shrink of its size (2, 4 or 8, sides rounded up), much faster."""
+    try:
+        return _to_tensor(upright(data, max_pixels, shrink))
+    except DecodeError:
+        raise
+    except Exception as error:
+        # PIL's parsers raise whatever goes wrong inside them when a file is damaged, so no list of exception types
+        # would ever be complete. Whatever it was, the file is at fault.
+        raise DecodeError(" ".join(str(error).split()) or type(error).__name__) from None
+
+
+def upright(data: bytes, max_pixels: int, shrink: int = 1) -> Image.Image:
+    """The image decoded by PIL and turned upright. Raises whatever PIL raises."""
+    image = _opened(data, max_pixels)
+    if shrink > 1:
+        image.draft("RGB", (image.width // shrink, image.height // shrink))
+    image.load()
+    turn = _TURNS.get(_orientation(image))
+    return image if turn is None else image.transpose(turn)
+
+
+def jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """(H, W) of a JPEG once upright, from its header alone; None for other files and broken headers."""
+    if not data.startswith(jpeg.BEGINNING):
+        return None
+    try:
+        image = JpegImageFile(io.BytesIO(data))
+    except Exception:  # see decode_with_pil
+        return None
+    return (image.width, image.height) if _orientation(image) >= 5 else (image.height, image.width)
+
+
+def _opened(data: bytes, max_pixels: int) -> ImageFile:
+    """The image with only its header read."""
+    for reader, beginnings in _READERS:
+        if data.startswith(beginnings):
+            try:
+                image = reader(io.BytesIO(_plain_png(data) if reader is PngImageFile else data))
+            except SyntaxError as error:  # what PIL raises for headers it cannot parse
+                reason = error if error.__cause__ is None else "its header is broken"
+                if str(error) == "unknown pixel mode":
+                    reason = "pixels of this type are not supported; save it with 8 or 16 bits, or as .npy"
+                raise DecodeError(f"cannot be read as {reader.format}: {reason}") from None
+            whole = jpeg.Frame(image.height, image.width, 0, scans=reader is JpegImageFile)
+            _check_size(data, jpeg.frame_of(data) or whole, max_pixels)
+            if isinstance(image, TiffImageFile):
+                _check_tiff(image, max_pixels)
+            return image
+    raise DecodeError("not an image in a known format" if data else "the file is empty")
+
+
+def _check_tiff(image: TiffImageFile, max_pixels: int) -> None:
+    """Raise DecodeError for what PIL reads as something else: missing strips as black, signed numbers as unsigned."""
+    tags = image.tag_v2
+    _check_size(b"", jpeg.Frame(tags.get(323, 1), tags.get(322, 1), 0, False), max_pixels)  # PIL reads whole tiles
+    if image.mode == "L" and 2 in (tags.get(339) or ()):
+        raise DecodeError("pixels have type int8; expected uint8, uint16, or floats between 0 and 1")
+    if image.tile and image.tile[0][0] == "raw":  # in compressed files libtiff misses them
+        planes = tags.get(277, 1) if tags.get(284) == 2 else 1
+        parts: list[Any] = [tile[1] for tile in image.tile]
+        stored = sum((right - left) * (low - high) for left, high, right, low in parts)
+        if stored < image.width * image.height * planes:
+            raise DecodeError("the TIFF is truncated: strips or tiles are missing")
+
+
+def _plain_png(data: bytes) -> bytes:
+    """An 8-bit grey or colour PNG reduced to pixels and EXIF; any other PNG unchanged.
+
+    PIL refuses images whose text or colour profile is broken or large. A colour key, and an orientation in XMP or
+    after the pixels, are dropped as well: torchvision ignored them when it read these files.
+    """
+    if data[24:26] not in (b"\x08\x00", b"\x08\x02"):
+        return data
+    parts, at, kind, wanted = [_PNG], len(_PNG), b"", {b"IHDR", b"eXIf", b"IDAT"}
+    while at + 8 <= len(data) and kind != b"IEND":
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if kind == b"IDAT":
+            wanted = {b"IDAT", b"IEND"}
+        if kind in wanted:
+            parts.append(data[at : at + 12 + length])
+        at += 12 + length
+    return b"".join(parts)
+
+
+def _check_size(data: bytes, frame: jpeg.Frame, max_pixels: int) -> None:
+    pixels, size = frame.height * frame.width, f"{frame.width} × {frame.height} pixels"
+    if pixels < 1:
+        raise DecodeError(f"the image has {size}")
+    if pixels > max_pixels:
+        raise DecodeError(f"{size}, more than the limit of {max_pixels:,} (max_image_pixels)")
+    # A scan takes ten bytes but goes over all pixels: a megabyte can hold half an hour of work.
+    if frame.scans and pixels * len(data) > 10 * _MOST_SCANNED:
+        content = np.frombuffer(data, dtype=np.uint8)
+        scans = np.count_nonzero((content[:-1] == 0xFF) & (content[1:] == 0xDA))
+        if pixels * scans > _MOST_SCANNED:
+            raise DecodeError(f"a JPEG of {size} in {scans:,} scans, which would take minutes to decode")
+
+
+def _orientation(image: ImageFile) -> int:
+    """The EXIF orientation, 1 (upright) to 8."""
+    try:
+        orientation: int = image.getexif().get(0x0112, 1)
+        return orientation if orientation in _TURNS else 1
+    except Exception:  # damaged EXIF says nothing about the pixels
+        return 1
+
+
+def _to_tensor(image: Image.Image) -> Tensor:
+    if image.mode.startswith("I") or image.mode == "F":
+        image = _from_wide(np.asarray(image))
+    if image.mode == "L" and "transparency" not in image.info:
+        return torch.from_numpy(np.array(image)).expand(3, -1, -1).contiguous()
+    rows = max(1, _BLOCK // image.width)
+    if rows >= image.height:
+        return torch.from_numpy(np.array(to_rgb(image))).permute(2, 0, 1)
+    pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)
+    for top in range(0, image.height, rows):
+        block = image.crop((0, top, image.width, min(top + rows, image.height)))
+        pixels[top : top + rows] = np.asarray(to_rgb(block))
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """A PIL image with at most 8 bits per channel, as RGB."""
+    if image.mode == "RGB":
+        return image
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        paper = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+        return Image.alpha_composite(paper, layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def in_range(values: Any) -> Any:
+    """Grey values as uint16 or float32 in [0, 1]. Raises DecodeError for any that do not fit.
+
+    The scale depends on the type alone, so it is the same for all images of a data set. PIL reads some 16-bit files
+    as int32.
+    """
+    floats = values.dtype.kind == "f"
+    if floats or values.dtype == np.int32:
+        low, high, most = float(values.min()), float(values.max()), 1 if floats else 65535
+        if not (low >= 0 and high <= most):  # also true of nan
+            kind = "floats" if floats else "32-bit integers"
+            raise DecodeError(f"{kind} range from {low:g} to {high:g}; they must be between 0 and {most}")
+        return values.astype(np.float32 if floats else np.uint16, copy=False)
+    return values
+
+
+def _from_wide(values: Any) -> Image.Image:
+    """16-bit, 32-bit or float grey as 8-bit grey."""
+    values = in_range(values)
+    top = 1.0 if values.dtype.kind == "f" else 65535.0
+    grey = np.empty(values.shape, dtype=np.uint8)
+    rows = max(1, _BLOCK // values.shape[1])
+    for start in range(0, len(values), rows):
+        grey[start : start + rows] = (values[start : start + rows] / top * 255).round()
+    return Image.fromarray(grey)

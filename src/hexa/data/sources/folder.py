@@ -1,0 +1,92 @@
+"""Image files in a folder and its sub-folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from hexa.config import UserError
+from hexa.data.sources import decode as decoding
+from hexa.data.sources.source import SPLIT_NAMES, Source, by_split, choose_split, location
+
+_EXTENSIONS = decoding.EXTENSIONS | {".npy"}
+
+
+class FolderSource(Source):
+    """Image files in a folder: its sub-folders are the classes, if there are two or more and every image is in one.
+
+    If all sub-folders are called train, test, val …, they are the splits, and their sub-folders the classes, numbered
+    alike in all splits. Otherwise everything is the split `train`.
+    """
+
+    def __init__(self, argument: str, split: str | None, spec: str) -> None:
+        root = location(argument)
+        if not argument or not root.is_dir():
+            problem = "is a file, not a folder" if root.is_file() else "no such folder"
+            raise UserError(f"data '{spec}': {problem}{f': {root}' if argument else ''}; write folder:PATH")
+        inside = _folders(root)
+        are_splits = bool(inside) and all(name.lower() in SPLIT_NAMES for name in inside)
+        folders = {key: root / name for key, name in by_split(inside).items()} if are_splits else {"train": root}
+        self.name = spec
+        self._splits = list(folders)
+        self.split = choose_split(spec, split, folders)
+        self.root = folders[self.split]
+        self._prefix = f"{self.root}{os.sep}"
+        self.paths = sorted(_image_files(self.root))
+        if not self.paths:
+            known = ", ".join(sorted(_EXTENSIONS))
+            raise UserError(f"data '{spec}': no images in {self.root} or its sub-folders; known extensions: {known}")
+        self._identify()
+        tops = [path.split("/", 1)[0] if "/" in path else None for path in self.paths]
+        classes = {top for top in tops if top is not None}
+        if None not in tops and len(classes) > 1:
+            if are_splits:
+                classes.update(name for folder in folders.values() for name in _folders(folder))
+            names = sorted(classes)
+            number = {name: label for label, name in enumerate(names)}
+            self._take_labels(np.array([number[top] for top in tops if top is not None]), names)
+
+    def files(self) -> list[str]:
+        return [f"{self._prefix}{path}" for path in self.paths]
+
+    def encoded(self, index: int) -> bytes:
+        return decoding.read(self._prefix + self.paths[index])
+
+
+def _folders(root: Path) -> list[str]:
+    with os.scandir(root) as entries:
+        return sorted(entry.name for entry in entries if _kind(entry) == "folder" and not entry.name.startswith("."))
+
+
+def _image_files(root: Path) -> Iterable[str]:
+    """The paths, relative to `root`, of all files with an image extension; linked folders are visited once.
+
+    A broken link counts as an unreadable image, which is listed later; pipes and devices are skipped.
+    """
+    pending, seen = [""], {os.path.realpath(root)}
+    while pending:
+        prefix = pending.pop()
+        with os.scandir(root / prefix) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                kind = _kind(entry)
+                if kind == "folder":
+                    if not entry.is_symlink() or (real := os.path.realpath(entry.path)) not in seen:
+                        seen.update((real,) if entry.is_symlink() else ())
+                        pending.append(f"{prefix}{entry.name}/")
+                elif kind == "file" and os.path.splitext(entry.name)[1].lower() in _EXTENSIONS:
+                    yield f"{prefix}{entry.name}"
+
+
+def _kind(entry: os.DirEntry[str]) -> Literal["folder", "file", "other"]:
+    try:
+        if entry.is_dir():
+            return "folder"
+        return "file" if entry.is_file() or not os.path.exists(entry.path) else "other"
+    except OSError:  # a circular link, or no permission
+        return "file"

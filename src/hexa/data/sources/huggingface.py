@@ -1,0 +1,293 @@
+"""Data sets of the Hugging Face hub, and folders that the `datasets` library reads."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+
+from hexa.config import UserError, nearest, some
+from hexa.data.sources import decode as decoding
+from hexa.data.sources.parquet import LABEL_COLUMNS, half_of_memory, unpacked
+from hexa.data.sources.source import Source, by_split, choose_split, digest, location, reported, sample
+from hexa.runtime import parsing
+from hexa.runtime.packages import import_extra
+
+#: Rows read together for names and sizes; `datasets` may copy their images.
+_ROWS = 1000
+#: Files that `save_to_disk` writes, for several splits and for one.
+_SAVED = ("dataset_dict.json", "state.json")
+
+
+class HuggingFaceSource(Source):
+    """A data set NAME of the hub or a folder, optionally followed by :CONFIG, ,image=COLUMN and ,label=COLUMN.
+
+    A folder was written by `save_to_disk`, or has Parquet files or images. The image column is the one of type Image;
+    the label column is of type ClassLabel, or has integers or words and is called `label`; if several fit, one has to
+    be named. Files are decoded by hexa, not by `datasets`. If there is no split test, or its labels are hidden,
+    validation is `test`. Data sets that need to run code are refused, and so are those whose rows, README.md or links
+    name a file outside of the folder, or an address.
+    """
+
+    def __init__(self, argument: str, split: str | None, spec: str) -> None:
+        name, config, named = _parse(argument, spec)
+        path = location(name)
+        self.name = spec
+        other = "hf:NAME:CONFIG names one of several configs, hf:PATH a folder"
+        remedy = "give a folder that `datasets` can read" if path.exists() else other
+        with reported(f"data '{spec}': cannot be read", f"; {remedy}"):
+            inside = _Inside(path, spec)
+            self._open(_load(name, config, spec, inside), named, split, inside)
+
+    def _open(self, tables: Mapping[str, Any], named: Mapping[str, str], split: str | None, inside: _Inside) -> None:
+        if not tables:
+            raise UserError(f"data '{self.name}': has no splits")
+        image, label = _columns(next(iter(tables.values())).features, named, self.name)
+        groups = _splits(tables, label)
+        self._splits = list(groups)
+        self.split = choose_split(self.name, split, groups)
+        table = tables[groups[self.split]]
+        if not len(table):
+            raise UserError(f"data '{self.name}': its split {self.split} has no images")
+        # files are memory-mapped and read by lengths that they contain: a damaged one would crash the process
+        table.select_columns([c for c in (image, label) if c in table.column_names]).data.validate(full=True)
+        self._images = _undecoded(table, image)
+        names, sizes, single = _names_and_sizes(self._images, image)
+        inside.check(single, "a row")
+        self.paths = [
+            _relative(name, inside.places[0]) or f"{self.split}/{number:08d}" for number, name in enumerate(names)
+        ]
+        self._column = image
+        if label is not None and label in table.column_names:
+            self._read_labels(tables, table, label)
+        known = b"" if self.labels is None else self.labels.tobytes()
+        self.fingerprint = digest(*self.paths, sizes.tobytes(), known, *sample(len(self), self.encoded))
+        self._read_from = [*(file["filename"] for file in table.cache_files), *single]
+
+    def _read_labels(self, tables: Mapping[str, Any], table: Any, column: str) -> None:
+        feature = table.features[column]
+        names = getattr(feature, "names", None)
+        values = table.select_columns([column]).with_format("arrow")[:].column(column)
+        if _is_text(feature):  # numbered alike in all splits
+            lists = [other.unique(column) for other in tables.values() if column in other.column_names]
+            names = sorted({word for words in lists for word in words if word is not None})
+            values = pc.index_in(values, pa.array(names, values.type))
+        self._take_labels(values.drop_null().to_numpy(), names)
+
+    def files(self) -> list[str]:
+        return self._read_from
+
+    def encoded(self, index: int) -> bytes:
+        row = self._images[index]
+        if row[f"{self._column}.bytes"] is not None:
+            return bytes(row[f"{self._column}.bytes"])
+        if row[f"{self._column}.path"] is None:
+            raise decoding.DecodeError("no bytes in this row")
+        return decoding.read(Path(row[f"{self._column}.path"]))
+
+
+def _parse(argument: str, spec: str) -> tuple[str, str | None, dict[str, str]]:
+    """NAME, CONFIG and {"image" or "label": column}."""
+    place, *choices = re.split(r",(\w+)=", argument)  # ? and & mean something to the shell
+    named = dict(zip(choices[::2], choices[1::2], strict=True))
+    for key in named:
+        if key not in ("image", "label"):
+            raise UserError(f"data '{spec}': ,{key}= is not a kind of column; {nearest(key, ('image', 'label'))}")
+    name, _, config = (place, "", "") if location(place).exists() else place.partition(":")
+    if not name:
+        raise UserError(f"data '{spec}': name a data set of the hub or a folder: hf:NAME, hf:NAME:CONFIG or hf:PATH")
+    return name, config or None, named
+
+
+class _Inside:
+    """Where the files of a data set may be, links resolved.
+
+    places: its folder, where `datasets` unpacks archives, and where the hub's client keeps what links in its cache of
+    downloads lead to.
+    """
+
+    def __init__(self, path: Path, spec: str) -> None:
+        datasets, self.spec = import_extra("datasets", "hf", f"data '{spec}'"), spec
+        root = path.resolve()
+        self.places = [root, Path(datasets.config.HF_DATASETS_CACHE, "downloads").resolve()]
+        if root.parent.name == "snapshots":
+            self.places.append(root.parent.parent / "blobs")
+        if not path.exists():
+            self.places.append(Path(import_extra("huggingface_hub.constants", "hf", self.spec).HF_HUB_CACHE).resolve())
+
+    def check(self, files: Iterable[str], whose: str) -> None:
+        """Raise UserError, naming the file, unless all are inside."""
+        folders: dict[str, bool] = {}
+        for file in files:
+            if "://" in file:
+                raise UserError(f"data '{self.spec}': {whose} names {file}, an address; only files are read")
+            folder = os.path.dirname(file)
+            if folder not in folders:
+                folders[folder] = self._holds(folder)
+            if not folders[folder] or (os.path.islink(file) and not self._holds(file)):
+                remedy = (
+                    "nothing is read from there: copy the file into the folder, or give its images with folder:PATH"
+                )
+                raise UserError(f"data '{self.spec}': {whose} names {file}, which is outside of the data set; {remedy}")
+
+    def _holds(self, path: str) -> bool:
+        real = Path(os.path.realpath(path))
+        return any(real.is_relative_to(place) for place in self.places)
+
+
+def _check_card(path: Path, spec: str) -> None:
+    """Raise UserError for an address, or a path that leads out, in what a folder says of its files.
+
+    Before `datasets` looks for them, which fetches from addresses.
+    """
+    from huggingface_hub import DatasetCard
+
+    cards: dict[str, Any] = {}
+    if (path / "README.md").is_file():
+        cards["README.md"] = DatasetCard.load(path / "README.md").data.to_dict()
+    if (path / ".huggingface.yaml").is_file():
+        cards[".huggingface.yaml"] = yaml.safe_load((path / ".huggingface.yaml").read_text(encoding="utf-8")) or {}
+    for file, card in cards.items():
+        for config in (config for config in card.get("configs") or () if isinstance(config, dict)):
+            for named in _texts([config.get("data_files"), config.get("data_dir")]):
+                if urlparse(named).scheme or "::" in named or os.path.isabs(named) or ".." in Path(named).parts:
+                    rule = (
+                        "only files inside the folder are read; remove that line, or give the images with folder:PATH"
+                    )
+                    raise UserError(f"data '{spec}': {file} names '{named}'; {rule}")
+
+
+def _check_saved(path: Path, inside: _Inside) -> None:
+    """Raise UserError where the files that `save_to_disk` left name others outside, before any is opened."""
+    folders = [path]
+    if (path / _SAVED[0]).is_file():
+        splits = [str(split) for split in parsing.from_json((path / _SAVED[0]).read_text(encoding="utf-8"))["splits"]]
+        folders = [path / split for split in splits]
+        inside.check((f"{folder}/" for folder in folders), "the folder")
+    for folder in folders:
+        state = parsing.from_json(_regular(folder / _SAVED[1], inside.spec).read_text(encoding="utf-8"))
+        files = [folder / str(file["filename"]) for file in state["_data_files"]]
+        inside.check(map(str, files), "the folder")
+        for file in files:
+            _regular(file, inside.spec)
+
+
+def _regular(file: Path, spec: str) -> Path:
+    """The file; UserError unless it is a regular one: a pipe would be waited for."""
+    if not file.is_file():
+        raise UserError(f"data '{spec}': {file} is not a regular file; save the data set again")
+    return file
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
+
+
+def _load(name: str, config: str | None, spec: str, inside: _Inside) -> Mapping[str, Any]:
+    """{split: table}, with the split names of the data set."""
+    datasets = import_extra("datasets", "hf", f"data '{spec}'")
+    path = location(name)
+    saved = any((path / file).is_file() for file in _SAVED)
+    if saved:
+        _check_saved(path, inside)
+        loaded = datasets.load_from_disk(str(path))
+    elif path.exists():
+        _check_card(path, spec)
+        builder = datasets.load_dataset_builder(str(path), config)
+        files = [file for split in (builder.config.data_files or {}).values() for file in split]
+        inside.check(files, "the folder")
+        if not os.path.exists(builder.cache_dir):  # else unpacked before
+            for file in (Path(file) for file in files if file.endswith(".parquet")):
+                remedy = "write it as several smaller files"
+                for _ in unpacked([file], None, half_of_memory(), f"data '{spec}'", remedy):
+                    pass
+        builder.download_and_prepare()
+        loaded = builder.as_dataset()
+    else:
+        loaded = datasets.load_dataset(name, config)
+    tables = loaded if isinstance(loaded, Mapping) else {str(loaded.split or "train"): loaded}
+    if saved:
+        for table in tables.values():
+            inside.check((file["filename"] for file in table.cache_files), "the folder")
+    return tables
+
+
+def _columns(features: Mapping[str, Any], named: Mapping[str, str], spec: str) -> tuple[str, str | None]:
+    """The image column and the label column: those named by the user, else by their types."""
+    import datasets
+
+    for column in named.values():
+        if column not in features:
+            raise UserError(f"data '{spec}': has no column '{column}'; {nearest(column, features)}")
+    images = [column for column, feature in features.items() if isinstance(feature, datasets.Image)]
+    labels = [column for column, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
+    if not labels:
+        labels = [c for c in LABEL_COLUMNS if c in features and _can_label(features[c])][:1]
+    image, label = named.get("image"), named.get("label")
+    if image is not None and image not in images:
+        raise UserError(f"data '{spec}': the column '{image}' has no images; columns with images: {some(images)}")
+    if label is not None and not _can_label(features[label]):
+        raise UserError(f"data '{spec}': the column '{label}' has {features[label]}, not one class per image")
+    if not images:
+        raise UserError(f"data '{spec}': no column of type Image; its columns: {some(features)}")
+    for kind, chosen, candidates in (("image", image, images), ("label", label, labels)):
+        if chosen is None and len(candidates) > 1:
+            example = f"{spec},{kind}={candidates[0]}"
+            several = f"each of {some(candidates)} could be the {kind} column"
+            raise UserError(f"data '{spec}': {several}; choose one, for example {example}")
+    return image or images[0], label or (labels[0] if labels else None)
+
+
+def _can_label(feature: Any) -> bool:
+    return _is_text(feature) or str(getattr(feature, "dtype", "")).startswith(("int", "uint"))
+
+
+def _is_text(feature: Any) -> bool:
+    return getattr(feature, "dtype", None) in ("string", "large_string")
+
+
+def _splits(tables: Mapping[str, Any], label: str | None) -> dict[str, str]:
+    """{split: its name in the data set}. If all labels of test are hidden, validation takes its place."""
+    names = by_split(tables)
+    if {"test", "val"} <= set(names) and label is not None:
+        test = tables[names["test"]]
+        hidden = label not in test.column_names or all(value in (-1, None) for value in test.unique(label))
+        if hidden:
+            names["unlabeled"], names["test"] = names["test"], names.pop("val")
+    return names
+
+
+def _undecoded(table: Any, image: str) -> Any:
+    """The image column as two columns, IMAGE.bytes and IMAGE.path."""
+    import datasets
+
+    return table.select_columns([image]).cast_column(image, datasets.Image(decode=False)).flatten()
+
+
+def _names_and_sizes(images: Any, image: str) -> tuple[list[str | None], Any, list[str]]:
+    """The name of each image, its size in bytes (0 if it is a file of its own), and the names of those files."""
+    names: list[str | None] = []
+    sizes, single = [], []
+    for part in images.with_format("arrow").iter(batch_size=_ROWS):
+        column = part.column(f"{image}.path")
+        names += column.to_pylist()
+        single += column.filter(part.column(f"{image}.bytes").is_null()).drop_null().to_pylist()
+        sizes.append(pc.binary_length(part.column(f"{image}.bytes")).fill_null(0).to_numpy())
+    return names, np.concatenate(sizes).astype(np.int64), single
+
+
+def _relative(name: str | None, root: Path) -> str | None:
+    """The path of a file relative to the data set's folder; other names unchanged."""
+    return str(Path(name).relative_to(root)) if name and Path(name).is_relative_to(root) else name

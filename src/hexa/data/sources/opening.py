@@ -1,0 +1,85 @@
+"""Opens sources of images by name: `digits`, `folder:PATH`, `parquet:PATH`, `hf:NAME`, `cifar10` and others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hexa.config import UserError, nearest
+from hexa.data.sources import torchvision_sets
+from hexa.data.sources.folder import FolderSource
+from hexa.data.sources.huggingface import HuggingFaceSource
+from hexa.data.sources.parquet import ParquetSource
+from hexa.data.sources.source import ArraySource, Source, choose_split
+from hexa.data.sources.voc import VOCSource
+from hexa.data.sources.webdataset import WebDatasetSource
+
+__all__ = ["SOURCES", "ArraySource", "Source", "open_source"]
+
+
+def digits(argument: str, split: str | None, spec: str) -> Source:
+    """scikit-learn's 1,797 handwritten digits of 8×8 pixels; a fixed stratified quarter is the test split."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    if argument:
+        raise UserError(f"data '{spec}': digits come with scikit-learn and take no path; write digits")
+    split = choose_split(spec, split, ("train", "test"))
+    images, labels = load_digits(return_X_y=True)
+    chosen = train_test_split(np.arange(len(labels)), test_size=450, stratify=labels, random_state=0)[split == "test"]
+    grey = torch.from_numpy((images[chosen] * (255 / 16)).round().astype(np.uint8)).view(-1, 1, 8, 8)
+    colour = grey.expand(-1, 3, -1, -1).contiguous()
+    names = [str(digit) for digit in range(10)]
+    return ArraySource(colour, labels[chosen].astype(np.int64), names, name=spec, split=split, splits=("train", "test"))
+
+
+#: Source names and what builds them from (what follows the colon, the split or None, the whole name for messages).
+SOURCES: dict[str, Callable[[str, str | None, str], Source]] = {
+    "digits": digits,
+    "folder": FolderSource,
+    "parquet": ParquetSource,
+    "hf": HuggingFaceSource,
+    "voc": VOCSource,
+    "webdataset": WebDatasetSource,
+    **torchvision_sets.builders(),
+}
+
+
+def open_source(spec: str, split: str | None = None, max_image_pixels: int | None = None, channels: int = 3) -> Source:
+    """Open the source `spec`: NAME or NAME:ARGUMENT, optionally followed by #SPLIT, which overrides `split`.
+
+    max_image_pixels: larger images count as unreadable; None for `decode.MAX_IMAGE_PIXELS`. channels: of
+    every image, 3 for RGB; files with another number count as unreadable.
+    Raises UserError, one line with a remedy: an unknown name, a folder that is missing, empty or cannot be read, an
+    unknown split, labels that are not class numbers.
+    """
+    if "\0" in spec:
+        raise UserError(f"data {spec!r}: a name cannot contain a zero byte")
+    body, mark, named = spec.partition("#")
+    if mark and not named:
+        raise UserError(f"data '{spec}': a split is missing after '#'; write, for example, {body}#train")
+    kind, _, argument = body.partition(":")
+    if kind not in SOURCES:
+        looks_like_path = os.path.sep in spec or Path(spec).exists()
+        remedy = f"for a folder of images write folder:{spec}" if looks_like_path else nearest(kind, SOURCES)
+        raise UserError(f"data '{spec}': unknown source '{kind}'; {remedy}")
+    # options of an evaluation may arrive from the command line as any type
+    if max_image_pixels is not None and not (isinstance(max_image_pixels, int) and max_image_pixels > 0):
+        raise UserError(f"max_image_pixels must be an integer > 0, got {max_image_pixels}")
+    try:
+        source = SOURCES[kind](argument, named or split, body)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise UserError(f"data '{spec}': cannot be read: {where}{error.strerror or error}") from None
+    if max_image_pixels is not None:
+        source.max_image_pixels = max_image_pixels
+    if channels != source.channels:
+        if isinstance(source, ArraySource):
+            mismatch = f"its images have {source.channels} channels, but the network takes {channels}"
+            raise UserError(f"data '{spec}': {mismatch}; set network.channels, or give other images")
+        source.channels = channels
+    return source

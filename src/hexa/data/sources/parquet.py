@@ -1,0 +1,190 @@
+"""Parquet files in Hugging Face's layout."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hexa.config import UserError, nearest, some
+from hexa.data.sources import decode as decoding
+from hexa.data.sources.source import (
+    SPLIT_NAMES,
+    Source,
+    by_split,
+    choose_split,
+    digest,
+    files_by_prefix,
+    location,
+    reported,
+    sample,
+)
+
+#: Names of label columns, preferred ones first.
+LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
+#: Rows unpacked together; one where the largest value may have more than so many bytes.
+_ROWS, _LARGE = 16, 64 << 20
+
+
+class ParquetSource(Source):
+    """A struct column with the bytes of image files, and optionally a label column.
+
+    A folder has train.parquet and test.parquet, or train-00000-of-00002.parquet …; a single file is one split. The
+    encoded images are kept in memory, at most as many bytes as the name says: PATH,bytes=N, or half of the machine's
+    memory. UserError if a split unpacks to more; an image of more than a gigabyte is unreadable.
+    """
+
+    def __init__(self, argument: str, split: str | None, spec: str) -> None:
+        option = None if location(argument).exists() else re.fullmatch(r"(.*),bytes=(\d{1,18})", argument)
+        if option is not None:
+            argument = option[1]
+        self._most = int(option[2]) if option else half_of_memory()
+        root = location(argument)
+        if not argument or not root.exists():
+            raise UserError(
+                f"data '{spec}': no such file or folder{f': {root}' if argument else ''}; write parquet:PATH"
+            )
+        groups = self._files(root, spec)
+        self.name, self._example = spec, f"parquet:{argument},bytes={2 * self._most}"
+        self._splits = list(groups)
+        self.split = choose_split(spec, split, groups)
+        self._read_from = groups[self.split]
+        with reported(f"data '{spec}': cannot read {some(self._read_from)}"):
+            schema = pq.read_schema(self._read_from[0])
+            image, label = self._columns(schema, spec)
+            table = self._table([image] if label is None else [image, label])
+            footers = [pq.read_metadata(file) for file in self._read_from]
+        if not len(table):
+            raise UserError(f"data '{spec}': no images in {self._read_from[0]}")
+        self._bytes = [chunk.field("bytes") for chunk in table.column(image).chunks]
+        self._starts = np.cumsum([0] + [len(chunk) for chunk in self._bytes])
+        names = [name for chunk in table.column(image).chunks for name in self._names(chunk)]
+        self.paths = [name or f"{self.split}/{number:08d}" for number, name in enumerate(names)]
+        if label is not None:
+            self._take_labels(table.column(label).drop_null().to_numpy(), class_names(schema, label))
+        sizes = [chunk.nbytes for chunk in self._bytes]
+        stamps = [str(self._stamp(footer)) for footer in footers]
+        contents = b"".join(sample(len(self), self.encoded))
+        self.fingerprint = digest(str(len(table)), str(sum(sizes)), *stamps, contents)
+
+    @staticmethod
+    def _files(root: Path, spec: str) -> dict[str, list[Path]]:
+        files = [root] if root.is_file() else sorted(file for file in root.rglob("*.parquet") if file.is_file())
+        if not files:
+            expected = "train.parquet, or train-00000-of-00001.parquet and so on"
+            raise UserError(f"data '{spec}': no .parquet files in {root}; expected {expected}")
+        groups = files_by_prefix(files)
+        if root.is_file() and not set(groups) & set(SPLIT_NAMES):
+            return {"train": files}
+        return {split: groups[name] for split, name in by_split(groups).items()}
+
+    def _table(self, columns: list[str]) -> Any:
+        """These columns of all files of the split, validated. Raises whatever pyarrow raises on damaged files."""
+        remedy = f"allow more with {self._example}"
+        parts = list(unpacked(self._read_from, columns, self._most, f"data '{self.name}'", remedy))
+        # permissive: files may mix 32-bit and 64-bit numbers, or short and long offsets
+        table = pa.concat_tables(parts, promote_options="permissive")
+        table.validate(full=True)
+        return table
+
+    @staticmethod
+    def _columns(schema: Any, spec: str) -> tuple[str, str | None]:
+        images = [
+            field.name
+            for field in schema
+            if pa.types.is_struct(field.type)
+            and field.type.get_field_index("bytes") >= 0
+            and _is_binary(field.type.field("bytes").type)
+        ]
+        if not images:
+            expected = "a struct with a binary field 'bytes'"
+            raise UserError(f"data '{spec}': no image column ({expected}); its columns: {some(schema.names)}")
+        integers = [field.name for field in schema if pa.types.is_integer(field.type)]
+        labels = [name for name in LABEL_COLUMNS if name in integers]
+        return images[0], labels[0] if labels else None
+
+    @staticmethod
+    def _names(chunk: Any) -> list[str | None]:
+        at = chunk.type.get_field_index("path")
+        is_text = at >= 0 and (pa.types.is_string(chunk.type[at].type) or pa.types.is_large_string(chunk.type[at].type))
+        return chunk.field(at).to_pylist() if is_text else [None] * len(chunk)
+
+    @staticmethod
+    def _stamp(footer: Any) -> list[tuple[int, int]]:
+        groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+        return [(group.num_rows, group.total_byte_size) for group in groups]
+
+    def files(self) -> list[Path]:
+        return self._read_from
+
+    def metadata(self, kind: str, name: str) -> list[str | None]:
+        if kind != "column":
+            return super().metadata(kind, name)
+        with reported(f"data '{self.name}': the column '{name}' cannot be read as numbers or text"):
+            columns = pq.read_schema(self._read_from[0]).names
+            if name not in columns:
+                raise UserError(f"data '{self.name}': has no column '{name}'; {nearest(name, columns)}")
+            values: list[str | None] = self._table([name]).column(name).cast(pa.string()).to_pylist()
+        return values
+
+    def encoded(self, index: int) -> bytes:
+        chunk = int(np.searchsorted(self._starts, index, side="right")) - 1
+        data = self._bytes[chunk][index - int(self._starts[chunk])].as_py()
+        if data is None:
+            raise decoding.DecodeError("no bytes in this row")
+        if len(data) > decoding.MOST_BYTES:
+            raise decoding.DecodeError(decoding.too_large(len(data)))
+        return bytes(data)
+
+
+def half_of_memory() -> int:
+    """Bytes of half the machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def unpacked(files: list[Path], columns: list[str] | None, most: int, what: str, remedy: str) -> Iterator[Any]:
+    """These columns (None: all) of the files, a table for each row group.
+
+    A file of kilobytes can unpack to gigabytes, and claim that it does not, so a few rows are unpacked at a time and
+    counted; one, where the first is large. UserError if there are more than `most` bytes.
+    """
+    left = most
+    for path in files:
+        file = pq.ParquetFile(path)
+        empty = file.schema_arrow.empty_table()
+        empty = empty if columns is None else empty.select(columns)
+        yield empty
+        for number in range(file.num_row_groups):
+            first = next(file.iter_batches(1, row_groups=[number], columns=columns), None)
+            said = file.metadata.row_group(number).total_byte_size
+            rows = _ROWS if max(said, _ROWS * (first.nbytes if first is not None else 0)) <= _LARGE else 1
+            batches = []
+            for batch in file.iter_batches(rows, row_groups=[number], columns=columns):
+                left -= batch.nbytes
+                if left < 0:
+                    raise UserError(f"{what}: {path} unpacks to more than {most:,} bytes, the limit; {remedy}")
+                batches.append(batch)
+            yield pa.Table.from_batches(batches, empty.schema).combine_chunks()
+
+
+def class_names(schema: Any, label: str) -> list[str] | None:
+    """The class names in Hugging Face's metadata, if there are any."""
+    try:
+        names = json.loads(schema.metadata[b"huggingface"])["info"]["features"][label]["names"]
+        if isinstance(names, dict):  # some writers use {number: name}
+            names = [names[key] for key in sorted(names, key=int)]
+    except (ValueError, TypeError, KeyError, RecursionError):  # the metadata may hold anything
+        return None
+    return [str(name) for name in names] if isinstance(names, list) else None
+
+
+def _is_binary(kind: Any) -> bool:
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return any(check(value) for check in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary))

@@ -1,0 +1,280 @@
+"""The base of all sources of images, and what they share: splits by name, labels, fingerprints."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hexa.config import UserError, reason, some
+from hexa.data.sources import bands
+from hexa.data.sources import decode as decoding
+
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """The objects of one image.
+
+    boxes: float32 [n, 4], x0, y0, x1, y1 in pixels from the upper left corner, so that x1 − x0 is the width. labels:
+    int64 [n], indices into the source's class_names. difficult: bool [n]. size: (height, width) of the image in pixels.
+    """
+
+    boxes: Tensor
+    labels: Tensor
+    difficult: Tensor
+    size: tuple[int, int]
+
+
+# Common names of splits, and ours. A validation split serves as `test` if there is no test split.
+SPLIT_NAMES = {
+    "train": "train",
+    "training": "train",
+    "test": "test",
+    "testing": "test",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "unlabeled": "unlabeled",
+    "unlabelled": "unlabeled",
+}
+
+#: Labels must be below this, or below the number of images: scores are kept for every class up to the highest, so a
+#: damaged label would fill the memory.
+_MOST_CLASSES = 100_000
+#: Bytes of each sampled file that go into a fingerprint: whole photographs, the beginnings of scans of gigabytes.
+SAMPLED_BYTES = 4 << 20
+
+
+class Source:
+    """The images of one split, by position. A sub-class defines `encoded` or `decode`.
+
+    name: as the user gave it, without the split. labels: int64 [N], one class per image; or multi-label [N, C], 1 for
+    present, −1 for absent, 0 for difficult; or None. unlabelled: how many images lack a label although others have
+    one, in which case `labels` is None. class_names: by label, or None. paths: one per image, relative to the source,
+    for messages and tables. fingerprint: changes when the images do, independent of where they are stored and of file
+    times; for large sources it covers names, sizes and a sample of the contents. uniform_size: (H, W) if all images are
+    known to have it. max_image_pixels: larger images are unreadable. channels: of every image; images with another
+    number are unreadable.
+    """
+
+    name: str
+    split: str
+    _splits: list[str]
+    labels: Labels | None = None
+    unlabelled: int = 0
+    class_names: list[str] | None = None
+    paths: list[str]
+    fingerprint: str
+    uniform_size: tuple[int, int] | None = None
+    max_image_pixels: int = decoding.MAX_IMAGE_PIXELS
+    channels: int = 3
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def classes(self) -> Labels | None:
+        """The labels if every image has exactly one, int64 [N]; otherwise None."""
+        return self.labels if self.labels is not None and self.labels.ndim == 1 else None
+
+    def splits(self) -> list[str]:
+        """All splits of the source."""
+        return self._splits
+
+    def decode(self, index: int) -> Tensor:
+        """Image `index` as uint8 [3, H, W], or as `hexa.data.sources.bands.decode` describes. Raises DecodeError."""
+        data = self.encoded(index)
+        assert data is not None, "a source defines `encoded` or `decode`"
+        return bands.decode(data, self.max_image_pixels, self.channels)
+
+    def encoded(self, index: int) -> bytes | None:
+        """The bytes of the image's file, or None if images are not stored as files. Raises DecodeError."""
+        return None
+
+    def files(self) -> Iterable[str | Path]:
+        """Every file that images are read from; none if all images are in memory and in the fingerprint."""
+        return ()
+
+    def metadata(self, kind: str, name: str) -> list[str | None]:
+        """The value of a column or key (`kind`) called `name` for each image; None where there is no value.
+
+        Raises UserError if there is no such column or key.
+        """
+        where = "parquet sources have columns, webdatasets have keys in their .json"
+        raise UserError(f"data '{self.name}': has no {kind} '{name}': {where}; use those, or a CSV file of path,group")
+
+    def version(self) -> str:
+        """A digest of the fingerprint and the sizes and times of all files, for caches on this machine.
+
+        Asks for the status of every file: about three seconds for a million on a local disk.
+        """
+        return digest(self.fingerprint, *map(_stamp, self.files()))
+
+    def boxes(self, index: int) -> Boxes | None:
+        """The objects in the image, or None if the source does not know them. Raises UserError."""
+        return None
+
+    def _identify(self, *parts: bytes) -> None:
+        """Set the fingerprint of a source whose images are single files."""
+        files = list(self.files())
+        # over a network, asking for the sizes of a million files would take minutes
+        sizes = [_stamp(file).partition(" ")[0] for file in files[:: max(1, len(files) // 10_000)]]
+        listed = digest(*self.paths, *sizes, *parts)
+        contents = sample(len(files), lambda index: decoding.read(files[index], SAMPLED_BYTES))
+        self.fingerprint = digest(listed, *contents)
+
+    def _take_labels(self, numbers: NDArray[Any], class_names: list[str] | None) -> None:
+        """Set `labels`, `unlabelled` and `class_names`; `paths` must be set before.
+
+        numbers: classes of the images that have one, in order; negative ones are hidden, as in published test splits.
+        Names are ignored if there are fewer than classes. Raises UserError for impossible class numbers.
+        """
+        most = max(_MOST_CLASSES, len(self))
+        highest = int(numbers.max()) if len(numbers) else -1
+        if highest >= most:
+            where = f" ({self.paths[int(numbers.argmax())]})" if len(numbers) == len(self) else ""
+            raise UserError(
+                f"data '{self.name}': the label {highest}{where} is not a class number from 0 to {most - 1}; "
+                "number the classes from 0, or remove the labels"
+            )
+        known = int((numbers >= 0).sum())
+        self.labels = numbers.astype(np.int64) if known == len(self) else None
+        self.unlabelled = len(self) - known if known else 0
+        self.class_names = class_names if class_names and highest < len(class_names) <= most else None
+
+    def __repr__(self) -> str:
+        return f"{self.name}#{self.split} ({len(self):,} images)"
+
+
+class ArraySource(Source):
+    """Images in memory, uint8 [N, C, H, W]."""
+
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Labels | None = None,
+        class_names: list[str] | None = None,
+        *,
+        name: str = "arrays",
+        split: str = "train",
+        splits: Sequence[str] = ("train",),
+    ) -> None:
+        self.images = images
+        self.name, self.split, self._splits = name, split, list(splits)
+        self.labels, self.class_names = labels, class_names
+        self.paths = [f"{name}/{split}/{number:06d}" for number in range(len(images))]
+        if labels is not None and labels.ndim == 1:
+            self._take_labels(labels, class_names)
+        self.channels, *size = images.shape[1:]
+        self.uniform_size = (size[0], size[1])
+        self.fingerprint = digest(images.numpy().tobytes(), b"" if labels is None else labels.tobytes())
+
+    def decode(self, index: int) -> Tensor:
+        return self.images[index]
+
+
+class Subset(Source):
+    """The images of a source at positions `rows`, in that order."""
+
+    def __init__(self, source: Source, rows: Labels) -> None:
+        self.source, self.rows = source, rows
+        self.name, self.split, self._splits = source.name, source.split, source.splits()
+        self.class_names = source.class_names
+        self.labels = None if source.labels is None else source.labels[rows]
+        self.paths = [source.paths[row] for row in rows]
+        self.uniform_size, self.max_image_pixels = source.uniform_size, source.max_image_pixels
+        self.channels = source.channels
+        self.fingerprint = hashlib.sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()[:16]
+
+    def files(self) -> Iterable[str | Path]:
+        return self.source.files()
+
+    def decode(self, index: int) -> Tensor:
+        return self.source.decode(int(self.rows[index]))
+
+    def boxes(self, index: int) -> Boxes | None:
+        return self.source.boxes(int(self.rows[index]))
+
+
+def choose_split(spec: str, split: str | None, splits: Iterable[str]) -> str:
+    """`split`, or the first of `splits` if None. Raises UserError if it is not one of them."""
+    known = list(splits)
+    if not known:
+        raise UserError(f"data '{spec}': has no splits")
+    if split is not None and split not in known:
+        raise UserError(f"data '{spec}': no split '{split}'; its splits: {some(known)}")
+    return split or known[0]
+
+
+def by_split(names: Iterable[str]) -> dict[str, str]:
+    """{split: name} with train and test first. Raises UserError if two names mean the same split."""
+    names_of: dict[str, str] = {}
+    for name in names:
+        other = names_of.setdefault(SPLIT_NAMES.get(name.lower(), name), name)
+        if other != name:
+            raise UserError(f"'{other}' and '{name}' are both names of one split; rename or move one of them")
+    if "val" in names_of and "test" not in names_of:
+        names_of["test"] = names_of.pop("val")
+    return dict(sorted(names_of.items(), key=lambda item: (item[0] != "train", item[0] != "test", item[0])))
+
+
+def files_by_prefix(files: Iterable[Path]) -> dict[str, list[Path]]:
+    """Group files by what precedes the first "." or "-" of their names: train-00000-of-00002.parquet is `train`."""
+    groups: dict[str, list[Path]] = {}
+    for file in files:
+        groups.setdefault(file.name.split(".")[0].split("-")[0], []).append(file)
+    return groups
+
+
+def location(argument: str) -> Path:
+    """A path given by a user, which may begin with ~."""
+    return Path(os.path.expanduser(argument))
+
+
+@contextmanager
+def reported(failure: str, remedy: str = "") -> Iterator[None]:
+    """Turn whatever a library raises on damaged data into a UserError: `failure`, the library's words, `remedy`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # parsers raise all sorts of exceptions on damaged bytes
+        words = reason(error, 300) or type(error).__name__
+        raise UserError(f"{failure}: {words}{remedy}") from None
+
+
+def sample(count: int, read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """The contents of about a hundred of `count` images, evenly spread, for a fingerprint."""
+    for index in range(0, count, max(1, count // 100)):
+        try:
+            yield read(index)
+        except decoding.DecodeError as error:
+            yield str(error).encode(errors="replace")
+
+
+def _stamp(file: str | Path) -> str:
+    """Size and times of a file. The ctime reveals a file that was replaced by one with an old date."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return "absent"
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+
+
+def digest(*parts: bytes | str) -> str:
+    """Sixteen hexadecimal digits of the SHA-256 of these parts."""
+    hashed = hashlib.sha256()
+    for part in parts:
+        hashed.update(part.encode(errors="surrogateescape") if isinstance(part, str) else part)
+        hashed.update(b"\0")
+    return hashed.hexdigest()[:16]

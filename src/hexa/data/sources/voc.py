@@ -1,0 +1,94 @@
+"""PASCAL VOC in its published layout: photographs with multi-label classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from hexa.config import UserError, some
+from hexa.data.sources import decode as decoding
+from hexa.data.sources import voc_boxes
+from hexa.data.sources.source import Boxes, Labels, Source, choose_split, location
+
+#: Where a year's folder has its lists: files CLASS_LIST.txt with image names and 1, 0 or −1.
+_LISTS = Path("ImageSets", "Main")
+_LABELS = (-1, 0, 1)
+
+
+class VOCSource(Source):
+    """The images in the classification lists of one year; the path is `VOCdevkit` (for VOC2007) or a year in it.
+
+    labels: int64 [N, C], 1 for present, −1 for absent, 0 for difficult (only hard-to-see objects of the class).
+    The splits train and test are the lists trainval and test; without a list test, the lists train and val.
+    """
+
+    def __init__(self, argument: str, split: str | None, spec: str) -> None:
+        self.root = year_folder(argument, spec)
+        self.name = spec
+        lists = _lists(self.root)
+        self._splits = list(lists)
+        self.split = choose_split(spec, split, lists)
+        self.class_names, names, self.labels = _read(self.root, lists[self.split], spec)
+        self.paths = [f"JPEGImages/{name}.jpg" for name in names]
+        missing = [path for path in self.paths if not (self.root / path).is_file()]
+        if missing:
+            raise UserError(f"data '{spec}': {len(missing)} listed images are not in {self.root}: {some(missing)}")
+        self._identify(self.labels.tobytes())
+
+    def files(self) -> list[Path]:
+        return [self.root / path for path in self.paths]
+
+    def encoded(self, index: int) -> bytes:
+        return decoding.read(self.root / self.paths[index])
+
+    def boxes(self, index: int) -> Boxes:
+        file = self.root / "Annotations" / f"{Path(self.paths[index]).stem}.xml"
+        return voc_boxes.read(file, self.class_names or [])
+
+    def of_year(self, year: int, split: str) -> VOCSource | None:
+        """A split of another year in the same VOCdevkit; None if there is no such year."""
+        root = self.root.with_name(f"VOC{year}")
+        if not (root / _LISTS).is_dir():
+            return None
+        source = VOCSource(str(root), split, f"voc:{root}")
+        source.max_image_pixels = self.max_image_pixels
+        return source
+
+
+def year_folder(argument: str, spec: str) -> Path:
+    """The folder of one year. Raises UserError if there is none."""
+    path = location(argument)
+    for root in (path, path / "VOC2007", path / "VOCdevkit" / "VOC2007"):
+        if argument and (root / _LISTS).is_dir():
+            return root
+    where = f": neither {path} nor its VOC2007 contains {_LISTS}" if argument else ""
+    raise UserError(f"data '{spec}': no VOC data{where}; write voc:PATH/VOCdevkit")
+
+
+def _lists(root: Path) -> dict[str, str]:
+    """{split: name of its list}."""
+    names = {path.stem.rpartition("_")[2] for path in (root / _LISTS).glob("*_*.txt")}
+    published = ("trainval", "test") if {"trainval", "test"} <= names else ("train", "val")
+    lists = dict(zip(("train", "test"), published, strict=True)) | {"trainval": "trainval", "val": "val"}
+    return {split: name for split, name in lists.items() if name in names}
+
+
+def _read(root: Path, list_name: str, spec: str) -> tuple[list[str], list[str], Labels]:
+    """Class names in alphabetical order, image names, and labels [N, C]."""
+    files = sorted((root / _LISTS).glob(f"*_{list_name}.txt"))
+    columns: list[list[int]] = []
+    names: list[str] = []
+    for file in files:
+        try:
+            rows = [line.split() for line in decoding.read(file).decode().splitlines() if line.strip()]
+            columns.append([_LABELS[_LABELS.index(int(row[1]))] for row in rows])
+        except (IndexError, ValueError, decoding.DecodeError):
+            raise UserError(f"data '{spec}': {file} is not a list of image names, each with 1, 0 or -1") from None
+        listed = [row[0] for row in rows]
+        if file != files[0] and listed != names:
+            raise UserError(f"data '{spec}': {file.name} and {files[0].name} in {file.parent} list different images")
+        names = listed
+    if not names:
+        raise UserError(f"data '{spec}': the lists *_{list_name}.txt in {root / _LISTS} name no images")
+    return [file.stem.rpartition("_")[0] for file in files], names, np.array(columns, dtype=np.int64).T.copy()

@@ -1,0 +1,74 @@
+"""PASCAL VOC's boxes, which each image has in an XML file in `Annotations`."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from hexa.config import UserError, reason, some
+from hexa.data.sources import decode as decoding
+from hexa.data.sources.source import Boxes, Source, digest
+
+#: Sides of a JPEG are shorter than this.
+_LONGEST = 1 << 16
+
+
+def read(file: Path, class_names: Sequence[str]) -> Boxes:
+    """The objects of one annotation file. Raises UserError if it is missing, damaged, or names an unknown class.
+
+    VOC counts pixels from 1 and its boxes include both borders, so the edges are xmin − 1, ymin − 1, xmax, ymax. Parts
+    of objects (heads, hands, feet of persons) are not objects.
+    """
+    boxes, labels, difficult = [], [], []
+    try:
+        root = ElementTree.fromstring(decoding.read(file))
+        height, width = (int(root.findtext(f"size/{side}", "")) for side in ("height", "width"))
+        if not (0 < height < _LONGEST and 0 < width < _LONGEST):
+            raise ValueError(f"an image of {width} x {height} pixels")
+        for thing in root.iterfind("object"):
+            x0, y0, x1, y1 = (float(thing.findtext(f"bndbox/{edge}", "")) for edge in ("xmin", "ymin", "xmax", "ymax"))
+            if not (x0 <= x1 and y0 <= y1):
+                raise ValueError("a box ends before it begins")
+            # a pixel of slack: some published annotations begin at 0
+            if not (x0 >= 0 and y0 >= 0 and x1 <= width + 1 and y1 <= height + 1):
+                raise ValueError("a box extends beyond the image")
+            boxes.append((x0 - 1, y0 - 1, x1, y1))
+            labels.append(class_names.index(thing.findtext("name", "").strip()))
+            difficult.append(int(thing.findtext("difficult", "0")) != 0)
+    except decoding.DecodeError as error:
+        raise UserError(f"{file}: {error}") from None
+    except (ElementTree.ParseError, ValueError, LookupError, RecursionError, MemoryError) as error:
+        raise UserError(f"{file}: not a valid VOC annotation ({reason(error)})") from None
+    return Boxes(
+        torch.tensor(boxes, dtype=torch.float32).view(-1, 4),
+        torch.tensor(labels, dtype=torch.int64),
+        torch.tensor(difficult, dtype=torch.bool),
+        (height, width),
+    )
+
+
+def boxes_of(source: Source) -> list[Boxes]:
+    """The objects of every image. Raises UserError if the source has no boxes or some annotations cannot be read."""
+    objects, problems = [], []
+    for index in range(len(source)):
+        try:
+            boxes = source.boxes(index)
+        except UserError as error:
+            problems.append(str(error))
+            continue
+        if boxes is None:
+            raise UserError(f"data '{source.name}': has no boxes; detection needs voc:PATH/VOCdevkit")
+        objects.append(boxes)
+    if problems:
+        remedy = "repair them, or remove their images from the lists in ImageSets/Main"
+        raise UserError(f"{source!r}: {len(problems)} annotations cannot be read: {some(problems, '; ')}; {remedy}")
+    return objects
+
+
+def fingerprint_of_boxes(boxes: Sequence[Boxes]) -> str:
+    """Changes with any box, label or difficulty, none of which are part of a source's own fingerprint."""
+    parts = (part for one in boxes for part in (one.boxes, one.labels, one.difficult))
+    return digest(*(part.numpy().tobytes() for part in parts))

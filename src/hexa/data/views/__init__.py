@@ -1,0 +1,1 @@
+"""Views of images: random crops and colours for training, resized images for evaluation."""

@@ -1,0 +1,250 @@
+"""Configurations of views, and those of published methods by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pydantic
+
+from hexa.config import Config, ConfigError, nearest
+
+Range = tuple[float, float]
+
+#: Bounds on the side of a view in pixels, and on the number of views.
+LEAST_SIZE, MOST_SIZE, MOST_VIEWS = 4, 4096, 256
+_SCALES = 1e-6, 1.0
+
+_SWAV = {
+    "size": 224,
+    "scale": (0.08, 1.0),
+    "brightness": 0.8,
+    "contrast": 0.8,
+    "saturation": 0.8,
+    "hue": 0.2,
+}
+_SMALL = {"size": 96, "scale": (0.05, 0.14)}
+_BYOL = {"size": 224, "num_views": 1, "saturation": 0.2, "blur_probability": 1.0}
+_BYOL_SECOND = {"count": 1, "blur_probability": 0.1, "solarize_probability": 0.2}
+#: Fields that only affect RGB images.
+COLOURED = ("stain", "saturation", "hue", "grayscale_probability", "randaugment_ops")
+_COLOURS = ("jitter", "grayscale", "blur", "solarize")
+
+# F20; crop-flip is what supervised probes train on (F23). Multi-crop at
+# 32 px is unpublished: its scales meet at a quarter of the area, 16 × 16 pixels, so that a view of 16 px enlarges its
+# crop at most 1.8 times (with the published 0.05 to 0.14, seven to twelve pixels, it would be mostly blur).
+RECIPES: dict[str, dict[str, Any]] = {
+    "moco-v2": {},
+    "moco-v1": {
+        "hue": 0.4,
+        "jitter_probability": 1.0,
+        "blur_probability": 0.0,
+        "order": ("grayscale", "jitter", "blur", "solarize"),
+    },
+    "moco-cifar": {"scale": (0.08, 1.0), "blur_probability": 0.0},
+    "crop-flip": {
+        "num_views": 1,
+        "scale": (0.08, 1.0),
+        "jitter_probability": 0.0,
+        "grayscale_probability": 0.0,
+        "blur_probability": 0.0,
+    },
+    "swav": _SWAV,
+    "swav-8crop": _SWAV | {"scale": (0.14, 1.0), "extra_crops": ({"count": 6, **_SMALL},)},
+    "swav-6crop": _SWAV | {"size": 160, "extra_crops": ({"count": 4, **_SMALL},)},
+    "swav-cifar": _SWAV | {"size": 32, "blur_probability": 0.0},
+    "swav-cifar-6crop": _SWAV
+    | {
+        "size": 32,
+        "blur_probability": 0.0,
+        "scale": (0.25, 1.0),
+        "extra_crops": ({"count": 4, "size": 16, "scale": (0.08, 0.25)},),
+    },
+    # SimCLR: F20, here bilinear. BYOL and DINO (their papers' appendices): the two large views differ.
+    "simclr": {"scale": (0.08, 1.0), "brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2},
+    "byol": _BYOL | {"scale": (0.08, 1.0), "extra_crops": (_BYOL_SECOND,)},
+    "dino": _BYOL
+    | {
+        "scale": (0.4, 1.0),
+        "extra_crops": (
+            _BYOL_SECOND,
+            {"count": 8, "size": 96, "scale": (0.05, 0.4), "blur_probability": 0.5},
+        ),
+    },
+    # Tian et al. 2020: MoCo-v2's views that share less, with RandAugment `rand-m10-n2-mstd0.5`, in the order of the
+    # authors' code. Omitted is their jigsaw branch, a second loss on nine pieces of each image; and RandAugment fills
+    # with mid-grey, not with ImageNet's mean colour.
+    "infomin": {
+        "brightness": 0.8,
+        "contrast": 0.8,
+        "saturation": 0.8,
+        "hue": 0.2,
+        "randaugment_ops": 2,
+        "order": ("jitter", "blur", "randaugment", "grayscale", "solarize"),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Views of one size drawn from one distribution: `Crops` with every field set."""
+
+    count: int
+    size: int
+    scale: Range
+    blur_probability: float
+    solarize_probability: float
+
+
+class Crops(Config):
+    """A further group of views; a field that is none takes the value of the first group."""
+
+    count: int = pydantic.Field(gt=0, le=MOST_VIEWS)
+    """Independent draws for every image."""
+    size: int | None = pydantic.Field(default=None, ge=LEAST_SIZE, le=MOST_SIZE)
+    """Pixels of a view's side."""
+    scale: Range | None = None
+    """Range of the share of the image's area that a crop covers."""
+    blur_probability: float | None = pydantic.Field(default=None, ge=0, le=1)
+    """How often a view is blurred."""
+    solarize_probability: float | None = pydantic.Field(default=None, ge=0, le=1)
+    """How often values from ½ upwards are inverted."""
+
+    @pydantic.model_validator(mode="after")
+    def _valid(self) -> Crops:
+        if self.scale is not None:
+            _check_range("scale", self.scale, *_SCALES)
+        return self
+
+
+class ViewsConfig(Config):
+    """How views are made from an image. The defaults are MoCo-v2's (F20).
+
+    `recipe`, a name in RECIPES, may be given instead of the fields: it fills in those that are absent, and is stored
+    as `based_on`. If `based_on` is given too (a stored configuration), fields that still have its values change to
+    those of the recipe, the size only if the recipe has one.
+    """
+
+    based_on: str = "moco-v2"
+    """The recipe that the other fields are based on."""
+    size: int = pydantic.Field(default=224, ge=LEAST_SIZE, le=MOST_SIZE)
+    """Pixels of a view's side."""
+    num_views: int = pydantic.Field(default=2, gt=0, le=MOST_VIEWS)
+    """Independent draws from the same pipeline for every image."""
+    scale: Range = (0.2, 1.0)
+    """Range of the share of the image's area that a crop covers."""
+    magnification: Range | None = None
+    """Range of view pixels per image pixel, instead of `scale`, for images whose scale has a meaning. A crop has
+    size / magnification pixels, but not more than the image."""
+    extra_crops: tuple[Crops, ...] = ()
+    """Further groups of views, like the first except for the fields they set: multi-crop."""
+    ratio: Range = (3 / 4, 4 / 3)
+    """Range of a crop's width over its height."""
+    flip_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
+    """How often a view is mirrored horizontally."""
+    vertical_flip_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
+    """How often a view is mirrored vertically."""
+    quarter_turn_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
+    """How often a view is turned by 90, 180 or 270 degrees, equally often; 0.75 makes all four directions alike."""
+    stain: float = pydantic.Field(default=0.0, ge=0, le=1)
+    """For stained sections: the amounts of haematoxylin, eosin and DAB change by factors uniform in [1 − s, 1 + s] and
+    shifts uniform in [−s, s] of optical density, in every view, before all other colour operations."""
+    jitter_probability: float = pydantic.Field(default=0.8, ge=0, le=1)
+    """How often colours are jittered."""
+    brightness: float = pydantic.Field(default=0.4, ge=0, le=10)
+    """Factors are uniform in [max(0, 1 − b), 1 + b]."""
+    contrast: float = pydantic.Field(default=0.4, ge=0, le=10)
+    """As for brightness."""
+    saturation: float = pydantic.Field(default=0.4, ge=0, le=10)
+    """As for brightness."""
+    hue: float = pydantic.Field(default=0.1, ge=0, le=0.5)
+    """Shifts are uniform in [−h, h] turns."""
+    grayscale_probability: float = pydantic.Field(default=0.2, ge=0, le=1)
+    """How often colours are dropped."""
+    blur_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
+    """How often a view is blurred."""
+    blur_sigma: Range = (0.1, 2.0)
+    """Standard deviation in pixels of the view; the kernel reaches 3 σ of the largest."""
+    solarize_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
+    """How often values from ½ upwards are inverted."""
+    randaugment_ops: int = pydantic.Field(default=0, ge=0, le=100)
+    """Number of RandAugment operations, each drawn from fifteen and applied with probability ½; 0 for none."""
+    randaugment_magnitude: float = pydantic.Field(default=10.0, ge=0, le=10)
+    """Their mean magnitude, timm's `m`."""
+    randaugment_magnitude_std: float = pydantic.Field(default=0.5, ge=0, le=100)
+    """Standard deviation of the magnitudes, which are clipped to [0, 10]."""
+    order: tuple[str, ...] = _COLOURS
+    """The order of the colour operations; randaugment may be left out if randaugment_ops is 0. Crop and flip come
+    first."""
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """All groups in the order of the views: the first, then extra_crops."""
+        first = Group(self.num_views, self.size, self.scale, self.blur_probability, self.solarize_probability)
+        return (first, *(replace(first, **group.model_dump(exclude_none=True)) for group in self.extra_crops))
+
+    @property
+    def total_views(self) -> int:
+        """The number of views of an image, over all groups."""
+        return sum(group.count for group in self.groups)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _recipe(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or "recipe" not in value:
+            return value
+        fields = {name: entry for name, entry in value.items() if name != "recipe"}
+        name = value["recipe"]
+        if name not in RECIPES:
+            raise ConfigError([("recipe", f"unknown recipe '{name}'; {nearest(str(name), RECIPES)}")])
+        if fields.get("based_on") in RECIPES:
+            before = {**_defaults(cls), **RECIPES[fields["based_on"]]}
+            kept = {"size"} - set(RECIPES[name])  # a recipe without a size leaves it unchanged
+            fields = {key: entry for key, entry in fields.items() if key in kept or not _equal(entry, before.get(key))}
+        return {**RECIPES[name], **fields, "based_on": name}
+
+    @pydantic.field_validator("extra_crops", mode="before")
+    @classmethod
+    def _list_of_groups(cls, value: Any) -> Any:
+        if value is None:  # from `none` on the command line
+            return ()
+        if not isinstance(value, list | tuple) or not all(isinstance(group, dict | Crops) for group in value):
+            raise ConfigError(
+                [("", "must be a list of groups, for example [{count: 6, size: 96, scale: [0.05, 0.14]}]")]
+            )
+        return value
+
+    @pydantic.model_validator(mode="after")
+    def _valid(self) -> ViewsConfig:
+        _check_range("scale", self.scale, *_SCALES)
+        _check_range("ratio", self.ratio, 0.01, 100)
+        _check_range("magnification", self.magnification or (1.0, 1.0), 0.01, 100)
+        _check_range("blur_sigma", self.blur_sigma, 0.01, 100)
+        if sorted(self.order) not in (sorted(_COLOURS), sorted((*_COLOURS, "randaugment"))):
+            raise ConfigError([("order", f"must name each of {', '.join(_COLOURS)} once, and randaugment if wanted")])
+        if self.randaugment_ops and "randaugment" not in self.order:
+            example = ", ".join(RECIPES["infomin"]["order"])
+            raise ConfigError([("order", f"must contain randaugment for randaugment_ops, for example [{example}]")])
+        return self
+
+
+def _check_range(name: str, value: Range, low: float, high: float) -> None:
+    if not low <= value[0] <= value[1] <= high:
+        raise ConfigError([(name, f"must be two increasing numbers between {low:g} and {high:g}")])
+
+
+def _defaults(config: type[Config]) -> dict[str, Any]:
+    return {name: field.default for name, field in config.model_fields.items()}
+
+
+def _equal(left: Any, right: Any) -> bool:
+    """Equality of values before and after YAML: lists equal tuples, mappings configurations, `none` an absent field."""
+    return bool(_plain(left) == _plain(right))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return _plain(value.model_dump())
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items() if entry is not None}
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value

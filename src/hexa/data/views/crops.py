@@ -1,0 +1,79 @@
+"""Cuts all crops of a photograph after decoding it once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hexa.data.sources import decode as decoding
+from hexa.data.sources.source import Source
+from hexa.data.views.making import Views
+from hexa.ops.photometric import unit
+
+#: A photograph is decoded at a half, quarter or eighth of its size if every crop still has this many pixels per pixel
+#: of its view, so that the difference to decoding it at full size stays below that of the resizing.
+REDUCING_GAP = 2.0
+#: Reading the header pays off from this file size on, in bytes.
+_LARGE = 200_000
+
+
+def cut_crops(source: Source, position: int, views: Views, numbers: Tensor, some: slice = slice(None)) -> list[Tensor]:
+    """Decode image `position` once and cut `some` of its V views, tensors [C, S_v, S_v], uint8 or float in [0, 1].
+
+    numbers: [V, P], what `views.draw` drew for this image. Equals torchvision's `resized_crop` with antialiasing plus
+    flips and turns, except for large JPEGs (see REDUCING_GAP). Raises DecodeError.
+    """
+    data = source.encoded(position) if source.channels == 3 else None
+    full = decoding.jpeg_size(data) if data is not None and len(data) >= _LARGE else None
+    if data is not None and full is not None:
+        cuts = _cuts(views, numbers, *full)[some]
+        shrink = _shrink(min(min(cut.height, cut.width) / cut.size for cut in cuts))
+        most = source.max_image_pixels
+        image = decoding.decode(data, most) if shrink == 1 else decoding.decode_with_pil(data, shrink, most)
+    else:
+        image = source.decode(position)
+        full = (int(image.shape[1]), int(image.shape[2]))
+        cuts = _cuts(views, numbers, *full)[some]
+    scale_h, scale_w = image.shape[1] / full[0], image.shape[2] / full[1]
+    crops = []
+    for top, left, high, wide, flip, upside_down, transposed, size in cuts:
+        rows = slice(round(top * scale_h), max(round((top + high) * scale_h), round(top * scale_h) + 1))
+        columns = slice(round(left * scale_w), max(round((left + wide) * scale_w), round(left * scale_w) + 1))
+        part = image[None, :, rows, columns]
+        part = part if part.dtype == torch.uint8 else unit(part)
+        crop = functional.interpolate(part, (size, size), mode="bilinear", antialias=True)[0]
+        crop = crop.flip(2) if flip else crop
+        crop = crop.flip(1) if upside_down else crop
+        crops.append(crop.transpose(1, 2) if transposed else crop)
+    return crops
+
+
+class _Cut(NamedTuple):
+    """The crop of one view in pixels of the whole image, how it is turned, and the side of the view in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    flip: bool
+    upside_down: bool
+    transposed: bool
+    size: int
+
+
+def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[_Cut]:
+    cuts = []
+    for group, share in views.by_group(numbers):
+        boxes, turns = views.boxes(share, height, width, group)
+        packed = torch.stack((*boxes, *(turn.long() for turn in turns)), 1)
+        for top, left, high, wide, flip, over, across in packed.tolist():
+            cuts.append(_Cut(top, left, high, wide, bool(flip), bool(over), bool(across), group.size))
+    return cuts
+
+
+def _shrink(pixels: float) -> int:
+    """The largest of 8, 4, 2 and 1 that leaves at least REDUCING_GAP source pixels per pixel of a view."""
+    return next((shrink for shrink in (8, 4, 2) if pixels >= REDUCING_GAP * shrink), 1)

@@ -1,0 +1,211 @@
+"""The views that a training step sees: crops and colours, drawn and made in batches on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from hexa.data.views.config import Group, ViewsConfig
+from hexa.ops import geometry, photometric
+from hexa.ops import operations as randaugment
+from hexa.runtime.random import Stream
+
+__all__ = ["Views", "ViewsConfig"]
+
+# Columns of the uniform numbers that determine one view of one image.
+_BOX = slice(0, geometry.UNIFORMS_PER_BOX)
+_FLIP, _JITTER, _GRAYSCALE, _BLUR, _SOLARIZE, _SIGMA, _ORDER, _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(
+    _BOX.stop, _BOX.stop + 11
+)
+_COLUMNS = _BOX.stop + 11
+# Further columns if views are turned or stained; those of RandAugment come last.
+_UPSIDE_DOWN, _TURNED, _QUARTERS = range(_COLUMNS, _COLUMNS + 3)
+_STAINS = slice(_COLUMNS + 3, _COLUMNS + 9)
+# Floats processed at a time: on a CPU, staying in the cache is up to twice as fast; on a GPU only memory matters.
+_CHUNK = {"cpu": 2**19, "cuda": 2**27}
+
+
+class Views:
+    """Makes the views of a batch, whose parameters are functions of (stream, row of the image in the global batch).
+
+    Views are in the order of `ViewsConfig.groups`.
+
+    >>> crops = Views(ViewsConfig(size=32))(images, stream)  # uint8 [B, 3, H, W] -> 2 × float [B, 3, 32, 32] in [0, 1]
+    """
+
+    def __init__(self, config: ViewsConfig) -> None:
+        self.config, self.groups = config, config.groups
+
+    @property
+    def own(self) -> int:
+        """How many of the first views show the image itself if a partner gives the others: half, rounded up."""
+        return (self.config.total_views + 1) // 2
+
+    def __call__(
+        self, images: Tensor, stream: Stream, rows: slice | None = None, partners: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """The views of `images` [B, C, H, W], uint8 or float in [0, 1]: V float32 [B, C, S_v, S_v] on their device.
+
+        rows: the rows of these images in the global batch (default: all of it), so that several processes make the
+        views that one would have made. partners: images [B, C, H, W] shown by all views but the first `own` ones.
+        Pixels are float32 even under autocast.
+        """
+        numbers = self.draw(stream, rows or slice(0, len(images)))  # [V, B, P]
+        crops: list[Tensor] = []
+        with torch.autocast(images.device.type, enabled=False):
+            for group, share in self.by_group(numbers):
+                count = group.count if partners is None else max(0, self.own - len(crops))
+                for shown, part in ((images, share[:count]), (partners, share[count:])):
+                    if shown is not None and len(part):
+                        crops += self._group(shown, part, group).unbind()
+        return tuple(crops)
+
+    def _group(self, images: Tensor, numbers: Tensor, group: Group) -> Tensor:
+        """The views of one group, [count, B, C, S, S], from uniform `numbers` [count, B, P]."""
+        batch, channels, height, width = images.shape
+        count, size = len(numbers), group.size
+        flat = numbers.flatten(0, 1)
+        boxes, turns = self.boxes(flat, height, width, group)
+        numbers = torch.stack((*boxes, turns.flip.long(), turns.upside_down.long()))
+        packed = photometric.to_device(numbers, images.device)  # [6, count·B]
+        source = torch.arange(batch, device=images.device).repeat(count)
+        scale = 1 / 255 if images.dtype == torch.uint8 else 1.0
+        out = torch.empty((len(flat), channels, size, size), device=images.device)
+        for part in _chunks(len(flat), channels * max(height * width, size * size), images.device):
+            chosen = images.index_select(0, source[part])
+            cut = geometry.crop_resize(chosen, geometry.Boxes(*packed[:4, part]), size, *packed[4:, part].bool())
+            _apply_(cut, turns.transposed[part].nonzero()[:, 0], lambda some: some.transpose(2, 3))
+            self.recolor_(torch.mul(cut, scale, out=out[part]), flat[part], group)
+        return out.view(count, batch, channels, size, size)
+
+    def finish(self, crops: Sequence[Tensor], stream: Stream, rows: slice | None = None) -> tuple[Tensor, ...]:
+        """Recolour crops that workers cut, V tensors [B, C, S_v, S_v], uint8 or float in [0, 1]."""
+        numbers = self.draw(stream, rows or slice(0, len(crops[0])))
+        out = tuple(torch.empty(crop.shape, device=crop.device) for crop in crops)
+        with torch.autocast(crops[0].device.type, enabled=False):
+            groups = [group for group in self.groups for _ in range(group.count)]
+            for crop, view, number, group in zip(crops, out, numbers, groups, strict=True):
+                scale = 1 / 255 if crop.dtype == torch.uint8 else 1.0
+                for part in _chunks(len(crop), crop.shape[1:].numel(), crop.device):
+                    self.recolor_(torch.mul(crop[part], scale, out=view[part]), number[part], group)
+        return out
+
+    def draw(self, stream: Stream, rows: slice) -> Tensor:
+        """The numbers in [0, 1) that determine the views of these rows of the global batch: [V, rows, P].
+
+        A row's numbers depend on the stream and its position, not on the size of the batch; those of a group do not
+        depend on the groups after it, so that adding small crops leaves the large ones unchanged; and those of turns,
+        stains and RandAugment come last, from streams of their own, so that adding them leaves the crops unchanged.
+        """
+        config = self.config
+        turned = config.vertical_flip_probability or config.quarter_turn_probability or config.stain
+        further = {
+            "domain": _STAINS.stop - _COLUMNS if turned else 0,
+            "randaugment": config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION,
+        }
+        drawn = []
+        for place, group in enumerate(self.groups):
+            own = stream.child("views", place) if place else stream.child("views")
+            numbers = [torch.rand((rows.stop, group.count, _COLUMNS), generator=own.generator())]
+            for name, columns in further.items():
+                if columns:
+                    generator = stream.child(name, place).generator()
+                    numbers.append(torch.rand((rows.stop, group.count, columns), generator=generator))
+            drawn.append(torch.cat(numbers, 2)[rows.start or 0 :].transpose(0, 1))
+        return torch.cat(drawn)
+
+    def by_group(self, numbers: Tensor) -> Iterator[tuple[Group, Tensor]]:
+        """Each group with its part [count, …] of the numbers [V, …] of all views."""
+        shares = torch.split(numbers, [group.count for group in self.groups])
+        return zip(self.groups, shares, strict=True)
+
+    def boxes(
+        self, numbers: Tensor, height: Tensor | int, width: Tensor | int, group: Group
+    ) -> tuple[geometry.Boxes, geometry.Turns]:
+        """The crop boxes and turns [n], on the CPU, from `numbers` [n, P] for images of these sizes."""
+        config, uniforms = self.config, numbers[:, _BOX]
+        if config.magnification is None:
+            boxes = geometry.random_boxes(uniforms, height, width, group.scale, config.ratio)
+        else:
+            boxes = geometry.scaled_boxes(uniforms, height, width, group.size, config.magnification, config.ratio)
+        flip = numbers[:, _FLIP] < config.flip_probability
+        if not (config.vertical_flip_probability or config.quarter_turn_probability):
+            return boxes, geometry.Turns(flip, torch.zeros_like(flip), torch.zeros_like(flip))
+        turned = numbers[:, _TURNED] < config.quarter_turn_probability
+        quarters = (1 + 3 * numbers[:, _QUARTERS]).long() * turned
+        upside_down = numbers[:, _UPSIDE_DOWN] < config.vertical_flip_probability
+        return boxes, geometry.quarter_turned(flip, upside_down, quarters)
+
+    def recolor_(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
+        """Apply colour operations in place to crops [n, C, S, S] of a group, from `numbers` [n, P].
+
+        Pixels are in [0, 1]; images without three channels get brightness, contrast, blur and solarisation only.
+        """
+        if strength := self.config.stain:
+            change = strength * (2 * numbers[:, _STAINS] - 1)
+            crops.copy_(photometric.stain_jitter(crops, 1 + change[:, :3], change[:, 3:]))
+        for name in self.config.order:
+            getattr(self, f"_{name}")(crops, numbers, group)
+
+    def _jitter(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
+        config = self.config
+        index = _chosen(numbers, _JITTER, config.jitter_probability)
+        if not len(index) or not (config.brightness or config.contrast or config.saturation or config.hue):
+            return
+        jitter = self._jitter_of(numbers[index])
+        by_turn = photometric.hue_turn(jitter).argsort(stable=True)  # so that the jitter need not sort images
+        jitter = jitter.select(by_turn)
+        _apply_(crops, index[by_turn], lambda some: photometric.color_jitter(some, jitter))
+
+    def _jitter_of(self, numbers: Tensor) -> photometric.Jitter:
+        config = self.config
+
+        def factor(column: int, strength: float) -> Tensor:
+            low = max(0.0, 1 - strength)
+            return low + (1 + strength - low) * numbers[:, column]
+
+        return photometric.Jitter(
+            factor(_BRIGHTNESS, config.brightness),
+            factor(_CONTRAST, config.contrast),
+            factor(_SATURATION, config.saturation),
+            config.hue * (2 * numbers[:, _HUE] - 1),
+            (numbers[:, _ORDER] * len(photometric.ORDERS)).long(),
+        )
+
+    def _grayscale(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
+        _apply_(crops, _chosen(numbers, _GRAYSCALE, self.config.grayscale_probability), photometric.grayscale)
+
+    def _blur(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
+        index = _chosen(numbers, _BLUR, group.blur_probability)
+        low, high = self.config.blur_sigma
+        radius = photometric.blur_radius(high, crops.shape[-1])
+        if len(index) and radius:
+            sigma = photometric.to_device(low + (high - low) * numbers[index, _SIGMA], crops.device)
+            _apply_(crops, index, lambda some: photometric.gaussian_blur(some, sigma, radius))
+
+    def _solarize(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
+        _apply_(crops, _chosen(numbers, _SOLARIZE, group.solarize_probability), photometric.solarize)
+
+    def _randaugment(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
+        config = self.config
+        if columns := config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION:
+            magnitude, std = config.randaugment_magnitude, config.randaugment_magnitude_std
+            randaugment.augment_(crops, numbers[:, -columns:], magnitude, std)
+
+
+def _chosen(numbers: Tensor, column: int, probability: float) -> Tensor:
+    return (numbers[:, column] < probability).nonzero()[:, 0]
+
+
+def _apply_(crops: Tensor, index: Tensor, operation: Callable[[Tensor], Tensor]) -> None:
+    """Apply an operation in place to the crops at `index` (on the CPU)."""
+    if len(index):
+        index = photometric.to_device(index, crops.device)
+        crops.index_copy_(0, index, operation(crops.index_select(0, index)))
+
+
+def _chunks(rows: int, floats_per_row: int, device: torch.device) -> list[slice]:
+    step = max(1, _CHUNK.get(device.type, _CHUNK["cuda"]) // floats_per_row)
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]

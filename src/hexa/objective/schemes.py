@@ -1,0 +1,54 @@
+"""The six schemes of the paper's ablation (F17): which hard examples stand beside the clean views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+#: A term of the objective: the name its hard example has in recipes, and the fields of that.
+TERMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "adv": ("adversarial", {"kind": "adversarial"}),
+    "cmx": ("cutmix", {"kind": "cutmix"}),
+    "cmxA": ("cutmix_adversarial", {"kind": "cutmix", "source": "adversarial"}),
+}
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """number: i–vi; terms: those beside the clean one."""
+
+    number: str
+    terms: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As in benchmarks: std+adv+cmxA."""
+        return "+".join(("std", *self.terms))
+
+    @property
+    def title(self) -> str:
+        """As in tables and figures: Std+Adv+CmxA."""
+        return "+".join(term[0].upper() + term[1:] for term in ("std", *self.terms))
+
+    @property
+    def modifiers(self) -> str:
+        """As they follow the name of a recipe: +adversarial+cutmix-adversarial."""
+        return "".join(f"+{TERMS[term][0].replace('_', '-')}" for term in self.terms)
+
+    @property
+    def hard_examples(self) -> dict[str, dict[str, Any]]:
+        """Its hard examples as fields of an experiment, with the published values, which are the defaults."""
+        return dict(TERMS[term] for term in self.terms)
+
+
+SCHEMES = {
+    scheme.number: scheme
+    for scheme in (
+        Scheme("i"),
+        Scheme("ii", ("adv",)),
+        Scheme("iii", ("cmx",)),
+        Scheme("iv", ("adv", "cmx")),
+        Scheme("v", ("adv", "cmxA")),
+        Scheme("vi", ("adv", "cmx", "cmxA")),
+    )
+}

@@ -1,0 +1,181 @@
+"""An experiment: the complete, typed description of one run, which a recipe returns and config.yaml stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+
+from hexa.config import Config, ConfigError, UserError, choices, choose, nearest
+from hexa.core import HardExample, MethodConfig
+from hexa.data.loading.pairs import PairsConfig
+from hexa.data.views.making import ViewsConfig
+from hexa.nn.backbones import NetworkConfig
+from hexa.objective import ObjectiveConfig
+from hexa.runtime import parsing
+from hexa.runtime.files import write_text
+from hexa.training.config import TrainingConfig
+from hexa.training.monitor import MonitorConfig
+from hexa.training.optimizers import OptimizerConfig
+from hexa.training.schedules import ScheduleConfig
+from hexa.weights.start import StartConfig
+
+
+class Experiment(Config):
+    """Everything that decides a run. `config.yaml` holds it whole and can be fed back with `--config`."""
+
+    recipe: str
+    """The recipe it started from."""
+    data: str
+    """The source of images: digits, folder:PATH, parquet:PATH, cifar10, … (SOURCE#split picks a split)."""
+    seed: int = pydantic.Field(default=0, ge=0)
+    """The seed of every random stream."""
+    epochs: int = pydantic.Field(gt=0)
+    """Passes over the data."""
+    max_steps: int | None = pydantic.Field(default=None, gt=0)
+    """Steps after which the run ends, even within an epoch; none for the end of the last. Schedules go by `epochs`."""
+    batch_size: int = pydantic.Field(gt=0)
+    """Images a step over all processes."""
+    network: NetworkConfig
+    start: StartConfig = StartConfig()
+    views: ViewsConfig
+    pairs: PairsConfig = PairsConfig()
+    method: pydantic.SerializeAsAny[MethodConfig]
+    hard_examples: dict[str, pydantic.SerializeAsAny[HardExample]] = {}
+    objective: ObjectiveConfig = ObjectiveConfig()
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    training: TrainingConfig = TrainingConfig()
+    monitor: MonitorConfig = MonitorConfig()
+
+    @pydantic.field_validator("method", mode="before")
+    @classmethod
+    def _method(cls, value: Any) -> MethodConfig:
+        return choose(MethodConfig, "name", "hexa.methods", value)
+
+    @pydantic.field_validator("hard_examples", mode="before")
+    @classmethod
+    def _hard_examples(cls, value: Any) -> dict[str, HardExample]:
+        """Each by its `kind`; the key of the entry stands in for an absent kind, and an empty entry is left out."""
+        if not isinstance(value or {}, Mapping):
+            raise ConfigError([("", "expected hard examples by name, for instance {cutmix: {weight: 1}}")])
+        examples, problems = {}, []
+        for name, entry in dict(value or {}).items():
+            if entry is None:
+                continue
+            try:
+                examples[name] = choose(HardExample, "kind", "hexa.hard_examples", entry, default=name)
+            except ConfigError as error:
+                problems += [(f"{name}.{path}", message) for path, message in error.problems]
+        if problems:
+            raise ConfigError(problems)
+        return examples
+
+    def essence(self, exclude: set[str] | dict[str, Any]) -> list[Any]:
+        """As JSON, what is not at its default, and the kinds of method and hard examples, in the order of their names.
+
+        Hashes are made of it, so that a field which is new in a later version does not change them.
+        """
+        kinds = [kind for _, hard in sorted(self.hard_examples.items()) for kind in hard.kinds()]
+        return [self.model_dump(mode="json", exclude=exclude, exclude_defaults=True), [self.method.name, *kinds]]
+
+    @pydantic.model_validator(mode="after")
+    def _sources_exist(self) -> Experiment:
+        for name, example in self.hard_examples.items():
+            seen, source = {name}, example.source
+            while source != "std":
+                if source not in self.hard_examples:
+                    remedy = nearest(source, {"std", *self.hard_examples} - {name})
+                    raise ConfigError([(f"hard_examples.{name}.source", f"no hard example '{source}'; {remedy}")])
+                if source in seen:
+                    raise ConfigError([(f"hard_examples.{name}.source", "hard examples take each other as source")])
+                seen.add(source)
+                source = self.hard_examples[source].source
+        return self
+
+
+def validate(fields: Mapping[str, Any]) -> Experiment:
+    """The experiment of these fields. Raises ConfigError that names each wrong field."""
+    try:
+        return Experiment.model_validate(dict(fields))
+    except pydantic.ValidationError as error:
+        raise ConfigError.of(error) from None
+
+
+def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
+    """The experiment with some fields changed.
+
+    `changes` maps dotted paths to values or to their text, read as YAML: {"method.temperature": "0.1"}. A hard example
+    that the recipe lacks is added by naming a field of it, and taken out by setting it to `none`. Another `method.name`
+    is that method with its defaults, whatever the recipe's had. Raises ConfigError.
+    """
+    fields = experiment.model_dump(mode="json")
+    problems = []
+    method = changes.get("method.name", experiment.method.name)
+    if method != experiment.method.name:
+        fields["method"] = {"name": method} | {group: {} for group in _groups_of_method(method)}
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        place = fields
+        for depth, part in enumerate(parents):
+            if part not in place and parents[:depth] == ["hard_examples"]:
+                place[part] = {}
+            inner = place.get(part)
+            if not isinstance(inner, dict):
+                remedy = "it has no fields" if part in place else nearest(part, place)
+                problems.append((path, f"unknown field '{part}'; {remedy}"))
+                break
+            place = inner
+        else:
+            place[last] = parsing.from_option(value) if isinstance(value, str) else value
+    if problems:
+        raise ConfigError(problems)
+    return validate(fields)
+
+
+def _groups_of_method(name: Any) -> list[str]:
+    """The fields of a method that have fields themselves."""
+    known = choices(MethodConfig, "name", "hexa.methods").get(str(name))
+    defaults = {} if known is None else {key: info.default for key, info in known.model_fields.items()}
+    return [key for key, value in defaults.items() if isinstance(value, Config)]
+
+
+def load(path: Path | str) -> Experiment:
+    """Read an experiment from YAML. Raises UserError that names the file and the field."""
+    try:
+        return validate(fields_of(Path(path)))
+    except ConfigError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def fields_of(path: Path) -> dict[str, Any]:
+    """What a config.yaml holds, whether or not it is an experiment. Raises UserError that names the file."""
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder; give the path of a config.yaml, such as {path / 'config.yaml'}")
+    try:
+        text = parsing.read_text(path, parsing.MOST_YAML)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}; give the path of a config.yaml") from None
+    try:
+        fields = parsing.from_yaml(text)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    if not isinstance(fields, dict):
+        raise UserError(f"{path}: holds no fields; a config.yaml of a run shows what one looks like")
+    return fields
+
+
+def dump(experiment: Experiment, path: Path) -> None:
+    """Write the complete experiment as YAML, atomically."""
+    text = yaml.dump(experiment.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    write_text(path, text)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without aliases, which are not read."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True

@@ -1,0 +1,140 @@
+"""Recipes from outside the package: `./my_method.py:recipe` names a function that returns an Experiment.
+
+A run's config.yaml names the file that its method came from. Reading a run imports it only with --trust; otherwise
+whoever wrote the folder would decide what runs here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pydantic
+
+from hexa.config import ConfigError, UserError, nearest, reason
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from hexa.recipes.experiment import Experiment
+
+_LARGEST = 4 * 1024**2
+
+
+def is_plugin(spec: str) -> bool:
+    """Whether this names a function of a file rather than a recipe of the package."""
+    return ".py:" in spec
+
+
+def experiment_of(spec: str) -> Experiment:
+    """The experiment of a recipe's name or of `file.py:function`, as the user gave it. Raises UserError.
+
+    The file is imported. Its absolute path becomes the experiment's `recipe`, so that the run finds its method again
+    from anywhere.
+    """
+    if not is_plugin(spec):
+        from hexa import recipes
+
+        if spec.endswith(".py"):
+            raise UserError(f"{spec}: name the function too, such as {spec}:recipe")
+        return recipes.get(spec)
+
+    from hexa.recipes.experiment import Experiment
+
+    file, _, name = spec.rpartition(":")
+    path, content = _source_of(Path(file))
+    module = _import(path, content)
+    function = getattr(module, name, None)
+    if not callable(function):
+        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise UserError(f"{file}: has no function '{name}'; {nearest(name, functions)}")
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        raise UserError(f"{spec}: a recipe is a function without arguments that returns an Experiment") from None
+    try:
+        experiment = function()
+    except pydantic.ValidationError as error:
+        raise UserError(f"{spec}: {ConfigError.of(error)}") from error
+    if not isinstance(experiment, Experiment):
+        raise UserError(f"{spec}: returned {type(experiment).__name__}, not a hexa.recipes.experiment.Experiment")
+    return experiment.model_copy(update={"recipe": f"{path}:{name}"})
+
+
+def load(config: Path, trust: bool = False) -> Experiment:
+    """The experiment of a config.yaml. trust: import the file that it names as the source of its method.
+
+    Raises UserError, which names that file and the option if the experiment cannot be read without it.
+    """
+    from hexa.recipes import experiment
+
+    recipe = experiment.fields_of(config).get("recipe")
+    file = recipe.rpartition(":")[0] if isinstance(recipe, str) and is_plugin(recipe) else None
+    untried = f"its method came from {file}, which is not imported: read it, then add --trust"
+    if file and trust:
+        try:
+            path, content = _source_of(Path(file))
+        except UserError as error:  # a run may name a file that it does not need
+            untried = f"its method came from a file that no longer exists: {error}"
+        else:
+            _import(path, content)
+            file = None
+    try:
+        return experiment.load(config)
+    except UserError as error:
+        raise UserError(f"{error}; {untried}") if file else error from None
+
+
+def run_folder(experiment: Experiment, out: str | Path | None = None) -> Path:
+    """Where a run goes: `out`, or runs/RECIPE."""
+    return Path(out) if out else Path("runs") / experiment.recipe.rpartition(":")[2]
+
+
+def _source_of(file: Path) -> tuple[Path, bytes]:
+    """A file's whole path, and its content, which is read once: what is looked at is what runs. Raises UserError."""
+    try:
+        path = file.resolve()
+        there = path.is_file() and path.stat().st_size <= _LARGEST
+        content = path.read_bytes() if there else b""
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a name that no file can have
+        raise UserError(f"{file}: cannot be read ({reason(error)})") from None
+    if not there:
+        raise UserError(f"{path}: no such file; a recipe of your own is given as path/to/file.py:function")
+    return path, content
+
+
+def _import(path: Path, content: bytes) -> ModuleType:
+    name = f"hexa_plugin_{path.stem}"
+    known = sys.modules.get(name)
+    if known is not None and known.__file__ == str(path):
+        return known
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module  # before it runs: its classes look their module up
+    try:
+        exec(compile(content, path, "exec", dont_inherit=True), vars(module))
+    except BaseException as error:
+        del sys.modules[name]
+        if not isinstance(error, Exception) or isinstance(error, UserError):
+            raise
+        line = error.lineno if isinstance(error, SyntaxError) else _line_in(path, error)
+        raise UserError(f"{path}, line {line}: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _line_in(path: Path, error: BaseException) -> int | str:
+    """The last line of this file that the error went through."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return lines[-1] if lines and lines[-1] is not None else "?"
+
+
+def own_line(error: BaseException) -> str | None:
+    """FILE:LINE of the innermost frame of an error that lies in a file given by the user; None if none does."""
+    files = {module.__file__ for name, module in sys.modules.items() if name.startswith("hexa_plugin_")}
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None

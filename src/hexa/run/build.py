@@ -1,0 +1,272 @@
+"""Builds the objects of an experiment: the seam between training and methods, networks and data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hexa.config import ConfigError, UserError
+from hexa.core import Method, Setting
+from hexa.data import Source
+from hexa.data.loading.pairs import Pairs
+from hexa.data.loading.statistics import measured
+from hexa.data.loading.store import first_image
+from hexa.data.views.config import COLOURED
+from hexa.nn import backbones
+from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
+from hexa.nn.encoder import Encoder
+from hexa.objective import Objective
+from hexa.objective.shares import branches, needed
+from hexa.recipes.experiment import Experiment, override
+from hexa.runtime import precision as precisions
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
+from hexa.training import optimizers
+from hexa.training.optimizers import Pace, ScheduledOptimizer
+from hexa.weights import start
+from hexa.weights.fitting import owner
+from hexa.weights.preparation import Preparation
+from hexa.weights.pretrained import Backbone
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how precisely a run computes."""
+
+    device: torch.device
+    precision: str
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Machine:
+        """The device and precision of an experiment on this machine. Raises UserError for an unavailable device."""
+        device = precisions.pick_device(experiment.training.device)
+        with torch.device("meta"):
+            network = backbones.build(experiment.network)
+        return cls(device, precisions.resolve(experiment.training.precision, device, network))
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context in which forward passes run."""
+        return precisions.autocast("bf16" if self.precision == "bf16" else "fp32", self.device)
+
+
+def setting_of(experiment: Experiment, data_size: int) -> Setting:
+    """What a method must know to allocate its buffers. Raises ConfigError for sizes that do not fit together."""
+    batch, world = experiment.batch_size, processes.world_size()
+    if batch > data_size:
+        message = f"{batch} is more than the {data_size} images of {experiment.data}; use at most {data_size}"
+        raise ConfigError([("batch_size", message)])
+    if batch % world:
+        raise ConfigError(
+            [("batch_size", f"{batch} is not divisible by {world} processes; use {max(1, batch // world) * world}")]
+        )
+    if experiment.pairs.of is not None and experiment.views.total_views < 2:
+        name = experiment.method.name
+        raise ConfigError([("pairs.of", f"{name} sees one view of an image, so another can give none; leave it out")])
+    experiment.schedule.check(experiment.epochs)
+    refused = refusals(experiment)
+    if refused:
+        raise ConfigError(refused)
+    setting = Setting(
+        data_size=data_size,
+        batch_size=batch,
+        epochs=experiment.epochs,
+        world_size=world,
+        num_crops=experiment.views.total_views,
+        branches=("main", *branches(experiment.hard_examples)),
+        mean=experiment.network.mean,
+        std=experiment.network.std,
+        seed=experiment.seed,
+        keep_statistics=experiment.start.keeps_statistics,
+        streams=experiment.network.streams,
+        view_size=experiment.views.size,
+    )
+    experiment.method.check(setting)
+    return setting
+
+
+def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[str]]:
+    """The experiment with fields that depend on its images filled in, and lines about them for the user.
+
+    Mean and std that are `auto` are measured, by the main process for all. Colour augmentations are switched off for
+    images that are not RGB. Raises UserError, in all processes.
+    """
+    network, views, notes = experiment.network, experiment.views, []
+    changes: dict[str, Any] = {}
+    if not (network.mean and network.std):
+        statistics, problem = None, ""
+        try:
+            statistics = measured(source) if processes.is_main() else None
+        except UserError as error:
+            problem = str(error)
+        statistics, problem = processes.exchange((statistics, problem))[0]
+        if problem:
+            raise UserError(problem)
+        assert statistics is not None
+        for name, given, values in zip(("mean", "std"), (network.mean, network.std), statistics, strict=True):
+            if not given:
+                changes[f"network.{name}"] = values
+                notes.append(f"network.{name}: {', '.join(map(str, values))}, measured on the images")
+        if not network.std and min(statistics[1]) == 0:
+            message = f"channel {statistics[1].index(0)} is the same in all images; leave it out, or give network.std"
+            raise UserError(f"data '{source.name}': {message}")
+    if network.channels != 3:
+        off = {name: type(value)() for name, value in views if name in COLOURED and value}
+        changes |= {f"views.{name}": value for name, value in off.items()}
+        if off:
+            notes.append(f"images of {network.channels} channels have no colours: without views.{', views.'.join(off)}")
+    if views.magnification is not None and (image := first_image(source)) is not None:
+        height, width = image.shape[1:]
+        largest = views.magnification[1] * min(height, width)
+        if any(group.size >= largest for group in views.groups):
+            message = f"crops of the first image, {width} × {height} pixels, are all of it"
+            notes.append(f"views.magnification: {message}; give a views.size well below {largest:g}, or views.scale")
+    return (override(experiment, changes) if changes else experiment), notes
+
+
+def refusals(experiment: Experiment) -> list[tuple[str, str]]:
+    """The hard examples that the method does not support: (dotted path, why not)."""
+    hard, method = experiment.hard_examples, experiment.method
+    reasons = {name: hard[name].refusal(method) for name in needed(hard)}
+    return [(f"hard_examples.{name}", f"not for {method.name}: {why}") for name, why in reasons.items() if why]
+
+
+def build_method(experiment: Experiment, setting: Setting, machine: Machine, *, filled: bool = True) -> Method:
+    """The method before training, on the device and in its memory format.
+
+    Weights are drawn from the seed alone. The backbone, its momentum twin and further batch-norms get the weights of
+    `start`, unless `filled` is false because a checkpoint will be loaded.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Stream(experiment.seed).child("initial weights").integer())
+        begins = filled and experiment.start.weights is not None
+        network = start.begun(experiment.network, experiment.start) if begins else backbones.build(experiment.network)
+        method = experiment.method.build(network, setting)
+    if experiment.training.channels_last:
+        method = precisions.place(method, machine.device)
+    else:
+        method = method.to(machine.device)
+    processes.broadcast_state(method)
+    if experiment.training.compile:
+        encoders = [module for module in method.modules() if isinstance(module, Encoder)]
+        for network in encoders or method.children():
+            network.compile()
+    return method
+
+
+def build_optimizer(experiment: Experiment, method: Method, steps_per_epoch: int) -> ScheduledOptimizer:
+    """The optimizer of the method's parameters, with the paces of `start` for the backbone, and its schedule."""
+    optimizer = optimizers.build(
+        method.parameters(),
+        experiment.optimizer,
+        experiment.batch_size,
+        method.unscheduled(),
+        paces(method, experiment.start),
+    )
+    epochs, most = experiment.epochs, experiment.max_steps
+    return ScheduledOptimizer(optimizer, experiment.optimizer, experiment.schedule, epochs, steps_per_epoch, most)
+
+
+def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]:
+    """How the parameters of a backbone with initial weights learn; those that never do lose `requires_grad`."""
+    if config.weights is None:
+        return {}
+    rates = start.rates(method, config)
+    for parameter, rate in rates.items():
+        if not rate:
+            parameter.requires_grad_(False)
+    return {parameter: Pace(rate, config.freeze_backbone) for parameter, rate in rates.items()}
+
+
+def branch_notes(method: Method, setting: Setting) -> list[str]:
+    """A note for the user if the backbone has no batch-norms to separate the branches."""
+    extra = [branch for branch in setting.branches if branch != "main"]
+    if not extra or any(isinstance(module, BranchBatchNorm) for module in method.backbone.modules()):
+        return []
+    return [f"the backbone has no batch-norm: {' and '.join(extra)} examples go through it as clean ones do"]
+
+
+def build_objective(
+    experiment: Experiment, method: Method, machine: Machine, share_gradients: bool = True, steps: int | None = None
+) -> Objective:
+    """The objective of the experiment around a method.
+
+    steps: of all epochs; None, for looking and measuring: with every hard example from the first step on.
+    """
+    return Objective(
+        method,
+        experiment.hard_examples,
+        experiment.objective,
+        autocast=machine.autocast,
+        share_gradients=share_gradients,
+        steps=steps,
+    )
+
+
+def roomy_setting(experiment: Experiment, data_size: int) -> Setting:
+    """A setting with as many images as the method needs, for looking and measuring without training."""
+    for _ in range(20):
+        try:
+            return setting_of(experiment, data_size)
+        except ConfigError as error:
+            refused = error
+            data_size *= 2
+    raise refused
+
+
+def fingerprint(experiment: Experiment, source: Source, pairs: Pairs | None = None) -> str:
+    """A hash of everything that determines the trajectory: the images, and the experiment without training and monitor.
+
+    pairs: their groups are included.
+    """
+    others: dict[str, Any] = dict.fromkeys(("training", "monitor", "recipe", "data"), True)
+    # the paths of weights and pairs do not matter, since their digests are included
+    others |= {"start": {"weights"}, "pairs": {"of"}}
+    parts = [*experiment.essence(others), source.fingerprint, *([] if pairs is None else [pairs.digest()])]
+    text = json.dumps(parts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@contextmanager
+def kernels(deterministic: bool) -> Iterator[None]:
+    """Use deterministic kernels, or on a GPU the fastest ones for the given shapes; restored on exit."""
+    cudnn, before = torch.backends.cudnn, torch.are_deterministic_algorithms_enabled()
+    benchmark, fill = cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    cudnn.benchmark = not deterministic
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        cudnn.benchmark = benchmark
+        torch.use_deterministic_algorithms(before)
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+
+
+def backbone_of(experiment: Experiment, method: Method, step: int, epoch: float) -> Backbone:
+    """The current backbone of a method as a plain network, with step and epoch in its info."""
+    network = backbones.build(experiment.network)
+    path = next(name for name, module in method.named_modules() if module is method.backbone)
+    state = plain_state_dict(method.backbone)
+    network.load_state_dict({name: value.detach().cpu().contiguous() for name, value in state.items()})
+    info: dict[str, Any] = {
+        "recipe": experiment.recipe,
+        "method": experiment.method.name,
+        "encoder": owner(path),
+        "branch": "main",
+    }
+    info |= {"step": step, "epoch": epoch, "seed": experiment.seed, "data": experiment.data}
+    if experiment.start.weights is not None:
+        info |= {"start": experiment.start.weights, "start_sha256": experiment.start.sha256}
+    config = experiment.network
+    preparation = Preparation(config.mean, config.std, experiment.views.size)
+    return Backbone(network.eval(), preparation, config, info)

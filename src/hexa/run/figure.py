@@ -1,0 +1,87 @@
+"""`hexa figure KIND …`: one of the figures that show a run, its views or its backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from hexa.config import UserError, nearest
+from hexa.data import open_source
+from hexa.recipes.experiment import Experiment
+from hexa.reporting import plots
+from hexa.reporting.pictures import Gallery
+from hexa.reporting.style import SIDE
+from hexa.run.view_space import embed_views, view_space
+from hexa.run.visualize import Look
+from hexa.weights.pretrained import Backbone, load_backbone
+
+Target = Path | str | Experiment | Backbone
+
+#: Figures of views, which need a method: a run, or a recipe with random weights.
+OF_VIEWS = ("hard-examples", "view-space")
+#: Figures of features, which any backbone gives: the function that makes the gallery, and what to say under it.
+OF_FEATURES: dict[str, tuple[Callable[..., Gallery], str, str]] = {
+    "neighbours": (
+        plots.nearest_neighbours,
+        "Cosine similarity of the features below each neighbour.",
+        "Frames: blue for the query's class, orange for another; the backbone never saw a label.",
+    ),
+    "clusters": (
+        plots.clusters,
+        "Spherical k-means on the features of {:,} images; the most typical first.",
+        "Percent: the share of the most frequent class, which the backbone never saw.",
+    ),
+}
+
+
+def figure(kind: str, target: Target, data: str | None, out: Path | str, *, seed: int = 0) -> Path:
+    """Write a figure as PNG or SVG, by the ending of `out`, and return its path.
+
+    kind: hard-examples or view-space of a run's folder, a recipe's name or an experiment; neighbours or clusters of any
+    backbone. data: a source; None for the run's own images. Raises UserError.
+    """
+    if kind in OF_VIEWS:
+        return plots.save(_of_views(kind, target, data, seed), out)
+    if kind in OF_FEATURES:
+        return plots.save(_of_features(kind, target, data, seed), out)
+    raise UserError(f"unknown figure '{kind}'; {nearest(kind, [*OF_VIEWS, *OF_FEATURES])}")
+
+
+def _of_views(kind: str, target: Target, data: str | None, seed: int) -> Figure:
+    if isinstance(target, Backbone):
+        raise UserError(f"{kind} is a figure of a method; give a run or a recipe, or take neighbours or clusters")
+    look = Look.at(target, data)
+    name = look.experiment.recipe if isinstance(target, Experiment) else Path(target).name
+    length = f"step {look.step:,}" if look.step else "random weights"
+    title = f"{kind.replace('-', ' ')}: {name} on {short_name(look.source.name)}, {length}"
+    if kind == "view-space":
+        return view_space(embed_views(look, seed=seed), title=title)
+    remark = (
+        "Below a view: its loss through the batch-norms it is trained through; |δ|, the mean change in grey levels; λ, "
+        "the share of itself that it keeps."
+    )
+    return look.gallery(6, seed=seed).draw(title, remark, side=SIDE)
+
+
+def _of_features(kind: str, target: Target, data: str | None, seed: int) -> Figure:
+    if isinstance(target, Experiment):
+        raise UserError(f"{kind} is a figure of a trained backbone; give a run, a file or a name")
+    backbone = target if isinstance(target, Backbone) else load_backbone(target)
+    data = data or backbone.info.get("data")
+    if not data:
+        raise UserError("a backbone without a run has no images of its own; give some with --data SOURCE")
+    source = open_source(str(data), None if "#" in str(data) else "train", channels=len(backbone.mean))
+    embedded = plots.Embedded.of(backbone, source, seed=seed)
+    name = backbone.info.get("spec", "a backbone") if isinstance(target, Backbone) else target
+    make, remark, of_classes = OF_FEATURES[kind]
+    made = make(embedded, seed=seed)
+    remark = remark.format(len(embedded.features)) + f" {of_classes}" * bool(embedded.class_of(0))
+    title = f"{kind}: {Path(str(name)).name} on {short_name(source.name)}"
+    return made.draw(title, remark)
+
+
+def short_name(source: str) -> str:
+    """The last part of a source's name: cifar10 of parquet:/data/cifar10."""
+    return source.rstrip("/").rpartition("/")[2].rpartition(":")[2] or source

@@ -1,0 +1,123 @@
+"""The folder of a run: locked for one training at a time, and what is left in it when a run stops."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from hexa.config import UserError
+from hexa.data.loading.workers import WorkerEnded
+from hexa.runtime import checkpoints, parsing, peers
+from hexa.runtime.files import describe, sweep
+from hexa.runtime.lock import locked
+from hexa.training import trackers
+from hexa.training.journal import ENVIRONMENT, METRICS
+
+CONFIG, BACKBONE, REPORT, CHECKPOINTS = "config.yaml", "backbone.safetensors", "report.html", "checkpoints"
+#: The record of `hexa adapt`, which it writes first.
+ADAPTATION = "adapt.json"
+#: The backbone of the epoch that the monitor scored best.
+BEST = "best.safetensors"
+#: Locked by the process that trains into the folder.
+LOCK = ".lock"
+#: Seconds that a killed process may take to be gone.
+PATIENCE = 5.0
+
+
+@contextmanager
+def mine(folder: Path, say: Callable[[str], object] | None = None) -> Iterator[bool]:
+    """Lock a run's folder, creating it if needed; only the main process does. Yields whether this is the main process.
+
+    Temporary files of killed processes are removed. Others may still read the folder and add results to it. say: called
+    if the disk has no locks. Raises UserError if another process trains there.
+    """
+    # done before the processes connect, so that nothing has to be undone
+    if os.environ.get("RANK", "0") != "0":
+        yield False
+        return
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give another --out")
+    what = f"is already training in {folder}; wait until it ends, or end it, and run the command again"
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(folder / LOCK, what, patience=PATIENCE, say=say))
+        except OSError as error:
+            begun = (folder / CONFIG).is_file()
+            remedy = f"once it can, go on with: hexa resume {folder}" if begun else "give another --out"
+            raise UserError(f"{folder}: cannot be written ({describe(error)}); {remedy}") from None
+        sweep(folder, CONFIG, ENVIRONMENT, METRICS, BACKBONE, BEST, trackers.FILE)
+        sweep(folder / CHECKPOINTS)
+        yield True
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether this torchrun began the run in `folder`. Raises UserError if the folder has anything else of value."""
+    if _is_empty(folder) or _is_stillborn(folder):
+        return False
+    if peers.restarts() and _noted(folder, "launcher") == peers.launcher():
+        return (folder / CONFIG).is_file()
+    if (folder / CONFIG).is_file():
+        raise UserError(f"{folder} holds a run; continue it with 'hexa resume {folder}', or give another --out")
+    raise UserError(f"{folder} is not an empty folder; give another --out")
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether a folder is empty, or has only the first files of a run that was killed immediately."""
+    there = {path.name for path in folder.iterdir()} - {LOCK, ADAPTATION}
+    return not there or (there == {ENVIRONMENT} and _process(folder) is not None)
+
+
+def _is_stillborn(folder: Path) -> bool:
+    """Whether a run in `folder` ended with nothing to continue from, so that it may start again.
+
+    Its loss became non-finite before the first checkpoint; or it ran on this machine and ended before it logged a step
+    (unreadable images …). A run whose process is still running, or may be, does not count.
+    """
+    if not (folder / CONFIG).is_file() or (folder / BACKBONE).exists() or (folder / CHECKPOINTS).exists():
+        return False
+    journal = folder / METRICS
+    written = journal.read_text(errors="replace") if journal.exists() else ""
+    if '"event": "non-finite"' in written:
+        return True
+    process = _process(folder)
+    return process is not None and process.is_over() and '"event": "train"' not in written
+
+
+def _process(folder: Path) -> peers.Peer | None:
+    """The main process of the run in `folder`, from its environment.json."""
+    try:
+        peer = peers.Peer(**_noted(folder, "process"))  # type: ignore[arg-type]
+    except TypeError:  # something else
+        return None
+    return peer if isinstance(peer.pid, int) else None
+
+
+def _noted(folder: Path, name: str) -> object:
+    """An entry of a run's environment.json; None if there is none."""
+    try:
+        return parsing.from_json(parsing.read_text(folder / ENVIRONMENT, parsing.MOST_JSON))[name]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@contextmanager
+def stopping_well(folder: Path) -> Iterator[None]:
+    """Report a full disk, or a worker that ended, in one line that says how to continue."""
+    try:
+        yield
+    except (WorkerEnded, OSError) as error:
+        what = describe(error) if isinstance(error, OSError) else error
+        raise UserError(f"{what}; {way_on(folder)}") from error
+
+
+def way_on(folder: Path) -> str:
+    """How to continue a run that was stopped from outside."""
+    if not (folder / CONFIG).is_file():
+        return f"the run stops; {folder} has nothing to continue from"
+    saved = checkpoints.checkpoints(folder / CHECKPOINTS)
+    last = f"its last checkpoint is {saved[-1]}" if saved else "it has no checkpoint yet"
+    if peers.restarts_left() > 0:
+        return f"the run stops; {last}; torchrun starts it again"
+    return f"the run stops; {last}; go on with: hexa resume {folder}"

@@ -1,0 +1,167 @@
+"""The monitor: scores the frozen features during training (F22)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hexa.config import ConfigError, UserError
+from hexa.core import Method
+from hexa.data import Source, open_source
+from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.loading.store import describe_problems
+from hexa.data.loading.workers import alike
+from hexa.data.sources.source import Subset
+from hexa.data.views.evaluation import EvaluationTransform
+from hexa.data.views.making import Views
+from hexa.evaluation.label_free import label_free
+from hexa.evaluation.protocols.knn import knn_classify
+from hexa.ops.photometric import unit
+from hexa.recipes.experiment import Experiment
+from hexa.run.build import Machine
+from hexa.runtime.random import Stream
+
+_BATCH = 512
+#: The share of images used as queries if the source has no test split.
+_HELD_OUT = 0.2
+#: Most images measured without labels, which needs the neighbours of each among all.
+_LABEL_FREE = 2000
+#: Images, uint8 where that is exact, and their labels, on the CPU.
+_Images = tuple[Tensor, Tensor | None]
+
+
+class KnnMonitor:
+    """Top-1 accuracy in percent of a k-NN vote, with main batch-norms and without augmentation.
+
+    Labelled images of the training split vote on the test split or, if there is none, on others of their own split. At
+    most `max_images` of each, the same in every call and every session; they are decoded at the first call. Unreadable
+    ones are left out, however many, with a warning. With `label_free` the queries are also measured without labels, in
+    two random views each.
+
+    source: the training images, or `monitor.data`. held: held-out images as queries, instead of its test split.
+    """
+
+    def __init__(
+        self, experiment: Experiment, source: Source, method: Method, machine: Machine, held: Source | None = None
+    ) -> None:
+        self.config, self.size = experiment.monitor, experiment.views.size
+        self.held, self.views = held, Views(experiment.views)
+        self.method, self.machine, self.source = method, machine, source
+        self.channels_last = experiment.training.channels_last
+        self.mean = torch.tensor(experiment.network.mean, device=machine.device).view(1, -1, 1, 1)
+        self.std = torch.tensor(experiment.network.std, device=machine.device).view(1, -1, 1, 1)
+        self.stream = Stream(experiment.seed).child("knn monitor")
+        self._images: tuple[_Images, _Images] | None = None
+
+    @classmethod
+    def of(
+        cls, experiment: Experiment, source: Source, method: Method, machine: Machine, held: Source | None = None
+    ) -> KnnMonitor | None:
+        """The monitor, or None if it is off or has nothing to measure. Raises UserError for its `data`."""
+        config = experiment.monitor
+        if not config.knn_every:
+            return None
+        if config.data is not None:
+            split = None if "#" in config.data else "train"
+            source, held = open_source(config.data, split, experiment.training.max_image_pixels, source.channels), None
+        for field, needed in (("keep_best", config.keep_best == "knn"), ("until", config.until is not None)):
+            if needed and source.classes is None:
+                raise ConfigError([(f"monitor.{field}", f"{source!r} has no labels to vote; give monitor.data")])
+        if source.classes is None and not config.label_free:
+            return None
+        return cls(experiment, source, method, machine, held)
+
+    @property
+    def num_classes(self) -> int | None:
+        labels = self.source.classes
+        if labels is None:
+            return None
+        return len(self.source.class_names) if self.source.class_names else int(labels.max()) + 1
+
+    @torch.no_grad()
+    def __call__(self, warn: Callable[[str], object] = lambda message: None) -> dict[str, float]:
+        """{"knn": percent, …}. Leaves the method in evaluation mode."""
+        if self._images is None:
+            self._images = self._decoded(warn)
+        self.method.eval()
+        (_, bank_labels), (asking, labels) = self._images
+        queries = self._features(asking)
+        measured = {}
+        if bank_labels is not None and labels is not None and self.num_classes is not None:
+            bank = self._features(self._images[0][0])
+            classes = max(self.num_classes, int(labels.max()) + 1)
+            k = min(self.config.k, len(bank))
+            scores = knn_classify(bank, bank_labels.to(bank.device), queries, k, self.config.temperature, classes)
+            measured["knn"] = 100 * float((scores.argmax(1).cpu() == labels).double().mean())
+        if self.config.label_free:
+            asking, queries = asking[:_LABEL_FREE], queries[:_LABEL_FREE]
+            first, second = (self._features(asking, self.stream.child("view", number)) for number in range(2))
+            measured |= label_free(queries, first, second)
+        return measured
+
+    def _decoded(self, warn: Callable[[str], object]) -> tuple[_Images, _Images]:
+        """The images that vote, and the queries."""
+        bank, queries = self.parts()
+        asking = self._read(queries, warn)
+        # without labels there is no vote, and thousands of photographs need not be decoded
+        return (self._read(bank, warn) if bank.classes is not None else (asking[0][:0], None)), asking
+
+    def parts(self) -> tuple[Source, Source]:
+        """The sources of images that vote, and of queries."""
+        source, most = self.source, self.config.max_images
+        order = torch.randperm(len(source), generator=self.stream.child("train").generator())
+        if self.held is not None:
+            return Subset(source, order[:most].numpy()), Subset(self.held, np.arange(min(most, len(self.held))))
+        if source.split != "test" and "test" in source.splits():
+            test = open_source(source.name, "test", source.max_image_pixels, source.channels)
+            if test.classes is not None or source.classes is None:
+                other = torch.randperm(len(test), generator=self.stream.child("test").generator())
+                return Subset(source, order[:most].numpy()), Subset(test, other[:most].numpy())
+        asking = max(1, round(_HELD_OUT * len(source)))
+        return Subset(source, order[asking:][:most].numpy()), Subset(source, order[:asking][:most].numpy())
+
+    def _read(self, source: Source, warn: Callable[[str], object]) -> _Images:
+        images, labels = [], []
+        problems: dict[int, str] = {}
+        transform = EvaluationTransform(self.size)
+        for batch, batch_labels, _ in evaluation_batches(source, transform, _BATCH, problems=problems, tolerance=1.0):
+            levels = (batch * 255).round()
+            images.append(levels.to(torch.uint8) if torch.equal(levels / 255, batch) else batch)
+            labels += [] if batch_labels is None else [batch_labels]
+        if problems:
+            which = f"{len(problems)} of {len(source)} images of {source.name}#{source.split}"
+            first = describe_problems(source, problems, 1)[0]
+            warn(f"the k-NN monitor leaves out {which}, which can't be read: {first}{' …' * (len(problems) > 1)}")
+        if not images:
+            raise UserError("no image could be read")
+        return torch.cat(alike(images)), torch.cat(labels) if labels else None
+
+    def _features(self, images: Tensor, seen: Stream | None = None) -> Tensor:
+        """Features [N, D], fp32 on the device, of images [N, C, S, S], uint8 or float in [0, 1].
+
+        seen: draws a random view of each image, whose features are returned instead.
+        """
+        features = []
+        for start in range(0, len(images), _BATCH):
+            part = images[start : start + _BATCH]
+            pixels = part.to(self.machine.device, non_blocking=True)
+            rows = slice(start, start + len(part))
+            pixels = unit(pixels) if seen is None else self.views(pixels, seen, rows)[0]
+            if self.channels_last:
+                pixels = pixels.contiguous(memory_format=torch.channels_last)
+            with self.machine.autocast():
+                features.append(self.method.backbone((pixels - self.mean) / self.std).float())
+        return torch.cat(features)
+
+
+def without_holdout(experiment: Experiment, source: Source) -> tuple[Source, Source | None]:
+    """The images to train on, and those that `monitor.holdout` reserves for the monitor."""
+    count = round(experiment.monitor.holdout * len(source))
+    if not count:
+        return source, None
+    order = torch.randperm(len(source), generator=Stream(experiment.seed).child("monitor holdout").generator())
+    held, rest = (rows.sort().values.numpy() for rows in (order[:count], order[count:]))
+    return Subset(source, rest), Subset(source, held)

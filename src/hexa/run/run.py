@@ -1,0 +1,281 @@
+"""Carries out a run, from its experiment to its folder: pretrain and resume."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hexa.config import ConfigError, UserError, reason
+from hexa.core import Method
+from hexa.data import Source, open_source
+from hexa.data.loading.loaders import PretrainLoader
+from hexa.data.loading.pairs import Pairs
+from hexa.data.views.making import Views
+from hexa.recipes import experiment as experiments
+from hexa.recipes.experiment import Experiment
+from hexa.reporting import scores
+from hexa.reporting.runs import flatten, read_run
+from hexa.run.build import (
+    Machine,
+    backbone_of,
+    branch_notes,
+    build_method,
+    build_objective,
+    build_optimizer,
+    fingerprint,
+    kernels,
+    setting_of,
+    settled,
+)
+from hexa.run.folder import BACKBONE, BEST, CHECKPOINTS, CONFIG, REPORT, is_ours, mine, stopping_well, way_on
+from hexa.run.monitor import KnnMonitor, without_holdout
+from hexa.runtime import checkpoints, processes
+from hexa.runtime.console import Console
+from hexa.runtime.files import write_whole
+from hexa.runtime.output import one_line
+from hexa.runtime.progress import Reporter
+from hexa.runtime.random import Stream
+from hexa.training import trackers
+from hexa.training.journal import TENSORBOARD, Journal, discard, write_environment
+from hexa.training.monitor import Best, Watch
+from hexa.training.state import restore
+from hexa.training.trackers import TensorBoard, Tracker
+from hexa.training.trainer import Trainer
+from hexa.weights.pretrained import Backbone, load_backbone, serialized
+
+__all__ = ["BACKBONE", "CONFIG", "pretrain", "resume"]
+
+
+def pretrain(experiment: Experiment, out: Path | str | None = None, *, console: Console | None = None) -> Path:
+    """Carry out an experiment in the folder `out`, by default runs/RECIPE, and return the folder.
+
+    Mistakes in an experiment are found before the folder is created. Under torchrun every process calls it; if torchrun
+    starts them again (--max-restarts), it continues from the last checkpoint. console: where progress is shown,
+    standard error by default. Raises UserError; Interrupted after a signal, with the run saved; NonFiniteError;
+    ProcessEnded.
+    """
+    folder = Path(out) if out is not None else Path("runs") / experiment.recipe.rpartition(":")[2]
+    notes: list[str] = []
+    with mine(folder, notes.append) as is_main:
+        return _carry_out(experiment, folder, console, is_main and is_ours(folder), notes)
+
+
+def resume(run: Path | str, *, console: Console | None = None) -> Path:
+    """Continue a run exactly where it stopped, from its newest intact checkpoint; returns its folder.
+
+    The result is bit-identical to that of a run without the stop (on a GPU with training.deterministic). A finished run
+    only gets results that are missing. Raises as `pretrain` does.
+    """
+    folder = Path(run)
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder}: no run to resume ({CONFIG} is missing); give the folder that hexa pretrain wrote")
+    notes: list[str] = []
+    with mine(folder, notes.append):
+        return _carry_out(experiments.load(folder / CONFIG), folder, console, True, notes)
+
+
+def _carry_out(experiment: Experiment, folder: Path, console: Console | None, resumed: bool, notes: list[str]) -> Path:
+    machine = Machine.of(experiment)
+    processes.initialize(machine.device)
+    failed = True
+    try:
+        console = (console or Console(stderr=True)) if processes.is_main() else None
+        resumed = processes.any_of(resumed, machine.device)
+        # the caller's random state is restored
+        with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
+            _Session(experiment, folder, console, machine, resumed).run(notes)
+        failed = False
+        return folder
+    except processes.ProcessEnded as error:
+        raise error.with_remedy(way_on(folder)) from error.__cause__
+    except Exception as error:
+        if experiment.training.compile and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            why = str(error).strip().splitlines()[0][:200]
+            remedy = f"set 'compile: false' in its {CONFIG}, then 'hexa resume {folder}'"
+            raise UserError(f"training.compile: torch cannot compile on this machine ({why}); {remedy}") from None
+        raise
+    finally:
+        # a trainer and its hooks form cycles; without this, images and weights would outlive their run
+        gc.collect()
+        processes.shutdown(failed)
+
+
+@dataclass
+class _Session:
+    """One process's part of a run, until its end or the next stop. console: None on all but the main process."""
+
+    experiment: Experiment
+    folder: Path
+    console: Console | None
+    machine: Machine
+    resumed: bool
+
+    def run(self, warnings: list[str]) -> None:
+        """Set everything up, train, write the results. warnings: warnings so far."""
+        experiment = self.experiment
+        trackers.check(experiment.training.tracker)
+        split = None if "#" in experiment.data else "train"
+        source = open_source(experiment.data, split, experiment.training.max_image_pixels, experiment.network.channels)
+        source, held = without_holdout(experiment, source)
+        setting_of(experiment, len(source))  # raises before images are read, which may take a while
+        self._show(_headline(experiment, source, self.machine, self.folder, self.resumed))
+        self.experiment, settlements = settled(experiment, source)
+        setting = setting_of(self.experiment, len(source))
+        stored = self.resumed and bool(checkpoints.checkpoints(self.folder / CHECKPOINTS))
+        if experiment.start.weights is not None:
+            self._show(_start_line(self.experiment))
+        method = build_method(self.experiment, setting, self.machine, filled=not stored)
+        self._show(*settlements)
+        self._show(*method.notes(), *branch_notes(method, setting))
+        with closing(self._loader(source)) as loader:
+            if loader.pairs is not None:
+                self._show(str(loader.pairs))
+            trainer = self._trainer(source, held, method, loader)
+            warnings = [*warnings, *(self._continue(trainer) if self.resumed else ())]
+            with stopping_well(self.folder):
+                self._train(trainer, warnings)
+
+    def _show(self, *lines: str) -> None:
+        if self.console is not None:
+            for line in lines:
+                self.console.print(one_line(line))
+
+    def _loader(self, source: Source) -> PretrainLoader:
+        experiment = self.experiment
+        return PretrainLoader(
+            source,
+            Views(experiment.views),
+            experiment.batch_size,
+            Stream(experiment.seed),
+            self.machine.device,
+            num_workers=experiment.training.num_workers,
+            resident_limit_bytes=experiment.training.resident_limit_bytes,
+            tolerance=experiment.training.max_corrupt_share,
+            pairs=Pairs.of(experiment.pairs, source),
+        )
+
+    def _trainer(self, source: Source, held: Source | None, method: Method, loader: PretrainLoader) -> Trainer:
+        experiment = self.experiment
+        steps = loader.steps_per_epoch
+        knn = KnnMonitor.of(experiment, source, method, self.machine, held)
+        trainer = Trainer(
+            build_objective(experiment, method, self.machine, steps=experiment.epochs * steps),
+            build_optimizer(experiment, method, steps),
+            loader,
+            experiment.training,
+            self.machine.device,
+            self.folder,
+            Journal(self.folder if processes.is_main() else None, Reporter(self.console)),
+            fingerprint=fingerprint(experiment, source, loader.pairs),
+            monitor=knn,
+            monitor_every=experiment.monitor.knn_every,
+            watch=Watch(method.chance_loss, knn.num_classes if knn is not None else None),
+            best=Best(experiment.monitor.keep_best, experiment.monitor.patience, experiment.monitor.until),
+            keep=lambda: self._save(self._backbone(trainer), BEST),
+        )
+        return trainer
+
+    def _continue(self, trainer: Trainer) -> list[str]:
+        """Load the newest intact checkpoint, if there are checkpoints; returns warnings. Raises UserError."""
+        warnings: list[str] = []
+        folder = self.folder / CHECKPOINTS
+        newest = checkpoints.newest_good_of_all(folder, warnings.append, trainer.device)
+        if newest is None:
+            if checkpoints.checkpoints(folder):  # only the main process warns
+                raise UserError("; ".join([*warnings, f"no checkpoint of {self.folder} is intact, start a new run"]))
+            return warnings
+        path, state = newest
+        try:
+            return warnings + restore(trainer, state)
+        except torch.OutOfMemoryError:
+            raise
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:  # intact, but of another experiment
+            message = f"{path}: not a checkpoint of this experiment ({reason(error)}); start a new run"
+            raise UserError(message) from error
+
+    def _train(self, trainer: Trainer, warnings: list[str]) -> None:
+        """Train from the current step to the end, and write everything to the folder."""
+        step, folder, journal = trainer.step, self.folder, trainer.journal
+        if processes.is_main():
+            # first, since it identifies the owner of the folder
+            write_environment(folder, trainer.device, self.machine.precision, step if self.resumed else None)
+            if not self.resumed:
+                discard(folder)
+                experiments.dump(self.experiment, folder / CONFIG)
+        journal.open(step, self._trackers(trainer, warnings))
+        try:
+            journal.write("resume" if self.resumed else "start", step)
+            if step:
+                ended = step >= trainer.total_steps
+                way = "nothing is left to train:" if ended else "continuing after"
+                journal.reporter.say(f"{way} step {step} of {trainer.total_steps}")
+            trainer.warn(warnings)
+            trainer.run()
+            if processes.is_main():
+                self._finish(trainer)
+        finally:
+            journal.close(trainer.step)
+        processes.barrier()
+
+    def _trackers(self, trainer: Trainer, warnings: list[str]) -> list[Tracker]:
+        """The trackers of the main process. One that cannot begin stops a new run, but not one that continues."""
+        begun: list[Tracker] = []
+        name, problem = self.experiment.training.tracker, None
+        if processes.is_main():
+            if self.experiment.training.tensorboard:
+                begun.append(TensorBoard(self.folder / TENSORBOARD, trainer.step))
+            try:
+                if name is not None:
+                    fields = flatten(self.experiment.model_dump(mode="json"))
+                    begun.append(trackers.start(name, self.folder, fields, self.resumed))
+            except ConfigError as error:
+                problem = error
+        if processes.any_of(problem is not None, trainer.device) and not self.resumed:
+            raise problem or ConfigError([("training.tracker", "it cannot begin")])  # the main process says why
+        if problem is not None:
+            warnings.append(f"{problem}; the run continues without it")
+        return begun
+
+    def _backbone(self, trainer: Trainer) -> Backbone:
+        return backbone_of(self.experiment, trainer.objective.method, trainer.step, trainer.epoch)
+
+    def _save(self, backbone: Backbone, name: str) -> None:
+        """`save_backbone` into the run's folder, which is not created again if it was removed."""
+        write_whole(self.folder / name, lambda file: file.write(serialized(backbone)), make_folders=False)
+
+    def _finish(self, trainer: Trainer) -> None:
+        """Write the backbone and the report, in the main process."""
+        folder, best = self.folder, trainer.best
+        kept = best.measure is not None and best.value is not None
+        self._save(load_backbone(folder / BEST) if kept else self._backbone(trainer), BACKBONE)
+        with trainer.journal.looking("collecting the results for the tracker", trainer.step):
+            trainer.journal.results = scores.flat(read_run(folder))
+        trainer.journal.write("end", trainer.step)
+        if self.experiment.training.report:
+            with trainer.journal.looking(f"writing {REPORT}", trainer.step):
+                from hexa.reporting.report import report
+                from hexa.run.visualize import makers
+
+                report([folder], folder / REPORT, makers(self.experiment.data))
+
+
+def _headline(experiment: Experiment, source: Source, machine: Machine, folder: Path, resumed: bool) -> str:
+    hard = "".join(
+        f" + {name}" + (f" from {config.start:.0%} of training" if config.start else "")
+        for name, config in experiment.hard_examples.items()
+        if config.weight > 0
+    )
+    where = f"{machine.device.type} {machine.precision}"
+    out = f"resumed in {folder}" if resumed else f"into {folder}"
+    length = f"{experiment.epochs} epoch{'s' if experiment.epochs != 1 else ''}"
+    return f"{experiment.recipe}: {experiment.method.name}{hard} on {source!r}, {length}, {where}, {out}"
+
+
+def _start_line(experiment: Experiment) -> str:
+    start, network = experiment.start, experiment.network
+    said = f"batch-norm statistics {'kept' if start.keeps_statistics else 'following'}"
+    return f"starts from {start.weights}: {network.name} at {experiment.views.size} px, mean {network.mean}, {said}"

@@ -1,0 +1,53 @@
+"""Adapts an experiment to its initial weights: network, normalisation, image size."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from hexa.config import ConfigError
+from hexa.recipes.experiment import Experiment, override
+from hexa.runtime.files import cache_folder
+from hexa.weights import start
+from hexa.weights.pretrained import Backbone, save_backbone
+
+
+def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> Experiment:
+    """The experiment with the network, normalisation and image size of `start.weights`, and their digest recorded.
+
+    given: dotted paths of fields that the user set, which override those of the weights. Code is run only if
+    `start.weights` is among them; the weights that it returns are saved to a file in the cache. Crops of other sizes
+    (multi-crop) keep their proportion to the first ones. An experiment without a start, or with a recorded digest, is
+    returned unchanged. Raises UserError for weights that cannot be read or are of another network.
+    """
+    config = experiment.start
+    if config.weights is None or config.sha256 is not None:
+        return experiment
+    if config.weights.startswith("python:") and "start.weights" in given:
+        made = start.made_by_code(config.weights)
+        file = cache_folder() / "starts" / f"{made.content_hash()}.safetensors"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return begin_from_weights(override(experiment, {"start.weights": str(save_backbone(made, file))}), given)
+    backbone = start.read(config.weights)
+    network = backbone.network_config.model_dump(mode="json") | {"mean": backbone.mean, "std": backbone.std}
+    for path in given:
+        group, _, name = path.partition(".")
+        if group == "network" and name in network:
+            network[name] = getattr(experiment.network, name)
+    if network["name"] != backbone.network_config.name:
+        message = f"the weights {config.weights} are of {backbone.network_config.name}; leave the name out"
+        raise ConfigError([("network.name", message)])
+    size = experiment.views.size if "views.size" in given else backbone.image_size
+    if size != backbone.image_size and _has_fixed_size(backbone) and "network.options" not in given:
+        network["options"] = {**network["options"], "img_size": size}
+    crops = experiment.views.model_dump(mode="json")["extra_crops"]
+    if "views.extra_crops" not in given:
+        share = size / experiment.views.size
+        crops = [c | ({"size": max(1, round(c["size"] * share))} if c["size"] else {}) for c in crops]
+    changes = {f"network.{name}": value for name, value in network.items()}
+    changes |= {"views.size": size, "views.extra_crops": crops}
+    return override(experiment, changes | {"start.sha256": start.digest(config.weights, backbone)})
+
+
+def _has_fixed_size(backbone: Backbone) -> bool:
+    """Whether the network takes images of one size only, as most ViTs do."""
+    return bool(getattr(getattr(backbone.network, "patch_embed", None), "strict_img_size", False))

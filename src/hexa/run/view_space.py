@@ -1,0 +1,164 @@
+"""View space in two dimensions: where clean, adversarial and mixed views lie (Li et al., 2020, figure 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+from sklearn.decomposition import PCA
+from torch import Tensor
+
+from hexa.config import UserError
+from hexa.core import MAIN, Batch, Example
+from hexa.data.views.evaluation import EvaluationTransform
+from hexa.objective import STD
+from hexa.ops.photometric import unit
+from hexa.reporting.gallery import as_pixels, unchanged
+from hexa.reporting.style import COLOURS, INK, MUTED, drawing
+from hexa.run.visualize import Look
+from hexa.runtime.random import Stream
+
+Points = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+_ATTACKED, _MIXED = 3, 3
+"""Adversarial and mixed views that are drawn of each image: all would hide one another."""
+
+
+@dataclass(frozen=True)
+class ViewSpace:
+    """Points [N, 2] of three kinds of views, and which image each is of, 0 … K − 1.
+
+    clean, adversarial, mixed: of the same N views. partner: the image pasted into each mixed view. tiles: the
+    images, uint8 [K, S, S, 3]. explained: the share of the variance that the two axes keep.
+    """
+
+    clean: Points
+    adversarial: Points
+    mixed: Points
+    image: Numbers
+    partner: Numbers
+    tiles: NDArray[np.uint8]
+    explained: float
+    method: str
+
+
+@torch.no_grad()
+def embed_views(
+    look: Look,
+    *,
+    num_images: int = 6,
+    num_views: int = 12,
+    epsilon: float | None = None,
+    seed: int = 0,
+) -> ViewSpace:
+    """Embed `num_views` views of each of `num_images` images, their adversarial views, and mixtures of them.
+
+    All go through the main batch-norms, so that one function maps views to points. The attack is the run's own (or the
+    default one), with another radius and step if `epsilon` is given, in grey levels. The axes are the
+    principal components of all points. Raises UserError for too few images, or a method that can't mix them.
+    """
+    if not (2 <= num_images <= len(COLOURS) and num_views >= 2):
+        raise UserError(f"2 to {len(COLOURS)} images can be told apart, in 2 views or more each")
+    if look.experiment.method.unmixable:
+        raise UserError(f"view space is not for {look.experiment.method.name}: {look.experiment.method.unmixable}")
+    attack = {**look.fields_of("adversarial"), "branch": "main", "generation": "main_train", "weight": 1.0}
+    attack |= {} if epsilon is None else {"epsilon": epsilon, "step_size": epsilon}
+    mixing = {**look.fields_of("cutmix"), "branch": "main", "weight": 1.0, "per_sample": True}
+    objective = look.objective({"adversarial": attack, "cutmix": mixing})
+    batch = _views_of(look, num_images, num_views, Stream(seed).child("view space"))
+    with unchanged(objective.method):
+        examples = objective.examples(batch)
+        points = [_embedding(look, examples[kind]) for kind in (STD, "adversarial", "cutmix")]
+    every = np.concatenate(points)
+    axes = PCA(2, svd_solver="full").fit(every)
+    clean, adversarial, mixed = np.split(axes.transform(every), 3)
+    explained = float(axes.explained_variance_ratio_.sum())
+    image = np.arange(num_images).repeat(num_views)
+    crops = examples[STD].crops[0]
+    partner = image[partners(crops, examples["cutmix"].crops[0]).cpu().numpy()]
+    whole = EvaluationTransform(crops.shape[-1])
+    shown = [unit(whole(look.source.decode(place))) for place in batch.index[::num_views].tolist()]
+    tiles = as_pixels(255 * torch.stack(shown))
+    return ViewSpace(clean, adversarial, mixed, image, partner, tiles, explained, look.experiment.method.name)
+
+
+def partners(clean: Tensor, mixed: Tensor) -> Tensor:
+    """The view each box was cut from, int64 [B], read off the pixels; the view itself where nothing was pasted.
+
+    clean, mixed: [B, 3, S, S]. The pasted pixels are those that changed, and exactly those of one other view.
+    """
+    changed = (clean != mixed).any(1, keepdim=True)  # [B, 1, S, S]
+    partner = []
+    for own, mask in enumerate(changed):
+        distance = ((mixed[own] - clean).abs() * mask).sum((1, 2, 3))  # [B]
+        distance[own] = torch.inf if mask.any() else -1.0
+        partner.append(distance.argmin())
+    return torch.stack(partner)
+
+
+def _views_of(look: Look, num_images: int, num_views: int, stream: Stream) -> Batch:
+    """Each image `num_views` times in a row, in views of their own."""
+    batches = [look.batch(num_images, stream, stream.child("view", number)) for number in range(num_views)]
+    crops = tuple(torch.stack(same, 1).flatten(0, 1) for same in zip(*(batch.crops for batch in batches), strict=True))
+    return replace(batches[0], crops=crops, index=batches[0].index.repeat_interleave(num_views))
+
+
+def _embedding(look: Look, example: Example) -> Points:
+    """The embedding of the first crop of an example, [B, D]."""
+    method = look.method
+    embedding = example.score.embed(example.crops, replace(MAIN, update=False))
+    directions = method.directions(embedding)
+    chosen = embedding if directions is None else directions
+    points: Points = chosen[0].float().cpu().numpy().astype(np.float64)
+    return points
+
+
+_READING = (
+    "A colour is an image. A line joins an adversarial view to the clean one it was made from; a mixed view has around "
+    "it the colour of the image that was pasted in. All through the main batch-norms."
+)
+
+
+def view_space(space: ViewSpace, *, title: str = "", remark: str = _READING) -> Figure:
+    """Circles are clean views, triangles adversarial ones, joined to the view they were made from, squares mixed ones.
+
+    A colour is an image; a mixed view has that of its own image inside and that of the pasted one around it.
+    """
+    colours = [COLOURS[image] for image in space.image]
+    with drawing(1, title, remark, width=7.4, height=5.4) as (figure, (ax,)):
+        ax.scatter(space.clean[:, 0], space.clean[:, 1], s=34, c=colours, alpha=0.55, linewidths=0)
+        for image in range(len(space.tiles)):
+            places = np.flatnonzero(space.image == image)
+            for place in places[:_ATTACKED]:
+                ax.plot(*np.stack([space.clean[place], space.adversarial[place]]).T, color=COLOURS[image], linewidth=1)
+                x, y = space.adversarial[place]
+                ax.scatter(x, y, s=52, marker="^", color=COLOURS[image], edgecolors=INK, linewidths=0.7)
+            for place in places[space.partner[places] != image][-_MIXED:]:
+                edge, (x, y) = COLOURS[space.partner[place]], space.mixed[place]
+                ax.scatter(x, y, s=52, marker="s", color=COLOURS[image], edgecolors=edge, linewidths=2.2)
+        share = f"{100 * space.explained:.0f} % of the variance in both"
+        ax.set(xlabel=f"first principal component ({share})", ylabel="second principal component")
+        ax.margins(0.06)
+        _legend(ax, space)
+    return figure
+
+
+def _legend(ax: Axes, space: ViewSpace) -> None:
+    """The three markers, and beside the axes the images in their colours."""
+    marks = [
+        Line2D([], [], marker="o", linestyle="", color=MUTED, alpha=0.6, label="clean view"),
+        Line2D([], [], marker="^", linestyle="-", color=MUTED, markeredgecolor=INK, label="adversarial view"),
+        Line2D([], [], marker="s", linestyle="", color=MUTED, markeredgecolor=INK, label="mixed view"),
+    ]
+    ax.legend(handles=marks, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+    count = len(space.tiles)
+    for image, tile in enumerate(space.tiles):
+        inset = ax.inset_axes((1.03, 1 - (image + 1) / count + 0.02, 0.17, 0.92 / count))
+        inset.imshow(tile, interpolation="nearest")
+        inset.set(xticks=[], yticks=[])
+        inset.spines[:].set(visible=True, color=COLOURS[image], linewidth=3)

@@ -1,0 +1,235 @@
+"""See the hard examples that a run, or a recipe's random network, makes of real images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hexa.config import ConfigError, UserError, some
+from hexa.core import Batch, Method
+from hexa.data import Source, open_source
+from hexa.data.loading.workers import alike
+from hexa.data.sources.decode import DecodeError
+from hexa.data.views.crops import cut_crops
+from hexa.data.views.making import Views
+from hexa.objective import STD, Objective
+from hexa.recipes import experiment as experiments
+from hexa.recipes.experiment import Experiment
+from hexa.reporting.gallery import gallery
+from hexa.reporting.pictures import Gallery
+from hexa.reporting.report import Makers
+from hexa.reporting.runs import Run, flatten
+from hexa.reporting.style import SIDE, save
+from hexa.run.build import Machine, build_method, build_objective, roomy_setting, setting_of, settled
+from hexa.runtime import checkpoints
+from hexa.runtime.random import Stream
+
+_BATCH_SIZE = 64
+"""Images that are made together: enough for batch statistics like those of training, few enough to be quick."""
+
+
+def visualize(
+    target: Path | str | Experiment,
+    data: str | None,
+    out: Path | str,
+    *,
+    gain: float | None = None,
+    num_images: int = 8,
+    seed: int = 0,
+    problems: list[str] | None = None,
+) -> Path:
+    """Write a PNG, one row per image: its view, the magnified perturbation, the adversarial and the cut-mixed view.
+
+    target: a run folder, whose newest checkpoint is taken, or a recipe's name or an experiment, with random weights.
+    data: a source; None for the experiment's own. Returns `out`, written atomically.
+    gain, num_images, seed, problems: see Look.gallery.
+    Raises UserError: an unknown target or source, a run without an intact checkpoint, or whose method is in a file that
+    has not been imported.
+    """
+    made = Look.at(target, data).gallery(num_images, gain=gain, seed=seed, problems=problems)
+    return save(made.draw(side=SIDE), out)
+
+
+@dataclass(frozen=True)
+class Look:
+    """A run, or a recipe with random weights, ready to be looked at: its method, and images.
+
+    step: of the checkpoint, 0 for a recipe. known: whether these are the images that the method was trained on.
+    """
+
+    experiment: Experiment
+    method: Method
+    machine: Machine
+    source: Source
+    step: int
+    known: bool
+
+    @classmethod
+    def at(cls, target: Path | str | Experiment, data: str | None, opens_own: bool = True) -> Look:
+        """Open a target, with the images of `data` or its own. Raises UserError as `visualize` does."""
+        experiment, folder = _experiment_of(target)
+        experiment = _for_looking(experiment)
+        data = None if data == experiment.data else data
+        split = "train" if data is None else None
+        limit, channels = experiment.training.max_image_pixels, experiment.network.channels
+        source = open_source(data or experiment.data, split, limit, channels)
+        experiment, _ = settled(experiment, source)
+        machine = Machine.of(experiment)
+        # what a method reserves follows from the data it was trained on, which may be more than these images
+        own = source if data is None else _own_source(experiment) if opens_own else None
+        try:
+            fitting = roomy_setting if folder is None else setting_of
+            setting = fitting(experiment, max(len(own or source), experiment.batch_size))
+            method = build_method(experiment, setting, machine, filled=folder is None)
+            step = _load(method, folder, machine.device) if folder is not None else 0
+        except (ConfigError, RuntimeError) as error:
+            if folder is None or (own is not None and isinstance(error, ConfigError | torch.OutOfMemoryError)):
+                raise
+            message = f"{folder}: its method remembers every image it was trained on"
+            if not opens_own:
+                raise UserError(f"{message}; give these with --data") from None
+            gone = "cannot be opened" if own is None else f"has other images now ({len(own)})"
+            remedy = f"put it back, or correct 'data' in {folder}/config.yaml"
+            raise UserError(f"{message}, and their source '{experiment.data}' {gone}; {remedy}") from None
+        return cls(experiment, method.train(), machine, source, step, folder is not None and data is None)
+
+    def gallery(
+        self, num_images: int = 8, *, gain: float | None = None, seed: int = 0, problems: list[str] | None = None
+    ) -> Gallery:
+        """The views of `num_images` images and every hard example made of them.
+
+        Columns follow from the hard examples of the configuration, whatever they are; without any the views of the
+        batch are shown.
+        gain: magnifies the perturbation around mid-grey; None chooses.
+        seed: of the images, their views and their partners.
+        problems: gets a line for each image that could not be read and was passed over.
+        """
+        count = max(num_images, min(self.experiment.batch_size, _BATCH_SIZE))
+        batch = self.batch(count, Stream(seed).child("visualize"), problems=problems)
+        return gallery(self.objective(), batch, num_images, gain)
+
+    def objective(self, hard_examples: Mapping[str, Mapping[str, Any]] | None = None) -> Objective:
+        """The objective of the experiment, or of other hard examples (fields by name) around its method.
+
+        Batch-norms are those the method was trained with: others' branches must be among them, as main always is.
+        """
+        experiment = self.experiment
+        if hard_examples is not None:
+            experiment = experiments.override(experiment, {"hard_examples": dict(hard_examples)})
+        return build_objective(experiment, self.method, self.machine)
+
+    def fields_of(self, kind: str) -> dict[str, Any]:
+        """The fields of the experiment's own hard example of a kind, or the kind's defaults; from clean views."""
+        own = (hard for hard in self.experiment.hard_examples.values() if hard.kind == kind and hard.source == STD)
+        first = next(own, None)
+        return {"kind": kind} if first is None else first.model_dump(mode="json")
+
+    def batch(
+        self, count: int, stream: Stream, views: Stream | None = None, problems: list[str] | None = None
+    ) -> Batch:
+        """`count` images drawn by the stream, in views of it, or of another stream: the same images again.
+
+        problems: gets a line for each image that cannot be read, for which another stands.
+        """
+        recipe, device, source = Views(self.experiment.views), self.machine.device, self.source
+        made = views or stream
+        order = torch.randperm(len(source), generator=stream.child("order").generator()).tolist()
+        numbers = recipe.draw(made, slice(0, count))  # [V, count, P]
+        crops: list[list[torch.Tensor]] = []
+        index: list[int] = []
+        while len(crops) < count:  # a small source repeats
+            position = order[len(crops) % len(order)]
+            try:
+                crops.append(cut_crops(source, position, recipe, numbers[:, len(crops)]))
+                index.append(position)
+            except DecodeError as error:
+                order.remove(position)
+                if problems is not None:
+                    problems.append(f"{source.paths[position]}: {error}")
+                if not order:
+                    message = f"data '{source.name}': none of its images can be read"
+                    raise UserError(f"{message}; the last was {source.paths[position]} ({error})") from None
+        stacked = tuple(torch.stack(alike(view)).to(device) for view in zip(*crops, strict=True))
+        places = torch.tensor(index, device=device)
+        return replace(Batch(recipe.finish(stacked, made), places, made), step=self.step, known=self.known)
+
+
+def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | None]:
+    """The experiment, and the run folder that its weights come from."""
+    if isinstance(target, Experiment):
+        return target, None
+    folder = Path(target)
+    from hexa.recipes import plugins
+
+    if (folder / "config.yaml").is_file():
+        return plugins.load(folder / "config.yaml"), folder
+    if isinstance(target, Path) or folder.is_dir():
+        raise UserError(f"{target}: not a run folder (config.yaml is missing); give a run or a recipe's name")
+    if len(folder.parts) > 1 and not plugins.is_plugin(target) and folder.suffix != ".py":
+        raise UserError(f"{target}: run folder not found")
+    try:
+        return plugins.experiment_of(target), None
+    except UserError as error:
+        raise UserError(f"'{target}' is neither a run folder nor a recipe: {error}") from None
+
+
+def _for_looking(experiment: Experiment) -> Experiment:
+    """On whatever device there is, uncompiled, with the hard examples that are trained on and their sources only."""
+    configs = experiment.hard_examples
+    wanted: set[str] = set()
+    for name, config in configs.items():
+        while config.weight > 0 and name != STD and name not in wanted:
+            wanted.add(name)
+            name = configs[name].source
+    training = experiment.training.model_copy(update={"device": "auto", "compile": False, "num_workers": 0})
+    kept = {name: config for name, config in configs.items() if name in wanted}
+    return experiment.model_copy(update={"training": training, "hard_examples": kept})
+
+
+def _own_source(experiment: Experiment) -> Source | None:
+    try:
+        return open_source(experiment.data, "train", channels=experiment.network.channels)
+    except UserError:
+        return None
+
+
+def _load(method: Method, folder: Path, device: torch.device) -> int:
+    """Load the newest checkpoint; returns its step."""
+    problems: list[str] = []
+    newest = checkpoints.newest_good(folder / "checkpoints", problems.append, device)
+    if newest is None:
+        reason = f" ({some(problems, '; ')})" if problems else ""
+        raise UserError(f"{folder}: has no intact checkpoint{reason}; 'hexa resume {folder}' writes one")
+    state, step = newest[1].get("method"), newest[1].get("step")
+    if not isinstance(state, dict) or not isinstance(step, int) or not all(isinstance(name, str) for name in state):
+        raise UserError(f"{newest[0]}: the checkpoint holds no method")
+    method.restore(state)
+    return step
+
+
+def makers(data: str) -> Makers:
+    """The pictures of a run's report, made of other images or its own: hard examples, and clusters of the features."""
+    return {"gallery": partial(_hard_examples, data), "clusters": partial(_clusters, data)}
+
+
+def _hard_examples(data: str, run: Run) -> Gallery:
+    return Look.at(run.folder, data, opens_own=False).gallery()
+
+
+def _clusters(data: str, run: Run) -> Gallery:
+    """At most 500 images, drawn by the run's seed."""
+    from hexa.reporting.plots.neighbours import Embedded, clusters
+    from hexa.weights.pretrained import load_backbone
+
+    if not (run.folder / "backbone.safetensors").is_file():
+        message = f"{run.folder}: has no backbone.safetensors yet"
+        raise UserError(f"{message}; 'hexa resume {run.folder}' trains it to the end")
+    fields, backbone = flatten(run.config), load_backbone(run.folder)
+    source = open_source(data, None, fields.get("training.max_image_pixels"), len(backbone.mean))
+    embedded = Embedded.of(backbone, source, limit=500, seed=fields.get("seed", 0))
+    return clusters(embedded, num_clusters=min(8, len(embedded.features)), k=8, seed=fields.get("seed", 0))

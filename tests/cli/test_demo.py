@@ -1,0 +1,43 @@
+"""The demo's folder: for one demo at a time. What it prints is tested with the command line."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hexa.cli import demo as demos
+from hexa.config import UserError
+from hexa.run.folder import LOCK, mine
+from hexa.runtime.lock import locked
+from hexa.runtime.peers import Peer
+
+
+def test_two_demos_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demos, "PATIENCE", 0.0)
+    with locked(tmp_path / LOCK, "is here"), pytest.raises(UserError, match=r"running the demo in"):
+        demos.demo(tmp_path, console=Console(file=io.StringIO()))
+
+
+def test_a_run_that_is_trained_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hexa.run.folder.PATIENCE", 0.0)
+    experiment, folder = demos._experiment("digits-moco-v2", 1), tmp_path / "digits-moco-v2"
+    with mine(folder):
+        (folder / "config.yaml").write_text("recipe: digits-moco-v2\n")
+        with pytest.raises(UserError, match="already"):
+            demos._clear(folder, experiment)
+        assert (folder / "config.yaml").exists()
+    demos._clear(folder, experiment)
+    assert not folder.exists()
+
+
+def test_a_folder_of_a_demo_that_was_killed_at_once_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "environment.json").write_text(json.dumps({"process": asdict(Peer.here(0))}))
+    demos._clear(tmp_path, demos._experiment("digits-moco-v2", 1))
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="not an empty folder"):
+        demos._clear(tmp_path, demos._experiment("digits-moco-v2", 1))

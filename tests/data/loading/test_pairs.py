@@ -1,0 +1,337 @@
+"""Pairs: who belongs together is read as it was written, and partners give the later views and nothing else."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from hexa.config import UserError
+from hexa.data import ArraySource, Source, open_source
+from hexa.data.loading import pairs
+from hexa.data.loading.loaders import PretrainLoader
+from hexa.data.loading.pairs import Pairs, PairsConfig
+from hexa.data.sources.source import Subset
+from hexa.data.views.config import ViewsConfig
+from hexa.data.views.making import Views
+from hexa.runtime.random import Stream
+from tests.data.test_loaders import SMALL, _array, _loader, _photographs, _processes, _same
+from tests.data.test_webdataset import pack
+
+#: Groups of two, three and one, an image in none, and more of the same: 50 images.
+GROUPS = [*["a", "b", "b", "c", "a", None, "b"] * 1, *[f"{number % 12}" for number in range(43)]]
+
+
+def loader_of(source: Source, *, batch_size: int = 16, extra_crops: Any = (), **options: Any) -> PretrainLoader:
+    """Two crops and flips alone, and whatever else."""
+    fields = {"recipe": "crop-flip", "size": 16, "num_views": 2, "extra_crops": extra_crops}
+    views = Views(ViewsConfig.model_validate(fields))
+    return PretrainLoader(source, views, batch_size, Stream(0), **{"num_workers": 0} | options)
+
+
+def of(text: str, source: Source, probability: float = 0.5) -> Pairs:
+    found = Pairs.of(PairsConfig(of=text, probability=probability), source)
+    assert found is not None
+    return found
+
+
+def csv(folder: Path, text: str | bytes, name: str = "pairs.csv") -> str:
+    (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+    return str(folder / name)
+
+
+def members(found: Pairs, image: int) -> set[int]:
+    begin = int(found.first[image])
+    return set(found.order[begin : begin + int(found.size[image])].tolist())
+
+
+@pytest.fixture(params=["resident", "workers"])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
+    return _array() if request.param == "resident" else _photographs(tmp_path / "photographs", 50)
+
+
+# -- who is drawn -----------------------------------------------------------------------------------------------------
+
+
+def test_groups_hold_who_belongs_together() -> None:
+    found = Pairs.of_groups(GROUPS, 0.5)
+    assert members(found, 0) == members(found, 4) == {0, 4}
+    assert members(found, 2) == {1, 2, 6}
+    assert members(found, 3) == {3}
+    assert members(found, 5) == {5}
+    assert members(found, 7) == {7, 19, 31, 43}
+    assert "48 of 50 images are in 14 groups of two or more" in str(found)
+
+
+def test_any_other_of_the_group_is_drawn_as_often_as_the_probability_says() -> None:
+    found = Pairs.of_groups(GROUPS, 0.3)
+    drawn = torch.stack([found.partners(Stream(0), epoch) for epoch in range(4000)])
+    for image in range(50):
+        others = members(found, image) - {image}
+        counts = Counter(drawn[:, image].tolist())
+        assert set(counts) == others | {image}
+        for other in others:
+            assert abs(counts[other] / 4000 - 0.3 / len(others)) < 0.03
+    assert torch.equal(found.partners(Stream(0), 7), drawn[7])
+    assert not torch.equal(found.partners(Stream(1), 7), drawn[7])
+
+
+def test_never_and_always() -> None:
+    assert Pairs.of_groups(GROUPS, 0).partners(Stream(0), 0).tolist() == list(range(50))
+    always = Pairs.of_groups(GROUPS, 1).partners(Stream(0), 0).tolist()
+    assert [image for image in range(50) if always[image] == image] == [3, 5]
+
+
+def test_the_digest_is_of_who_belongs_together_and_not_of_names() -> None:
+    renamed = [None if name is None else f"other {name}" for name in GROUPS]
+    assert Pairs.of_groups(renamed, 0.5).digest() == Pairs.of_groups(GROUPS, 0.5).digest()
+    other = [*GROUPS[:3], "a", *GROUPS[4:]]
+    assert Pairs.of_groups(other, 0.5).digest() != Pairs.of_groups(GROUPS, 0.5).digest()
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extra_crops", [(), SMALL], ids=["two views", "six views"])
+def test_partners_give_the_later_views_and_nothing_else_changes(source: Source, extra_crops: Any) -> None:
+    found = Pairs.of_groups(GROUPS, 0.6)
+    plain = loader_of(source, extra_crops=extra_crops)
+    paired = loader_of(source, extra_crops=extra_crops, pairs=found)
+    own, partners, drawn = paired.views.own, found.partners(Stream(0), 1), 0
+    assert own == (3 if extra_crops else 1)
+    for before, after in zip(plain.epoch(1), paired.epoch(1), strict=True):
+        assert torch.equal(before.index, after.index)
+        for left, right in zip(before.crops[:own], after.crops[:own], strict=True):
+            torch.testing.assert_close(left, right, atol=1e-6, rtol=0)
+        assert len(after.crops[own:]) in (1, 3)
+        for row, position in enumerate(after.index.tolist()):
+            partner = int(partners[position])
+            image = source.decode(partner)[None]
+            expected = paired.views(image.expand(16, -1, -1, -1), after.stream)
+            for left, right in zip(after.crops[own:], expected[own:], strict=True):
+                torch.testing.assert_close(left[row], right[row], atol=1.01 / 255, rtol=0)
+            drawn += partner != position
+    assert drawn > 10
+
+
+def test_who_is_never_drawn_changes_nothing(source: Source) -> None:
+    plain, paired = _loader(source), _loader(source, pairs=Pairs.of_groups(GROUPS, 0))
+    assert all(_same(left, right) for left, right in zip(plain.epoch(0), paired.epoch(0), strict=True))
+
+
+def test_any_step_can_be_the_first_and_processes_share_a_batch(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"pairs": Pairs.of_groups(GROUPS, 0.5), "extra_crops": SMALL}
+    whole = list(_loader(source, **options).epoch(1))
+    for left, right in zip(whole[1:], _loader(source, **options).epoch(1, start_step=1), strict=True):
+        assert _same(left, right)
+    for rank in _processes(2, monkeypatch):
+        rows = slice(8 * rank, 8 * rank + 8)
+        for ours, together in zip(_loader(source, **options).epoch(1), whole, strict=True):
+            assert torch.equal(ours.index, together.index[rows])
+            for left, right in zip(ours.crops, together.crops, strict=True):
+                torch.testing.assert_close(left, right[rows], atol=1e-6, rtol=0)
+
+
+def test_workers_give_the_batches_that_no_workers_give_and_decode_once_more_for_partners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = _photographs(tmp_path / "photographs", 50)
+    options: dict[str, Any] = {"pairs": Pairs.of_groups(GROUPS, 0.5)}
+    loader = loader_of(source, num_workers=2, **options)
+    made = list(itertools.chain(loader.epoch(0), loader.epoch(1)))
+    loader.close()
+    decoded: list[int] = []
+    decode = source.decode
+    monkeypatch.setattr(source, "decode", lambda index: decoded.append(index) or decode(index))
+    alone = loader_of(source, **options)
+    decoded.clear()
+    again = list(alone.epoch(0))
+    index = torch.cat([batch.index for batch in again])
+    drawn = int((options["pairs"].partners(Stream(0), 0)[index] != index).sum())
+    assert len(decoded) == 48 + drawn
+    assert all(_same(left, right) for left, right in zip(made, [*again, *alone.epoch(1)], strict=True))
+
+
+@pytest.mark.parametrize("same_size", [True, False], ids=["resident", "workers"])
+def test_an_unreadable_partner_gives_no_view(tmp_path: Path, same_size: bool) -> None:
+    for number in range(8):
+        path = tmp_path / f"{number}.png"
+        Image.new("RGB", (9, 9 if same_size else 9 + number % 2), (number * 10,) * 3).save(path)
+    (tmp_path / "3.png").write_bytes(b"broken")
+    found = Pairs.of_groups(["a", "b", "b", "a", "c", "c", None, None], 1.0)
+    loader = loader_of(open_source(f"folder:{tmp_path}"), batch_size=8, tolerance=0.2, pairs=found)
+    assert loader.resident == same_size
+    for batch in loader.epoch(0):
+        first, second = ((crop[:, 0, 5, 5] * 25.5).round().long() for crop in batch.crops)
+        assert torch.equal(first, batch.index)
+        expected = {0: 0, 1: 2, 2: 1, 4: 5, 5: 4, 6: 6, 7: 7}  # 4 stands for 3, too
+        assert second.tolist() == [expected[index] for index in batch.index.tolist()]
+    assert [line.split(":")[0] for line in loader.problems] == ["3.png"]
+
+
+def test_passes_of_methods_see_each_image_alone() -> None:
+    source = _array()
+    plain, paired = _loader(source), _loader(source, pairs=Pairs.of_groups(GROUPS, 1))
+    for left, right in zip(plain.passes(0).views(), paired.passes(0).views(), strict=True):
+        assert _same(left, right)
+
+
+def test_views_of_one_image_have_no_partner_to_be_of() -> None:
+    assert Views(ViewsConfig(size=8)).own == 1
+    assert Views(ViewsConfig(size=8, num_views=3)).own == 2
+
+
+# -- what is read -----------------------------------------------------------------------------------------------------
+
+FIVE = ArraySource(torch.zeros(5, 3, 2, 2, dtype=torch.uint8), name="five")
+NAMES = FIVE.paths
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path,group\n{0},a\n{1},b\n{3},a\n{2},\n",
+        "{0},a,further\n{1},b,columns\n{3},a,x\n",
+        'Group,"Path"\r\na,{0}\r\na,{3}\r\nb,{1}\r\n\r\n',
+        "\ufefffile,patient\n{0},a\n{0},a\n{3},a\n",
+        '"{0}","a, and ""more"""\n{3},"a, and ""more"""\n',
+    ],
+)
+def test_csv_files_as_they_are_written(tmp_path: Path, text: str) -> None:
+    found = of(csv(tmp_path, text.format(*NAMES)), FIVE)
+    assert [members(found, image) for image in range(5)] == [{0, 3}, {1}, {2}, {0, 3}, {4}]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "{0},a\nelse.png,a\nother.png,b\n",
+            r"2 of 3 rows name images that are not in .*, such as 'else\.png'; write names like 'five/",
+        ),
+        ("{0},a\n{1},b\n", "none of the 5 images of .* shares its group with another"),
+        ("", "none of the 5 images"),
+        ("{0},a\n{1},a\n{0},b\n", "'five/train/000000' is both in group 'a' and in 'b'; give each image one group"),
+        ("{0};a\n{1};a\n", "row 1 has only 1 column; give path and group"),
+        ("path,group\n{0}\n", "row 2 has only 1 column"),
+        (b"\xff\xfe{\x000", r"is not UTF-8 \(.*\); save it as CSV in UTF-8"),
+        (b"x" * (1 << 20), "is not CSV .it has a line of 65,536 characters or more"),
+        ('"' + "\n" * 200_000, "is not CSV .field larger than field limit"),
+    ],
+)
+def test_what_is_no_table_of_these_images_is_one_line(tmp_path: Path, text: str | bytes, words: str) -> None:
+    path = csv(tmp_path, text.format(*NAMES) if isinstance(text, str) else text)
+    with pytest.raises(UserError, match=words) as caught:
+        of(path, FIVE)
+    assert str(caught.value).startswith(f"pairs.of {path}: ")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_what_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, words in (
+        (str(tmp_path), "is a folder; give a CSV file"),
+        (str(tmp_path / "pipe"), "is not a regular file"),
+        (str(tmp_path / "none.csv"), r"No such file.*; give FILE\.csv, column:NAME or key:NAME"),
+        ("\0", "cannot be read"),
+        ("column:", "No such file"),
+        ("column:patient", "data 'five': has no column 'patient': parquet sources have columns"),
+        ("key:patient", "data 'five': has no key 'patient'"),
+    ):
+        with pytest.raises(UserError, match=words):
+            of(name, FIVE)
+    monkeypatch.setattr(pairs, "_MOST_BYTES", 10)
+    with pytest.raises(UserError, match="20 bytes; at most 10 are read"):
+        of(csv(tmp_path, "x" * 20), FIVE)
+
+
+def test_names_that_several_images_have_need_metadata(tmp_path: Path) -> None:
+    source = ArraySource(torch.zeros(3, 3, 2, 2, dtype=torch.uint8))
+    source.paths = ["x.png", "x.png", "y.png"]
+    with pytest.raises(UserError, match=r"several images of .* are called 'x\.png'"):
+        of(csv(tmp_path, "y.png,a\nx.png,a\n"), source)
+
+
+def test_an_effect_needs_a_cause() -> None:
+    assert Pairs.of(PairsConfig(), FIVE) is None
+    with pytest.raises(ValueError, match=r"probability has no effect without pairs\.of"):
+        PairsConfig(probability=0.3)
+    with pytest.raises(ValueError, match="less than or equal to 1"):
+        PairsConfig(of="x.csv", probability=1.5)
+
+
+def picture() -> bytes:
+    made = io.BytesIO()
+    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(made, "PNG")
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("values", [["a", "b", "a", None], [7, 8, 7, None], [7.5, 8.0, 7.5, float("nan")]])
+def test_a_column_of_parquet(tmp_path: Path, values: list[Any]) -> None:
+    images = [{"bytes": picture(), "path": f"{number}.png"} for number in range(6)]
+    for number, part in enumerate(((0, 4), (4, 6))):
+        chosen = [*values, values[1], values[3]][slice(*part)]
+        table = pa.table({"image": images[slice(*part)], "patient": pa.array(chosen, pa.array(values).type)})
+        pq.write_table(table, tmp_path / f"train-{number:05d}-of-00002.parquet")
+    source = open_source(f"parquet:{tmp_path}")
+    found = of("column:patient", source)
+    assert [members(found, image) for image in range(6)] == [{0, 2}, {1, 4}, {0, 2}, {3}, {1, 4}, {5}]
+    with pytest.raises(UserError, match="has no column 'patent'; did you mean 'patient'"):
+        of("column:patent", source)
+    with pytest.raises(UserError, match="the column 'image' cannot be read as numbers or text"):
+        of("column:image", source)
+    with pytest.raises(UserError, match="has no key 'patient'"):
+        of("key:patient", source)
+
+
+def test_a_key_of_webdataset(tmp_path: Path) -> None:
+    told: list[Any] = [{"patient": 3, "label": 1}, {"patient": "x"}, {"patient": 3}, {"patient": [3]}, ["patient"]]
+    files: dict[str, bytes] = {}
+    for number, value in enumerate(told):
+        files |= {f"{number}.png": picture(), f"{number}.json": json.dumps(value).encode(), f"{number}.cls": b"1"}
+    pack(tmp_path / "train-0.tar", files)
+    pack(
+        tmp_path / "train-1.tar",
+        {"a.png": picture(), "a.json": b"{", "b.json": b'{"patient": "x"}', "b.png": picture()},
+    )
+    source = open_source(f"webdataset:{tmp_path}")
+    found = of("key:patient", source)
+    assert [members(found, image) for image in range(7)] == [{0, 2}, {1, 6}, {0, 2}, {3}, {4}, {5}, {1, 6}]
+    with pytest.raises(UserError, match=r"none of its \.json files has a text or number 'place'"):
+        of("key:place", source)
+    with pytest.raises(UserError, match="has no column 'patient'"):
+        of("column:patient", source)
+
+
+def test_a_part_of_a_source_is_told_what_the_whole_is(tmp_path: Path) -> None:
+    """As where the monitor holds images out: a table of all of them still serves."""
+    path = csv(tmp_path, "".join(f"{name},{group}\n" for name, group in zip(NAMES, "abaab", strict=True)))
+    part = Subset(FIVE, np.array([4, 2, 1]))
+    assert [members(of(path, part), image) for image in range(3)] == [{0, 2}, {1}, {0, 2}]
+
+
+@pytest.mark.parametrize("same_size", [True, False], ids=["resident", "workers"])
+def test_images_of_16_bits_give_views_of_each_other(tmp_path: Path, same_size: bool) -> None:
+    for number in range(8):
+        shape = (9, 9 if same_size else 9 + number % 2, 4)
+        np.save(tmp_path / f"{number}.npy", np.full(shape, 1000 * number, np.uint16))
+    source = open_source(f"folder:{tmp_path}", channels=4)
+    found = Pairs.of_groups(["a", "a", "b", "b", "c", "c", None, None], 1.0)
+    loader = loader_of(source, batch_size=8, pairs=found)
+    assert loader.resident == same_size
+    batch = next(loader.epoch(0))
+    first, second = ((crop[:, 3, 5, 5] * 65.535).round().long() for crop in batch.crops)
+    assert first.tolist() == batch.index.tolist()
+    assert second.tolist() == [index if index > 5 else index ^ 1 for index in first.tolist()]

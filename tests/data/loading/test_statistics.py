@@ -1,0 +1,82 @@
+"""Mean and standard deviation of a source: the numbers, what is passed over, and what is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hexa.config import UserError
+from hexa.data import ArraySource, open_source
+from hexa.data.loading import statistics
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "cache"))
+
+
+def _folder(root: Path, count: int = 7) -> Path:
+    root.mkdir()
+    for number in range(count):
+        pixels = np.random.default_rng(number).integers(0, 40 * (number + 1) % 256, (9, 12 + number, 3))
+        Image.fromarray(pixels.astype(np.uint8)).save(root / f"{number}.png")
+    return root
+
+
+def test_every_image_counts_alike_whatever_its_size(tmp_path: Path) -> None:
+    root = _folder(tmp_path / "images")
+    pixels = [np.asarray(Image.open(path)) / 255 for path in sorted(root.iterdir())]
+    mean = np.mean([image.mean((0, 1)) for image in pixels], 0)
+    std = np.sqrt(np.mean([(image**2).mean((0, 1)) for image in pixels], 0) - mean**2)
+    found = statistics.measured(open_source(f"folder:{root}"))
+    np.testing.assert_allclose(found, (mean, std), rtol=6e-4)
+    assert all(value == float(f"{value:.4g}") for value in (*found[0], *found[1]))
+
+
+def test_of_any_number_of_channels_and_of_many_images_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.randint(0, 256, (300, 5, 4, 4), dtype=torch.uint8)
+    monkeypatch.setattr(statistics, "_IMAGES", 10)
+    mean, std = statistics.measured(ArraySource(images))
+    chosen = images[::30].double().transpose(0, 1).flatten(1) / 255
+    np.testing.assert_allclose(mean, chosen.mean(1), rtol=1e-3)
+    np.testing.assert_allclose(std, chosen.std(1, correction=0), rtol=1e-3)
+
+
+def test_it_is_measured_again_only_when_a_file_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = _folder(tmp_path / "images")
+    first = statistics.measured(open_source(f"folder:{root}"))
+    with monkeypatch.context() as patched:
+        patched.setattr(statistics, "_measure", lambda source: pytest.fail("measured again"))
+        assert statistics.measured(open_source(f"folder:{root}")) == first
+    Image.new("RGB", (9, 9), "white").save(root / "0.png")
+    assert statistics.measured(open_source(f"folder:{root}")) != first
+
+
+def test_what_is_kept_is_not_trusted(tmp_path: Path) -> None:
+    root = _folder(tmp_path / "images")
+    first = statistics.measured(open_source(f"folder:{root}"))
+    (kept,) = (tmp_path / "cache" / "statistics").iterdir()
+    for damaged in (
+        "",
+        "[]",
+        '{"mean": [1], "std": [1]}',
+        '{"mean": ["x"], "std": 1}',
+        '{"mean": [NaN, 0, 0], "std": [1, 1, 1]}',
+    ):
+        kept.write_text(damaged)
+        assert statistics.measured(open_source(f"folder:{root}")) == first
+
+
+def test_unreadable_images_are_passed_over(tmp_path: Path) -> None:
+    root = _folder(tmp_path / "images", 3)
+    expected = statistics.measured(open_source(f"folder:{root}"))
+    (root / "0-broken.png").write_bytes(b"x")
+    assert statistics.measured(open_source(f"folder:{root}")) == expected
+    for path in root.glob("?.png"):
+        path.unlink()
+    with pytest.raises(UserError, match=r"none of 1 images can be read.*0-broken"):
+        statistics.measured(open_source(f"folder:{root}"))

@@ -1,0 +1,286 @@
+"""Bands: arrays and TIFF as they were stored, of every type, and what is refused in one line."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.data.loading.store import ImageStore
+from hexa.data.sources import bands, decode
+from hexa.data.sources.decode import DecodeError
+from hexa.ops.photometric import unit
+from hexa.runtime import packages
+
+
+def _npy(values: Any, **options: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, values, **options)
+    return file.getvalue()
+
+
+def _values(shape: tuple[int, ...], dtype: str) -> Any:
+    generator = np.random.default_rng(0)
+    if np.dtype(dtype).kind == "f":
+        return generator.random(shape).astype(dtype)
+    return generator.integers(0, np.iinfo(dtype).max, shape, endpoint=True).astype(dtype)
+
+
+def _png(image: Image.Image, kind: str = "png") -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["uint8", "<u2", ">u2", "<f2", "<f4", ">f8"])
+@pytest.mark.parametrize("shape", [(5, 7), (5, 7, 1), (5, 7, 4)])
+def test_arrays_are_read_exactly(shape: tuple[int, ...], dtype: str, order: str) -> None:
+    values = np.asarray(_values(shape, dtype), order=order)
+    made = bands.decode(_npy(values), channels=1 if len(shape) == 2 else shape[2])
+    expected = values.reshape(5, 7, -1).transpose(2, 0, 1)
+    assert made.is_contiguous()
+    assert made.dtype == {"u1": torch.uint8, "u2": torch.uint16}.get(np.dtype(dtype).str[1:], torch.float32)
+    np.testing.assert_array_equal(made.numpy(), expected.astype(made.numpy().dtype))
+    scale = {torch.uint8: 255, torch.uint16: 65535}.get(made.dtype, 1)
+    np.testing.assert_allclose(unit(made), expected.astype(np.float64) / scale, atol=6e-8)
+
+
+def test_grey_is_repeated_where_rgb_is_wanted() -> None:
+    values = _values((5, 7), "uint16")
+    made = bands.decode(_npy(values))
+    assert made.shape == (3, 5, 7)
+    np.testing.assert_array_equal(made[1].numpy(), values)
+
+
+def test_rgb_files_are_read_as_they_always_were() -> None:
+    for image in (Image.fromarray(_values((9, 8, 3), "uint8")), Image.fromarray(_values((9, 8), "uint16"))):
+        for kind in ("png", "tiff"):
+            assert torch.equal(bands.decode(_png(image, kind)), decode.decode(_png(image, kind)))
+
+
+def test_one_channel_is_grey_of_all_its_bits() -> None:
+    wide, colour = _values((9, 8), "uint16"), Image.fromarray(_values((9, 8, 3), "uint8"))
+    for kind in ("png", "tiff"):
+        made = bands.decode(_png(Image.fromarray(wide), kind), channels=1)
+        np.testing.assert_array_equal(made[0].numpy(), wide)
+    np.testing.assert_array_equal(bands.decode(_png(colour), channels=1)[0].numpy(), np.asarray(colour.convert("L")))
+    fractions = _values((9, 8), "float32")
+    np.testing.assert_array_equal(bands.decode(_png(Image.fromarray(fractions), "tiff"), channels=1)[0], fractions)
+    rgba = Image.fromarray(_values((9, 8, 4), "uint8"))
+    np.testing.assert_array_equal(bands.decode(_png(rgba), channels=4).permute(1, 2, 0), np.asarray(rgba))
+
+
+class _Trap:
+    def __reduce__(self) -> Any:
+        return pytest.fail, ("an array was unpickled",)
+
+
+def _header(shape: str, descr: str = "'|u1'", more: bytes = b"") -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + more
+
+
+REFUSED = {
+    "not a number": (_npy(np.array([[0.5, np.nan]])), "floats range from nan to nan; they must be between 0 and 1"),
+    "above one": (_npy(np.array([[0.5, 7.0]])), "floats range from 0.5 to 7; they must be between 0 and 1"),
+    "signed": (
+        _npy(np.zeros((3, 3), np.int16)),
+        "pixels have type int16; expected uint8, uint16, or floats between 0 and 1",
+    ),
+    "truth": (_npy(np.zeros((3, 3), bool)), "pixels have type bool"),
+    "complex": (_npy(np.zeros((3, 3), complex)), "pixels have type complex128"),
+    "objects": (_npy(np.array([[_Trap()]], object), allow_pickle=True), "arrays of Python objects or records"),
+    "pickled": (b"\x93NUMPY\x01\x00" + pickle.dumps({"x": 1}), "header of this .npy file cannot be read"),
+    "fields": (_npy(np.zeros((3, 3), [("a", "u1")])), "arrays of Python objects or records"),
+    "named fields": (_npy(np.zeros((3, 3), [("é" * 3, "u1")]), allow_pickle=False), "or records"),
+    "no axes": (_npy(np.float32(0.5)), r"the array has shape \(\); expected \[H, W\] or \[H, W, C\]"),
+    "four axes": (_npy(np.zeros((2, 2, 2, 2), np.uint8)), "the array has shape"),
+    "empty": (_npy(np.zeros((0, 4), np.uint8)), r"the array has shape \(0, 4\)"),
+    "negative": (_header("(-4, -4)", more=bytes(16)), "the array has shape"),
+    "huge": (_header("(100000, 100000)"), "100000 × 100000 pixels, more than the limit"),
+    "deep": (_header("(1, 1, 10**18)", more=b"0"), "header of this .npy file cannot be read"),
+    "deeper": (_header(f"(1, 1, {10**18})", more=b"0"), "truncated"),
+    "cut": (_npy(np.zeros((30, 30), np.uint8))[:-1], "truncated"),
+    "code": (_header("__import__('os').getpid()"), "header of this .npy file cannot be read"),
+    "head": (b"\x93NUMPY", "header of this .npy file cannot be read"),
+    "bands first": (_npy(np.zeros((4, 9, 9), np.uint8)), r"9 bands where 4 are expected .*come last, \[H, W, C\]"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_image_is_refused_in_one_line(name: str) -> None:
+    data, reason = REFUSED[name]
+    with pytest.raises(DecodeError, match=reason) as refused:
+        bands.decode(data, channels=4 if name == "bands first" else 1)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_folder_counts_arrays_that_cannot_be_read(tmp_path: Path) -> None:
+    for number in range(4):
+        np.save(tmp_path / f"{number}.npy", _values((6, 6, 5), "uint16"))
+    np.save(tmp_path / "4.npy", _values((6, 6, 3), "uint16"))
+    source = open_source(f"folder:{tmp_path}", channels=5)
+    assert source.paths[0] == "0.npy"
+    assert source.decode(0).shape == (5, 6, 6)
+    with pytest.raises(DecodeError, match=r"3 bands where 5 are expected \(network.channels\)"):
+        source.decode(4)
+    with pytest.raises(UserError, match="images have 3 channels, but the network takes 5"):
+        open_source("digits", channels=5)
+
+
+# -- TIFF -------------------------------------------------------------------------------------------------------------
+
+
+def test_without_tifffile_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str, *_: Any) -> Any:
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(packages.importlib, "import_module", absent)
+    with pytest.raises(UserError, match=r"a TIFF with several bands needs the package tifffile; install it: .*tiff"):
+        bands.decode(b"II*\0", channels=4)
+
+
+def _tiff(values: Any, **options: Any) -> bytes:
+    file = io.BytesIO()
+    pytest.importorskip("tifffile").imwrite(file, values, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+@pytest.mark.parametrize("layout", ["contig", "separate", "pages", "tiles", "big", "other-endian"])
+def test_bands_of_tiff_are_read_exactly(layout: str, dtype: str, compression: str | None) -> None:
+    values = _values((40, 33, 5), dtype)
+    planes = values.transpose(2, 0, 1)
+    options: dict[str, Any] = {"compression": compression, "photometric": "minisblack"}
+    files = {
+        "contig": lambda: _tiff(values, planarconfig="contig", **options),
+        "separate": lambda: _tiff(planes, planarconfig="separate", **options),
+        "pages": lambda: _tiff(planes, **options),
+        "tiles": lambda: _tiff(values, planarconfig="contig", tile=(16, 16), **options),
+        "big": lambda: _tiff(values, planarconfig="contig", bigtiff=True, **options),
+        "other-endian": lambda: _tiff(values, planarconfig="contig", byteorder=">", **options),
+    }
+    np.testing.assert_array_equal(bands.decode(files[layout](), channels=5).numpy(), planes)
+
+
+def test_another_number_of_bands_is_said() -> None:
+    with pytest.raises(DecodeError, match=r"5 bands where 4 are expected \(network.channels\)"):
+        bands.decode(
+            _tiff(_values((9, 9, 5), "uint8"), photometric="minisblack", planarconfig="contig"), channels=5 - 1
+        )
+
+
+def test_a_tiff_that_is_cut_or_too_large_is_refused() -> None:
+    whole = _tiff(_values((64, 64, 4), "uint16"), photometric="minisblack", planarconfig="contig")
+    for length in range(0, len(whole) - 1, 97):
+        with pytest.raises(DecodeError):
+            bands.decode(whole[:length], channels=4)
+    with pytest.raises(DecodeError, match="64 × 64 pixels, more than the limit of 4,000"):
+        bands.decode(whole, 4000, channels=4)
+
+
+def test_a_strip_that_unfolds_is_refused() -> None:
+    packed = _tiff(np.zeros((64, 64, 4), np.uint8), photometric="minisblack", planarconfig="contig", compression="zlib")
+    bomb = zlib.compress(bytes(1 << 28), 9)
+    tifffile = pytest.importorskip("tifffile")
+    with tifffile.TiffFile(io.BytesIO(packed)) as file:
+        offsets, counts = file.pages[0].tags["StripOffsets"], file.pages[0].tags["StripByteCounts"]
+    changed = bytearray(packed + bomb)
+    for tag, value in ((offsets, len(packed)), (counts, len(bomb))):
+        changed[tag.valueoffset : tag.valueoffset + (2 if tag.dtype == 3 else 4)] = struct.pack(
+            "<H" if tag.dtype == 3 else "<I", min(value, 65535) if tag.dtype == 3 else value
+        )
+    with pytest.raises(DecodeError):
+        bands.decode(bytes(changed), channels=4)
+
+
+def _grey(values: Any, dtype: str) -> bytes:
+    return _png(Image.fromarray(values.astype(dtype)), "tiff")
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_floats_and_32_bits_have_one_scale_for_all_images(channels: int) -> None:
+    """255 · x and x / 65535 · 255, whether an image is dark or bright."""
+    for brightest in (0.01, 0.5, 1.0):
+        floats = np.linspace(0, brightest, 42, dtype=np.float32).reshape(6, 7)
+        wide = np.round(floats * 65535)
+        for dtype, values, scale in (("float32", floats, 1), ("int32", wide, 65535)):
+            pixels = unit(bands.decode(_grey(values, dtype), channels=channels))
+            expected = torch.from_numpy(values.astype(np.float64) / scale).expand(channels, -1, -1)
+            levels = 0.5 if channels == 3 else 0  # three channels have 8 bits
+            torch.testing.assert_close(pixels.double(), expected, atol=levels / 255 + 1e-6, rtol=0)
+
+
+UNFIT = {
+    "a pixel above one": ("float32", 1.001, "floats range from 0.5 to 1.001; they must be between 0 and 1"),
+    "16 bits as floats": ("float32", 40000, "floats range from 0.5 to 40000; they must be between 0 and 1"),
+    "a negative": ("float32", -0.25, "floats range from -0.25 to 0.5; they must be between 0 and 1"),
+    "not a number": ("float32", np.nan, "floats range from nan to nan; they must be between 0 and 1"),
+    "infinite": ("float32", np.inf, "floats range from 0.5 to inf; they must be between 0 and 1"),
+    "more than 16 bits": ("int32", 65536, "32-bit integers range from 0 to 65536; they must be between 0 and 65535"),
+    "below zero": ("int32", -1, "32-bit integers range from -1 to 0; they must be between 0 and 65535"),
+}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", UNFIT)
+def test_values_outside_the_scale_are_refused(name: str, channels: int) -> None:
+    dtype, odd, reason = UNFIT[name]
+    values = np.full((6, 7), 0.5)
+    values[2, 3] = odd
+    with pytest.raises(DecodeError, match=reason):
+        bands.decode(_grey(values, dtype), channels=channels)
+
+
+def test_an_image_outside_the_scale_is_listed_and_changes_no_other(tmp_path: Path) -> None:
+    values = np.linspace(0.25, 1, 42).reshape(6, 7)
+    for number in range(3):
+        values[0, 0] = 1.001 if number == 1 else 1
+        (tmp_path / f"{number}.tif").write_bytes(_grey(values, "float32"))
+    store = ImageStore.of(open_source(f"folder:{tmp_path}"))
+    assert store is not None
+    assert store.problems == {1: "floats range from 0.268293 to 1.001; they must be between 0 and 1"}
+    assert store.images[0].max() == 255
+    assert torch.equal(store.images[0], store.images[2])
+
+
+@pytest.mark.parametrize("bands_of", ["3 float32", "3 int32", "1 float64", "1 int8"])
+def test_types_that_are_not_read_are_named(bands_of: str) -> None:
+    count, dtype = bands_of.split()
+    data = _tiff(np.zeros((6, 7, int(count)), dtype).squeeze(), photometric="rgb" if count == "3" else "minisblack")
+    with pytest.raises(DecodeError, match=r"pixels (of this type are not supported|have type int8)"):
+        bands.decode(data)
+
+
+@pytest.mark.parametrize("layout", ["strips", "tiles", "planes", "planes of tiles"])
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_a_tiff_without_some_of_its_strips_is_truncated(layout: str, channels: int) -> None:
+    values = _values((40, 33, channels), "uint8")
+    options: dict[str, Any] = {"tile": (16, 16)} if "tiles" in layout else {"rowsperstrip": 4}
+    if channels > 1:
+        options["planarconfig"] = "separate" if "planes" in layout else "contig"
+    stored = values.transpose(2, 0, 1) if "planes" in layout and channels > 1 else values
+    data = bytearray(_tiff(stored.squeeze(), photometric="rgb" if channels == 3 else "minisblack", **options))
+    whole = bands.decode(bytes(data), channels=channels)
+    np.testing.assert_array_equal(whole.permute(1, 2, 0).numpy(), values)
+    (at,) = struct.unpack_from("<I", data, 4)  # the directory: each entry is tag, type, count, value
+    (entries,) = struct.unpack_from("<H", data, at)
+    for entry in range(at + 2, at + 2 + 12 * entries, 12):
+        tag, _, count = struct.unpack_from("<HHI", data, entry)
+        if tag in (273, 279, 324, 325):  # offsets and lengths of strips and tiles
+            struct.pack_into("<I", data, entry + 4, count - 1)
+    with pytest.raises(DecodeError, match="the TIFF is truncated: strips or tiles are missing"):
+        bands.decode(bytes(data), channels=channels)

@@ -1,0 +1,272 @@
+"""Decoding: every kind of file against what was written into it."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision.io
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from hexa.data.sources import decode as decoding
+from hexa.data.sources.decode import DecodeError, decode, decode_with_pil, jpeg_size
+from tests.data.image_files import (
+    PNG_KINDS,
+    chunk,
+    every_format,
+    exif,
+    palette,
+    photograph,
+    png,
+    png_values,
+    saved,
+)
+
+
+def _gradient(height: int = 40, width: int = 56) -> Image.Image:
+    """Smooth colours, so that JPEG hardly changes them; different in every corner."""
+    y, x = np.mgrid[0:height, 0:width]
+    red, green = 255 * y / (height - 1), 255 * x / (width - 1)
+    return Image.fromarray(np.stack((red, green, 255 - (red + green) / 2), 2).astype(np.uint8))
+
+
+def _file(image: Image.Image, kind: str, **options: Any) -> bytes:
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+def _tensor(image: Image.Image) -> Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def _assert_near(made: Tensor, expected: Tensor, levels: float) -> None:
+    assert made.dtype == torch.uint8
+    torch.testing.assert_close(made.float(), expected.float(), atol=levels, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "PPM", "TIFF", "GIF", "WEBP", "JPEG"])
+def test_colour_files(kind: str) -> None:
+    options: dict[str, Any] = {"quality": 98, "subsampling": 0} if kind == "JPEG" else {}
+    options = {"lossless": True} if kind == "WEBP" else options
+    source = _gradient().quantize(256).convert("RGB") if kind == "GIF" else _gradient()
+    _assert_near(decode(_file(source, kind, **options)), _tensor(source), 6 if kind == "JPEG" else 2 * (kind == "GIF"))
+
+
+@pytest.mark.parametrize("options", [{"quality": 95, "subsampling": 0}, {"quality": 70}, {"progressive": True}])
+def test_the_fast_path_gives_pils_pixels(options: dict[str, Any]) -> None:
+    data = _file(_gradient(), "JPEG", **options)
+    assert torch.equal(decode(data), decode_with_pil(data))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_grey(kind: str) -> None:
+    grey = _gradient().convert("L")
+    made = decode(_file(grey, kind, **({"quality": 100} if kind == "JPEG" else {})))
+    _assert_near(made, _tensor(grey.convert("RGB")), 2 if kind == "JPEG" else 0)
+
+
+def test_one_bit() -> None:
+    picture = _gradient().convert("1")
+    assert torch.equal(decode(_file(picture, "PNG")), _tensor(picture.convert("RGB")))
+
+
+def test_palette() -> None:
+    palette = _gradient().quantize(16)
+    assert torch.equal(decode(_file(palette, "PNG")), _tensor(palette.convert("RGB")))
+
+
+def test_cmyk() -> None:
+    picture = _gradient()
+    _assert_near(decode(_file(picture.convert("CMYK"), "JPEG", quality=100)), _tensor(picture), 8)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_sixteen_bits_are_scaled_not_cut_off(kind: str) -> None:
+    values = np.linspace(0, 65535, 30 * 20).astype(np.uint16).reshape(30, 20)
+    made = decode(_file(Image.fromarray(values), kind))
+    expected = torch.from_numpy((values / 257).round()).expand(3, -1, -1)
+    _assert_near(made, expected, 1)
+    assert made.max() == 255
+
+
+def test_dark_sixteen_bits_stay_dark() -> None:
+    values = np.full((8, 8), 1000, dtype=np.uint16)
+    assert decode(_file(Image.fromarray(values), "PNG")).float().mean() == pytest.approx(1000 / 257, abs=0.6)
+
+
+def test_transparent_pixels_are_white_and_half_transparent_ones_half() -> None:
+    layer = np.zeros((4, 4, 4), dtype=np.uint8)
+    layer[0, :, 3] = 255
+    layer[1, :, 3] = 128
+    made = decode(_file(Image.fromarray(layer, "RGBA"), "PNG"))
+    assert made[:, 0].eq(0).all()
+    assert abs(made[:, 1].float().mean() - 127) <= 1
+    assert made[:, 2:].eq(255).all()
+
+
+def test_a_transparent_palette_entry_is_white() -> None:
+    palette = Image.new("P", (3, 3), 0)
+    palette.putpalette([10, 20, 30, 200, 100, 50])
+    palette.putpixel((1, 1), 1)
+    made = decode(_file(palette, "PNG", transparency=0))
+    assert made[:, 0, 0].tolist() == [255, 255, 255]
+    assert made[:, 1, 1].tolist() == [200, 100, 50]
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation(kind: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options: dict[str, Any] = {"quality": 98, "subsampling": 0} if kind == "JPEG" else {}
+    data = _file(_gradient(), kind, exif=exif, **options)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    assert upright.size == ((56, 40) if orientation < 5 else (40, 56))
+    _assert_near(decode(data), _tensor(upright), 0)
+    assert torch.equal(decode_with_pil(data), _tensor(upright))
+    if kind == "JPEG":
+        assert jpeg_size(data) == (upright.height, upright.width)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_single_pixel(kind: str) -> None:
+    assert decode(_file(Image.new("RGB", (1, 1), (9, 9, 9)), kind)).shape == (3, 1, 1)
+
+
+@pytest.mark.parametrize("shrink", [2, 4, 8])
+def test_a_shrunken_jpeg_is_the_image_at_that_share_of_its_size(shrink: int) -> None:
+    picture = _gradient(401, 563)
+    made = decode_with_pil(_file(picture, "JPEG", quality=95), shrink)
+    assert made.shape[1:] == (-(-401 // shrink), -(-563 // shrink))
+    expected = _tensor(picture.resize((made.shape[2], made.shape[1]), Image.Resampling.BOX))
+    _assert_near(made, expected, 8)
+
+
+def _broken_jpeg() -> bytes:
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    data = _file(Image.fromarray(noise), "JPEG")
+    return data[: len(data) // 2]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"not an image at all",
+        b"\xff\xd8\xff",
+        b"\x89PNG\r\n\x1a\n" + b"\0" * 40,
+        _file(_gradient(), "PNG")[:200],
+        _broken_jpeg(),
+        b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + b"\0" * 8 + b"\x08\x02\0\0\0",
+    ],
+    ids=["empty", "text", "jpeg start", "png zeros", "png half", "jpeg half", "png without size"],
+)
+def test_broken_files_are_refused_in_one_line(data: bytes) -> None:
+    with pytest.raises(DecodeError) as caught:
+        decode(data)
+    assert str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "0x" not in str(caught.value)
+
+
+@pytest.mark.parametrize("interlaced", [False, True], ids=["rows", "interlaced"])
+@pytest.mark.parametrize(("colour", "depth"), PNG_KINDS)
+def test_every_kind_of_png_keeps_its_pixels(colour: int, depth: int, interlaced: bool) -> None:
+    values, colours = png_values(colour, depth), palette(depth)
+    before = chunk(b"PLTE", colours.tobytes()) if colour == 3 else b""
+    made = decode(png(values, colour, depth, interlaced=interlaced, before=before))
+    if colour == 3:
+        expected = colours[values[..., 0]]
+    elif colour == 0:
+        expected = np.round(values / (2**depth - 1) * 255).astype(np.uint8).repeat(3, 2)
+    else:
+        levels = (values >> max(0, depth - 8)).astype(np.uint8)
+        picture = Image.fromarray(levels).convert("RGBA")
+        expected = np.array(Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB"))
+    assert torch.equal(made, torch.from_numpy(expected).permute(2, 0, 1))
+
+
+#: What may stand in a PNG beside its pixels.
+_BESIDE = {
+    "nothing": b"",
+    "EXIF": chunk(b"eXIf", exif().tobytes()[6:]),
+    "XMP": chunk(b"iTXt", b'XML:com.adobe.xmp\0\0\0\0\0<x tiff:Orientation="6"/>'),
+    "a colour key": b"",
+    "gamma": chunk(b"gAMA", b"\0\0\xff\xff"),
+    "a long text": chunk(b"zTXt", b"key\0\0" + zlib.compress(bytes(2_000_000))),
+    "a broken profile": chunk(b"iCCP", b"icc\0\0profile"),
+    "a false checksum": chunk(b"tEXt", b"key\0word")[:-1] + b"?",
+}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize("beside", _BESIDE)
+@pytest.mark.parametrize("colour", [0, 2])
+def test_plain_pngs_have_the_pixels_that_torchvision_read(colour: int, beside: str, late: bool) -> None:
+    """Its decoder does not survive damaged files, but has been the one: trained networks have seen these pixels."""
+    extra = chunk(b"tRNS", b"\0\7" * (colour + 1)) if beside == "a colour key" else _BESIDE[beside]
+    data = png(png_values(colour, 8), colour, 8, before=b"" if late else extra, after=extra if late else b"")
+    raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    expected = torchvision.io.decode_image(raw, torchvision.io.ImageReadMode.RGB, apply_exif_orientation=True)
+    assert torch.equal(decode(data), expected)
+
+
+def test_a_large_image_is_converted_in_blocks_without_seams(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = every_format()
+    whole = {name: decode_with_pil(data) for name, data in files.items()}
+    monkeypatch.setattr(decoding, "_BLOCK", 100)
+    for name, data in files.items():
+        assert torch.equal(decode_with_pil(data), whole[name]), name
+
+
+@pytest.mark.parametrize("name", every_format())
+def test_more_pixels_than_the_limit_are_refused(name: str) -> None:
+    data = every_format()[name]
+    _, height, width = decode(data).shape
+    assert decode(data, height * width).shape == (3, height, width)
+    with pytest.raises(DecodeError, match=rf"\d+ × \d+ pixels, more than the limit of {height * width - 1:,} "):
+        decode(data, height * width - 1)
+    if name.startswith("JPEG"):
+        with pytest.raises(DecodeError, match="more than the limit"):
+            decode_with_pil(data, 2, height * width - 1)
+
+
+def test_pillows_own_limit_stands_and_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Image.MAX_IMAGE_PIXELS == decoding.MAX_IMAGE_PIXELS
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # images of more than 200 are errors to Pillow
+    for name in ("JPEG baseline", "JPEG CMYK", "PNG of type 2, 8 bits", "PNG of type 6, 8 bits", "BMP RGB", "PPM RGB"):
+        assert decode(every_format()[name]).shape == (3, 23, 31)
+
+
+@pytest.mark.parametrize(
+    "exif_bytes", [b"Exif\0\0garbage", b"Exif\0\0II*\0\xff\xff\xff\xff", b"", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff"]
+)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_garbage_instead_of_exif_does_no_harm(kind: str, exif_bytes: bytes) -> None:
+    data = saved(photograph(), kind, exif=exif_bytes)
+    with decoding.quiet():
+        assert torch.equal(decode(data), decode(saved(photograph(), kind)))
+        assert torch.equal(decode_with_pil(data), decode_with_pil(saved(photograph(), kind)))
+
+
+def test_whatever_a_decoder_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: Any) -> None:
+        raise RecursionError("too\ndeep")
+
+    monkeypatch.setattr(decoding.PngImageFile, "load", wrong)
+    with pytest.raises(DecodeError, match=r"^too deep$"):
+        decode(_file(_gradient(), "PNG"))
+
+
+def test_other_formats_than_the_known_ones_are_not_tried() -> None:
+    """EPS would be run by Ghostscript."""
+    for kind in ("EPS", "TGA", "ICO"):
+        with pytest.raises(DecodeError, match="not an image in a known format"):
+            decode(saved(photograph(32, 32), kind))

@@ -1,0 +1,282 @@
+"""Sources: folders, parquet files and known data sets, and what is said about those that are not there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.data.sources.decode import DecodeError
+
+
+def write_image(path: Path, value: int, size: tuple[int, int] = (6, 5)) -> Path:
+    """A flat image, whose value tells which it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (value, value, value)).save(path)
+    return path
+
+
+def write_parquet(
+    path: Path, values: list[int], labels: list[int] | None = None, names: list[str] | None = None
+) -> None:
+    files = [write_image(path.parent / "made" / f"{value}.png", value).read_bytes() for value in values]
+    columns: dict[str, Any] = {
+        "image": [{"bytes": data, "path": f"{v}.png"} for data, v in zip(files, values, strict=True)]
+    }
+    if labels is not None:
+        columns["label"] = labels
+    features = {"label": {"names": names, "_type": "ClassLabel"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})} if names else None
+    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path)
+    shutil.rmtree(path.parent / "made")
+
+
+def _values(source: Any) -> list[int]:
+    return [int(source.decode(index)[0, 0, 0]) for index in range(len(source))]
+
+
+def test_digits_are_split_once_and_for_all() -> None:
+    train, test = open_source("digits"), open_source("digits", "test")
+    assert (len(train), len(test)) == (1347, 450)
+    assert train.uniform_size == (8, 8)
+    assert train.decode(0).shape == (3, 8, 8)
+    assert train.decode(0).dtype == torch.uint8
+    assert train.labels is not None
+    assert np.bincount(train.labels).min() > 120
+    assert train.splits() == ["train", "test"]
+    assert train.fingerprint == open_source("digits#train").fingerprint != test.fingerprint
+    from sklearn.datasets import load_digits
+
+    every, _ = load_digits(return_X_y=True)
+    ours = torch.stack([source.decode(i)[0].flatten() for source in (train, test) for i in range(len(source))])
+    rounded = np.round(every * 255 / 16).astype(np.uint8)
+    assert sorted(map(bytes, ours.numpy())) == sorted(map(bytes, rounded))
+
+
+def test_a_folder_of_classes(tmp_path: Path) -> None:
+    for number, name in enumerate(("cat", "ant", "bee")):
+        write_image(tmp_path / name / "deep" / f"{number}.png", number)
+        write_image(tmp_path / name / f"{number + 10}.jpg", number + 10)
+    source = open_source(f"folder:{tmp_path}", "train")
+    assert source.class_names == ["ant", "bee", "cat"]
+    assert source.paths == [
+        "ant/11.jpg",
+        "ant/deep/1.png",
+        "bee/12.jpg",
+        "bee/deep/2.png",
+        "cat/10.jpg",
+        "cat/deep/0.png",
+    ]
+    assert source.labels is not None
+    assert source.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert source.labels.dtype == np.int64
+    assert _values(source) == [11, 1, 12, 2, 10, 0]
+
+
+@pytest.mark.parametrize("names", [["a.png", "b.png"], ["one/a.png", "one/b.png"], ["one/a.png", "two/b.png", "c.png"]])
+def test_a_folder_without_classes(tmp_path: Path, names: list[str]) -> None:
+    for number, name in enumerate(names):
+        write_image(tmp_path / name, number)
+    (tmp_path / "notes.txt").write_text("not an image")
+    write_image(tmp_path / ".hidden" / "x.png", 9)
+    source = open_source(f"folder:{tmp_path}")
+    assert source.labels is None
+    assert source.class_names is None
+    assert source.paths == sorted(names)
+
+
+@pytest.mark.parametrize("other", ["test", "val", "validation"])
+def test_splits_of_a_folder(tmp_path: Path, other: str) -> None:
+    for number, name in enumerate(("ant", "bee", "cat")):
+        write_image(tmp_path / "train" / name / "1.png", number)
+    write_image(tmp_path / other / "cat" / "2.png", 7)
+    write_image(tmp_path / other / "bee" / "3.png", 8)
+    train, test = open_source(f"folder:{tmp_path}"), open_source(f"folder:{tmp_path}#test")
+    assert (train.split, test.split) == ("train", "test")
+    assert train.splits() == test.splits() == ["train", "test"]
+    assert train.class_names == test.class_names == ["ant", "bee", "cat"]
+    assert test.labels is not None
+    assert test.labels.tolist() == [1, 2]
+    with pytest.raises(UserError, match="no split 'val'; its splits: train, test"):
+        open_source(f"folder:{tmp_path}", "val")
+
+
+def test_test_and_validation_are_two_splits(tmp_path: Path) -> None:
+    for number, name in enumerate(("train", "val", "test")):
+        write_image(tmp_path / name / "1.png", number)
+    source = open_source(f"folder:{tmp_path}", "val")
+    assert source.splits() == ["train", "test", "val"]
+    assert _values(source) == [1]
+
+
+@pytest.mark.parametrize("kind", ["folder", "parquet"])
+def test_two_names_of_one_split_are_refused_and_not_one_of_them_left_out(tmp_path: Path, kind: str) -> None:
+    for number, name in enumerate(("train", "val", "validation")):
+        if kind == "folder":
+            write_image(tmp_path / name / "1.png", number)
+        else:
+            write_parquet(tmp_path / f"{name}.parquet", [number])
+    with pytest.raises(UserError, match="'val' and 'validation' are both names of one split"):
+        open_source(f"{kind}:{tmp_path}")
+
+
+def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
+    for number, name in enumerate(("train", "aeroplane")):
+        write_image(tmp_path / name / "1.png", number)
+    assert open_source(f"folder:{tmp_path}").class_names == ["aeroplane", "train"]
+
+
+def test_a_folder_that_links_to_itself_ends(tmp_path: Path) -> None:
+    write_image(tmp_path / "a" / "1.png", 1)
+    write_image(tmp_path / "b" / "2.png", 2)
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    assert len(open_source(f"folder:{tmp_path}")) == 2
+
+
+def test_fingerprints_follow_the_images_not_the_place(tmp_path: Path) -> None:
+    for place in ("here", "there"):
+        write_image(tmp_path / place / "a.png", 1)
+    here, there = (open_source(f"folder:{tmp_path / place}").fingerprint for place in ("here", "there"))
+    assert here == there
+    write_image(tmp_path / "there" / "b.png", 1)
+    assert open_source(f"folder:{tmp_path / 'there'}").fingerprint != here
+
+
+def test_a_file_that_vanished_is_a_decode_error(tmp_path: Path) -> None:
+    path = write_image(tmp_path / "a.png", 1)
+    source = open_source(f"folder:{tmp_path}")
+    path.unlink()
+    with pytest.raises(DecodeError, match="No such file"):
+        source.decode(0)
+
+
+@pytest.mark.parametrize(
+    "layout", [("train.parquet", "test.parquet"), ("train-00000-of-00001.parquet", "validation-00000-of-00001.parquet")]
+)
+def test_a_folder_of_parquet_files(tmp_path: Path, layout: tuple[str, str]) -> None:
+    write_parquet(tmp_path / layout[0], [3, 4, 5], [1, 0, 1], ["ant", "bee"])
+    write_parquet(tmp_path / layout[1], [6], [0], ["ant", "bee"])
+    train, test = open_source(f"parquet:{tmp_path}", "train"), open_source(f"parquet:{tmp_path}", "test")
+    assert train.splits() == ["train", "test"]
+    assert train.class_names == ["ant", "bee"]
+    assert train.labels is not None
+    assert train.labels.tolist() == [1, 0, 1]
+    assert train.paths == ["3.png", "4.png", "5.png"]
+    assert (_values(train), _values(test)) == ([3, 4, 5], [6])
+    assert train.fingerprint != test.fingerprint
+
+
+def test_shards_are_one_split_in_order(tmp_path: Path) -> None:
+    for number in range(3):
+        write_parquet(
+            tmp_path / "data" / f"train-0000{number}-of-00003.parquet", [number * 2, number * 2 + 1], [0, number]
+        )
+    source = open_source(f"parquet:{tmp_path}")
+    assert _values(source) == list(range(6))
+    assert source.labels is not None
+    assert source.labels.tolist() == [0, 0, 0, 1, 0, 2]
+    assert source.class_names is None
+
+
+def test_a_parquet_file_alone(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "photos.parquet", [1, 2])
+    source = open_source(f"parquet:{tmp_path / 'photos.parquet'}", "train")
+    assert source.labels is None
+    write_parquet(tmp_path / "test.parquet", [1, 2], [-1, -1])
+    assert open_source(f"parquet:{tmp_path / 'test.parquet'}").split == "test"
+    assert open_source(f"parquet:{tmp_path / 'test.parquet'}").labels is None
+
+
+def test_row_groups_and_slices_are_found_again(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "train.parquet", list(range(20)))
+    table = pq.read_table(tmp_path / "train.parquet")
+    pq.write_table(table, tmp_path / "train.parquet", row_group_size=3)
+    assert _values(open_source(f"parquet:{tmp_path}")) == list(range(20))
+
+
+def test_the_whole_of_cifar(real_data: Callable[[str], Path]) -> None:
+    test = open_source(f"parquet:{real_data('cifar10')}", "test")
+    assert len(test) == 10_000
+    assert test.class_names is not None
+    assert test.class_names[0] == "airplane"
+    assert test.labels is not None
+    assert np.bincount(test.labels).tolist() == [1000] * 10
+    assert test.decode(9_999).shape == (3, 32, 32)
+
+
+class _FakeCIFAR:
+    classes = ("a", "b")
+
+    def __init__(self, root: Path, download: bool, train: bool) -> None:
+        if not root.name.startswith("good"):
+            raise RuntimeError("Dataset not found or corrupted.\nYou can use download=True")
+        self.data = np.arange(2 * 4 * 4 * 3, dtype=np.uint8).reshape(2, 4, 4, 3)
+        self.targets = [0, 1] if train else [1, 1]
+
+
+def test_torchvision_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchvision.datasets.CIFAR10", _FakeCIFAR)
+    source = open_source(f"cifar10:{tmp_path / 'good'}", "test")
+    assert source.labels is not None
+    assert source.labels.tolist() == [1, 1]
+    assert source.decode(1)[:, 0, 1].tolist() == [51, 52, 53]
+    with pytest.raises(UserError, match=r"cannot be downloaded .*; put it there, or name the folder"):
+        open_source(f"cifar10:{tmp_path / 'bad'}")
+
+
+@pytest.mark.parametrize(
+    ("spec", "split", "message"),
+    [
+        ("digit", None, "did you mean 'digits'"),
+        ("folder:{}/missing", None, "no such folder"),
+        ("folder:", None, "write folder:PATH"),
+        ("folder:{}/file.txt", None, "is a file, not a folder"),
+        ("folder:{}/empty", None, "no images in"),
+        ("{}/empty", None, "write folder:"),
+        ("parquet:{}/missing", None, "no such file or folder"),
+        ("parquet:{}/empty", None, "no .parquet files"),
+        ("parquet:{}/bad", None, "cannot read"),
+        ("parquet:{}/plain", None, "no image column.*its columns: number, word"),
+        ("parquet:{}/none", None, "no images in"),
+        ("digits", "val", "no split 'val'; its splits: train, test"),
+        ("digits#", None, "a split is missing"),
+        ("digits:/tmp", None, "take no path"),
+        ("folder:{}/one", "test", "no split 'test'; its splits: train"),
+    ],
+)
+def test_mistakes_get_one_line_with_a_remedy(tmp_path: Path, spec: str, split: str | None, message: str) -> None:
+    for name in ("empty", "bad", "plain", "none"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file.txt").write_text("")
+    (tmp_path / "bad" / "train.parquet").write_text("not parquet")
+    pq.write_table(pa.table({"number": [1], "word": ["a"]}), tmp_path / "plain" / "train.parquet")
+    write_parquet(tmp_path / "none" / "train.parquet", [1])
+    pq.write_table(pq.read_table(tmp_path / "none" / "train.parquet").slice(0, 0), tmp_path / "none" / "train.parquet")
+    write_image(tmp_path / "one" / "a.png", 1)
+    with pytest.raises(UserError, match=message) as caught:
+        open_source(spec.format(tmp_path), split)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["folder", "parquet"])
+def test_larger_images_than_asked_for_cannot_be_read(tmp_path: Path, kind: str) -> None:
+    write_image(tmp_path / "folder" / "a.png", 1)
+    write_parquet(tmp_path / "parquet" / "train.parquet", [1])
+    spec = f"{kind}:{tmp_path / kind}"
+    assert open_source(spec, max_image_pixels=30).decode(0).shape == (3, 5, 6)
+    with pytest.raises(DecodeError, match="6 × 5 pixels, more than the limit of 29 "):
+        open_source(spec, max_image_pixels=29).decode(0)
+    for wrong in (0, -1, 1.5, "many"):
+        with pytest.raises(UserError, match="max_image_pixels must be an integer > 0, got"):
+            open_source(spec, max_image_pixels=wrong)  # type: ignore[arg-type]

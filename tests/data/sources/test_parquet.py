@@ -1,0 +1,93 @@
+"""What a Parquet file unpacks to: counted while it is read, and limited."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.data.sources import decode as decoding
+from hexa.data.sources.decode import DecodeError
+from tests.data.image_files import bitmap
+from tests.torture.harness import forked
+
+
+def bomb(path: Path, megabytes: int, rows: int, compression: str = "zstd") -> Path:
+    """One value of zeros, repeated by a dictionary and run lengths."""
+    image = {"bytes": bytes(megabytes << 20), "path": "a.bmp"}
+    indices = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([image["bytes"]]))
+    column = pa.StructArray.from_arrays([indices, pa.array(["a.bmp"] * rows)], ["bytes", "path"])
+    # without the schema of Arrow, a reader takes the column for plain bytes
+    pq.write_table(pa.table({"image": column}), path, compression=compression, store_schema=False)
+    return path
+
+
+def test_a_file_of_kilobytes_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> None:
+    path = bomb(tmp_path / "train.parquet", 4, 3000)
+    assert path.stat().st_size < 200_000
+    found = forked(lambda: open_source(f"parquet:{tmp_path},bytes=200000000"), 60)
+    assert isinstance(found.raised, UserError), found
+    said = str(found.raised)
+    assert f"{path} unpacks to more than 200,000,000 bytes" in said
+    assert said.endswith(f"allow more with parquet:{tmp_path},bytes=400000000")
+    assert found.megabytes < 400
+
+
+def test_the_limit_is_on_all_files_of_a_split_together(tmp_path: Path) -> None:
+    for name in ("train-0", "train-1", "test-0"):
+        bomb(tmp_path / f"{name}.parquet", 1, 10)
+    assert len(open_source(f"parquet:{tmp_path},bytes=22000000")) == 20
+    assert len(open_source(f"parquet:{tmp_path},bytes=11000000#test")) == 10
+    with pytest.raises(UserError, match=r"train-1.parquet unpacks to more than 11,000,000 bytes"):
+        open_source(f"parquet:{tmp_path},bytes=11000000")
+
+
+def test_without_a_limit_it_is_half_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb(tmp_path / "train.parquet", 1, 10)
+    memory = {"SC_PHYS_PAGES": 4096, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr("os.sysconf", memory.__getitem__)
+    with pytest.raises(UserError, match=r"unpacks to more than 8,388,608 bytes"):
+        open_source(f"parquet:{tmp_path}")
+
+
+def test_a_row_of_more_than_an_image_may_have_is_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(f"parquet:{bomb(tmp_path / 'train.parquet', 1, 2)}")
+    monkeypatch.setattr(decoding, "MOST_BYTES", 1_000_000)
+    with pytest.raises(DecodeError, match=r"the file has 1,048,576 bytes; an image may have at most 1,000,000"):
+        source.encoded(0)
+
+
+def test_a_folder_whose_name_looks_like_a_limit(tmp_path: Path) -> None:
+    folder = tmp_path / "set,bytes=5"
+    folder.mkdir()
+    bomb(folder / "train.parquet", 1, 2)
+    assert len(open_source(f"parquet:{folder}")) == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"row_group_size": 33}, {"use_dictionary": False, "row_group_size": 1}])
+def test_reading_in_parts_changes_neither_images_nor_fingerprint(tmp_path: Path, options: dict[str, Any]) -> None:
+    """The fingerprint written out from a table that is read whole."""
+    path = tmp_path / "train.parquet"
+    images = [None if number % 7 == 3 else bitmap(number % 256) + bytes(number) for number in range(100)]
+    rows = [{"bytes": data, "path": f"{number}.bmp"} for number, data in enumerate(images)]
+    pq.write_table(pa.table({"label": list(range(100)), "image": rows}), path, **options)
+    source = open_source(f"parquet:{tmp_path}")
+    chunks = [chunk.field("bytes") for chunk in pq.read_table(path, columns=["image"]).column("image").chunks]
+    footer = pq.read_metadata(path)
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    stamp = str([(group.num_rows, group.total_byte_size) for group in groups])
+    contents = b"".join(b"no bytes in this row" if data is None else data for data in images)
+    parts = [b"100", str(sum(chunk.nbytes for chunk in chunks)).encode(), stamp.encode(), contents]
+    assert source.fingerprint == hashlib.sha256(b"".join(part + b"\0" for part in parts)).hexdigest()[:16]
+    assert source.labels is not None
+    np.testing.assert_array_equal(source.labels, range(100))
+    for number, data in enumerate(images):
+        if data is not None:
+            assert source.encoded(number) == data

@@ -1,0 +1,178 @@
+"""What all sources share: who the images are, for runs and for caches, and what can be a label."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hexa.config import UserError
+from hexa.data import ArraySource, open_source
+from hexa.data.sources.source import Source, Subset
+from hexa.evaluation.detection.images import Joined
+from tests.data.test_sources import write_parquet
+from tests.data.test_torchvision_sets import caltech101
+from tests.data.test_voc import kit
+from tests.data.test_webdataset import pack
+
+
+def bitmap(value: int) -> bytes:
+    """A picture whose size in bytes does not tell what it shows."""
+    return b"BM" + bytes([value]) * 100
+
+
+def folder(root: Path, values: dict[str, int]) -> Path:
+    for name, value in values.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(bitmap(value))
+    return root
+
+
+def many(root: Path, count: int = 500) -> Path:
+    return folder(root, {f"{'ab'[number % 2]}/{number:03d}.bmp": number % 250 for number in range(count)})
+
+
+def in_folder(root: Path, value: int) -> str:
+    return f"folder:{folder(root, {'a/1.bmp': value, 'b/2.bmp': value})}"
+
+
+def in_tar(root: Path, value: int) -> str:
+    root.mkdir(parents=True)
+    pack(root / "a.tar", {"1.bmp": bitmap(value), "1.cls": b"0", "2.bmp": bitmap(value), "2.cls": b"1"})
+    return f"webdataset:{root}"
+
+
+def in_voc(root: Path, value: int) -> str:
+    kit(root)
+    for image in (root / "VOCdevkit" / "VOC2007" / "JPEGImages").iterdir():
+        image.write_bytes(bitmap(value))
+    return f"voc:{root}/VOCdevkit"
+
+
+def in_set(root: Path, value: int) -> str:
+    caltech101(root)
+    for image in root.rglob("*.jpg"):
+        image.write_bytes(bitmap(value))
+    return f"caltech101:{root}"
+
+
+def in_parquet(root: Path, value: int) -> str:
+    write_parquet(root / "train.parquet", [value], [0])
+    return f"parquet:{root}"
+
+
+EVERY = pytest.mark.parametrize("made", [in_folder, in_tar, in_voc, in_set, in_parquet])
+
+
+@EVERY
+def test_other_contents_under_the_same_names_and_sizes_are_other_images(
+    tmp_path: Path, made: Callable[[Path, int], str]
+) -> None:
+    one, same, other = (open_source(made(tmp_path / name, value)) for name, value in (("1", 7), ("2", 7), ("3", 8)))
+    assert one.fingerprint == same.fingerprint
+    assert one.fingerprint != other.fingerprint
+
+
+@EVERY
+def test_the_fingerprint_does_not_depend_on_times_and_the_version_does(
+    tmp_path: Path, made: Callable[[Path, int], str]
+) -> None:
+    spec = made(tmp_path / "x", 7)
+    before = open_source(spec)
+    version = before.version()
+    assert version == before.version() == open_source(spec).version()
+    for file in before.files():
+        os.utime(file, ns=(0, 0))
+    after = open_source(spec)
+    assert before.fingerprint == after.fingerprint
+    assert version != after.version() == before.version()
+
+
+def test_of_many_files_a_sample_is_hashed_and_the_version_sees_all(tmp_path: Path) -> None:
+    root = many(tmp_path / "x")
+    before, version = open_source(f"folder:{root}"), open_source(f"folder:{root}").version()
+    (root / "b" / "003.bmp").write_bytes(bitmap(251))
+    after = open_source(f"folder:{root}")
+    assert before.fingerprint == after.fingerprint, "the 252nd of 500 is not looked into"
+    assert version != after.version()
+    folder(root, {f"{'ab'[number % 2]}/{number:03d}.bmp": 252 for number in range(100, 200)})
+    assert before.fingerprint != open_source(f"folder:{root}").fingerprint
+
+
+def test_a_file_with_the_date_of_the_one_it_replaces_is_another_version(tmp_path: Path) -> None:
+    root = folder(tmp_path / "x", {"a.bmp": 1})
+    times = (root / "a.bmp").stat()
+    version = open_source(f"folder:{root}").version()
+    other = folder(tmp_path / "y", {"a.bmp": 1})
+    os.utime(other / "a.bmp", ns=(times.st_atime_ns, times.st_mtime_ns))
+    shutil.move(other / "a.bmp", root / "a.bmp")
+    assert (root / "a.bmp").stat().st_mtime_ns == times.st_mtime_ns
+    assert open_source(f"folder:{root}").version() != version
+
+
+@pytest.mark.parametrize("kind", ["part", "joined"])
+def test_what_is_made_of_sources_has_their_version(tmp_path: Path, kind: str) -> None:
+    spec = f"folder:{many(tmp_path / 'x')}"
+
+    def made() -> Source:
+        source = open_source(spec)
+        return Subset(source, np.array([3, 1])) if kind == "part" else Joined([source, source])
+
+    version = made().version()
+    assert made().version() == version
+    (tmp_path / "x" / "b" / "003.bmp").write_bytes(bitmap(253))
+    assert made().version() != version
+    source = open_source(spec)
+    assert Subset(source, np.array([3, 1])).version() != Subset(source, np.array([1, 3])).version()
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (in_folder, "39d4ae14cfaafa9d"),
+        (in_tar, "def1ec3f8916ad95"),
+        (in_voc, "5f0a03a872ca3b2b"),
+        (in_set, "356306fe10978e6a"),
+    ],
+)
+def test_fingerprints_stay_what_stored_results_name(
+    tmp_path: Path, made: Callable[[Path, int], str], expected: str
+) -> None:
+    assert open_source(made(tmp_path / "x", 7)).fingerprint == expected
+
+
+def test_a_file_of_gigabytes_is_not_hashed_whole(tmp_path: Path) -> None:
+    root = folder(tmp_path / "x", {"a.bmp": 1, "b.bmp": 2})
+    with (root / "a.bmp").open("r+b") as file:
+        file.truncate(100 << 30)  # it has holes and takes no room
+    assert len(open_source(f"folder:{root}")) == 2
+
+
+IMAGES = torch.zeros(4, 3, 2, 2, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("label", [100_000, 2_000_000_000, 2**63 - 1])
+def test_what_cannot_be_a_class_number_is_refused(label: int) -> None:
+    with pytest.raises(UserError, match=rf"the label {label} .*000002.* is not a class number"):
+        ArraySource(IMAGES, np.array([0, 1, label, 2]))
+
+
+def test_numbers_of_a_few_images_of_many_classes_are_labels() -> None:
+    source = ArraySource(IMAGES, np.array([21_840, 0, 99_999, 2], dtype=np.uint32))  # type: ignore[arg-type]
+    assert source.labels is not None
+    assert (source.labels.tolist(), source.labels.dtype) == ([21_840, 0, 99_999, 2], np.int64)
+
+
+@pytest.mark.parametrize(("labels", "unlabelled"), [([0, -1, 2, -5], 2), ([-1, -1, -1, -1], 0)])
+def test_negative_labels_are_hidden_ones(labels: list[int], unlabelled: int) -> None:
+    source = ArraySource(IMAGES, np.array(labels), ["a", "b", "c"])
+    assert (source.labels, source.unlabelled, source.class_names) == (None, unlabelled, ["a", "b", "c"])
+
+
+def test_fewer_names_than_classes_are_no_names() -> None:
+    assert ArraySource(IMAGES, np.array([0, 1, 2, 0]), ["a", "b"]).class_names is None

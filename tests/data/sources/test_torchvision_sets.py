@@ -1,0 +1,114 @@
+"""Sets that torchvision lists, laid out in a folder as their authors publish them: nothing is downloaded here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torchvision.datasets
+from PIL import Image
+
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.data.sources.torchvision_sets import SETS
+
+
+def picture(path: Path, shade: int = 100) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (12, 8), (shade, 50, 20)).save(path)
+
+
+def dtd(root: Path) -> None:
+    for split, names in (("train", ["a_1", "b_1"]), ("val", ["a_2"]), ("test", ["a_3", "b_3", "b_4"])):
+        for name in names:
+            picture(root / "dtd" / "dtd" / "images" / name[0] / f"{name}.jpg")
+        (root / "dtd" / "dtd" / "labels").mkdir(exist_ok=True)
+        (root / "dtd" / "dtd" / "labels" / f"{split}1.txt").write_text("".join(f"{n[0]}/{n}.jpg\n" for n in names))
+
+
+def food101(root: Path) -> None:
+    base = root / "food-101"
+    for split, names in (("train", ["1", "2"]), ("test", ["3"])):
+        for food in ("pie", "soup"):
+            for name in names:
+                picture(base / "images" / food / f"{name}.jpg")
+        (base / "meta").mkdir(exist_ok=True)
+        listed = {food: [f"{food}/{name}" for name in names] for food in ("pie", "soup")}
+        (base / "meta" / f"{split}.json").write_text(json.dumps(listed))
+
+
+def pets(root: Path) -> None:
+    base = root / "oxford-iiit-pet"
+    (base / "annotations").mkdir(parents=True)
+    for split, names in (("trainval", ["Boxer_1", "Ragdoll_1"]), ("test", ["Ragdoll_2"])):
+        rows = []
+        for name in names:
+            picture(base / "images" / f"{name}.jpg")
+            rows.append(f"{name} {1 + name.startswith('R')} 1 1\n")
+        (base / "annotations" / f"{split}.txt").write_text("".join(rows))
+
+
+def aircraft(root: Path) -> None:
+    base = root / "fgvc-aircraft-2013b" / "data"
+    picture(base / "images" / "1.jpg")
+    picture(base / "images" / "2.jpg")
+    (base / "variants.txt").write_text("707\n747\n")
+    (base / "images_variant_trainval.txt").write_text("1 707\n2 747\n")
+    (base / "images_variant_test.txt").write_text("2 747\n")
+
+
+def caltech101(root: Path) -> None:
+    for name in ("ant", "bee", "BACKGROUND_Google"):
+        picture(root / "caltech101" / "101_ObjectCategories" / name / "image_0001.jpg")
+    (root / "caltech101" / "Annotations").mkdir()
+
+
+EXPECTED = {
+    "dtd": (dtd, [0, 1], [0, 1, 1], ["a", "b"]),
+    "food101": (food101, [0, 0, 1, 1], [0, 1], ["pie", "soup"]),
+    "pets": (pets, [0, 1], [1], ["Boxer", "Ragdoll"]),
+    "aircraft": (aircraft, [0, 1], [1], ["707", "747"]),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_files_and_labels_are_those_of_torchvision(tmp_path: Path, name: str) -> None:
+    lay_out, train, test, classes = EXPECTED[name]
+    lay_out(tmp_path)
+    source = open_source(f"{name}:{tmp_path}")
+    assert source.labels is not None
+    assert (source.split, source.labels.tolist(), source.class_names) == ("train", train, classes)
+    other = open_source(f"{name}:{tmp_path}", "test")
+    assert other.labels is not None
+    assert other.labels.tolist() == test
+    assert source.decode(0).shape == (3, 8, 12)
+    assert not Path(source.paths[0]).is_absolute()
+    kind = SETS[name]
+    theirs = getattr(torchvision.datasets, kind.name)(tmp_path, **kind.splits["train"])
+    assert [label for _, label in theirs] == train
+
+
+def test_caltech101_has_one_split(tmp_path: Path) -> None:
+    caltech101(tmp_path)
+    source = open_source(f"caltech101:{tmp_path}")
+    assert source.splits() == ["train"]
+    assert source.labels is not None
+    assert source.labels.tolist() == [0, 1]
+    assert source.decode(1).shape == (3, 8, 12)
+
+
+def test_a_set_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise RuntimeError("no\nnetwork")
+
+    monkeypatch.setattr(torchvision.datasets.DTD, "_download", offline)
+    with pytest.raises(UserError, match=r"DTD is not in .* \(no network\); put it there, or name .* dtd:ROOT"):
+        open_source(f"dtd:{tmp_path}")
+    with pytest.raises(UserError, match="no split 'x'; its splits: train, test, val"):
+        open_source(f"dtd:{tmp_path}#x")
+
+
+def test_every_set_is_one_of_torchvisions() -> None:
+    for kind in SETS.values():
+        assert hasattr(torchvision.datasets, kind.name)

@@ -1,0 +1,111 @@
+"""VOC's boxes: pixels counted from 1, what is no object, and what is wrong with a file in one line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.data.sources.source import Subset
+from hexa.data.sources.voc_boxes import boxes_of, fingerprint_of_boxes, read
+
+from .test_voc import kit
+
+ANNOTATION = """<annotation><size><width>12</width><height>8</height><depth>3</depth></size>
+<object><name>dog</name><difficult>1</difficult><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>12</xmax><ymax>8</ymax></bndbox>
+</object><object><name>cat</name><bndbox><ymax>5</ymax><xmax>3.0</xmax><ymin>5</ymin><xmin>3</xmin></bndbox>
+<part><name>head</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></part></object>
+</annotation>"""
+
+
+def annotated(folder: Path, lists: tuple[str, ...] = ("trainval", "test"), year: str = "VOC2007") -> Path:
+    """The kit of test_voc, the same boxes for each of its images."""
+    root = kit(folder, lists, year)
+    (root / year / "Annotations").mkdir()
+    for image in (root / year / "JPEGImages").iterdir():
+        (root / year / "Annotations" / f"{image.stem}.xml").write_text(ANNOTATION)
+    return root
+
+
+def test_edges_labels_and_difficulty(tmp_path: Path) -> None:
+    found = open_source(f"voc:{annotated(tmp_path)}").boxes(0)
+    assert found is not None
+    # the first covers the whole image of 12 × 8 but its first row, the second one pixel
+    assert found.boxes.tolist() == [[0, 1, 12, 8], [2, 4, 3, 5]]
+    assert found.labels.tolist() == [1, 0]
+    assert found.difficult.tolist() == [True, False]
+    assert found.size == (8, 12)
+
+
+def test_the_fingerprint_of_boxes_changes_with_a_box(tmp_path: Path) -> None:
+    source = open_source(f"voc:{annotated(tmp_path)}")
+    before = fingerprint_of_boxes(boxes_of(source))
+    assert before == fingerprint_of_boxes(boxes_of(source))
+    file = next(iter(sorted((tmp_path / "VOCdevkit" / "VOC2007" / "Annotations").glob("trainval*"))))
+    file.write_text(ANNOTATION.replace("<xmax>12<", "<xmax>11<"))
+    assert before != fingerprint_of_boxes(boxes_of(source))
+
+
+def test_of_a_part_of_the_images_and_of_another_year(tmp_path: Path) -> None:
+    source = open_source(f"voc:{annotated(tmp_path)}")
+    assert len(boxes_of(Subset(source, np.array([2, 0])))) == 2
+    assert source.of_year(2012, "trainval") is None  # type: ignore[attr-defined]
+    annotated(tmp_path / "later", ("train", "val", "trainval"), "VOC2012")
+    (tmp_path / "later" / "VOCdevkit" / "VOC2012").rename(tmp_path / "VOCdevkit" / "VOC2012")
+    later = source.of_year(2012, "trainval")  # type: ignore[attr-defined]
+    assert later.paths[0] == "JPEGImages/trainval0.jpg"
+    assert later.root.name == "VOC2012"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<annotation>", "not a valid VOC annotation"),
+        (ANNOTATION.replace("dog", "wolf"), "wolf"),
+        (ANNOTATION.replace("<xmax>12<", "<xmax>500<"), "extends beyond the image"),
+        (ANNOTATION.replace("<xmax>12<", "<xmax>inf<"), "extends beyond the image"),
+        (ANNOTATION.replace("<xmin>1</xmin><ymin>2<", "<xmin>-40</xmin><ymin>2<"), "extends beyond the image"),
+        (ANNOTATION.replace("<xmin>3</xmin>", ""), "not a valid VOC annotation"),
+        (ANNOTATION.replace("<xmin>3</xmin>", "<xmin>4</xmin>"), "ends before it begins"),
+        (ANNOTATION.replace("<width>12</width>", ""), "not a valid VOC annotation"),
+    ],
+)
+def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "a.xml").write_text(text)
+    with pytest.raises(UserError, match=said) as caught:
+        read(tmp_path / "a.xml", ["cat", "dog"])
+    assert "\n" not in str(caught.value)
+    assert "a.xml" in str(caught.value)
+
+
+def test_missing_files_are_listed(tmp_path: Path) -> None:
+    root = annotated(tmp_path)
+    for number in (0, 2):
+        (root / "VOC2007" / "Annotations" / f"trainval{number}.xml").unlink()
+    with pytest.raises(UserError, match=r"2 annotations cannot be read.*trainval0\.xml.*trainval2\.xml") as caught:
+        boxes_of(open_source(f"voc:{root}"))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="voc:PATH"):
+        boxes_of(open_source("digits"))
+
+
+def test_the_real_subset() -> None:
+    data = os.environ.get("HEXA_TEST_DATA")
+    if not data or not (Path(data) / "voc2007").is_dir():
+        pytest.skip("HEXA_TEST_DATA holds no voc2007")
+    source = open_source(f"voc:{data}/voc2007/VOCdevkit", "test")
+    found = boxes_of(source)
+    assert source.labels is not None
+    for index in range(0, len(source), 50):
+        image = source.decode(index)
+        one = found[index]
+        assert one.size == tuple(image.shape[1:])
+        assert (one.boxes >= 0).all()
+        assert (one.boxes <= torch.tensor([one.size[1], one.size[0]] * 2)).all()
+        # the lists and the boxes were made apart from each other: what is there has a box
+        assert set(np.flatnonzero(source.labels[index] == 1)) <= set(one.labels.tolist())

@@ -1,0 +1,447 @@
+"""Views: the pipeline against one that goes image by image, and the independence of where and with whom it is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms.v2 import functional as reference
+
+from hexa.data.views import making as made_by
+from hexa.data.views.config import Crops, ViewsConfig
+from hexa.data.views.evaluation import EvaluationTransform
+from hexa.data.views.making import Views
+from hexa.ops import operations as randaugment
+from hexa.ops.photometric import ORDERS
+from hexa.runtime.random import Stream
+from tests.torture.harness import forked
+
+
+def _views(**fields: Any) -> Views:
+    return Views(ViewsConfig.model_validate({"size": 24, **fields}))
+
+
+def _images(count: int, height: int = 32, width: int = 32) -> Tensor:
+    return torch.randint(0, 256, (count, 3, height, width), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+
+
+MULTI = {
+    "recipe": "swav",
+    "scale": (0.3, 1.0),
+    "extra_crops": [{"count": 3, "size": 16, "scale": (0.05, 0.3)}, {"count": 1, "size": 20, "scale": (0.1, 0.1)}],
+}
+
+
+def _one_view(image: Tensor, number: Tensor, config: ViewsConfig, group: Crops) -> Tensor:
+    """The published order for a single image, one torchvision call after the other: crop, colours, and then flip.
+
+    RandAugment comes after the flip.
+    """
+    box, _ = Views(config).boxes(number[None], *image.shape[1:], group)
+    top, left, high, wide = (int(value) for value in box)
+    size = [group.size, group.size]
+    view = reference.resized_crop(image.float() / 255, top, left, high, wide, size, antialias=True)
+    column = {name: float(number[getattr(made_by, f"_{name.upper()}")]) for name in ("flip", *COLUMNS)}
+
+    def factor(name: str) -> float:
+        strength = getattr(config, name)
+        low = max(0.0, 1 - strength)
+        return low + (1 + strength - low) * column[name]
+
+    def jitter(view: Tensor) -> Tensor:
+        parts = [
+            lambda v: reference.adjust_brightness(v, factor("brightness")),
+            lambda v: reference.adjust_contrast(v, factor("contrast")),
+            lambda v: reference.adjust_saturation(v, factor("saturation")),
+            lambda v: reference.adjust_hue(v, config.hue * (2 * column["hue"] - 1)),
+        ]
+        for which in ORDERS[int(column["order"] * 24)]:
+            view = parts[which](view)
+        return view
+
+    flip = column["flip"] < config.flip_probability
+    turned = bool(config.vertical_flip_probability or config.quarter_turn_probability)
+    if flip and (config.randaugment_ops or turned):
+        view, flip = reference.hflip(view), False
+    if turned and number[made_by._UPSIDE_DOWN] < config.vertical_flip_probability:
+        view = reference.vflip(view)
+    if turned and number[made_by._TURNED] < config.quarter_turn_probability:
+        view = torch.rot90(view, 1 + int(3 * number[made_by._QUARTERS]), (1, 2))
+    if config.stain:
+        a, b = config.stain * (2 * number[made_by._STAINS].double().numpy().reshape(2, 3) - 1)
+        density = -np.log(view.double().numpy().clip(1e-6)).reshape(3, -1).T
+        stains = density @ np.linalg.inv(RGB_FROM_HED) * (1 + a) + b
+        rgb = np.exp(-stains @ RGB_FROM_HED).clip(0, 1)
+        view = torch.from_numpy(rgb.T.reshape(view.shape)).float()
+    sigma = config.blur_sigma[0] + (config.blur_sigma[1] - config.blur_sigma[0]) * column["sigma"]
+    operations = {
+        "jitter": jitter,
+        "grayscale": lambda v: reference.rgb_to_grayscale(v, 3),
+        "blur": lambda v: reference.gaussian_blur(v, [13, 13], [sigma, sigma]),
+        "solarize": lambda v: reference.solarize(v, 0.5),
+    }
+    for name in config.order:
+        if name == "randaugment":
+            view = _by_randaugment(view, number, config)
+        elif column[name] < getattr(config, f"{name}_probability"):
+            view = operations[name](view)
+    return reference.hflip(view) if flip else view
+
+
+#: As scikit-image has it.
+RGB_FROM_HED = np.array([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
+
+
+def _by_randaugment(view: Tensor, number: Tensor, config: ViewsConfig) -> Tensor:
+    """What RandAugment makes of a single view [3, S, S]."""
+    columns = config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION
+    for uniforms in number[-columns:].view(config.randaugment_ops, -1):
+        if uniforms[0] < randaugment.PROBABILITY:
+            plan = randaugment.plan(uniforms[None], config.randaugment_magnitude, config.randaugment_magnitude_std)
+            view = randaugment.apply(view[None], plan)[0]
+    return view
+
+
+COLUMNS = ["jitter", "grayscale", "blur", "solarize", "sigma", "order", "brightness", "contrast", "saturation", "hue"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"recipe": "moco-v2"},
+        {"recipe": "moco-v1"},
+        {"recipe": "moco-cifar"},
+        {"recipe": "crop-flip"},
+        {"recipe": "moco-v2", "solarize_probability": 0.3, "brightness": 1.5, "num_views": 3},
+        MULTI,
+        {"recipe": "swav-cifar-6crop", "size": 32},
+        {"vertical_flip_probability": 0.3, "quarter_turn_probability": 0.75, "stain": 0.2},
+        {"magnification": (0.7, 3.0), "ratio": (0.8, 1.25), "quarter_turn_probability": 1.0},
+    ],
+)
+def test_every_view_equals_the_published_pipeline_of_its_image(fields: dict[str, Any]) -> None:
+    views, images, stream = _views(**fields), _images(40), Stream(3, ("step", 7))
+    crops, numbers = views(images, stream), views.draw(stream, slice(0, 40))
+    groups = [group for group in views.config.groups for _ in range(group.count)]
+    assert len(crops) == len(numbers) == views.config.total_views
+    for crop, number, group in zip(crops, numbers, groups, strict=True):
+        assert crop.shape == (40, 3, group.size, group.size)
+        assert crop.dtype == torch.float32
+        for row in range(40):
+            expected = _one_view(images[row], number[row], views.config, group)
+            torch.testing.assert_close(crop[row], expected, atol=5e-5, rtol=0)
+
+
+RANDOM = {"recipe": "infomin", "extra_crops": [{"count": 2, "size": 16, "scale": (0.1, 0.3)}]}
+
+
+def _agree(made: Tensor, expected: Tensor) -> None:
+    """Equal but for the few values that stand between two grey levels, where operations of RandAugment jump."""
+    assert made.shape == expected.shape
+    assert float(((made - expected).abs() < 5e-5).float().mean()) > 0.99
+
+
+@pytest.mark.parametrize("fields", [RANDOM, {**RANDOM, "randaugment_ops": 4, "randaugment_magnitude": 6}])
+def test_every_view_with_randaugment_equals_the_published_pipeline_of_its_image(fields: dict[str, Any]) -> None:
+    views, images, stream = _views(**fields), _images(40), Stream(3, ("step", 7))
+    crops, numbers = views(images, stream), views.draw(stream, slice(0, 40))
+    groups = [group for group in views.config.groups for _ in range(group.count)]
+    for crop, number, group in zip(crops, numbers, groups, strict=True):
+        assert (crop.dtype, crop.shape) == (torch.float32, (40, 3, group.size, group.size))
+        assert crop.min() >= 0
+        assert crop.max() <= 1
+        expected = [_one_view(images[row], number[row], views.config, group) for row in range(40)]
+        _agree(crop, torch.stack(expected))
+
+
+def test_views_with_randaugment_depend_on_the_stream_and_the_row_alone() -> None:
+    views, images = _views(**RANDOM), _images(48)
+    whole = views(images, Stream(5))
+    assert all(map(torch.equal, views(images, Stream(5)), whole))
+    assert not any(map(torch.equal, views(images, Stream(6)), whole))
+    for rows in (slice(0, 24), slice(24, 48), slice(47, 48)):
+        assert torch.equal(views.draw(Stream(5), rows), views.draw(Stream(5), slice(0, 48))[:, rows])
+        for left, right in zip(views(images[rows], Stream(5), rows), whole, strict=True):
+            _agree(left, right[rows])
+
+
+def test_cut_crops_are_finished_with_randaugment() -> None:
+    """As a worker cuts them, without colours, and the device finishes its rows."""
+    views, images, stream = _views(**RANDOM), _images(20), Stream(2)
+    plain = _views(
+        **{**RANDOM, "randaugment_ops": 0}, jitter_probability=0, grayscale_probability=0, blur_probability=0
+    )
+    cut = plain(images, stream)
+    for left, right in zip(views.finish(cut, stream), views(images, stream), strict=True):
+        _agree(left, right)
+    for rows in (slice(0, 10), slice(10, 20)):
+        part = views.finish([crop[rows] for crop in cut], stream, rows)
+        for left, right in zip(part, views(images, stream), strict=True):
+            _agree(left, right[rows])
+
+
+def test_randaugment_changes_neither_the_numbers_nor_the_views_of_a_run_without() -> None:
+    stream, images = Stream(4), _images(64)
+    with_it, without = _views(**RANDOM), _views(**{**RANDOM, "randaugment_ops": 0})
+    numbers = without.draw(stream, slice(0, 64))
+    large = torch.rand((64, 2, made_by._COLUMNS), generator=stream.child("views").generator())
+    small = torch.rand((64, 2, made_by._COLUMNS), generator=stream.child("views", 1).generator())
+    assert torch.equal(numbers, torch.cat((large, small), 1).transpose(0, 1))
+    more = with_it.draw(stream, slice(0, 64))
+    assert more.shape == (4, 64, made_by._COLUMNS + 2 * randaugment.UNIFORMS_PER_OPERATION)
+    assert torch.equal(more[..., : made_by._COLUMNS], numbers)
+    assert len(more.flatten().unique()) > 0.99 * more.numel()  # no view shares its numbers
+    order = tuple(name for name in with_it.config.order if name != "randaugment")
+    plain = _views(**{**RANDOM, "randaugment_ops": 0, "order": order})(images, stream)
+    assert all(map(torch.equal, without(images, stream), plain))
+    # two operations, each with probability ½: a quarter of the views stays
+    same = [(left == right).flatten(1).all(1) for left, right in zip(with_it(images, stream), plain, strict=True)]
+    assert 0.15 < float(torch.cat(same).float().mean()) < 0.45
+
+
+def test_what_domains_draw_leaves_all_other_numbers_as_they_are() -> None:
+    plain, stream, rows = _views(**RANDOM), Stream(4), slice(0, 16)
+    further = _views(**RANDOM, quarter_turn_probability=0.5).draw(stream, rows)
+    numbers, width = plain.draw(stream, rows), made_by._STAINS.stop - made_by._COLUMNS
+    kept = torch.cat((further[..., : made_by._COLUMNS], further[..., made_by._COLUMNS + width :]), 2)
+    assert torch.equal(kept, numbers)
+    _, turns = plain.boxes(numbers[0], 32, 32, plain.groups[0])
+    assert not turns.upside_down.any()
+    assert not turns.transposed.any()
+
+
+def test_a_crop_of_fixed_magnification_has_its_pixels_whatever_the_image() -> None:
+    views = _views(magnification=(0.5, 2.0), ratio=(1.0, 1.0), extra_crops=[{"count": 1, "size": 12}])
+    numbers = views.draw(Stream(0), slice(0, 4000))
+    for group, share in views.by_group(numbers):
+        for height, width in ((1000, 700), (100, 300)):
+            boxes, _ = views.boxes(share[0], height, width, group)
+            magnification = group.size / boxes.height.double()
+            assert torch.equal(boxes.height, boxes.width)
+            assert float(magnification.min()) >= 0.5 * 0.97
+            assert float(magnification.max()) <= 2.0 * 1.05
+            assert abs(float(magnification.log().mean())) < 0.03  # log-uniform around 1
+            assert int((boxes.left + boxes.width).max()) == width
+            assert int(boxes.top.min()) == 0
+    # 24 pixels of view: an image of 30 pixels leaves the magnifications from 0.8 on, one of 10 is taken whole
+    small, _ = views.boxes(numbers[0], 30, 90, views.groups[0])
+    assert 24 / 30 <= float((24 / small.height.double()).min()) < 0.82
+    whole, _ = views.boxes(numbers[0], 10, 90, views.groups[0])
+    assert bool((whole.height == 10).all())
+    assert bool((whole.width == 10).all())
+
+
+def test_each_group_covers_its_share_of_the_area() -> None:
+    """Of large images, where boxes of whole pixels have nearly the area that was drawn."""
+    views = _views(**MULTI)
+    numbers = views.draw(Stream(0), slice(0, 2000))
+    first = 0
+    for group in views.config.groups:
+        flat = numbers[first : first + group.count].flatten(0, 1)
+        first += group.count
+        boxes, _ = views.boxes(flat, 1000, 1000, group)
+        share = (boxes.height * boxes.width).double() / 1000**2
+        assert group.scale[0] - 0.002 < share.min() < group.scale[0] + 0.01
+        assert group.scale[1] - 0.1 < share.max() < group.scale[1] + 0.002
+        if group.scale[1] < 0.5:  # where every box fits at the first try, shares are uniform
+            assert abs(share.mean() - sum(group.scale) / 2) < 0.005
+
+
+def test_small_crops_leave_the_first_group_as_it_is() -> None:
+    with_small, without = _views(**MULTI), _views(recipe="swav", scale=(0.3, 1.0))
+    images = _images(12)
+    for left, right in zip(with_small(images, Stream(4))[:2], without(images, Stream(4)), strict=True):
+        assert torch.equal(left, right)
+    numbers = with_small.draw(Stream(4), slice(0, 12))
+    assert len(numbers.flatten().unique()) > 0.99 * numbers.numel()  # no two views share their numbers
+
+
+def test_the_numbers_of_a_row_depend_on_neither_batch_nor_process() -> None:
+    views = _views(**MULTI)
+    whole = views.draw(Stream(6), slice(0, 64))
+    assert whole.shape[:2] == (6, 64)
+    for rows in (slice(0, 8), slice(24, 40), slice(63, 64)):
+        assert torch.equal(views.draw(Stream(6), rows), whole[:, rows])
+
+
+def test_views_are_valid_pixels_and_differ_from_each_other() -> None:
+    first, second = _views(recipe="moco-v2")(_images(64), Stream(0))
+    assert min(first.min(), second.min()) >= 0
+    assert max(first.max(), second.max()) <= 1
+    assert ((first - second).abs().mean((1, 2, 3)) > 0.01).all()
+
+
+def test_a_blur_reaches_no_further_than_a_small_crop() -> None:
+    tiny = {"count": 2, "size": 4, "scale": (0.1, 0.2)}
+    views = _views(recipe="swav", blur_probability=1.0, extra_crops=[tiny])
+    images = _images(16)
+    made = views(images, Stream(0))[2:]
+    sharp = _views(recipe="swav", blur_probability=0.0, extra_crops=[tiny])(images, Stream(0))[2:]
+    for crop, before in zip(made, sharp, strict=True):
+        assert (crop.var((2, 3)) < before.var((2, 3)) + 1e-6).float().mean() > 0.9
+        assert crop.shape == (16, 3, 4, 4)
+
+
+def test_float_images_and_bytes_give_the_same_views() -> None:
+    images = _images(8)
+    for left, right in zip(_views()(images, Stream(1)), _views()(images.float() / 255, Stream(1)), strict=True):
+        torch.testing.assert_close(left, right, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("fields", [{"recipe": "moco-v2"}, MULTI])
+def test_a_process_makes_its_rows_of_the_global_batch(fields: dict[str, Any]) -> None:
+    views, images = _views(**fields), _images(48)
+    whole = views(images, Stream(5))
+    for rows in (slice(0, 16), slice(16, 48), slice(47, 48)):
+        part = views(images[rows], Stream(5), rows)
+        for left, right in zip(part, whole, strict=True):
+            torch.testing.assert_close(left, right[rows], atol=1e-6, rtol=0)
+
+
+def test_views_depend_on_the_stream_alone() -> None:
+    views, images = _views(), _images(16)
+    first, again, other = (views(images, Stream(seed))[0] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_what_stays_in_cache_does_not_change_the_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    views, images = _views(), _images(32)
+    whole = views(images, Stream(0))
+    monkeypatch.setitem(made_by._CHUNK, "cpu", 3 * 32 * 32 * 5)
+    for left, right in zip(views(images, Stream(0)), whole, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-6, rtol=0)
+
+
+def test_views_are_the_same_under_the_autocast_of_their_caller() -> None:
+    views, images, stream = _views(blur_probability=1, extra_crops=MULTI["extra_crops"]), _images(4), Stream(1)
+    cut = [crop.clone() for crop in views(images, stream)]
+    expected, finished = views(images, stream), views.finish(cut, stream)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert all(map(torch.equal, views(images, stream), expected))
+        assert all(map(torch.equal, views.finish(cut, stream), finished))
+
+
+def test_images_are_left_alone() -> None:
+    images = torch.rand(8, 3, 24, 24)
+    before = images.clone()
+    _views(scale=(1.0, 1.0), ratio=(1.0, 1.0))(images, Stream(0))
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("fields", [{"recipe": "moco-v2"}, MULTI])
+def test_finishing_cut_crops_equals_making_views_of_them(fields: dict[str, Any]) -> None:
+    """The half of a worker's path that runs on the device: same colours, whatever cut the crops."""
+    views, images, stream = _views(**fields), _images(20), Stream(2)
+    plain = _views(**fields, jitter_probability=0, grayscale_probability=0, blur_probability=0)
+    cut = plain(images, stream)
+    before = [crop.clone() for crop in cut]
+    for left, right in zip(views.finish(cut, stream), views(images, stream), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-6, rtol=0)
+    assert all(torch.equal(left, right) for left, right in zip(cut, before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "probability"),
+    [("flip", 0.5), ("jitter", 0.8), ("grayscale", 0.2), ("blur", 0.5)],
+)
+def test_operations_happen_as_often_as_published(name: str, probability: float) -> None:
+    numbers = _views().draw(Stream(0), slice(0, 8000))[0]
+    share = (numbers[:, getattr(made_by, f"_{name.upper()}")] < probability).float().mean()
+    assert abs(float(share) - probability) < 0.02
+
+
+def test_the_columns_that_decide_are_all_different() -> None:
+    columns = [getattr(made_by, f"_{name.upper()}") for name in ("flip", *COLUMNS)]
+    assert len(set(columns)) == len(columns)
+    assert min(columns) == made_by._BOX.stop
+    assert max(columns) == made_by._COLUMNS - 1
+
+
+@pytest.mark.parametrize(("height", "width"), [(300, 400), (400, 300), (333, 500), (100, 1000), (20, 30)])
+def test_photographs_are_resized_and_cut_as_torchvision_does(height: int, width: int) -> None:
+    image = _images(1, height, width)[0]
+    expected = reference.center_crop(reference.resize(image.float(), [73], antialias=True), [64, 64])
+    made = EvaluationTransform(64)(image)
+    assert made.dtype == torch.uint8
+    torch.testing.assert_close(made.float(), expected.round(), atol=1, rtol=0)
+
+
+def test_photographs_are_resized_as_by_pil() -> None:
+    """Published codes resize with PIL; through floats, one in seven values would differ."""
+    image = _images(1, 375, 500)[0]
+    picture = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((341, 256), Image.Resampling.BILINEAR)
+    expected = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[:, 16:240, 58:282]
+    differ = (EvaluationTransform(224)(image).int() - expected).abs()
+    assert differ.max() <= 1
+    assert (differ > 0).float().mean() < 0.01
+
+
+def test_small_squares_are_taken_whole() -> None:
+    images = _images(4, 32, 32)
+    assert torch.equal(EvaluationTransform(32)(images), images)
+    enlarged = EvaluationTransform(64)(images)
+    expected = reference.resize(images.float(), [64, 64], antialias=True).round()
+    torch.testing.assert_close(enlarged.float(), expected, atol=1, rtol=0)
+    assert torch.equal(EvaluationTransform(64)(images[2]), enlarged[2])
+
+
+@pytest.mark.parametrize("crop", [0.95, 1.0])
+@pytest.mark.parametrize("name", ["bilinear", "bicubic"])
+def test_another_crop_share_and_interpolation(crop: float, name: str) -> None:
+    image = _images(1, 100, 140)[0]
+    mode = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[name]
+    short = round(64 / crop)
+    picture = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((int(short * 1.4), short), mode)
+    resized = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+    expected = reference.center_crop(resized, [64, 64])
+    made = EvaluationTransform(64, crop, name)(image)
+    assert (made.int() - expected.int()).abs().max() <= 1
+
+
+def test_the_published_crop_is_the_default() -> None:
+    for size in range(1, 1000):
+        assert EvaluationTransform(size).short == round(size * 256 / 224)
+
+
+def _resized_whole(image: Tensor, size: int, mode: str = "bilinear") -> Tensor:
+    """What the transform is of any image: resized whole, then cut."""
+    _, height, width = image.shape
+    short = round(size * 256 / 224)
+    high, wide = (short, int(short * width / height)) if height <= width else (int(short * height / width), short)
+    top, left = round((high - size) / 2), round((wide - size) / 2)
+    large = torch.nn.functional.interpolate(image[None], (high, wide), mode=mode, antialias=True)[0]
+    return large[:, top : top + size, left : left + size]
+
+
+@pytest.mark.parametrize(("height", "width"), [(375, 500), (40, 640), (640, 40), (3, 48)])
+def test_images_up_to_sixteen_times_as_long_are_resized_whole(height: int, width: int) -> None:
+    image = _images(1, height, width)[0]
+    assert torch.equal(EvaluationTransform(64)(image), _resized_whole(image, 64))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(
+    ("height", "width", "size"),
+    [(20, 400, 32), (400, 20, 32), (3, 60, 224), (300, 5200, 64), (1, 40, 96), (2000, 4, 8)],
+)
+def test_the_centre_of_a_strip_is_that_of_the_strip_resized_whole(
+    height: int, width: int, size: int, mode: str
+) -> None:
+    image = _images(1, height, width)[0]
+    made = EvaluationTransform(size, interpolation=mode)(image)
+    difference = (made.int() - _resized_whole(image, size, mode)).abs()
+    assert difference.max() <= (1 if mode == "bilinear" else 2)
+    assert (difference > 0).float().mean() < 0.2
+
+
+@pytest.mark.parametrize("shape", [(1, 5000), (5000, 1), (3, 20000), (1, 50_000_000)])
+def test_a_strip_takes_little_memory(shape: tuple[int, int]) -> None:
+    image = torch.zeros((3, *shape), dtype=torch.uint8)
+    found = forked(lambda: EvaluationTransform(224)(image).shape)
+    assert found.value == (3, 224, 224)
+    assert found.megabytes < 500, "resized whole they take gigabytes"

@@ -1,0 +1,87 @@
+"""The terms of an objective: what they weigh, what they leave behind, and what hard examples have of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from hexa.objective import STD, Objective, ObjectiveConfig
+from tests.laws.cases import Case
+
+
+def test_each_hard_example_draws_its_own_numbers() -> None:
+    case = Case("moco", {}, {name: {"kind": "mixup"} for name in ("one", "other")})
+    made = case.objective(case.build()).examples(case.batch())
+    assert not torch.equal(made["one"].crops[0], made["other"].crops[0])
+
+
+def test_hard_examples_are_learned_from_by_the_methods_loss_and_clean_ones_by_its_own() -> None:
+    case = Case("simclr", {}, {"adversarial": {}, "mixed": {"kind": "cutmix", "source": "adversarial"}})
+    method = case.build()
+    made = case.objective(method).examples(case.batch())
+    assert method.clean_loss != method.loss
+    assert made[STD].score.loss == method.clean_loss
+    assert made["adversarial"].score.loss == made["mixed"].score.loss == method.loss
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_a_split_step_has_the_gradient_of_the_mean_over_the_batch(reduction: str) -> None:
+    """A hard example that changes nothing (a mix of weight 1 with itself) leaves the plain step, whatever its share."""
+    case, found = Case("moco", {}, {}), []
+    unmixed = {"cutmix": {"alpha": 1e6, "beta": 1e-6, "fraction": 0.25}}  # λ = 1: an empty box
+    for hard, config in (
+        ({}, ObjectiveConfig(reduction=reduction)),
+        (unmixed, ObjectiveConfig(reduction=reduction, split=True, clean_fraction=0.75)),
+    ):
+        method = case.build()
+        for term in Objective(method, Case("moco", {}, hard).hard(), config).losses(case.batch()):
+            term.loss.backward()
+        found.append(torch.cat([p.grad.flatten() for p in method.parameters() if p.grad is not None]))
+    torch.testing.assert_close(found[0], found[1], atol=1e-12, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("fields", "shared"),
+    [
+        ({}, True),
+        ({"branch": "main"}, True),
+        ({"generation": "aux_train"}, False),
+        ({"generation": "main_eval"}, False),
+        ({"random_start": True}, False),
+        ({"weight": 0.0}, False),
+    ],
+    ids=str,
+)
+def test_the_clean_pass_leaves_its_input_gradient_only_where_an_attack_takes_it(
+    fields: dict[str, Any], shared: bool
+) -> None:
+    """It costs memory and a convolution's backward pass."""
+    case = Case("moco", {}, {"adversarial": fields})
+    clean = next(case.objective(case.build()).losses(case.batch()))
+    assert clean.parts[STD].example.crops[0].requires_grad == shared
+
+
+def test_a_term_is_its_weight_times_the_mean_of_its_scores() -> None:
+    case = Case("moco", {}, {"adversarial": {"weight": 0.5}, "cutmix": {}})
+    objective = case.objective(case.build())
+    seen = {}
+    for term in objective.losses(case.batch()):
+        term.loss.backward()
+        ((name, part),) = term.parts.items()
+        example = replace(part.example, branch=replace(part.example.branch, update=False))
+        mean = example.score(example).mean()
+        torch.testing.assert_close(part.loss, mean.detach())
+        seen[name] = float(term.loss.detach() / mean.detach())
+    assert seen == pytest.approx({"std": 1.0, "adversarial": 0.5, "cutmix": 1.0})
+
+
+def test_a_weight_of_zero_is_no_term() -> None:
+    case = Case("moco", {}, {"adversarial": {"weight": 0.0}, "cutmix": {}})
+    terms = []
+    for term in case.objective(case.build()).losses(case.batch()):
+        term.loss.backward()
+        terms += term.parts
+    assert terms == ["std", "cutmix"]

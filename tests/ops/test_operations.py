@@ -1,0 +1,230 @@
+"""RandAugment's operations against timm's on PIL images, one by one, and who gets which."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from timm.data import auto_augment
+from torch import Tensor
+from torchvision.transforms.v2 import functional as reference
+
+from hexa.ops import operations as randaugment
+from hexa.ops.operations import OPERATIONS
+
+COUNT, SIZE = 40, 37
+# Our names and timm's, and how far values may differ, in levels: one is PIL's rounding down, two in the blends what it
+# also rounds between (the image blended with).
+ORACLE = {
+    "autocontrast": ("AutoContrast", 1.0),
+    "equalize": ("Equalize", 0.0),
+    "invert": ("Invert", 0.0),
+    "posterize": ("Posterize", 0.0),
+    "solarize": ("Solarize", 0.0),
+    "solarize-add": ("SolarizeAdd", 0.0),
+    "colour": ("Color", 2.0),
+    "contrast": ("Contrast", 2.0),
+    "brightness": ("Brightness", 1.0),
+    "sharpness": ("Sharpness", 2.0),
+    "rotate": ("Rotate", 1.0),
+    "shear-x": ("ShearX", 1.0),
+    "shear-y": ("ShearY", 1.0),
+    "translate-x": ("TranslateXRel", 1.0),
+    "translate-y": ("TranslateYRel", 1.0),
+}
+
+
+def _bytes(size: int = SIZE) -> Tensor:
+    """Random colours, and the hard cases: one level, two, black and white, few levels, low contrast, a few outliers."""
+    images = torch.randint(0, 256, (COUNT, 3, size, size), generator=torch.Generator().manual_seed(0))
+    images[0], images[1], images[2] = 77, 0, 255
+    images[3] = images[3] // 128 * 255
+    images[4] = images[4] // 128 + 100
+    images[5] = images[5] // 64 * 60
+    images[6] = images[6] // 16 + 90
+    images[7, :, 1:] = 12
+    images[8, 1] = 200
+    images[9] = torch.arange(size) * 6
+    return images.to(torch.uint8)
+
+
+def _levels() -> Tensor:
+    """Magnitudes from 0 to 10, both among them."""
+    levels = 10 * torch.rand(COUNT, generator=torch.Generator().manual_seed(1))
+    levels[:8] = torch.tensor([0.0, 10.0, 10.0, 2.5, 5.0, 0.0, 10.0, 7.5])
+    return levels.roll(3)
+
+
+def _signs() -> Tensor:
+    return torch.where(torch.rand(COUNT, generator=torch.Generator().manual_seed(2)) < 0.5, -1.0, 1.0)
+
+
+def _ours(name: str, images: Tensor, levels: Tensor, signs: Tensor) -> Tensor:
+    numbers = OPERATIONS[name].numbers(levels / 10, signs * levels / 10)
+    return OPERATIONS[name].apply(images, numbers)
+
+
+def _pil(image: Tensor) -> Image.Image:
+    return Image.fromarray(image.permute(1, 2, 0).numpy())
+
+
+def test_the_fifteen_are_timms() -> None:
+    assert list(OPERATIONS) == list(ORACLE)
+    assert sorted(name for name, _ in ORACLE.values()) == sorted(auto_augment._RAND_TRANSFORMS)
+
+
+@pytest.mark.parametrize("size", [SIZE, 9])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_at_a_magnitude_is_timms(name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, levels, signs = _bytes(size), _levels(), _signs()
+    floats = images / 255
+    before = floats.clone()
+    made = _ours(name, floats, levels, signs)
+    assert made.shape == floats.shape
+    assert made.min() >= 0
+    assert made.max() <= 1
+    assert torch.equal(floats, before)
+    other, tolerance = ORACLE[name]
+    level_of, operation = auto_augment.LEVEL_TO_ARG[other], auto_augment.NAME_TO_OP[other]
+    for image, level, sign, ours in zip(images, levels.tolist(), signs.tolist(), made, strict=True):
+        monkeypatch.setattr(random, "random", lambda sign=sign: 0.5 - 0.1 * sign)
+        arguments = level_of(level, {}) if level_of else ()
+        if other == "Posterize" and arguments == (0,):  # PIL no longer takes it
+            assert (ours == 0).all()
+            continue
+        seen = operation(_pil(image), *arguments, fillcolor=(128, 128, 128), resample=Image.Resampling.BILINEAR)
+        expected = torch.from_numpy(np.array(seen)).permute(2, 0, 1).float()
+        torch.testing.assert_close(255 * ours, expected, atol=tolerance + 1e-3, rtol=0)
+
+
+def test_operations_equal_torchvision_per_image() -> None:
+    """With parameters that no magnitude leads to."""
+    images = _bytes()
+    floats = images / 255
+    bits, factor = torch.arange(COUNT) % 9, 3 * torch.rand(COUNT, generator=torch.Generator().manual_seed(3))
+    threshold = torch.arange(COUNT) * 255 // (COUNT - 1)
+    for made, single, atol in (
+        (randaugment.posterize(floats, bits), lambda i: reference.posterize(images[i], int(bits[i])), 0),
+        (randaugment.solarize(floats, threshold), lambda i: reference.solarize(images[i], float(threshold[i])), 0),
+        (randaugment.equalize(floats), lambda i: reference.equalize(images[i]), 0),
+        (randaugment.autocontrast(floats), lambda i: reference.autocontrast(images[i]), 1),
+        (randaugment.invert(floats), lambda i: reference.invert(images[i]), 0),
+        (randaugment.sharpen(floats, factor), lambda i: reference.adjust_sharpness(images[i], float(factor[i])), 3),
+    ):
+        for row in range(COUNT):
+            torch.testing.assert_close(255 * made[row], single(row).float(), atol=atol + 1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_do_not_mix_images(name: str) -> None:
+    images, levels, signs = _bytes() / 255, _levels(), _signs()
+    whole = _ours(name, images, levels, signs)
+    for row in (9, 17):
+        alone = _ours(name, images[row : row + 1], levels[row : row + 1], signs[row : row + 1])
+        torch.testing.assert_close(alone[0], whole[row], atol=1e-6, rtol=0)
+
+
+def test_values_between_levels_count_as_the_nearest() -> None:
+    images = _bytes() / 255
+    noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(4)) - 0.5
+    between = (images + 0.9 / 255 * noise).clamp(0, 1)
+    bits, threshold = torch.arange(COUNT) % 9, torch.full((COUNT,), 100.0)
+    assert torch.equal(randaugment.posterize(between, bits), randaugment.posterize(images, bits))
+    textured = slice(9, None)  # those that are not flat, of which the levels are kept
+    assert torch.equal(randaugment.equalize(between)[textured], randaugment.equalize(images)[textured])
+    torch.testing.assert_close(
+        randaugment.solarize(between, threshold), randaugment.solarize(images, threshold), atol=0.5 / 255, rtol=0
+    )
+
+
+def test_noise_of_less_than_a_level_is_not_contrast() -> None:
+    flat = 0.31 + 1e-6 * torch.rand((2, 3, 8, 8), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(randaugment.autocontrast(flat), flat, atol=1e-6, rtol=0)
+    assert torch.equal(randaugment.equalize(flat), flat)
+
+
+def test_images_without_an_inside_are_as_sharp_as_they_can_be() -> None:
+    images = torch.rand((2, 3, 2, 5), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(randaugment.sharpen(images, torch.full((2,), 1.9)), images)
+
+
+def test_a_shift_by_whole_pixels_moves_and_fills() -> None:
+    images = _bytes(20) / 255
+    share = torch.full((COUNT,), 0.25)
+    left = randaugment.affine(images, randaugment.translation_x(share))
+    torch.testing.assert_close(left[..., :15], images[..., 5:], atol=1e-5, rtol=0)
+    assert (left[..., 15:] == randaugment.FILL).all()
+    down = randaugment.affine(images, randaugment.translation_y(-share), fill=0.0)
+    torch.testing.assert_close(down[:, :, 5:], images[:, :, :15], atol=1e-5, rtol=0)
+    assert (down[:, :, :5] == 0).all()
+
+
+def test_rotation_turns_to_the_left() -> None:
+    images = _bytes(21) / 255
+    turned = randaugment.affine(images, randaugment.rotation(torch.full((COUNT,), 90.0)))
+    inner = slice(1, -1)  # pixels at the border are seen at its very edge
+    expected = images.rot90(1, (2, 3))
+    torch.testing.assert_close(turned[..., inner, inner], expected[..., inner, inner], atol=1e-4, rtol=0)
+
+
+def test_who_gets_which_operation() -> None:
+    count = 30000
+    uniforms = torch.rand(count, 4, generator=torch.Generator().manual_seed(0))
+    plan = randaugment.plan(uniforms, 5.0, 0.5)
+    assert abs(len(plan.rows) / count - 0.5) < 0.01
+    assert len(plan.rows.unique()) == len(plan.rows)
+    assert bool((plan.operation.diff() >= 0).all())
+    share = plan.operation.bincount(minlength=15) / len(plan.rows)
+    assert float((share - 1 / 15).abs().max()) < 0.006
+    turns = plan.numbers[plan.operation == list(OPERATIONS).index("translate-x"), 2] / 0.9  # 2 · 0.45 · magnitude / 10
+    assert abs(float((turns < 0).float().mean()) - 0.5) < 0.05
+    assert abs(10 * float(turns.abs().mean()) - 5) < 0.06
+    assert abs(10 * float(turns.abs().std()) - 0.5) < 0.05
+
+
+def test_magnitudes_are_cut_to_the_range() -> None:
+    uniforms = torch.zeros(64, 4)
+    uniforms[:, 1] = (list(OPERATIONS).index("brightness") + 0.5) / 15
+    uniforms[:, 2] = torch.linspace(0, 1 - 2**-24, 64)  # both ends of what is ever drawn
+
+    def factors(magnitude: float, std: float) -> Tensor:
+        return randaugment.plan(uniforms, magnitude, std).numbers[:, 0]
+
+    assert torch.equal(factors(10, 0), torch.full((64,), 1.9))
+    ends = factors(10, 0.5)
+    assert float(ends.max()) == pytest.approx(1.9)
+    assert abs(float((ends > 1.9 - 1e-6).float().mean()) - 0.5) < 0.02
+    wide = factors(5, 100)
+    assert torch.isfinite(wide).all()
+    assert (float(wide.min()), float(wide.max())) == (pytest.approx(0.1), pytest.approx(1.9))
+
+
+def test_what_a_row_gets_depends_on_its_numbers_alone() -> None:
+    uniforms = torch.rand(COUNT, 4, generator=torch.Generator().manual_seed(5))
+    images = _bytes() / 255
+
+    def made(rows: slice) -> Tensor:
+        plan, out = randaugment.plan(uniforms[rows], 9.0, 0.5), images[rows].clone()
+        out[plan.rows] = randaugment.apply(out[plan.rows], plan)
+        return out
+
+    whole = made(slice(None))
+    halves = torch.cat((made(slice(0, COUNT // 2)), made(slice(COUNT // 2, COUNT))))
+    torch.testing.assert_close(halves, whole, atol=1e-6, rtol=0)
+    changed = (whole != images).flatten(1).any(1)
+    assert not changed[uniforms[:, 0] >= 0.5].any()
+    for row in range(COUNT):  # the operation by name, without a plan
+        if uniforms[row, 0] < 0.5:
+            name = list(OPERATIONS)[int(uniforms[row, 1] * 15)]
+            level = (9 + 0.5 * torch.distributions.Normal(0, 1).icdf(uniforms[row, 2])).clamp(0, 10)[None]
+            sign = torch.tensor([-1.0 if uniforms[row, 3] < 0.5 else 1.0])
+            expected = _ours(name, images[row : row + 1], level, sign)[0]
+            torch.testing.assert_close(whole[row], expected, atol=1e-4, rtol=0)
+
+
+def test_a_plan_may_be_empty() -> None:
+    plan = randaugment.plan(torch.ones(5, 4) * 0.9, 10.0, 0.5)
+    assert randaugment.apply(torch.zeros(0, 3, 8, 8), plan).shape == (0, 3, 8, 8)

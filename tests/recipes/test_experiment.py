@@ -1,0 +1,141 @@
+"""Experiments: overrides, files, and errors that name the field and its nearest neighbour."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hexa import recipes
+from hexa.cli import fields
+from hexa.config import ConfigError, UserError
+from hexa.data.views.config import Crops
+from hexa.methods import JigsawConfig, SimCLRConfig
+from hexa.methods.jigsaw import PuzzleConfig
+from hexa.recipes.experiment import dump, load, override
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_survives_its_file(name: str, tmp_path: Path) -> None:
+    experiment = recipes.get(name)
+    assert experiment.recipe == name
+    dump(experiment, tmp_path / "config.yaml")
+    assert load(tmp_path / "config.yaml") == experiment
+
+
+def test_overrides_by_text_and_by_value() -> None:
+    plain = recipes.get("digits-moco-v2")
+    changed = override(plain, {"method.temperature": "1e-1", "epochs": 3, "training.precision": "fp32"})
+    assert (changed.method.temperature, changed.epochs, changed.training.precision) == (0.1, 3, "fp32")
+    assert changed.method.queue_size == plain.method.queue_size
+    assert override(plain, {"data": "folder:a: b"}).data == "folder:a: b"
+
+
+@pytest.mark.parametrize("text", ["[{count: 4, size: 16, scale: [0.05, 0.14]}]", "[]", "none"])
+def test_groups_of_crops_are_given_as_help_shows_them(text: str, tmp_path: Path) -> None:
+    changed = override(recipes.get("digits-moco-v2"), {"views.extra_crops": text})
+    assert changed.views.extra_crops == ((Crops(count=4, size=16, scale=(0.05, 0.14)),) if "count" in text else ())
+    dump(changed, tmp_path / "config.yaml")
+    assert load(tmp_path / "config.yaml") == changed
+    help_text = fields.describe(fields.of_experiment(changed))
+    (line,) = (line for line in help_text.splitlines() if line.startswith("  --views.extra_crops "))
+    option, kind = line.rsplit("  (", 1)
+    asked = "size: integer or none, scale: [number, number] or none, blur_probability: number or none"
+    assert kind == f"[{{count: integer, {asked}, solarize_probability: number or none}}, …])"
+    _, given = option.split(maxsplit=1)
+    assert override(recipes.get("digits-moco-v2"), {"views.extra_crops": given}) == changed
+
+
+def test_hard_examples_come_and_go_by_naming_them() -> None:
+    plain = recipes.get("digits-moco-v2")
+    changed = override(plain, {"hard_examples.cutmix.weight": "0.5"})
+    assert changed.hard_examples["cutmix"].weight == 0.5
+    assert override(changed, {"hard_examples.cutmix": "none"}).hard_examples == {}
+    named = {"hard_examples.mine.kind": "cutmix", "hard_examples.mine.per_sample": "true"}
+    assert override(plain, named).hard_examples["mine"].per_sample
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("method.temperture", r"method\.temperture: unknown field; did you mean 'temperature'"),
+        ("metod.temperature", r"unknown field 'metod'; did you mean 'method'"),
+        ("hard_examples.adversarial.epsilom", r"adversarial\.epsilom: unknown field; did you mean 'epsilon'"),
+        ("epochs.x", r"'epochs'; it has no fields"),
+        ("hard_examples.cutmx.weight", r"cutmx\.kind: unknown kind 'cutmx'; did you mean 'cutmix'"),
+        ("method.name", r"method\.name: unknown name '7'"),
+        ("epoch", r"epoch: unknown field; did you mean 'epochs'"),
+        ("hard_examples.adversarial.source", r"no hard example '7'"),
+    ],
+)
+def test_a_mistyped_field_names_the_nearest(path: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        override(recipes.get("digits-hexa-moco"), {path: "7"})
+
+
+def test_wrong_values_name_their_field() -> None:
+    with pytest.raises(ConfigError, match="epochs: must be > 0, got -1"):
+        override(recipes.get("digits-moco-v2"), {"epochs": "-1"})
+    with pytest.raises(ConfigError, match=r"method\.temperature: must be a number, got 'warm'"):
+        override(recipes.get("digits-moco-v2"), {"method.temperature": "warm"})
+    with pytest.raises(ConfigError, match="seed: must be ≥ 0, got -1"):
+        override(recipes.get("digits-moco-v2"), {"seed": -1})
+
+
+def test_sources_in_a_circle_are_refused() -> None:
+    circle = {"hard_examples.a.kind": "cutmix", "hard_examples.a.source": "b", "hard_examples.b.kind": "cutmix"}
+    with pytest.raises(ConfigError, match="each other"):
+        override(recipes.get("digits-moco-v2"), {**circle, "hard_examples.b.source": "a"})
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"absent\.yaml: No such file"):
+        load(tmp_path / "absent.yaml")
+    (tmp_path / "text.yaml").write_text("just words")
+    with pytest.raises(UserError, match="holds no fields"):
+        load(tmp_path / "text.yaml")
+    (tmp_path / "broken.yaml").write_text("a: [")
+    with pytest.raises(UserError, match="not YAML"):
+        load(tmp_path / "broken.yaml")
+
+
+def test_another_method_comes_with_its_defaults() -> None:
+    changed = override(recipes.get("digits-moco-v2"), {"method.temperature": "0.5", "method.name": "simclr"})
+    assert changed.method == SimCLRConfig(temperature=0.5)
+    nested = override(recipes.get("digits-moco-v2"), {"method.name": "jigsaw", "method.puzzle.grid": "2"})
+    assert nested.method == JigsawConfig(puzzle=PuzzleConfig(grid=2))
+    with pytest.raises(ConfigError, match=r"method\.name: unknown name 'simclar'; did you mean 'simclr'"):
+        override(recipes.get("digits-moco-v2"), {"method.name": "simclar"})
+    with pytest.raises(ConfigError, match=r"method\.queue_size: unknown field"):
+        override(recipes.get("digits-moco-v2"), {"method.name": "simclr", "method.queue_size": "64"})
+    same = override(recipes.get("digits-moco-v2"), {"method.name": "moco", "method.dim": "64"})
+    assert same.method == recipes.get("digits-moco-v2").method.model_copy(update={"dim": 64})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (
+            {"x": {"kind": "adversarial"}, "y": {"kind": "cutmix"}},
+            {"y": {"kind": "adversarial"}, "x": {"kind": "cutmix"}},
+            False,
+        ),
+        (
+            {"x": {"kind": "adversarial"}, "y": {"kind": "cutmix"}},
+            {"y": {"kind": "cutmix"}, "x": {"kind": "adversarial"}},
+            True,
+        ),
+        (
+            {"chain": {"steps": [{"kind": "mixup"}, {"kind": "adversarial"}]}},
+            {"chain": {"steps": [{"kind": "unmix"}, {"kind": "adversarial"}]}},
+            False,
+        ),
+    ],
+)
+def test_the_essence_tells_kinds_apart_and_not_their_order(
+    one: dict[str, Any], other: dict[str, Any], same: bool
+) -> None:
+    essences = [override(recipes.get("digits-moco-v2"), {"hard_examples": of}).essence(set()) for of in (one, other)]
+    assert (json.dumps(essences[0], sort_keys=True) == json.dumps(essences[1], sort_keys=True)) == same

@@ -1,0 +1,173 @@
+"""The folder of a run: for one process at a time, begun anew where nothing was lost, and what a disk does to it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hexa.config import UserError
+from hexa.evaluation import results
+from hexa.run import folder as folders
+from hexa.run.folder import LOCK, mine
+from hexa.run.run import pretrain, resume
+from hexa.runtime import checkpoints, files
+from hexa.runtime.peers import Peer
+from hexa.training.journal import Journal
+from hexa.training.trainer import Trainer
+from hexa.weights.pretrained import load_backbone
+
+from .test_run import events, quiet, tiny
+
+RUN = {"config.yaml", "environment.json", "metrics.jsonl", "checkpoints", "backbone.safetensors"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing happened to."""
+    return pretrain(tiny(), tmp_path_factory.mktemp("whole") / "run", console=quiet())
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "PATIENCE", 0.0)
+    monkeypatch.setattr("hexa.run.run.open_source", None)  # it is found out before any data is read
+    folder, stopped = tmp_path / "run", tmp_path / "stopped"
+    with mine(folder):
+        with pytest.raises(UserError, match=rf"^process {os.getpid()} on .* is already training in {folder}; wait"):
+            pretrain(tiny(), folder, console=quiet())
+        results.append({"metrics": {}}, folder / "results.json")  # evaluations may go on
+        (folder / "config.yaml").write_text("recipe: x")
+        with pytest.raises(UserError, match="already"):
+            resume(folder, console=quiet())
+    assert {path.name for path in folder.iterdir()} == {"config.yaml", "results.json"}
+    with pytest.raises(UserError, match="no run to resume"):
+        resume(stopped, console=quiet())
+    assert not stopped.exists()
+
+
+def test_a_lock_that_a_killed_process_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_text("123 on a machine that is no more")
+    pretrain(tiny(), tmp_path, console=quiet())
+    assert {path.name for path in tmp_path.iterdir()} == RUN
+
+
+def test_a_helper_of_several_processes_takes_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with mine(tmp_path / "run") as is_main:
+        assert not is_main
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_was_killed_before_it_had_a_configuration_is_begun_anew(tmp_path: Path) -> None:
+    environment = tmp_path / "environment.json"
+    environment.write_text(json.dumps({"process": {**asdict(Peer.here(0)), "started": "0"}}))
+    (tmp_path / ".config.yaml.123.tmp").write_text("recipe: di")
+    pretrain(tiny(), tmp_path, console=quiet())
+    assert {path.name for path in tmp_path.iterdir()} == RUN
+    assert "resumed" not in json.loads(environment.read_text())
+
+
+def test_half_written_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
+    (folder / "checkpoints" / ".step-00000021.pt.123.tmp").write_bytes(b"half a file")
+    (folder / ".backbone.safetensors.123.tmp").write_bytes(b"half a file")
+    (folder / ".results.json.123.tmp").write_bytes(b"[")  # an evaluation may be at work on it
+    resume(folder, console=quiet())
+    assert {path.name for path in folder.iterdir()} == {*RUN, ".results.json.123.tmp"}
+    assert len(list((folder / "checkpoints").iterdir())) == 1
+    results.append({"metrics": {}}, folder / "results.json")
+    assert {path.name for path in folder.iterdir()} == {*RUN, "results.json"}
+
+
+@pytest.mark.parametrize("name", ["environment.json", "config.yaml", "step-00000020.pt", "backbone.safetensors"])
+def test_a_full_disk_is_one_line_and_the_run_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, name: str
+) -> None:
+    folder, rename = tmp_path / "run", os.replace
+
+    def full(before: Path, after: Path) -> None:
+        if after.name == name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        rename(before, after)
+
+    monkeypatch.setattr(files.os, "replace", full)
+    often = {"training__checkpoint_every_steps": 10}
+    with pytest.raises(UserError, match="the disk is full; make room; the run stops; ") as caught:
+        pretrain(tiny(**often), folder, console=quiet())
+    said = str(caught.value)
+    assert f"/{name}: " in said
+    assert "\n" not in said
+    begun = name not in ("environment.json", "config.yaml")
+    assert said.endswith(f"go on with: hexa resume {folder}" if begun else f"{folder} has nothing to continue from")
+    assert ("step-00000010.pt" in said) == (name == "step-00000020.pt")
+    monkeypatch.undo()
+    if begun:
+        resume(folder, console=quiet())
+    else:
+        pretrain(tiny(**often), folder, console=quiet())
+    assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
+    assert {path.name for path in folder.iterdir()} == RUN
+
+
+def test_a_line_that_the_disk_refuses_ends_the_run_and_is_not_tried_again(tmp_path: Path) -> None:
+    journal = Journal(tmp_path).open()
+    journal.write("train", 1, loss=1.0)
+    with Path("/dev/full").open("ab", buffering=0) as journal._file, pytest.raises(OSError, match="No space") as caught:
+        journal.write("train", 2, loss=1.0)
+    journal.close()
+    assert caught.value.filename == str(tmp_path / "metrics.jsonl")
+    assert events(tmp_path) == ["train"]
+
+
+def test_a_folder_that_is_removed_while_it_trains_stays_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, step = tmp_path / "run", Trainer._train_step
+
+    def removing(self: Trainer, batch: Any) -> None:
+        if self.step == 7:
+            shutil.rmtree(folder)
+        step(self, batch)
+
+    monkeypatch.setattr(Trainer, "_train_step", removing)
+    for every in (1, 100):  # lines of metrics are noticed first, or the checkpoint
+        with pytest.raises(UserError, match=f"the run stops; {folder} has nothing to continue from$"):
+            pretrain(tiny(training__log_every=every), folder, console=quiet())
+        assert not folder.exists()
+
+
+def test_reports_and_trackers_that_fail_are_warnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path
+) -> None:
+    """… in the journal and, once, on the terminal: of a report, and of TensorBoard on a full disk."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("hexa.reporting.report.report", fails)
+    monkeypatch.setattr("hexa.training.trackers.TensorBoard._write", fails)
+    looked = tiny(training__report=True, training__tensorboard=True)
+    folder = pretrain(looked, tmp_path / "run", console=(console := quiet()))
+    assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
+    assert [event for event in events(folder) if event != "warning"] == events(whole)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    said = [line["message"] for line in lines if line["event"] == "warning"]
+    assert ["TensorBoard failed" in said[0], "report.html failed" in said[1], len(said)] == [True, True, 2]
+    assert console.file.getvalue().count("No space") == 2  # type: ignore[attr-defined]
+
+
+def test_the_lines_of_a_journal_may_be_anything(tmp_path: Path) -> None:
+    """Of a run that is gone on with: what isn't a line of ours is dropped."""
+    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
+    expected = events(folder)
+    with (folder / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"event": "train", "step": "x"}\n{"event": "train"}\n[1]\nnull\n\xff\xfe\n' + 9999 * b"[" + b"\n")
+    resume(folder, console=quiet())
+    assert events(folder) == [*expected, "resume", "end"]
+    assert checkpoints.checkpoints(folder / "checkpoints")

@@ -1,0 +1,112 @@
+"""The k-NN monitor against a vote written out, on the exported backbone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hexa.config import UserError
+from hexa.data import ArraySource, open_source
+from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.sources.decode import DecodeError
+from hexa.data.views.evaluation import EvaluationTransform
+from hexa.run.build import Machine, build_method, setting_of
+from hexa.run.monitor import KnnMonitor
+from hexa.run.run import pretrain
+from hexa.weights.pretrained import Backbone, load_backbone
+
+from .test_run import quiet, tiny
+
+
+def features(backbone: Backbone, split: str) -> tuple[Any, Any]:
+    found = list(evaluation_batches(open_source("digits", split), EvaluationTransform(8), 512))
+    with torch.no_grad():
+        rows = torch.cat([backbone(images) for images, _, _ in found]).double().numpy()
+    labels = torch.cat([labels for _, labels, _ in found if labels is not None]).numpy()
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True), labels
+
+
+def test_it_votes_as_published_and_leaves_the_run_as_it_is(tmp_path: Path) -> None:
+    with_it = pretrain(tiny(monitor__knn_every=1, monitor__k=20), tmp_path / "with", console=quiet())
+    without = pretrain(tiny(), tmp_path / "without", console=quiet())
+    backbone = load_backbone(with_it)
+    assert backbone.content_hash() == load_backbone(without).content_hash()
+    lines = [json.loads(line) for line in (with_it / "metrics.jsonl").read_text().splitlines()]
+    found = [line["knn"] for line in lines if line["event"] == "monitor"]
+    (bank, bank_labels), (queries, labels) = features(backbone, "train"), features(backbone, "test")
+    right = 0
+    for query, label in zip(queries, labels, strict=True):
+        similarity = bank @ query
+        votes = np.zeros(10)
+        for neighbour in np.argsort(-similarity)[:20]:
+            votes[bank_labels[neighbour]] += np.exp(similarity[neighbour] / 0.07)
+        right += int(votes.argmax() == label)
+    # an image on the border of two classes may fall either way in fp32
+    assert found == [pytest.approx(100 * right / len(labels), abs=100 * 2 / len(labels))]
+
+
+def test_a_source_without_a_test_split_is_asked_about_itself() -> None:
+    digits = open_source("digits", "train")
+    assert isinstance(digits, ArraySource)
+    alone = ArraySource(digits.images[:200], digits.labels[:200], digits.class_names)  # type: ignore[index]
+    experiment = tiny(monitor__knn_every=1, monitor__max_images=50)
+    machine = Machine.of(experiment)
+    method = build_method(experiment, setting_of(experiment, 200), machine)
+    monitor = KnnMonitor.of(experiment, alone, method, machine)
+    assert monitor is not None
+    bank, queries = monitor.parts()
+    assert (len(bank), len(queries)) == (50, 40)
+    assert not set(bank.paths) & set(queries.paths)
+    assert 0 <= monitor()["knn"] <= 100
+    assert monitor() == monitor()
+
+
+class Torn(ArraySource):
+    """Some images can't be read."""
+
+    unreadable = range(0)
+
+    def decode(self, index: int) -> torch.Tensor:
+        if index in self.unreadable:
+            raise DecodeError("truncated")
+        return super().decode(index)
+
+
+def test_images_that_cannot_be_read_are_left_out_however_many(tmp_path: Path) -> None:
+    """What the training takes is its own affair: it has another sample, and a share of its own."""
+    digits = open_source("digits", "train")
+    assert isinstance(digits, ArraySource)
+    torn = Torn(digits.images[:200], digits.labels[:200], digits.class_names)  # type: ignore[index]
+    experiment = tiny(monitor__knn_every=1)
+    machine = Machine.of(experiment)
+    method = build_method(experiment, setting_of(experiment, 200), machine)
+    monitor = KnnMonitor.of(experiment, torn, method, machine)
+    assert monitor is not None
+    said: list[str] = []
+    torn.unreadable = range(100)
+    assert 0 <= monitor(said.append)["knn"] <= 100
+    assert len(said) == 2
+    assert "which can't be read: " in said[0]
+    assert "truncated" in said[0]
+    monitor(said.append)
+    assert len(said) == 2  # they were decoded once
+    monitor._images, torn.unreadable = None, range(200)
+    with pytest.raises(UserError, match="no image could be read"):
+        monitor()
+
+
+def test_without_labels_there_is_none() -> None:
+    digits = open_source("digits", "train")
+    assert isinstance(digits, ArraySource)
+    experiment = tiny(monitor__knn_every=1)
+    machine = Machine.of(experiment)
+    method = build_method(experiment, setting_of(experiment, 1347), machine)
+    assert KnnMonitor.of(experiment, ArraySource(digits.images), method, machine) is None
+    assert KnnMonitor.of(tiny(), digits, method, machine) is None
+    with pytest.raises(UserError, match=r"monitor\.until: .* has no labels to vote; give monitor\.data"):
+        KnnMonitor.of(tiny(monitor__knn_every=1, monitor__until=60.0), ArraySource(digits.images), method, machine)

@@ -1,0 +1,274 @@
+"""A run folder: what is in it, what is refused before it exists, and what happens on the second sitting."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import io
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+from hexa import recipes
+from hexa.config import UserError
+from hexa.methods.moco import MoCo
+from hexa.recipes import experiment as experiments
+from hexa.recipes.experiment import Experiment
+from hexa.run.run import pretrain, resume
+from hexa.runtime import checkpoints
+from hexa.runtime.peers import Peer
+from hexa.training.losses import NonFiniteError
+from hexa.training.trainer import Trainer
+from hexa.weights.pretrained import load_backbone
+
+TINY: dict[str, Any] = {
+    "batch_size": 64,
+    "epochs": 1,
+    "views.size": 8,
+    "network.widths": [4, 8],
+    "method.queue_size": 256,
+    "training.log_every": 5,
+    "training.device": "cpu",
+    "training.precision": "fp32",
+    "training.report": False,
+    "training.tensorboard": False,
+    "monitor.knn_every": 0,
+}
+
+
+def tiny(**changes: Any) -> Experiment:
+    fields = {name.replace("__", "."): value for name, value in changes.items()}
+    return experiments.override(recipes.get("digits-hexa-moco"), TINY | fields)
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def events(folder: Path) -> list[str]:
+    return [json.loads(line)["event"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_leaves_nothing_in_memory(tmp_path: Path) -> None:
+    gc.collect()
+    gc.disable()  # a notebook that trains often must not wait for the next full collection
+    try:
+        pretrain(tiny(), tmp_path / "run", console=quiet())
+        assert not [one for one in gc.get_objects() if type(one) is Trainer]
+    finally:
+        gc.enable()
+
+
+def test_a_run_describes_itself(tmp_path: Path) -> None:
+    console = quiet()
+    folder = pretrain(tiny(), tmp_path / "run", console=console)
+    assert folder == tmp_path / "run"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"config.yaml", "environment.json", "metrics.jsonl", "checkpoints", "backbone.safetensors"}
+    assert experiments.load(folder / "config.yaml") == tiny()
+    assert events(folder) == ["start", "train", "train", "train", "train", "train", "checkpoint", "end"]
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "digits-hexa-moco" in text
+    assert "images/s" in text
+
+
+def test_the_backbone_is_the_trained_query_network_with_main_statistics(tmp_path: Path) -> None:
+    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
+    found = checkpoints.newest_good(folder / "checkpoints", pytest.fail)
+    assert found is not None
+    backbone = load_backbone(folder)
+    saved = backbone.network.state_dict()
+    trained = {
+        name.removeprefix("query.backbone."): value
+        for name, value in found[1]["method"].items()
+        if name.startswith("query.backbone.") and ".aux." not in name
+    }
+    assert set(saved) == set(trained)
+    assert all(torch.equal(saved[name], trained[name]) for name in saved)
+    assert backbone.info["step"] == found[1]["step"] == 21
+    assert backbone.image_size == 8
+
+
+def test_the_same_experiment_gives_the_same_weights(tmp_path: Path) -> None:
+    weights = []
+    for name in ("a", "b"):
+        torch.manual_seed(hash(name) % 100)  # the global generator must not matter
+        torch.rand(3)
+        weights.append(load_backbone(pretrain(tiny(), tmp_path / name, console=quiet())).content_hash())
+    assert weights[0] == weights[1]
+    other = pretrain(tiny(seed=1), tmp_path / "c", console=quiet())
+    assert load_backbone(other).content_hash() != weights[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_size": 2000, "method__queue_size": 2000}, "batch_size: 2000 is more than the 1347 images"),
+        ({"method__queue_size": 100}, "method.queue_size"),
+        ({"data": "folder:nowhere"}, "nowhere"),
+        ({"data": "digits#valid"}, "no split 'valid'"),
+        ({"schedule__warmup_epochs": 1, "schedule__warmup_at_most": 1.0}, "schedule.warmup_epochs"),
+        ({"network__name": "resnet19"}, "resnet19"),
+        ({"training__device": "tpu0x"}, "tpu0x"),
+    ],
+)
+def test_a_mistake_leaves_nothing_behind(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        pretrain(tiny(**changes), tmp_path / "run", console=quiet())
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_is_taken_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="another --out"):
+        pretrain(tiny(), folder, console=quiet())
+    (folder / "config.yaml").write_text("recipe: x")
+    (folder / "checkpoints").mkdir()
+    with pytest.raises(UserError, match="hexa resume"):
+        pretrain(tiny(), folder, console=quiet())
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_a_folder_that_cannot_be_made_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match=r"file/run: cannot be written \(.*Not a directory\); give another --out"):
+        pretrain(tiny(), tmp_path / "file" / "run", console=quiet())
+
+
+def test_on_a_full_disk_resume_names_no_option_that_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.yaml").write_text("recipe: x")
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / ".lock"))
+
+    monkeypatch.setattr("hexa.runtime.lock.os.open", full)
+    with pytest.raises(UserError) as caught:
+        resume(tmp_path)
+    assert "the disk is full; make room" in str(caught.value)
+    assert str(caught.value).endswith(f"go on with: hexa resume {tmp_path}")
+    assert "--" not in str(caught.value).replace(str(tmp_path), "")
+
+
+def test_an_empty_folder_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    pretrain(tiny(), tmp_path / "run", console=quiet())
+
+
+def test_resuming_a_finished_run_trains_nothing(tmp_path: Path) -> None:
+    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
+    before = load_backbone(folder).content_hash()
+    (folder / "backbone.safetensors").unlink()
+    said = io.StringIO()
+    resume(folder, console=Console(file=said, width=200))
+    assert "nothing is left to train: step 21 of 21" in said.getvalue()
+    assert load_backbone(folder).content_hash() == before
+    assert events(folder).count("train") == 5
+    assert events(folder)[-2:] == ["resume", "end"]
+
+
+def test_a_run_without_a_checkpoint_yet_starts_anew(tmp_path: Path) -> None:
+    whole = pretrain(tiny(), tmp_path / "whole", console=quiet())
+    folder = tmp_path / "run"
+    folder.mkdir()
+    experiments.dump(tiny(), folder / "config.yaml")
+    (folder / "metrics.jsonl").write_text('{"event": "train", "step": 5, "loss": 1.0}\n')
+    resume(folder, console=quiet())
+    assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
+    assert events(folder).count("train") == 5
+
+
+def test_no_intact_checkpoint_is_an_error_and_not_a_silent_restart(tmp_path: Path) -> None:
+    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
+    for path in checkpoints.checkpoints(folder / "checkpoints"):
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match=r"no checkpoint of .* is intact"):
+        resume(folder, console=quiet())
+
+
+def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run to resume"):
+        resume(tmp_path, console=quiet())
+
+
+def test_an_edited_config_is_refused(tmp_path: Path) -> None:
+    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
+    experiments.dump(tiny(method__temperature=0.5), folder / "config.yaml")
+    with pytest.raises(UserError, match=r"config\.yaml has changed"):
+        resume(folder, console=quiet())
+    experiments.dump(tiny(training__log_every=2), folder / "config.yaml")
+    resume(folder, console=quiet())
+
+
+def test_a_folder_in_which_no_step_was_made_is_begun_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("recipe: x")
+    (folder / "metrics.jsonl").write_text('{"event": "start", "step": 0}\n')
+    with pytest.raises(UserError, match="hexa resume"):  # nothing says whose it is
+        pretrain(tiny(), folder, console=quiet())
+    process = asdict(Peer.here(0))
+    (folder / "environment.json").write_text(json.dumps({"process": process}))
+    with pytest.raises(UserError, match="hexa resume"):  # it still goes
+        pretrain(tiny(), folder, console=quiet())
+    (folder / "environment.json").write_text(json.dumps({"process": {**process, "started": "0"}}))
+    pretrain(tiny(), folder, console=quiet())
+    assert (folder / "backbone.safetensors").exists()
+
+
+def test_a_run_that_diverged_before_its_first_checkpoint_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its message says, in the same folder, of which nothing of the first run is left."""
+    whole = pretrain(tiny(), tmp_path / "whole", console=quiet())
+    folder, forward = tmp_path / "run", MoCo.loss
+
+    def diverges(self: MoCo, *arguments: Any) -> torch.Tensor:
+        return forward(self, *arguments) * math.nan
+
+    monkeypatch.setattr(MoCo, "loss", diverges)
+    with pytest.raises(NonFiniteError, match=r"step 1: .*; nothing was learned before it.* and start anew$"):
+        pretrain(tiny(), folder, console=quiet())
+    assert "non-finite" in events(folder)
+    monkeypatch.undo()
+    pretrain(tiny(), folder, console=quiet())
+    assert events(folder) == events(whole)
+    assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
+
+
+def test_going_on_keeps_what_began_the_run(tmp_path: Path) -> None:
+    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
+    before = json.loads((folder / "environment.json").read_text())
+    resume(folder, console=quiet())
+    after = json.loads((folder / "environment.json").read_text())
+    assert after["time"] == before["time"]
+    assert len(after["resumed"]) == 1
+
+
+def bitmaps(root: Path, first: int = 0) -> str:
+    """64 images whose names and sizes in bytes do not tell what they show."""
+    root.mkdir(parents=True, exist_ok=True)
+    for number in range(64):
+        Image.new("RGB", (8, 8), (3 * number, 100, first)).save(root / f"{number:02d}.bmp")
+    return f"folder:{root}"
+
+
+def test_images_replaced_under_the_same_names_and_sizes_are_not_gone_on_with(tmp_path: Path) -> None:
+    folder = pretrain(tiny(data=bitmaps(tmp_path / "x")), tmp_path / "run", console=quiet())
+    for file in (tmp_path / "x").iterdir():
+        file.touch()
+    resume(folder, console=quiet())
+    bitmaps(tmp_path / "x", 1)
+    with pytest.raises(UserError, match="or the images have, since the checkpoint"):
+        resume(folder, console=quiet())

@@ -1,0 +1,259 @@
+"""A run that begins from weights: what it takes over, what it keeps, and how gently it learns."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from hexa import recipes
+from hexa.cli import main
+from hexa.config import UserError
+from hexa.nn import backbones
+from hexa.nn.backbones import NetworkConfig
+from hexa.recipes import experiment as experiments
+from hexa.recipes.experiment import Experiment
+from hexa.run.build import Machine, build_method, fingerprint, setting_of
+from hexa.run.run import pretrain, resume
+from hexa.run.start import begin_from_weights
+from hexa.runtime import checkpoints
+from hexa.training import optimizers
+from hexa.training.optimizers import Pace
+from hexa.training.schedules import ScheduleConfig
+from hexa.weights import start
+from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
+
+NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
+TINY: dict[str, Any] = {
+    "batch_size": 64,
+    "epochs": 1,
+    "method.queue_size": 256,
+    "training.device": "cpu",
+    "training.precision": "fp32",
+    "training.report": False,
+    "training.tensorboard": False,
+    "monitor.knn_every": 0,
+}
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """A backbone with statistics of its own, as one that was trained has."""
+    backbone = random_backbone(NETWORK, 8, seed=5)
+    for module in backbone.network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.uniform_(-0.1, 0.1)
+            module.running_var.uniform_(0.5, 1.5)
+    return save_backbone(backbone, tmp_path / "start.safetensors")
+
+
+def begun(weights: Path | str, recipe: str = "digits-hexa-moco", **changes: Any) -> Experiment:
+    given = TINY | {name.replace("__", "."): value for name, value in changes.items()}
+    given["start.weights"] = str(weights)
+    return begin_from_weights(experiments.override(recipes.get(recipe), given), given)
+
+
+def trained(experiment: Experiment, folder: Path) -> Backbone:
+    return load_backbone(pretrain(experiment, folder, console=Console(file=io.StringIO())))
+
+
+def split(backbone: Backbone) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Parameters, and statistics."""
+    network = backbone.network
+    return dict(network.named_parameters()), dict(network.named_buffers())
+
+
+def equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    assert left.keys() == right.keys()
+    return all(torch.equal(value, right[name]) for name, value in left.items())
+
+
+# -- what is taken over -----------------------------------------------------------------------------------------------
+
+
+def test_network_normalisation_and_size_come_with_the_weights(weights: Path) -> None:
+    experiment = begun(weights)
+    assert experiment.network == NETWORK
+    assert experiment.views.size == 8
+    assert experiment.start.sha256 is not None
+    assert begin_from_weights(experiment) == experiment
+
+
+def test_what_the_user_sets_wins(weights: Path) -> None:
+    experiment = begun(weights, views__size=16, network__mean=[0.5, 0.5, 0.5])
+    assert experiment.views.size == 16
+    assert experiment.network.mean == (0.5, 0.5, 0.5)
+    assert experiment.network.std == NETWORK.std
+
+
+def test_small_crops_keep_their_proportion(weights: Path) -> None:
+    recipe = recipes.get("cifar10-deepcluster-v2-6crop+adversarial")
+    assert [group.size for group in recipe.views.groups] == [32, 16]
+    given = {"start.weights": str(weights)}
+    experiment = begin_from_weights(experiments.override(recipe, given), given)
+    assert [group.size for group in experiment.views.groups] == [8, 4]
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("pixels:8", "pixels:8 has no weights; give a run, a file of weights or timm:NAME"),
+        ("nowhere.pt", "nowhere.pt: no such"),
+    ],
+)
+def test_what_holds_no_weights_is_refused(spec: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        begun(spec)
+
+
+def test_other_fields_need_weights() -> None:
+    with pytest.raises(UserError, match=r"layer_decay has no effect without start\.weights"):
+        experiments.override(recipes.get("digits-moco-v2"), {"start.layer_decay": 0.5})
+
+
+@pytest.mark.parametrize("name", ["moco", "byol", "dino", "simclr", "deepcluster-v2"])
+def test_backbone_twin_and_further_batch_norms_are_filled(weights: Path, name: str) -> None:
+    recipe = {
+        "moco": "digits-hexa-moco",
+        "byol": "cifar10-byol+small+adversarial",
+        "dino": "cifar10-dino-vit+small+adversarial",
+        "simclr": "cifar10-simclr+small+adversarial",
+        "deepcluster-v2": "cifar10-deepcluster-v2+small+adversarial",
+    }[name]
+    given = {"start.weights": str(weights), "training.device": "cpu", "training.precision": "fp32"}
+    experiment = begin_from_weights(experiments.override(recipes.get(recipe), given), given)
+    method = build_method(experiment, setting_of(experiment, 50_000), Machine(torch.device("cpu"), "fp32"))
+    source = load_backbone(weights).network.state_dict()
+    checked = 0
+    for path, value in method.state_dict().items():
+        encoder, _, inner = path.partition("backbone.")
+        plain = inner.replace(".aux.", ".")
+        if encoder and plain in source:
+            assert torch.equal(value, source[plain]), path
+            checked += 1
+    encoders = 1 if name in ("simclr", "deepcluster-v2") else 2
+    assert checked > encoders * len(source)  # the auxiliary batch-norms beside
+
+
+def test_positions_of_a_transformer_are_interpolated(tmp_path: Path) -> None:
+    options = {"img_size": 16, "patch_size": 4, "depth": 2, "embed_dim": 24, "num_heads": 2}
+    config = NetworkConfig(name="vit_tiny_patch16_224", options=options)
+    path = save_backbone(random_backbone(config, 16), tmp_path / "vit.safetensors")
+    experiment = begun(path, "digits-moco-v2", views__size=32)
+    assert experiment.network.options["img_size"] == 32
+    given = load_backbone(path).network.state_dict()
+    found = start.begun(experiment.network, experiment.start).state_dict()
+    assert found["pos_embed"].shape == (1, 65, 24)
+    assert torch.equal(found["pos_embed"][:, 0], given["pos_embed"][:, 0])
+    # a corner of the larger grid is near the corner of the smaller one
+    assert torch.cosine_similarity(found["pos_embed"][0, 1], given["pos_embed"][0, 1], dim=0) > 0.9
+    assert torch.equal(found["blocks.0.attn.qkv.weight"], given["blocks.0.attn.qkv.weight"])
+
+
+# -- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def test_statistics_are_kept_or_follow(weights: Path, tmp_path: Path) -> None:
+    parameters, statistics = split(load_backbone(weights))
+    kept = split(trained(begun(weights), tmp_path / "keep"))
+    assert equal(kept[1], statistics)
+    assert not equal(kept[0], parameters)
+    followed = split(trained(begun(weights, start__batch_norm="follow"), tmp_path / "follow"))
+    assert not equal(followed[1], statistics)
+
+
+def test_a_frozen_backbone_stays_until_its_epoch(weights: Path, tmp_path: Path) -> None:
+    parameters, _ = split(load_backbone(weights))
+    frozen = trained(begun(weights, start__freeze_backbone=1), tmp_path / "one")
+    assert equal(split(frozen)[0], parameters)
+    thawed = trained(begun(weights, start__freeze_backbone=1, epochs=2), tmp_path / "two")
+    assert not equal(split(thawed)[0], parameters)
+
+
+def test_only_the_last_stages_learn(weights: Path, tmp_path: Path) -> None:
+    parameters, _ = split(load_backbone(weights))
+    after, _ = split(trained(begun(weights, start__trainable_stages=1), tmp_path / "run"))
+    moved = {name for name, value in after.items() if not torch.equal(value, parameters[name])}
+    assert moved == {name for name in after if name.startswith("layer2.")}
+
+
+def test_rates_fall_by_stage(weights: Path) -> None:
+    experiment = begun(weights, start__backbone_rate=0.5, start__layer_decay=0.1)
+    method = build_method(experiment, setting_of(experiment, 1347), Machine(torch.device("cpu"), "fp32"))
+    rates = start.rates(method, experiment.start)
+    encoder = method.query  # type: ignore[attr-defined]
+    named = {name: rates[p] for name, p in encoder.backbone.named_parameters()}
+    assert named["layer2.0.conv1.weight"] == pytest.approx(0.5)
+    assert named["layer1.0.bn1.aux.weight"] == pytest.approx(0.05)
+    assert named["conv1.weight"] == pytest.approx(0.005)
+    assert set(rates) == set(encoder.backbone.parameters())  # neither the head nor the momentum twin
+
+
+def test_the_optimizer_steps_at_each_pace() -> None:
+    fast, slow = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    config = optimizers.OptimizerConfig(learning_rate=1.0, momentum=0.0, weight_decay=0.0)
+    optimizer = optimizers.build([fast, slow], config, 8, paces={slow: Pace(0.25, 2)})
+    scheduled = optimizers.ScheduledOptimizer(optimizer, config, ScheduleConfig(), 3, 1)
+    assert [group.get("rate", 1.0) for group in optimizer.param_groups] == [1.0, 0.25]
+    for epoch, expected in ((0, False), (1, False), (2, True)):
+        scheduled.thaw(epoch)
+        assert (fast.requires_grad, slow.requires_grad) == (True, expected)
+
+
+def test_stages_of_timms_networks() -> None:
+    resnet = start.stages(backbones.build(NetworkConfig(name="resnet18")))
+    assert {resnet["conv1.weight"], resnet["bn1.weight"]} == {0}
+    assert [resnet[f"layer{n}.0.conv1.weight"] for n in (1, 2, 3, 4)] == [1, 2, 3, 4]
+    with pytest.raises(UserError, match="does not define its stages"):
+        start.stages(torch.nn.Flatten())
+
+
+# -- resuming ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_resumed_run_needs_its_start_no_more_and_ends_the_same(weights: Path, tmp_path: Path) -> None:
+    fields = {
+        "epochs": 2,
+        "start__freeze_backbone": 1,
+        "start__layer_decay": 0.5,
+        "training__checkpoint_every_steps": 4,
+    }
+    experiment = begun(weights, **fields)
+    whole = trained(experiment, tmp_path / "whole")
+    cut = tmp_path / "cut"
+    pretrain(experiments.override(experiment, {"training.keep": 20}), cut, console=Console(file=io.StringIO()))
+    for path in checkpoints.checkpoints(cut / "checkpoints"):
+        if checkpoints.step_of(path) > 12:
+            path.unlink()
+    (cut / "backbone.safetensors").unlink()
+    weights.unlink()
+    resume(cut, console=Console(file=io.StringIO()))
+    assert load_backbone(cut).content_hash() == whole.content_hash()
+
+
+def test_other_weights_under_the_same_name_are_refused(weights: Path, tmp_path: Path) -> None:
+    experiment = begun(weights)
+    save_backbone(random_backbone(NETWORK, 8, seed=6), weights)
+    with pytest.raises(UserError, match="has changed since this experiment began"):
+        trained(experiment, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_moved_start_is_the_same_experiment(weights: Path, tmp_path: Path) -> None:
+    from hexa.data import open_source
+
+    here = fingerprint(begun(weights), open_source("digits", "train"))
+    moved = weights.rename(tmp_path / "moved.safetensors")
+    assert fingerprint(begun(moved), open_source("digits", "train")) == here
+
+
+def test_on_the_command_line(weights: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    fields = [word for name, value in TINY.items() for word in (f"--{name}", str(value).lower())]
+    assert main(["pretrain", "digits-moco-v2", "--start", str(weights), "--out", str(tmp_path / "run"), *fields]) == 0
+    assert f"starts from {weights}: small-resnet at 8 px" in capfd.readouterr().out
+    info = load_backbone(tmp_path / "run").info
+    assert info["start_sha256"] == start.digest(str(weights), load_backbone(weights))
