@@ -76,7 +76,7 @@ def pretrain(
     Further fields of the experiment are given by their dotted path:
     `pretrain("digits-moco-v2", **{"method.temperature": 0.1})`.
 
-    Raises ValueError for a field, a source or a folder that does not serve, before anything is written.
+    Raises ValueError for an invalid field, source or folder, before anything is written.
     """
     from hexa.recipes.experiment import override
     from hexa.recipes.plugins import experiment_of, run_folder

@@ -65,3 +65,8 @@ def test_an_unknown_modifier_names_the_nearest() -> None:
     mixed = recipes.get("cifar10-simclr").model_copy(update={"hard_examples": {"cutmix": CutMix()}})
     with pytest.raises(UserError, match=r"add \+adversarial"):  # another hard example is not what is mixed
         modifiers.apply(mixed, ["cutmix-adversarial"], {})
+
+
+def test_what_is_said_of_a_recipe_is_whole() -> None:
+    said = [(row["name"], row[fact]) for row in recipes.describe() for fact in ("summary", "expected", "cost")]
+    assert not [name for name, text in said if not text.endswith((".", ")"))]

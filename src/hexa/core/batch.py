@@ -22,7 +22,7 @@ class Batch:
     crops: V tensors [B, 3, S_v, S_v], float in [0, 1]. index: [B], position of each image in the data set.
     stream: names the step's randomness, the same on every process. step: how many steps of the run came before.
     known: whether these are images of the data set that is trained on, so that `index` means something; else a method
-    that remembers pseudo-labels by image makes some up from their embedding.
+    that remembers pseudo-labels by image derives them from the embedding.
     Raises UserError for crops and an index that do not belong together, and for integer pixels.
     """
 

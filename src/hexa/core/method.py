@@ -23,8 +23,8 @@ class Setting:
 
     batch_size is global; num_crops counts the views of an image; branches are the names of all batch-norm sets that
     some pass will use; epochs is how long the run is to be, for schedules of the method's own. keep_statistics: the
-    backbone's batch-norms normalise by the running statistics they begin with, which stay as they are. streams: what
-    the backbone's features are joined of, `network.streams`. view_size: pixels of a view's side, if known.
+    backbone's batch-norms normalise by the running statistics they begin with, which stay as they are. streams: how
+    the backbone's features are composed, `network.streams`. view_size: pixels of a view's side, if known.
     """
 
     data_size: int
@@ -245,7 +245,7 @@ class Method(nn.Module, ABC, Generic[Labels]):
         """
 
     def open_branch(self, branch: str) -> None:
-        """Called before the first step that uses a further set of batch-norms, if that is not the first of the run.
+        """Called before the first step of a run, but the very first, that uses an additional batch-norm branch.
 
         The set becomes a copy of the main one, as it is at the start of a run.
         """
@@ -280,7 +280,7 @@ class Method(nn.Module, ABC, Generic[Labels]):
         return None
 
     def directions(self, embedding: Tensor) -> Tensor | None:
-        """What of an embedding should fill its space, [V, B, D], for the logs; None where it is a score for each class.
+        """The part of the embedding that should spread over the sphere, [V, B, D], for the logs; None for class scores.
 
         One point or few directions there are a collapse.
         """
@@ -288,7 +288,7 @@ class Method(nn.Module, ABC, Generic[Labels]):
 
     @property
     def chance_loss(self) -> float | None:
-        """The loss of a network that tells nothing apart, to recognise a run that does not learn; None if unknown."""
+        """The loss of a network that outputs a constant, to recognise a run that does not learn; None if unknown."""
         return None
 
     def notes(self) -> list[str]:

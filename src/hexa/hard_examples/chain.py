@@ -19,7 +19,7 @@ class Chain(HardExample):
     """x = h_n(… h_1(x)): one term for the last example alone. The default attacks cut-mixed views.
 
     Unlike cut-mixing adversarial views (Cmx_A, `source: adversarial`), the attack sees the mixture, and climbs the loss
-    of both pseudo-labels. Helps where either alone has become easy: a check of how much they add to each other.
+    of both pseudo-labels. Useful when either alone has become easy, or to see how much they add.
     Costs what its steps cost but for their own training passes, and one full pass: for the default one input-gradient
     pass, since nobody trains on the mixed views it attacks, and a full one.
     Cut-mix, then an adversarial step against the mixed pseudo-label.

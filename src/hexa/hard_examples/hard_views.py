@@ -29,7 +29,7 @@ class HardViews(HardExample):
 
     kind: Literal["hard_views"] = "hard_views"
     candidates: int = pydantic.Field(default=4, ge=2)
-    """N, the views as they are among them."""
+    """N, including the unchanged view."""
     scale: float = pydantic.Field(default=0.5, gt=0, le=1)
     """The least share of a view's area that a candidate shows."""
     scored_at: float = pydantic.Field(default=0.5, gt=0, le=1)

@@ -36,7 +36,7 @@ class CMCConfig(MemoryConfig):
 
 @dataclass(frozen=True, eq=False)
 class CMCLabels(PseudoLabels):
-    """What lightness is to be recognised as, an image's memory of colour, and what colour is, that of lightness."""
+    """Targets: `lightness` is compared with the memory of ab, `colour` with the memory of L."""
 
     lightness: InstanceLabels
     colour: InstanceLabels
@@ -72,7 +72,7 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         head = EachStream(linear_head(width, config.dim), linear_head(width, config.dim))
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         self.lightness = Memory(config, setting.data_size, setting.seed)
-        other = Stream(setting.seed).child("colour").integer()  # with the same rows each would know the other's
+        other = Stream(setting.seed).child("colour").integer()  # another seed, or both memories would start identical
         self.colour = Memory(config, setting.data_size, other)
 
     @property

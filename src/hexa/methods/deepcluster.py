@@ -59,8 +59,8 @@ class DeepClusterConfig(EncoderConfig):
 class ClusterLabels(PseudoLabels):
     """The clusters of every image, one a head, for all of its crops.
 
-    clusters: int64 [H, B], UNASSIGNED for an image without one. weight: [B], 0 for these, and for the others what makes
-    the mean over all images the mean over them. frozen: no gradient goes to the prototypes in this step.
+    clusters: int64 [H, B], UNASSIGNED for an image without one. weight: [B], 0 for
+    unassigned images; otherwise scaled so that the batch mean equals the mean over assigned images.
     """
 
     clusters: Tensor
@@ -110,7 +110,7 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         )
 
     def _nearest(self, embedding: Tensor | None) -> Tensor:
-        """The clusters that images of which nothing is remembered would be in, [H, B]."""
+        """Nearest clusters of images that are not in the bank, [H, B]."""
         assert embedding is not None, "images of another data set need an embedding"
         assigned = self.config.crops_for_assign
         found = []

@@ -61,8 +61,8 @@ class PCLLabels(PseudoLabels):
     """The key of every anchor's image, and in each clustering its prototype among those that the batch is compared to.
 
     contrast: what MoCo predicts. compared: H tensors [M_h], numbers of prototypes, shared by all images; none in the
-    warm-up. targets: int64 [H, B], places in `compared`, −100 for an image without cluster. weight: [B], 0 for these,
-    and for the others what makes the mean over all images the mean over them.
+    warm-up. targets: int64 [H, B], places in `compared`, −100 for an image without cluster. weight: [B], 0 for
+    unassigned images; otherwise scaled so that the batch mean equals the mean over assigned images.
     """
 
     contrast: MoCoLabels
@@ -93,7 +93,7 @@ class PCL(Method[PCLLabels], config=PCLConfig):
     It takes the best of five k-means of at most 1000 images a cluster by Euclidean distance and scales the centroids to
     unit length afterwards; here one k-means of all images is by cosine.
 
-    The loss of a network that tells nothing apart changes at the end of the warm-up, so `chance_loss` is None.
+    The loss of a network that outputs a constant changes at the end of the warm-up, so `chance_loss` is None.
     """
 
     def __init__(self, config: PCLConfig, backbone: nn.Module, setting: Setting) -> None:
@@ -141,7 +141,7 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         return PCLLabels(contrast, tuple(compared), torch.stack(targets), weight)
 
     def _nearest(self, keys: Tensor) -> Tensor:
-        """The clusters that images of which nothing is remembered would be in, by their keys [B, D]; [H, B]."""
+        """Nearest clusters of images that are not in the bank, by their keys [B, D]; [H, B]."""
         parts = torch.split(self.centroids, list(self.config.num_clusters))
         return torch.stack([(keys @ centroids.to(keys.dtype).T).argmax(1) for centroids in parts])
 

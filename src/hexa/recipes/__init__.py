@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import inspect
 import pkgutil
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -108,10 +109,9 @@ def describe() -> list[dict[str, Any]]:
 
 def _read(doc: str) -> tuple[str, dict[str, str]]:
     """Summary line, and the paragraphs that begin with Command:, Expected: and Cost:."""
-    paragraphs = [" ".join(part.split()) for part in doc.split("\n\n")]
-    facts = {"command": "", "expected": "", "cost": ""}
-    for line in "\n".join(doc.splitlines()[1:]).replace("\n    ", " ").splitlines():
-        label, _, text = line.strip().partition(": ")
-        if label.lower() in facts:
-            facts[label.lower()] = " ".join(text.split())
-    return paragraphs[0], facts
+    labelled = re.split(r"^\s*(Command|Expected|Cost): ", doc, flags=re.MULTILINE)
+    facts = {
+        label.lower(): " ".join(text.split("\n\n")[0].split())
+        for label, text in zip(labelled[1::2], labelled[2::2], strict=True)
+    }
+    return " ".join(doc.split("\n\n")[0].split()), {"command": "", "expected": "", "cost": "", **facts}

@@ -43,7 +43,7 @@ KNOWN = {
     "loss": Quantity("Loss", "of each term, before its weight"),
     "accuracy": Quantity("Accuracy of pseudo-labels", "how often the pseudo-label is the most likely", "%", 100.0),
     "perturbation": Quantity("Mean |δ|", "how far views are moved", "grey levels", from_zero=True),
-    "lambda": Quantity("λ", "the share of itself that a mixed view keeps"),
+    "lambda": Quantity("λ", "area kept by the original image"),
     "zero_gradient": Quantity("Zero gradients", "pixels that an attack cannot move", "%", 100.0, from_zero=True),
     "clusters": Quantity("Clusters", "shares: non-empty, entropy of ln K, mutual information (nmi)", from_zero=True),
     "total loss": Quantity("Objective", "the weighted sum that is minimised"),

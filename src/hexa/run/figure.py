@@ -60,7 +60,7 @@ def _of_views(kind: str, target: Target, data: str | None, seed: int) -> Figure:
         return view_space(embed_views(look, seed=seed), title=title)
     remark = (
         "Below a view: its loss through the batch-norms it is trained through; |δ|, the mean change in grey levels; λ, "
-        "the share of itself that it keeps."
+        "the area kept by the original image."
     )
     return look.gallery(6, seed=seed).draw(title, remark, side=SIDE)
 

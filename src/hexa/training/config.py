@@ -26,13 +26,14 @@ class TrainingConfig(Config):
     """Take only deterministic GPU kernels, so that two runs agree bit for bit there too. On a CPU they do so anyway in
     fp32; in bf16 some of its kernels differ from call to call."""
     num_workers: int | None = pydantic.Field(default=None, ge=0)
-    """Processes that decode photographs, none to choose by the cores; sources that fit the memory limit need none."""
+    """Processes that decode photographs; none: chosen from the number of cores. Sources that fit the memory limit need
+    none."""
     resident_limit_bytes: int = pydantic.Field(default=4 * 1024**3, ge=0)
     """Sources up to this size, decoded, are kept in the device's memory."""
     max_corrupt_share: float = pydantic.Field(default=0.01, ge=0, le=1)
     """The run stops when a larger share of the images cannot be read."""
     max_image_pixels: int = pydantic.Field(default=MAX_IMAGE_PIXELS, gt=0)
-    """Images of more count among those that cannot be read, by their header: a file of some kilobytes can unfold to
+    """Larger images, judged by their header, count as unreadable: a file of some kilobytes can unfold to
     gigabytes. As given, the size from which on Pillow warns; it opens no WebP or TIFF of twice as many."""
     max_seconds: float | None = pydantic.Field(default=None, gt=0)
     """The run ends after the epoch in which its training has taken this long; none never ends it early."""
@@ -49,6 +50,6 @@ class TrainingConfig(Config):
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
     tracker: trackers.Name | None = None
-    """Report to wandb (Weights & Biases) or mlflow too; the address and the account are what these are told."""
+    """Report to wandb (Weights & Biases) or mlflow too; server and account come from their own settings."""
     report: bool = True
     """Write report.html at the end."""

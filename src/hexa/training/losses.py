@@ -56,7 +56,7 @@ class LossWindow:
         self._first_bad.clamp_(max=torch.where(values.isfinite(), _NEVER, step))
 
     def _follow(self, names: list[str]) -> None:
-        """From now on there are further terms, which were 0 until now and do not count."""
+        """Add terms that begin at this step."""
         assert set(self._names) <= set(names), "no term of an objective goes away"
         places = [names.index(name) for name in self._names]
         sums, bad = torch.zeros(len(names)), torch.full((len(names),), _NEVER)

@@ -131,7 +131,7 @@ class Best:
     def ending(self, steps_per_epoch: int) -> str | None:
         """Why the run should end now, if it should."""
         if self.until is not None and self.reached is not None:
-            return f"knn has reached {self.reached:.2f} %, and {self.until:g} % was to be reached"
+            return f"k-NN reached {self.reached:.2f} % (target {self.until:g} %)"
         if self.patience is not None and self.waited >= self.patience:
             return f"{self.measure} has not risen since epoch {self.step / steps_per_epoch:g}"
         return None
@@ -140,7 +140,7 @@ class Best:
 class Watch:
     """Looks at the metrics of log and monitor lines and says what they mean; each warning once, until it has passed.
 
-    chance_loss: the loss of a network that tells nothing apart, if the method knows it. num_classes: for what k-NN
+    chance_loss: the loss of a network that outputs a constant, if the method knows it. num_classes: for what k-NN
     would reach by guessing. Only the last few lines are remembered, and `state` makes that survive a resume.
     """
 

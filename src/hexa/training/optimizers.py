@@ -27,7 +27,7 @@ class OptimizerConfig(Config):
     learning_rate: float = pydantic.Field(default=0.03, gt=0)
     """The rate at `base_batch_size`, or at any batch size if that is not given."""
     base_batch_size: int | None = pydantic.Field(default=None, gt=0)
-    """Scale the rate linearly: learning_rate · batch_size / base_batch_size. none takes it as it is."""
+    """Scale the rate linearly: learning_rate · batch_size / base_batch_size. none: not scaled."""
     momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
     """μ."""
     weight_decay: float = pydantic.Field(default=1e-4, ge=0)

@@ -43,7 +43,7 @@ def restore(trainer: Trainer, state: State) -> list[str]:
             "experiment; restore what changed, or start a new run with 'hexa pretrain'"
         )
     trainer.objective.method.restore(state["method"])
-    # a copy: it would keep tensors that may be mapped from the file
+    # copied, because the loaded tensors may be memory-mapped
     trainer.optimizer.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
     trainer.step, trainer.seconds = state["step"], state["seconds"]
     trainer.saved_step = trainer.step

@@ -14,7 +14,7 @@ from hexa.training.optimizers import ScheduledOptimizer
 
 
 def prepared(batch: Batch, channels_last: bool) -> Batch:
-    """The batch in the layout that its network wants. Seeds layers that draw numbers (dropout) for step and process."""
+    """The batch in the layout that its network wants. Seeds stochastic layers (dropout) for this step and process."""
     torch.manual_seed(batch.stream.child("layers", processes.rank()).integer())
     if not channels_last:
         return batch

@@ -35,7 +35,7 @@ class Trainer:
 
     folder: the run's folder, None to write no checkpoints. fingerprint: of what decides the trajectory.
     monitor: see `Monitor`; monitor_every: epochs, 0 for never.
-    keep: keeps the weights as they are, the best so far. Every process holds a trainer; only the main one writes.
+    keep: called when the current weights are the best so far. Every process holds a trainer; only the main one writes.
     `step` counts finished steps, `seconds` those of earlier sessions.
     """
 
@@ -141,7 +141,7 @@ class Trainer:
 
         def ready() -> None:
             self.window.add(losses, total, self.step + 1)
-            if self.device.type == "cpu":  # where asking makes nothing wait: stop before the weights are touched
+            if self.device.type == "cpu":  # on a CPU the check is free: stop before the weights are touched
                 self._raise_if_not_finite()
 
         step(self.objective, self.optimizer, batch, self.step, seen=seen, ready=ready)

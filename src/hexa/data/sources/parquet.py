@@ -29,7 +29,7 @@ from hexa.data.sources.source import (
 
 #: Names of label columns, preferred ones first.
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
-#: Rows unpacked together; one where the largest value may have more than so many bytes.
+#: Rows unpacked together; one where the largest value may have more bytes than this.
 _ROWS, _LARGE = 16, 64 << 20
 
 

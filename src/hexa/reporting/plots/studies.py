@@ -181,7 +181,7 @@ def beta_study(
             left.plot(share, density, color=colour, linestyle=dashes[number % len(dashes)], label=f"Beta{name}")
             right.errorbar(number, mean, std, color=colour, marker="o", capsize=4, markersize=7)
             _above(right, mean_std(values), number, mean + (std or 0.0), 7)
-        left.set_xlabel("share of itself that a mixed view keeps, λ")
+        left.set_xlabel("area kept by the original image, λ")
         left.set_ylabel("probability density")
         left.legend(loc="upper left", ncols=2, handlelength=1.8, columnspacing=1.0)
         left.set_xlim(0, 1)
