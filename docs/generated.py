@@ -55,7 +55,7 @@ EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-23-robust-digits.json"
 #: One seed of attacks of other strengths, in bf16 on another machine.
 STRENGTHS = "2026-11-22-robust-digits.json"
-SEMI = "2026-11-22-semi-supervised.json"
+SEMI = "2026-11-23-semi-supervised-digits.json"
 SEMI_CIFAR = "2026-11-23-semi-supervised-cifar10.json"
 FEW_IMAGES = "2026-11-23-few-images.json"
 #: Commits that results name though they are not in the repository, or had changes that are lost.
