@@ -35,7 +35,7 @@ def test_quotas_of_containers(tmp_path: Path, own: str, files: dict[str, str], e
 
 
 def test_threads_are_limited_to_a_quota_and_never_against_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.setenv(name, "")  # so that what is set here goes with the test
         monkeypatch.delenv(name)
     monkeypatch.setattr(cores, "allowed_cores", lambda: list(range(64)))
@@ -56,7 +56,7 @@ import os, sys
 class Watch:
     def find_spec(self, name, *_):
         if name == "torch":
-            sys.exit(os.environ["OMP_WAIT_POLICY"])
+            sys.exit(" ".join(os.environ.get(name, "-") for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")))
 
 sys.meta_path.insert(0, Watch())
 from hexa import cli
@@ -64,9 +64,9 @@ cli.main(["pretrain", "digits-moco-v2", "--out", "nowhere"])
 """
 
 
-@pytest.mark.parametrize(("given", "used"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_threads_sleep_while_they_wait_unless_the_user_decides(given: dict[str, str], used: str) -> None:
+@pytest.mark.parametrize(("given", "used"), [({}, "- 10000"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "PASSIVE -"), ({"GOMP_SPINCOUNT": "7"}, "- 7")])
+def test_threads_that_wait_soon_sleep_unless_the_user_decides(given: dict[str, str], used: str) -> None:
     """The variable is read as OpenMP is loaded, with torch."""
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
+    environment = {n: v for n, v in os.environ.items() if n not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")} | given
     found = subprocess.run([sys.executable, "-c", WATCH], env=environment, capture_output=True, text=True, check=False)
     assert found.stderr.strip() == used

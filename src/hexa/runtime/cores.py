@@ -24,10 +24,11 @@ def usable_cores() -> int:
 def share_cores() -> None:
     """Set OpenMP's environment for machines that are shared, if it is not loaded yet; what the user has set stays.
 
-    Threads sleep while they wait for each other, instead of spinning on a core that another process needs. There are at
-    most `usable_cores` of them: OpenMP does not know a container's share, and threads stall once it is used up.
+    Threads that wait for each other spin for a thirtieth of libgomp's time and then sleep, so that another process gets
+    their core. There are at most `usable_cores` of them: OpenMP does not know a container's share, and threads stall once it is used up.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     if usable_cores() < len(allowed_cores()):
         os.environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
 
