@@ -64,7 +64,10 @@ cli.main(["pretrain", "digits-moco-v2", "--out", "nowhere"])
 """
 
 
-@pytest.mark.parametrize(("given", "used"), [({}, "- 10000"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "PASSIVE -"), ({"GOMP_SPINCOUNT": "7"}, "- 7")])
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [({}, "- 10000"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "PASSIVE -"), ({"GOMP_SPINCOUNT": "7"}, "- 7")],
+)
 def test_threads_that_wait_soon_sleep_unless_the_user_decides(given: dict[str, str], used: str) -> None:
     """The variable is read as OpenMP is loaded, with torch."""
     environment = {n: v for n, v in os.environ.items() if n not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")} | given

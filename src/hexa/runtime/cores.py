@@ -25,7 +25,8 @@ def share_cores() -> None:
     """Set OpenMP's environment for machines that are shared, if it is not loaded yet; what the user has set stays.
 
     Threads that wait for each other spin for a thirtieth of libgomp's time and then sleep, so that another process gets
-    their core. There are at most `usable_cores` of them: OpenMP does not know a container's share, and threads stall once it is used up.
+    their core. There are at most `usable_cores` of them: OpenMP does not know a container's share, and threads stall
+    once it is used up.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
