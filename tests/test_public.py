@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hexa
-from tests.session.test_run import TINY
+from tests.run.test_run import TINY
 
 RANDOM = "random:small-resnet-4-8"
 

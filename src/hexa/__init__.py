@@ -112,11 +112,11 @@ def adapt(
     """
     from pathlib import Path
 
-    from hexa.adaptation.command import Request
+    from hexa.adaptation.command import AdaptRequest
     from hexa.adaptation.command import adapt as run
     from hexa.runtime.parsing import seconds_of
 
-    return run(Request(str(backbone), data, labelled, seconds_of(time), domain, fields), Path(out))
+    return run(AdaptRequest(str(backbone), data, labelled, seconds_of(time), domain, fields), Path(out))
 
 
 @_public

@@ -61,7 +61,7 @@ _FROM = {None: None, "one-run": True, "several-runs": False}
 )
 def reproduce(given: Given, extra: Fields) -> int:
     from hexa.runtime.console import Console
-    from hexa.runtime.progress import Bar
+    from hexa.runtime.progress import ProgressBar
     from hexa.runtime.signals import Interrupted
     from hexa_paper import begin
 
@@ -70,7 +70,7 @@ def reproduce(given: Given, extra: Fields) -> int:
     begun = begin(given.experiment, given.data, fields=extra, one_run=_FROM[getattr(given, "from")], **options)
     console.print(begun.title)
     try:
-        with Bar(console) as progress:
+        with ProgressBar(console) as progress:
             costs = begun.costs(progress)
     except KeyboardInterrupt:
         console.print("stopped while measuring: the same command measures again, and continues")

@@ -19,7 +19,7 @@ from scipy import stats
 
 import hexa
 from hexa.adaptation import verdict
-from hexa.adaptation.command import Request, adapt
+from hexa.adaptation.command import AdaptRequest, adapt
 from hexa.adaptation.looking import look
 from hexa.adaptation.plan import peak_bytes
 from hexa.cli import main
@@ -284,7 +284,7 @@ def test_what_is_seen_of_images(photos: Path) -> None:
 
 def test_the_library_takes_the_same(weights: Path, photos: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="too few"):
-        adapt(Request(str(weights), f"folder:{photos}/test/0"), tmp_path / "run")
+        adapt(AdaptRequest(str(weights), f"folder:{photos}/test/0"), tmp_path / "run")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is known on Linux alone")

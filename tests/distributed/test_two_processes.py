@@ -19,7 +19,7 @@ from hexa.hard_examples.cutmix import CutMix
 from hexa.ops import draws
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
-from hexa.testing.cases import Passes
+from hexa.testing.cases import CasePasses
 from tests.distributed.together import run_together
 from tests.laws.cases import METHODS, SMALL, STRAINING, Case
 
@@ -138,7 +138,7 @@ def go_on(case: Case, state: State) -> State:
     """What a new epoch and one step make of a checkpoint, whatever the number of processes that wrote it."""
     method = case.build()
     method.restore({name: value for name, value in state.items() if not name.startswith("gradient")})
-    method.start_epoch(1, Passes(case.made(), torch.float64))
+    method.start_epoch(1, CasePasses(case.made(), torch.float64))
     batch = case.batch(STEPS)
     for term in case.objective(method).losses(batch):
         term.loss.backward()

@@ -28,7 +28,7 @@ from hexa.evaluation.embed import embed
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols import low_shot, svm
 from hexa.nn.backbones import NetworkConfig
-from hexa.runtime.progress import Bar
+from hexa.runtime.progress import ProgressBar
 from hexa.runtime.random import Stream
 from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone
@@ -122,9 +122,9 @@ def test_the_first_estimate_of_time_is_not_that_of_cheap_costs(monkeypatch: pyte
     monkeypatch.setattr(svm, "cpu_count", lambda: 1)  # no other processes
     monkeypatch.setattr("hexa.evaluation.linear_svm.cross_validated", cross_validated)
     monkeypatch.setattr("hexa.runtime.progress.time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(Bar, "PAUSE", 0.0)
+    monkeypatch.setattr(ProgressBar, "PAUSE", 0.0)
     out = io.StringIO()
-    with Bar(Console(file=out, width=100)) as progress:
+    with ProgressBar(Console(file=out, width=100)) as progress:
         svm.run(replace(task(), progress=watch), svm.SVMOptions())
     done, minutes, seconds = map(int, re.findall(r"(\d+) of 78 · (\d+):(\d+) left", out.getvalue())[0])
     left = reported[78] - reported[done]

@@ -18,7 +18,7 @@ from hexa.data.views.making import Views, ViewsConfig
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.objective import STD
 from hexa.runtime.random import Stream
-from hexa.testing.cases import Passes
+from hexa.testing.cases import CasePasses
 from tests.laws.cases import METHODS, NETWORK, STRAINING, VARIANTS, Case
 from tests.laws.stand_in import DEVICE, OnDevice, WrongDeviceError, stand_in
 
@@ -52,7 +52,7 @@ def cases() -> list[Case]:
     return [fitting(case) for case in made]
 
 
-class OnDevicePasses(Passes):
+class OnDevicePasses(CasePasses):
     """The passes of a case, on the device."""
 
     def views(self) -> Iterator[Batch]:

@@ -14,7 +14,7 @@ def test_lines_come_now_and_then_and_tell_the_time_left(monkeypatch: pytest.Monk
     clock = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     written = io.StringIO()
-    with progress.Bar(Console(file=written, width=200)) as bar:
+    with progress.ProgressBar(Console(file=written, width=200)) as bar:
         for label, resumed in (("training", 500), ("detecting", 0), ("detecting", 0)):  # the last once more
             for done in range(resumed + 1, resumed + 21):
                 clock[0] += 3
@@ -28,7 +28,7 @@ def test_lines_come_now_and_then_and_tell_the_time_left(monkeypatch: pytest.Monk
 
 def test_of_a_first_step_nothing_is_known() -> None:
     written = io.StringIO()
-    bar = progress.Bar(Console(file=written, width=200))
+    bar = progress.ProgressBar(Console(file=written, width=200))
     bar.PAUSE = 0.0
     bar("detecting", 1, 10)
     assert written.getvalue() == "detecting: 1 of 10\n"
@@ -38,7 +38,7 @@ def test_names_are_text_whatever_the_console() -> None:
     written = io.StringIO()
     console = Console(file=written, width=40)  # anybody's own, which takes markup
     progress.Reporter(console).say("run[old] [/b] :smile: " + "x" * 60 + "\nhexa: done")
-    bar = progress.Bar(console)
+    bar = progress.ProgressBar(console)
     bar.PAUSE = 0.0
     bar("of [/b]\x1b[2J", 1, 10)
     assert written.getvalue() == "run[old] [/b] :smile: " + "x" * 60 + "\\nhexa: done\nof [/b]\\x1b[2J: 1 of 10\n"

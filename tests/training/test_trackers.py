@@ -21,7 +21,7 @@ from hexa.run.run import pretrain, resume
 from hexa.training import trackers
 from hexa.training.journal import METRICS, Journal
 from hexa.training.trackers import MLflow, Wandb
-from tests.session.test_run import events, quiet, tiny
+from tests.run.test_run import events, quiet, tiny
 
 
 class FakeWandb(types.ModuleType):

@@ -47,7 +47,7 @@ _END = 8.0
 
 
 @dataclass(frozen=True)
-class Request:
+class AdaptRequest:
     """What the user asks for; an output folder can only be continued with the same request."""
 
     backbone: str
@@ -65,7 +65,9 @@ class Request:
         }
 
 
-def adapt(request: Request, out: Path, *, only_plan: bool = False, console: Console | None = None) -> dict[str, Any]:
+def adapt(
+    request: AdaptRequest, out: Path, *, only_plan: bool = False, console: Console | None = None
+) -> dict[str, Any]:
     """Train `request.backbone` further on the images within the time, and say whether it helped.
 
     `out` becomes a run folder that also has ADAPTATION (plan, scores of start and result, verdict), the comparison at
@@ -107,7 +109,7 @@ def adapt(request: Request, out: Path, *, only_plan: bool = False, console: Cons
 class _Prepared:
     """A request whose images are inspected and whose weights are read."""
 
-    request: Request
+    request: AdaptRequest
     draft: Experiment
     source: Source
     seen: Seen
@@ -115,7 +117,7 @@ class _Prepared:
     """Whether there are labels to score by."""
 
     @classmethod
-    def of(cls, request: Request) -> _Prepared:
+    def of(cls, request: AdaptRequest) -> _Prepared:
         most = request.fields.get("training.max_image_pixels")
         channels = int(request.fields.get("network.channels", 3))
         split = None if "#" in request.data else "train"
@@ -257,7 +259,7 @@ def _write(out: Path, record: Mapping[str, Any]) -> None:
     write_text(out / ADAPTATION, json.dumps(record, indent=1) + "\n")
 
 
-def _read_record(out: Path, request: Request) -> dict[str, Any] | None:
+def _read_record(out: Path, request: AdaptRequest) -> dict[str, Any] | None:
     """The record of an adaptation in `out`, or None. Raises UserError if it is of another request."""
     path = out / ADAPTATION
     if not path.is_file():

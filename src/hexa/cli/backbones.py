@@ -73,12 +73,12 @@ def evaluate(given: Given, extra: Fields) -> int:
     from hexa.evaluation.results import NotWritten
     from hexa.reporting import tables
     from hexa.runtime.console import Console
-    from hexa.runtime.progress import Bar
+    from hexa.runtime.progress import ProgressBar
 
     options = _requested(EvaluationRequest, given, extra)
     lost = None
     try:
-        with Bar(Console(stderr=True)) as progress:
+        with ProgressBar(Console(stderr=True)) as progress:
             result = hexa.evaluate(given.protocol, given.backbone, given.data, progress=progress, **options)
     except NotWritten as error:
         lost, result = error, error.result

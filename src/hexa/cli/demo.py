@@ -30,7 +30,7 @@ ATTACK: dict[str, Any] = {"epsilons": EPSILONS, "steps": 10, "restarts": 1}
 
 
 @dataclass(frozen=True)
-class Row:
+class DemoRow:
     """One line of the table, in percent of the held-out images."""
 
     name: str
@@ -41,7 +41,7 @@ class Row:
     attacked: tuple[float, ...]
 
 
-def demo(out: Path, *, epochs: int | None = None, console: Console | None = None) -> list[Row]:
+def demo(out: Path, *, epochs: int | None = None, console: Console | None = None) -> list[DemoRow]:
     """Pre-train both, evaluate all four, print the table, write `out`/report.html. Returns the rows of the table.
 
     An existing run of the same experiment is resumed, so that a second demo ends at once; one of
@@ -53,7 +53,7 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
         return _demo(out, epochs, console or Console())
 
 
-def _demo(out: Path, epochs: int | None, console: Console) -> list[Row]:
+def _demo(out: Path, epochs: int | None, console: Console) -> list[DemoRow]:
     folders = {name: out / recipe for name, recipe in ARMS.items()}
     experiments = {name: _experiment(recipe, epochs) for name, recipe in ARMS.items()}
     for name, folder in folders.items():
@@ -100,15 +100,15 @@ def _clear(folder: Path, experiment: Experiment) -> None:
         shutil.rmtree(folder)
 
 
-def _row(name: str, backbone: str) -> Row:
+def _row(name: str, backbone: str) -> DemoRow:
     knn = evaluate("knn", backbone, data="digits")["metrics"]
     probe = evaluate("probe", backbone, data="digits", preset="few")["metrics"]
     robust = evaluate("robust", backbone, data="digits", **ATTACK)["metrics"]
     attacked = tuple(robust[f"robust@{epsilon}"] for epsilon in EPSILONS)
-    return Row(name, knn["top1"], probe["top1"], probe["top1_std"], robust["top1"], attacked)
+    return DemoRow(name, knn["top1"], probe["top1"], probe["top1_std"], robust["top1"], attacked)
 
 
-def _table(rows: list[Row]) -> Table:
+def _table(rows: list[DemoRow]) -> Table:
     table = Table(title="accuracy on held-out digits, %", title_justify="left", header_style="bold")
     table.add_column("features")
     table.add_column("k-NN", justify="right")

@@ -24,10 +24,10 @@ def benchmark(given: Given, extra: Fields) -> int:
     from hexa.measure.benchmark import benchmark as run
     from hexa.measure.benchmark import fitted, table
     from hexa.runtime.console import Console
-    from hexa.runtime.progress import Bar
+    from hexa.runtime.progress import ProgressBar
 
     log = Console(stderr=True)
-    with Bar(log) as progress:
+    with ProgressBar(log) as progress:
         chosen = experiment if "batch_size" in extra else fitted(experiment)
         log.print(f"{chosen.recipe}: batches of {chosen.batch_size}, the recipe's own {experiment.batch_size}")
         measured = run(chosen, given.repeats, progress=progress, say=log.print)

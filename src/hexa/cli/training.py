@@ -139,7 +139,7 @@ def adapt(given: Given, extra: Fields) -> int:
 
     out = targets.check_folder(given.out)
     from hexa import recipes
-    from hexa.adaptation.command import Request
+    from hexa.adaptation.command import AdaptRequest
     from hexa.adaptation.command import adapt as run
     from hexa.cli import fields
     from hexa.runtime.console import Console
@@ -149,7 +149,7 @@ def adapt(given: Given, extra: Fields) -> int:
     known = [field.path for field in fields.of_experiment(recipes.get("adapt"))]
     absent = [field.path for field in fields.of_absent_hard_examples(recipes.get("adapt"))]
     fields.check_names(changes, [*known, *absent], given.options)
-    request = Request(given.backbone, given.data, given.labelled, seconds_of(given.time), given.domain, changes)
+    request = AdaptRequest(given.backbone, given.data, given.labelled, seconds_of(given.time), given.domain, changes)
     run(request, out, only_plan=given.plan, console=Console())
     return 0
 

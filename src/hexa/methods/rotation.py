@@ -24,16 +24,16 @@ class RotationConfig(EncoderConfig):
 
 
 @dataclass(frozen=True, eq=False)
-class Turns(PseudoLabels):
+class RotationLabels(PseudoLabels):
     """Quarter turns of every crop, int64 [V, B]."""
 
     turns: Tensor
 
-    def __getitem__(self, index: Index) -> Turns:
-        return Turns(self.turns[:, index])
+    def __getitem__(self, index: Index) -> RotationLabels:
+        return RotationLabels(self.turns[:, index])
 
 
-class Rotation(Method[Turns], config=RotationConfig):
+class Rotation(Method[RotationLabels], config=RotationConfig):
     """L = −log softmax(W·h)_r, h the features of an image turned by r quarters; mean over all four turns.
 
     The four turned copies of an image stand in an order drawn for each image, so that two images that are mixed show
@@ -70,12 +70,12 @@ class Rotation(Method[Turns], config=RotationConfig):
         return None
 
     @torch.no_grad()
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Turns:
-        return Turns(self._turns(batch))
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> RotationLabels:
+        return RotationLabels(self._turns(batch))
 
-    def loss(self, embedding: Tensor, labels: Turns) -> Tensor:
+    def loss(self, embedding: Tensor, labels: RotationLabels) -> Tensor:
         scores = embedding.to(torch.promote_types(embedding.dtype, torch.float32))
         return F.cross_entropy(scores.flatten(0, 1), labels.turns.flatten(), reduction="none").view_as(labels.turns)
 
-    def correct(self, embedding: Tensor, labels: Turns) -> Tensor:
+    def correct(self, embedding: Tensor, labels: RotationLabels) -> Tensor:
         return embedding.argmax(-1) == labels.turns

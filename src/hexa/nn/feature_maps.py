@@ -18,7 +18,7 @@ _PROBE = (128, 192)
 
 
 @dataclass(frozen=True)
-class Part:
+class NetworkPart:
     """Consecutive modules of a network that end before the resolution decreases again: maps [B, C, H, W] -> maps.
 
     stride: pixels of the image per pixel of the output maps. channels: of the output maps.
@@ -29,7 +29,7 @@ class Part:
     channels: int
 
 
-def parts(network: nn.Module, name: str) -> list[Part]:
+def parts(network: nn.Module, name: str) -> list[NetworkPart]:
     """The network's modules as a chain that computes its last maps, split wherever the resolution decreases.
 
     Any ResNet is conv1 … (stride 2), maxpool and layer1 (4), layer2 (8), layer3 (16), layer4 (32); what follows the
@@ -175,11 +175,11 @@ def _watch(network: nn.Module, image: Tensor) -> _Call:
     return top
 
 
-def _cut(chain: list[_Call]) -> Iterator[Part]:
+def _cut(chain: list[_Call]) -> Iterator[NetworkPart]:
     """Join consecutive calls whose maps have one size."""
     run: list[nn.Module] = []
     for call, following in zip(chain, [*chain[1:], None], strict=True):
         run.append(call.module)
         if following is None or following.width not in (0, call.width):
-            yield Part(nn.Sequential(*run), _PROBE[1] // call.width, int(call.output.shape[1]))
+            yield NetworkPart(nn.Sequential(*run), _PROBE[1] // call.width, int(call.output.shape[1]))
             run = []

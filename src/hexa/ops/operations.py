@@ -194,7 +194,7 @@ OPERATIONS = {
 """All equally likely. Neighbours with the same `apply` (the last five) are applied together."""
 
 
-class Plan(NamedTuple):
+class DrawnOperations(NamedTuple):
     """One operation per image, on the CPU, sorted by operation.
 
     rows: the n images that get one. operation: index into OPERATIONS, [n]. numbers: its parameters, [n, 6].
@@ -205,7 +205,7 @@ class Plan(NamedTuple):
     numbers: Tensor
 
 
-def plan(uniforms: Tensor, magnitude: float | None, std: float) -> Plan:
+def plan(uniforms: Tensor, magnitude: float | None, std: float) -> DrawnOperations:
     """Draw which image gets which operation, and its parameters: one of the fifteen, applied with probability ½.
 
     The magnitude is normal with mean `magnitude` and standard deviation `std`, clipped to [0, 10], or without a mean
@@ -229,10 +229,10 @@ def plan(uniforms: Tensor, magnitude: float | None, std: float) -> Plan:
     for each, share, unsigned, either in shares:
         values = each.numbers(unsigned, either)
         share[:, : values.shape[1]] = values
-    return Plan(rows, operation, numbers)
+    return DrawnOperations(rows, operation, numbers)
 
 
-def apply(images: Tensor, chosen: Plan) -> Tensor:
+def apply(images: Tensor, chosen: DrawnOperations) -> Tensor:
     """Apply a plan to its images, [n, 3, H, W] in the order of its rows, without synchronising with the device."""
     numbers = photometric.to_device(chosen.numbers, images.device)
     out, start = torch.empty_like(images), 0

@@ -223,7 +223,7 @@ def _hard_examples(data: str, run: Run) -> Gallery:
 
 def _clusters(data: str, run: Run) -> Gallery:
     """At most 500 images, drawn by the run's seed."""
-    from hexa.reporting.plots.neighbours import Embedded, clusters
+    from hexa.reporting.plots.neighbours import EmbeddedImages, clusters
     from hexa.weights.pretrained import load_backbone
 
     if not (run.folder / "backbone.safetensors").is_file():
@@ -231,5 +231,5 @@ def _clusters(data: str, run: Run) -> Gallery:
         raise UserError(f"{message}; 'hexa resume {run.folder}' trains it to the end")
     fields, backbone = flatten(run.config), load_backbone(run.folder)
     source = open_source(data, None, fields.get("training.max_image_pixels"), len(backbone.mean))
-    embedded = Embedded.of(backbone, source, limit=500, seed=fields.get("seed", 0))
+    embedded = EmbeddedImages.of(backbone, source, limit=500, seed=fields.get("seed", 0))
     return clusters(embedded, num_clusters=min(8, len(embedded.features)), k=8, seed=fields.get("seed", 0))

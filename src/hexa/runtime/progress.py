@@ -15,7 +15,7 @@ from hexa.runtime.output import one_line
 _PAUSE = 5.0
 
 
-class Bar:
+class ProgressBar:
     """Progress of work with several parts, such as an evaluation: a bar for each, or occasional lines."""
 
     PAUSE = 15.0
@@ -28,7 +28,7 @@ class Bar:
         self._begun: dict[str, tuple[int, float]] = {}
         self._done: dict[str, int] = {}
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> ProgressBar:
         self._progress.start()
         return self
 

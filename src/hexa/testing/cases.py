@@ -49,7 +49,7 @@ class Case:
             streams=self.network.streams,
         )
         method = self.method.build(network or build(self.network), setting).to(dtype)
-        method.start_epoch(0, Passes(self, dtype))
+        method.start_epoch(0, CasePasses(self, dtype))
         return method
 
     def batch(self, step: int = 0, seed: int = 0, dtype: torch.dtype = torch.float64) -> Batch:
@@ -91,7 +91,7 @@ def share(whole: Batch) -> Batch:
     return replace(whole, crops=tuple(crop[rows] for crop in whole.crops), index=whole.index[rows])
 
 
-class Passes:
+class CasePasses:
     """All images but the last few in views, so that some images have no cluster; all images once."""
 
     labels: torch.Tensor | None = None

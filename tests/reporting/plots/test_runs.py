@@ -17,7 +17,7 @@ from hexa.data import open_source
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting import plots
 from hexa.reporting.pictures import MID_GREY
-from hexa.reporting.plots.neighbours import Embedded, grouped, nearest
+from hexa.reporting.plots.neighbours import EmbeddedImages, grouped, nearest
 from hexa.run.figure import figure, short_name
 from hexa.run.view_space import embed_views, partners, view_space
 from hexa.run.visualize import Look
@@ -37,9 +37,9 @@ def moco() -> Look:
 
 
 @pytest.fixture(scope="module")
-def embedded() -> Embedded:
+def embedded() -> EmbeddedImages:
     experiment = recipes.get("digits-moco-v2")
-    return Embedded.of(random_backbone(experiment.network, 16, 0), open_source("digits", "train"), limit=300)
+    return EmbeddedImages.of(random_backbone(experiment.network, 16, 0), open_source("digits", "train"), limit=300)
 
 
 def test_looking_changes_nothing(moco: Look) -> None:
@@ -98,14 +98,14 @@ def test_view_space_refuses_what_it_cannot_show(moco: Look) -> None:
 # -- features -------------------------------------------------------------------------------------------------------
 
 
-def test_neighbours_are_those_of_scikit_learn(embedded: Embedded) -> None:
+def test_neighbours_are_those_of_scikit_learn(embedded: EmbeddedImages) -> None:
     queries = [3, 77, 250]
     oracle = NearestNeighbors(n_neighbors=6, metric="cosine").fit(embedded.features)
     expected = oracle.kneighbors(embedded.features[queries], return_distance=False)[:, 1:]
     assert nearest(embedded.features, queries, 5).tolist() == expected.tolist()
 
 
-def test_frames_tell_the_query_s_class_from_others(embedded: Embedded) -> None:
+def test_frames_tell_the_query_s_class_from_others(embedded: EmbeddedImages) -> None:
     drawn = plots.nearest_neighbours(embedded, num_queries=4, k=5)
     order = torch.randperm(300, generator=Stream(0).child("queries").generator())[:4].tolist()
     found = nearest(embedded.features, order, 5)
@@ -119,7 +119,7 @@ def test_frames_tell_the_query_s_class_from_others(embedded: Embedded) -> None:
             assert drawn.captions[row][place] == f"{cosine:.2f}"
 
 
-def test_clusters_hold_every_image_once_where_it_is_near(embedded: Embedded) -> None:
+def test_clusters_hold_every_image_once_where_it_is_near(embedded: EmbeddedImages) -> None:
     found = grouped(embedded, 5)
     assert sorted(np.concatenate(found).tolist()) == list(range(len(embedded.features)))
     middles = np.stack([embedded.features[rows].mean(0) for rows in found])
@@ -132,7 +132,7 @@ def test_clusters_hold_every_image_once_where_it_is_near(embedded: Embedded) -> 
     assert ((embedded.features @ middles.T).argmax(1) == own).mean() > 0.9  # k-means stops before it stands still
 
 
-def test_clusters_tell_their_size_and_their_commonest_class(embedded: Embedded) -> None:
+def test_clusters_tell_their_size_and_their_commonest_class(embedded: EmbeddedImages) -> None:
     drawn = plots.clusters(embedded, num_clusters=5, k=200)
     expected = []
     for members, tiles in zip(grouped(embedded, 5), drawn.tiles, strict=True):
@@ -145,8 +145,8 @@ def test_clusters_tell_their_size_and_their_commonest_class(embedded: Embedded) 
     assert [int(size.split()[0]) for size, _ in shown] == sorted((int(size.split()[0]) for size, _ in shown))[::-1]
 
 
-def test_too_few_images_are_one_line(embedded: Embedded) -> None:
-    few = Embedded(embedded.features[:4], embedded.source, embedded.size)
+def test_too_few_images_are_one_line(embedded: EmbeddedImages) -> None:
+    few = EmbeddedImages(embedded.features[:4], embedded.source, embedded.size)
     with pytest.raises(UserError, match="4 images are too few for 8 neighbours"):
         plots.nearest_neighbours(few)
     with pytest.raises(UserError, match="too few for 8 clusters"):

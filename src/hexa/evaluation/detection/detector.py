@@ -18,7 +18,7 @@ from torchvision.ops import FeaturePyramidNetwork, roi_align
 
 from hexa.config import UserError
 from hexa.evaluation.detection.options import DetectOptions
-from hexa.nn.feature_maps import Part, parts
+from hexa.nn.feature_maps import NetworkPart, parts
 from hexa.runtime import precision as precisions
 from hexa.weights.pretrained import Backbone
 
@@ -164,7 +164,7 @@ class Anchors(nn.Module):
         return [torch.cat(levels)] * len(images.image_sizes)
 
 
-def _anchors(used: Sequence[Part], options: DetectOptions) -> Anchors:
+def _anchors(used: Sequence[NetworkPart], options: DetectOptions) -> Anchors:
     """All sizes on the one level of c4; on a pyramid one size per level, from the finest to the coarsest."""
     strides = [part.stride for part in used]
     if options.kind == "c4":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hexa.reporting.plots.neighbours import Embedded, clusters, nearest_neighbours
+from hexa.reporting.plots.neighbours import EmbeddedImages, clusters, nearest_neighbours
 from hexa.reporting.plots.studies import Bar, Curve, attack_grid, bars, beta_study, curves
 from hexa.reporting.style import SUFFIXES, save
 
@@ -10,7 +10,7 @@ __all__ = [
     "SUFFIXES",
     "Bar",
     "Curve",
-    "Embedded",
+    "EmbeddedImages",
     "attack_grid",
     "bars",
     "beta_study",

@@ -30,7 +30,7 @@ _SAME, _OTHER = COLOURS[0], COLOURS[1]
 
 
 @dataclass(frozen=True)
-class Embedded:
+class EmbeddedImages:
     """Unit features [N, D] of some images of a source, with what is needed to show them."""
 
     features: NDArray[np.float32]
@@ -38,7 +38,7 @@ class Embedded:
     size: int
 
     @classmethod
-    def of(cls, backbone: Backbone, source: Source, *, limit: int = LIMIT, seed: int = 0) -> Embedded:
+    def of(cls, backbone: Backbone, source: Source, *, limit: int = LIMIT, seed: int = 0) -> EmbeddedImages:
         """At most `limit` images, drawn by the seed, through the frozen backbone."""
         order = torch.randperm(len(source), generator=Stream(seed).child("gallery").generator())[:limit]
         some = Subset(source, np.sort(order.numpy()))
@@ -66,7 +66,7 @@ def nearest(features: NDArray[np.float32], queries: Sequence[int], k: int) -> ND
     return np.argsort(-similarity, axis=1, kind="stable")[:, :k]
 
 
-def nearest_neighbours(embedded: Embedded, *, num_queries: int = 6, k: int = 8, seed: int = 0) -> Gallery:
+def nearest_neighbours(embedded: EmbeddedImages, *, num_queries: int = 6, k: int = 8, seed: int = 0) -> Gallery:
     """A row a query image: itself, then its k nearest by cosine; framed by whether they are of its class, if known."""
     count = len(embedded.features)
     if count < k + 1:
@@ -85,7 +85,7 @@ def nearest_neighbours(embedded: Embedded, *, num_queries: int = 6, k: int = 8, 
     )
 
 
-def grouped(embedded: Embedded, num_clusters: int, seed: int = 0) -> list[NDArray[np.int64]]:
+def grouped(embedded: EmbeddedImages, num_clusters: int, seed: int = 0) -> list[NDArray[np.int64]]:
     """Clusters of spherical k-means (F7), the largest first: their images, those near the centroid first.
 
     Raises UserError for fewer images than clusters.
@@ -101,7 +101,7 @@ def grouped(embedded: Embedded, num_clusters: int, seed: int = 0) -> list[NDArra
     return [rows for rows in members if len(rows)]
 
 
-def clusters(embedded: Embedded, *, num_clusters: int = 8, k: int = 9, seed: int = 0) -> Gallery:
+def clusters(embedded: EmbeddedImages, *, num_clusters: int = 8, k: int = 9, seed: int = 0) -> Gallery:
     """A row a cluster of unit features, the largest first: the k images nearest to its centroid.
 
     A label says how many images a cluster has and, where there are classes, the share of the most frequent one.
@@ -113,7 +113,7 @@ def clusters(embedded: Embedded, *, num_clusters: int = 8, k: int = 9, seed: int
     return Gallery(tiles, labels=[_described(embedded, members) for members in found])
 
 
-def _described(embedded: Embedded, members: NDArray[np.int64]) -> str:
+def _described(embedded: EmbeddedImages, members: NDArray[np.int64]) -> str:
     """How many images a cluster has and, where there are labels, how pure it is; two lines."""
     names = [embedded.class_of(place) for place in members]
     if not any(names):

@@ -18,7 +18,7 @@ from hexa.recipes.experiment import Experiment
 from hexa.run.build import setting_of
 from hexa.run.run import pretrain, resume
 from hexa.weights.pretrained import load_backbone
-from tests.session.test_every_method import experiment
+from tests.run.test_every_method import experiment
 
 SAYS = Console(file=io.StringIO(), width=300)
 

@@ -20,7 +20,7 @@ from hexa.run.start import begin_from_weights
 from hexa.runtime import checkpoints
 from hexa.weights import start
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
-from tests.assembly.test_start import TINY, begun
+from tests.run.test_start import TINY, begun
 
 OWN = """
 import timm, torch
