@@ -26,8 +26,8 @@ from hexa.data.sources.source import Subset
 from hexa.data.views.config import ViewsConfig
 from hexa.data.views.making import Views
 from hexa.runtime.random import Stream
-from tests.data.test_loaders import SMALL, _array, _loader, _photographs, _processes, _same
-from tests.data.test_webdataset import pack
+from tests.data.loading.test_loaders import SMALL, _array, _loader, _photographs, _processes, _same
+from tests.data.sources.test_webdataset import pack
 
 #: Groups of two, three and one, an image in none, and more of the same: 50 images.
 GROUPS = [*["a", "b", "b", "c", "a", None, "b"] * 1, *[f"{number % 12}" for number in range(43)]]

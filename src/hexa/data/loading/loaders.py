@@ -49,7 +49,6 @@ class PretrainLoader:
         num_workers: int | None = None,
         resident_limit_bytes: float = RESIDENT_LIMIT_BYTES,
         tolerance: float = 0.01,
-        progress: stores.Progress | None = None,
         pairs: Pairs | None = None,
     ) -> None:
         if batch_size > len(source):
@@ -68,7 +67,7 @@ class PretrainLoader:
         self.rows = slice(processes.rank() * share, (processes.rank() + 1) * share)
         self.wait_seconds = 0.0
         self._num_workers = num_workers
-        self.store = stores.ImageStore.of(source, self.device, resident_limit_bytes, tolerance, progress)
+        self.store = stores.ImageStore.of(source, self.device, resident_limit_bytes, tolerance)
         self._problems: dict[int, str] = {} if self.store is None else self.store.problems
         self._crops = self._crop_stream(stream, pairs)
 
