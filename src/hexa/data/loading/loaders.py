@@ -119,15 +119,11 @@ class PretrainLoader:
         pairs: Pairs | None = None,
     ) -> Iterator[Batch]:
         """The batches of an epoch of `stream`; `crops` come from workers if the images are not on the device."""
-        order = epoch_order(stream, epoch, len(self.source)) if crops is None else None
-        partners = pairs.partners(stream, epoch) if crops is None and pairs is not None else None
+        drawn = workers.order_and_partners(stream, epoch, len(self.source), pairs) if crops is None else None
         for step in range(start_step, self.steps_per_epoch):
             number = epoch * self.steps_per_epoch + step
             own = stream.child("step", number)
-            if order is None:
-                views, index = self._decoded(crops, number, own)
-            else:
-                views, index = self._stored(order, partners, step, own)
+            views, index = self._decoded(crops, number, own) if drawn is None else self._stored(*drawn, step, own)
             yield Batch(views, index, own, number)
 
     def _stored(
@@ -220,11 +216,6 @@ class EpochPasses:
             loader._note(problems)
             if len(index):
                 yield images, index
-
-
-def epoch_order(stream: Stream, epoch: int, count: int) -> Tensor:
-    """The permutation of the images in an epoch, int64 [count] on the CPU."""
-    return torch.randperm(count, generator=stream.child("order", epoch).generator())
 
 
 def evaluation_batches(
