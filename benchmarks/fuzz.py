@@ -34,9 +34,6 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for tests/
 
-from tests.data.test_voc_boxes import ANNOTATION
-from tests.data.test_webdataset import pack
-
 from hexa import recipes
 from hexa.cli import fields
 from hexa.cli.complaints import complaint
@@ -56,6 +53,8 @@ from hexa.runtime.packages import commit
 from hexa.runtime.parsing import from_option
 from hexa.weights.pretrained import random_backbone
 from tests.data.image_files import PNG_KINDS, png, png_values
+from tests.data.sources.test_voc_boxes import ANNOTATION
+from tests.data.sources.test_webdataset import pack
 from tests.torture import test_command_line, test_run_folders
 from tests.torture.harness import Tally, damaged, forked, outcome
 from tests.torture.test_images import FILES, complaints, spoilt

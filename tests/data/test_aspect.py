@@ -15,23 +15,21 @@ from hexa.data.views.evaluation import OwnAspect
 
 
 @pytest.mark.parametrize(
-    ("sides", "expected"),
+    ("size", "sides", "expected"),
     [
-        ((480, 640), (224, 288)),  # 298.7 is nearer to 9 · 32 than to 10 · 32
-        ((640, 480), (288, 224)),
-        ((50, 50), (224, 224)),
-        ((224, 240), (224, 256)),  # 7.5 rounds to 8
-        ((1, 5000), (224, 16 * 224)),
-        ((10**6, 3), (16 * 224, 224)),
+        (224, (480, 640), (224, 288)),  # 298.7 is nearer to 9 · 32 than to 10 · 32
+        (224, (640, 480), (288, 224)),
+        (224, (50, 50), (224, 224)),
+        (224, (224, 240), (224, 256)),  # 7.5 rounds to 8
+        (224, (1, 5000), (224, 16 * 224)),
+        (224, (10**6, 3), (16 * 224, 224)),
+        (8, (8, 16), (32, 64)),
+        (48, (10, 30), (64, 192)),
     ],
 )
-def test_sides_are_multiples_of_the_stride(sides: tuple[int, int], expected: tuple[int, int]) -> None:
-    assert OwnAspect(224, 32).sides(*sides) == expected
-
-
-def test_a_size_below_the_stride_is_one_stride() -> None:
-    assert OwnAspect(8, 32).sides(8, 16) == (32, 64)
-    assert OwnAspect(48, 32).sides(10, 30) == (64, 192)
+def test_sides_are_multiples_of_the_stride(size: int, sides: tuple[int, int], expected: tuple[int, int]) -> None:
+    """And one stride at least."""
+    assert OwnAspect(size, 32).sides(*sides) == expected
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])

@@ -4,57 +4,33 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from hexa.config import UserError
-from hexa.core import Batch
 from hexa.core.method import Passes
-from hexa.data import ArraySource, Source, open_source
 from hexa.data.loading.loaders import PretrainLoader
-from hexa.data.views.config import ViewsConfig
 from hexa.data.views.evaluation import EvaluationTransform
-from hexa.data.views.making import Views
-from hexa.runtime import processes
-from hexa.runtime.random import Stream
+from tests.data.batches import SIZE, array, assert_share, each_process, loader_of, photographs, same
 
-SIZE, COUNT, BATCH = 12, 37, 8
+COUNT, BATCH = 37, 8
 BROKEN = (5, 20)
-
-
-def _array() -> ArraySource:
-    images = torch.randint(0, 256, (COUNT, 3, 10, 14), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
-    return ArraySource(images, np.arange(COUNT) % 3)
-
-
-def _photographs(folder: Path, one_size: bool, broken: tuple[int, ...] = ()) -> Source:
-    folder.mkdir()
-    generator = np.random.default_rng(0)
-    for number in range(COUNT):
-        path = folder / f"{number:03d}.png"
-        height, width = (20, 24) if one_size else generator.integers(14, 30, 2)
-        Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(path)
-        if number in broken:
-            path.write_bytes(b"broken")
-    return open_source(f"folder:{folder}")
+VIEWS: dict[str, Any] = {"recipe": "swav", "extra_crops": [{"count": 2, "size": 7, "scale": (0.1, 0.3)}]}
 
 
 @pytest.fixture(params=["resident", "decoded", "workers"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """make() is a loader of the same images each time, by one of the paths."""
     resident = request.param == "resident"
-    source = _array() if resident else _photographs(tmp_path / "photographs", one_size=False)
+    source = array(COUNT) if resident else photographs(tmp_path / "photographs", COUNT)
     workers = 1 if request.param == "workers" else 0
     loaders = []
 
     def made(seed: int = 0) -> PretrainLoader:
-        loaders.append(_loader(source, num_workers=workers, seed=seed))
+        loaders.append(loader_of(source, BATCH, seed, num_workers=workers, **VIEWS))
         assert loaders[-1].resident == resident
         return loaders[-1]
 
@@ -63,33 +39,15 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
         loader.close()
 
 
-def _loader(source: Source, num_workers: int = 0, seed: int = 0, **options: Any) -> PretrainLoader:
-    extra = [{"count": 2, "size": 7, "scale": (0.1, 0.3)}]
-    views = Views(ViewsConfig.model_validate({"recipe": "swav", "size": SIZE, "extra_crops": extra}))
-    return PretrainLoader(source, views, BATCH, Stream(seed), num_workers=num_workers, **options)
-
-
-def _processes(world: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(processes, "world_size", lambda: world)
-    for rank in range(world):
-        monkeypatch.setattr(processes, "rank", lambda rank=rank: rank)
-        yield rank
-
-
-def _same(left: Batch, right: Batch) -> bool:
-    crops = all(torch.equal(a, b) for a, b in zip(left.crops, right.crops, strict=True))
-    return crops and torch.equal(left.index, right.index) and (left.stream, left.step) == (right.stream, right.step)
-
-
 def test_a_pass_over_views_is_like_an_epoch_and_comes_again(make: Any) -> None:
     passes: Passes = make().passes(3)
     batches = list(passes.views())
     assert [[crop.shape for crop in batch.crops] for batch in batches] == [
-        [(8, 3, 12, 12)] * 2 + [(8, 3, 7, 7)] * 2
+        [(8, 3, 16, 16)] * 2 + [(8, 3, 7, 7)] * 2
     ] * 4
     assert len(set(torch.cat([batch.index for batch in batches]).tolist())) == 32
     for again in (passes.views(), make().passes(3).views()):
-        assert all(_same(left, right) for left, right in zip(batches, again, strict=True))
+        assert all(same(left, right) for left, right in zip(batches, again, strict=True))
 
 
 def test_views_of_a_pass_are_none_that_another_pass_or_training_shows(make: Any) -> None:
@@ -107,13 +65,9 @@ def test_views_of_a_pass_are_none_that_another_pass_or_training_shows(make: Any)
 @pytest.mark.parametrize("world", [2, 4])
 def test_processes_share_a_pass_over_views(make: Any, monkeypatch: pytest.MonkeyPatch, world: int) -> None:
     whole, share = list(make().passes(2).views()), BATCH // world
-    for rank in _processes(world, monkeypatch):
-        rows = slice(share * rank, share * (rank + 1))
+    for rank in each_process(world, monkeypatch):
         for ours, all_of_it in zip(make().passes(2).views(), whole, strict=True):
-            assert torch.equal(ours.index, all_of_it.index[rows])
-            assert ours.stream == all_of_it.stream
-            for left, right in zip(ours.crops, all_of_it.crops, strict=True):
-                torch.testing.assert_close(left, right[rows], atol=1e-6, rtol=0)
+            assert_share(ours, all_of_it, slice(share * rank, share * (rank + 1)))
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
@@ -121,7 +75,7 @@ def test_processes_see_every_image_once_as_evaluation_does(
     make: Any, monkeypatch: pytest.MonkeyPatch, world: int
 ) -> None:
     shares = []
-    for _ in _processes(world, monkeypatch):
+    for _ in each_process(world, monkeypatch):
         loader = make()
         batches = list(loader.passes(1).images())
         shares.append(torch.cat([batch.index for batch in batches]).tolist())
@@ -149,8 +103,7 @@ def test_labels_and_streams(make: Any) -> None:
 
 @pytest.mark.parametrize("one_size", [True, False], ids=["resident", "decoded"])
 def test_unreadable_images_are_left_out_and_listed(tmp_path: Path, one_size: bool) -> None:
-    source = _photographs(tmp_path / "photographs", one_size, BROKEN)
-    loader = _loader(source, tolerance=0.1)
+    loader = loader_of(photographs(tmp_path / "photographs", COUNT, BROKEN, one_size), BATCH, tolerance=0.1)
     assert loader.resident == one_size
     seen = torch.cat([batch.index for batch in loader.passes(0).images()]).tolist()
     assert seen == [position for position in range(COUNT) if position not in BROKEN]
@@ -159,15 +112,15 @@ def test_unreadable_images_are_left_out_and_listed(tmp_path: Path, one_size: boo
 
 @pytest.mark.parametrize("kind", ["views", "images"])
 def test_too_many_unreadable_images_stop_a_pass(tmp_path: Path, kind: str) -> None:
-    source = _photographs(tmp_path / "photographs", False, (*BROKEN, 21, 30))
+    source = photographs(tmp_path / "photographs", COUNT, (*BROKEN, 21, 30))
     with pytest.raises(UserError, match="images cannot be read, more than 1 %"):
-        list(getattr(_loader(source).passes(0), kind)())
+        list(getattr(loader_of(source, BATCH).passes(0), kind)())
 
 
 def test_passes_leave_the_batches_and_workers_of_training_alone(tmp_path: Path) -> None:
-    source = _photographs(tmp_path / "photographs", one_size=False)
-    expected, before = list(_loader(source).epoch(0)), set(multiprocessing.active_children())
-    loader = _loader(source, num_workers=1)
+    source = photographs(tmp_path / "photographs", COUNT)
+    expected, before = list(loader_of(source, BATCH).epoch(0)), set(multiprocessing.active_children())
+    loader = loader_of(source, BATCH, num_workers=1)
     batches = loader.epoch(0)
     made = [next(batches)]
     training = set(multiprocessing.active_children()) - before
@@ -182,6 +135,6 @@ def test_passes_leave_the_batches_and_workers_of_training_alone(tmp_path: Path) 
     assert set(multiprocessing.active_children()) - before == training
     assert loader.wait_seconds == waited
     made += list(batches)
-    assert all(_same(left, right) for left, right in zip(made, expected, strict=True))
+    assert all(same(left, right) for left, right in zip(made, expected, strict=True))
     assert set(multiprocessing.active_children()) - before == training
     loader.close()

@@ -22,7 +22,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.runtime import precision as precisions
 from hexa.runtime.packages import commit
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
-from tests.data.test_sources import write_parquet
+from tests.data.sources.test_opening import write_parquet
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}

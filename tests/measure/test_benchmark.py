@@ -80,6 +80,15 @@ def test_steps_are_those_of_the_trainer() -> None:
     assert 0 < optimizer.param_groups[0]["lr"] <= 1e-6
 
 
+def test_batches_are_those_of_a_run_and_in_no_pairs() -> None:
+    fields = {"training.resident_limit_bytes": 0, "training.num_workers": 0, "pairs.of": "none.csv"}
+    made = override(recipes.get("digits-moco-v2"), FIELDS | fields)
+    bench = Bench(made, Machine.of(made), only=())
+    assert not bench.loader.resident
+    for name in ("views", "end to end"):
+        bench.work()[name]()
+
+
 @pytest.mark.parametrize(("per_image", "batch"), [(1e-6, 64), (0.02, 32), (1.0, 4)])
 def test_the_batch_is_halved_until_three_rounds_fit(
     monkeypatch: pytest.MonkeyPatch, per_image: float, batch: int

@@ -13,31 +13,13 @@ from hexa.config import UserError
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 
+#: Parameters of timm's functions that are not the network's.
+OTHERS = """checkpoint_path pretrained pretrained_cfg pretrained_cfg_overlay pretrained_strict cache_dir features_only
+scriptable exportable no_jit num_classes in_chans kwargs_filter model_cfg pruned out_indices device dtype block_args
+file url self"""
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "checkpoint_path",
-            "pretrained",
-            "pretrained_cfg",
-            "pretrained_cfg_overlay",
-            "pretrained_strict",
-            "cache_dir",
-        ),
-        *(
-            "features_only",
-            "scriptable",
-            "exportable",
-            "no_jit",
-            "num_classes",
-            "in_chans",
-            "kwargs_filter",
-            "model_cfg",
-        ),
-        *("pruned", "out_indices", "device", "dtype", "block_args", "file", "url", "self"),
-    ],
-)
+
+@pytest.mark.parametrize("name", OTHERS.split())
 def test_only_parameters_of_the_network_reach_timm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[dict[str, Any]] = []
     create = timm.create_model

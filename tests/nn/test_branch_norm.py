@@ -20,20 +20,12 @@ def images(count: int = 12, seed: int = 0) -> torch.Tensor:
     return torch.randn(count, 3, 5, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def contiguous(x: torch.Tensor) -> torch.Tensor:
-    return x
-
-
-def channels_last(x: torch.Tensor) -> torch.Tensor:
-    return x.contiguous(memory_format=torch.channels_last)
-
-
-def transposed(x: torch.Tensor) -> torch.Tensor:
-    return x.transpose(2, 3)
-
-
-def every_other_column(x: torch.Tensor) -> torch.Tensor:
-    return x[..., ::2]
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "contiguous": lambda x: x,
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "transposed": lambda x: x.transpose(2, 3),
+    "every other column": lambda x: x[..., ::2],
+}
 
 
 def seeded_norm() -> nn.BatchNorm2d:
@@ -63,19 +55,16 @@ def test_one_branch_equals_a_plain_batch_norm_and_leaves_the_other_alone(branch:
         torch.testing.assert_close(ours(images(seed=1)), plain(images(seed=1)))
 
 
-@pytest.mark.parametrize("layout", [contiguous, channels_last, transposed, every_other_column])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("count", "groups"), [(12, 4), (13, 4), (12, 1), (4, 8)])
-def test_groups_equal_one_plain_batch_norm_a_group(
-    count: int, groups: int, layout: Callable[[torch.Tensor], torch.Tensor]
-) -> None:
+def test_groups_equal_one_plain_batch_norm_a_group(count: int, groups: int, layout: str) -> None:
     """F5: own batch statistics a group, running statistics by the mean over groups, same gradients."""
     plain = seeded_norm()
     ours = convert(nn.Sequential(copy.deepcopy(plain)), groups=groups)
-    x = layout(images(count)).requires_grad_()
+    x = LAYOUTS[layout](images(count)).requires_grad_()
     weights = torch.randn_like(x)
     effective = min(groups, count // 2)
-    norms = []
-    outputs = []
+    norms, outputs = [], []
     for part in x.tensor_split(effective):
         norm = copy.deepcopy(plain)
         norm.weight, norm.bias = plain.weight, plain.bias

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import timm
 import torch
@@ -27,13 +29,8 @@ def maps_of(network: nn.Module, images: Tensor) -> list[Tensor]:
 
 def test_a_resnet_is_cut_at_its_stages() -> None:
     network = torchvision.models.resnet18(weights=None).eval()
-    assert [(part.stride, part.channels) for part in parts(network, "it")] == [
-        (2, 64),
-        (4, 64),
-        (8, 128),
-        (16, 256),
-        (32, 512),
-    ]
+    found = [(part.stride, part.channels) for part in parts(network, "it")]
+    assert found == [(2, 64), (4, 64), (8, 128), (16, 256), (32, 512)]
     images = torch.rand(2, 3, 64, 96)
     layers = IntermediateLayerGetter(network, {f"layer{n}": str(n) for n in range(1, 5)})
     with torch.no_grad():
@@ -98,17 +95,17 @@ def test_small_networks_and_training_mode_is_left_as_it_was() -> None:
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
-@pytest.mark.parametrize("kind", ["vit", "pixels", "functional", "features"])
-def test_others_are_refused_in_one_line(kind: str) -> None:
-    network: nn.Module
-    if kind == "vit":
-        network = timm.create_model("vit_tiny_patch16_224", num_classes=0)
-    elif kind == "pixels":
-        network = load_backbone("pixels:8").network
-    elif kind == "functional":
-        network = Functional()
-    else:
-        network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 8))
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: timm.create_model("vit_tiny_patch16_224", num_classes=0),
+        lambda: load_backbone("pixels:8").network,
+        Functional,
+        lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 8)),
+    ],
+    ids=["vit", "pixels", "functional", "features"],
+)
+def test_others_are_refused_in_one_line(made: Callable[[], nn.Module]) -> None:
     with pytest.raises(UserError, match=r"^name: has no feature maps .* such as a ResNet") as caught:
-        parts(network, "name")
+        parts(made(), "name")
     assert "\n" not in str(caught.value)

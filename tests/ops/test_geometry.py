@@ -60,12 +60,6 @@ def test_crop_resize_of_bytes_keeps_their_range_and_input() -> None:
     assert torch.equal(images, before)
 
 
-def test_the_whole_box_without_flip_is_the_identity() -> None:
-    images = torch.rand(3, 3, 17, 17)
-    whole = Boxes(*(torch.full((3,), value) for value in (0, 0, 17, 17)))
-    torch.testing.assert_close(crop_resize(images, whole, 17), images)
-
-
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (60, 200), (375, 500)])
 def test_boxes_are_distributed_as_torchvisions(height: int, width: int) -> None:
     """Two-sample Kolmogorov-Smirnov on every number of the box, at a level that a wrong distribution does not pass."""
@@ -98,12 +92,8 @@ def test_boxes_of_images_of_different_sizes_stay_inside() -> None:
     generator = torch.Generator().manual_seed(5)
     height, width = (torch.randint(1, 300, (2000,), generator=generator) for _ in range(2))
     boxes = random_boxes(torch.rand(2000, UNIFORMS_PER_BOX, generator=generator), height, width)
-    assert (boxes.top >= 0).all()
-    assert (boxes.left >= 0).all()
-    assert (boxes.height >= 1).all()
-    assert (boxes.width >= 1).all()
-    assert (boxes.top + boxes.height <= height).all()
-    assert (boxes.left + boxes.width <= width).all()
+    assert bool(((boxes.top >= 0) & (boxes.left >= 0) & (boxes.height >= 1) & (boxes.width >= 1)).all())
+    assert bool(((boxes.top + boxes.height <= height) & (boxes.left + boxes.width <= width)).all())
 
 
 def test_the_largest_uniform_number_stays_inside_too() -> None:

@@ -68,23 +68,15 @@ def _assert_equal(made: Tensor, images: Tensor, values: Tensor, single: Single, 
         (adjust_brightness, reference.adjust_brightness),
         (adjust_contrast, reference.adjust_contrast),
         (adjust_saturation, reference.adjust_saturation),
+        (adjust_hue, reference.adjust_hue),
     ],
 )
-def test_blends_equal_torchvision_per_image(
-    images: Tensor, factor: Tensor, operation: Callable[[Tensor, Tensor], Tensor], single: Single
+def test_operations_equal_torchvision_per_image(
+    images: Tensor, factor: Tensor, shift: Tensor, operation: Callable[[Tensor, Tensor], Tensor], single: Single
 ) -> None:
-    before = images.clone()
-    _assert_equal(operation(images, factor), images, factor, single)
+    values, before = shift if operation is adjust_hue else factor, images.clone()
+    _assert_equal(operation(images, values), images, values, single)
     assert torch.equal(images, before)
-
-
-def test_hue_equals_torchvision_per_image(images: Tensor, shift: Tensor) -> None:
-    _assert_equal(adjust_hue(images, shift), images, shift, reference.adjust_hue)
-
-
-def test_hue_turned_all_the_way_around_is_the_same_image(images: Tensor) -> None:
-    half = torch.full((COUNT,), 0.5)
-    torch.testing.assert_close(adjust_hue(adjust_hue(images, half), half), images, atol=1e-5, rtol=0)
 
 
 def test_grayscale_and_solarize_equal_torchvision(images: Tensor) -> None:
@@ -112,14 +104,6 @@ def test_every_order_of_the_jitter_equals_torchvision_per_image(images: Tensor, 
     assert torch.equal(images, before)
 
 
-def test_the_order_of_the_jitter_matters() -> None:
-    image = torch.rand(1, 3, 6, 6, generator=torch.Generator().manual_seed(0)).expand(24, -1, -1, -1)
-    one = torch.ones(24)
-    made = color_jitter(image, Jitter(1.4 * one, 0.6 * one, 1.4 * one, 0.1 * one, torch.arange(24)))
-    different = {tuple(values.flatten().mul(1e4).round().tolist()) for values in made}
-    assert len(different) > 12
-
-
 def test_orders_are_all_permutations() -> None:
     assert len(set(ORDERS)) == 24
     assert all(sorted(order) == [0, 1, 2, 3] for order in ORDERS)
@@ -141,25 +125,6 @@ def test_blur_radius_covers_three_sigma_and_fits_the_image() -> None:
     assert blur_radius(2.0, 4) == 3
     with pytest.raises(ValueError, match="radius"):
         gaussian_blur(torch.rand(1, 3, 4, 4), torch.ones(1), 4)
-
-
-def test_operations_do_not_mix_images(images: Tensor, factor: Tensor, shift: Tensor) -> None:
-    """An image's result is the same alone as within the batch."""
-    jitter = Jitter(factor, factor, factor, shift, torch.arange(COUNT) % 24)
-    alone = torch.tensor([17])
-    torch.testing.assert_close(
-        color_jitter(images[alone], jitter.select(alone)), color_jitter(images, jitter)[alone], atol=1e-6, rtol=0
-    )
-    sigma = 0.1 + factor
-    torch.testing.assert_close(
-        gaussian_blur(images[alone], sigma[alone], 6), gaussian_blur(images, sigma, 6)[alone], atol=1e-6, rtol=0
-    )
-
-
-def test_stains_that_do_not_change_leave_the_image(images: Tensor) -> None:
-    before = images.clone()
-    torch.testing.assert_close(stain_jitter(images, torch.ones(COUNT, 3), torch.zeros(COUNT, 3)), images)
-    assert torch.equal(images, before)
 
 
 def test_more_eosin_takes_what_eosin_takes() -> None:

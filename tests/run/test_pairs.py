@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from hexa.adaptation.plan import cost_of_a_step
 from hexa.cli import main
 from hexa.config import ConfigError, UserError
 from hexa.data import open_source
@@ -92,3 +93,11 @@ def test_the_command_says_who_belongs_together(tmp_path: Path, capsys: pytest.Ca
     assert main([*arguments[:-6], "--out", str(tmp_path / "other"), "--pairs", str(tmp_path / "x.csv")]) == 2
     assert "1 of 1 rows name images that are not in digits#train" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+def test_a_measured_step_reads_pairs_as_a_run_does(tmp_path: Path) -> None:
+    source = open_source("digits", "train")
+    seconds, _ = cost_of_a_step(paired(table(tmp_path / "a.csv")), source, 0)
+    assert seconds > 0
+    with pytest.raises(UserError, match=r"pairs\.of .*none\.csv"):
+        cost_of_a_step(paired(str(tmp_path / "none.csv")), source, 0)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.data.image_files import bitmap
-from tests.data.test_parquet import bomb
+from tests.data.sources.test_parquet import bomb
 from tests.torture.harness import Tally
 from tests.torture.test_packed import IMAGE, ROWS
 from tests.torture.test_sources import check

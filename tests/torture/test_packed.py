@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.data.image_files import bitmap
-from tests.data.test_parquet import bomb
-from tests.data.test_webdataset import pack
+from tests.data.sources.test_parquet import bomb
+from tests.data.sources.test_webdataset import pack
 from tests.torture.harness import Tally
 from tests.torture.test_sources import Case, check, pipe
 

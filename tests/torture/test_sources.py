@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.image_files import bitmap
-from tests.data.test_torchvision_sets import aircraft, pets
-from tests.data.test_voc_boxes import ANNOTATION, annotated
+from tests.data.sources.test_torchvision_sets import aircraft, pets
+from tests.data.sources.test_voc_boxes import ANNOTATION, annotated
 from tests.torture.harness import Tally, forked, look, outcome
 
 #: What is tried: (its name, what makes it in a folder and returns the name of the source, what a look at it says).

@@ -19,13 +19,10 @@ from hexa.adaptation.looking import Seen
 from hexa.config import UserError
 from hexa.core import Batch
 from hexa.data import Source
-from hexa.data.loading.loaders import PretrainLoader
-from hexa.data.views.making import Views
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.tables import format_duration
-from hexa.run.build import Machine, build_method, build_objective, build_optimizer, kernels, setting_of
+from hexa.run.build import Machine, build_loader, build_method, build_objective, build_optimizer, kernels, setting_of
 from hexa.run.start import begin_from_weights
-from hexa.runtime.random import Stream
 from hexa.training.step import prepared
 from hexa.training.step import step as train_step
 
@@ -161,17 +158,7 @@ def cost_of_a_step(experiment: Experiment, source: Source, seconds: float) -> tu
     with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
         method = build_method(experiment, setting_of(experiment, len(source)), machine, filled=True)
         objective = build_objective(experiment, method, machine)
-        loader = PretrainLoader(
-            source,
-            Views(experiment.views),
-            experiment.batch_size,
-            Stream(experiment.seed).child("timing"),
-            machine.device,
-            num_workers=experiment.training.num_workers,
-            resident_limit_bytes=experiment.training.resident_limit_bytes,
-            tolerance=experiment.training.max_corrupt_share,
-        )
-
+        loader = build_loader(experiment, source, machine)
         optimizer = build_optimizer(experiment, method, loader.steps_per_epoch)
 
         def train(batch: Batch) -> None:

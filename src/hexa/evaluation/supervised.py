@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.data import Source
-from hexa.data.loading.loaders import PretrainLoader, epoch_order
+from hexa.data.loading.loaders import PretrainLoader
+from hexa.data.loading.workers import epoch_order
 from hexa.data.views.making import Views, ViewsConfig
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocol import Curve, Task, topk_accuracy

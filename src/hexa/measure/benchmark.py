@@ -15,8 +15,7 @@ from rich.table import Table
 from hexa.config import ConfigError
 from hexa.core import MAIN, Batch
 from hexa.data import ArraySource
-from hexa.data.loading.loaders import PretrainLoader
-from hexa.data.views.making import Views
+from hexa.data.loading.pairs import PairsConfig
 from hexa.objective import STD, Objective
 from hexa.objective import schemes as published
 from hexa.recipes.experiment import Experiment, override
@@ -48,12 +47,12 @@ def benchmark(
 ) -> dict[str, Any]:
     """Measure an experiment's method, network, views and batch size in every scheme, on random images of that size.
 
-    Steps are those of the trainer. The images are kept on the device, as those of any small source. Returns {"machine",
-    "recipe", "precision", "query_share", "schemes": {name: {"images_per_second", "relative_cost",
-    "peak_memory_bytes"}}, "naive": the same for steps in which generation is a separate pass,
-    "views_images_per_second", "end_to_end_images_per_second"}. relative_cost is the time over that of scheme i;
-    query_share the time of the query's forward, loss and backward over that of the plain step, so that with shared
-    gradients std+adv should cost 1 + q (F18); memory is the GPU allocator's, None on a CPU. End to end is
+    Steps and batches are those of a run, without pairs: the few images are kept on the device unless they exceed
+    training.resident_limit_bytes. Returns {"machine", "recipe", "precision", "query_share", "schemes": {name:
+    {"images_per_second", "relative_cost", "peak_memory_bytes"}}, "naive": the same for steps in which generation is a
+    separate pass, "views_images_per_second", "end_to_end_images_per_second"}. relative_cost is the time over that of
+    scheme i; query_share the time of the query's forward, loss and backward over that of the plain step, so that with
+    shared gradients std+adv should cost 1 + q (F18); memory is the GPU allocator's, None on a CPU. End to end is
     the experiment's own scheme; "own" is its step, if its hard examples are those of no scheme. Hard examples that the
     method does not support are left out.
 
@@ -175,8 +174,9 @@ class Bench:
         needed = override(self.experiment, changes)
         setting = build.roomy_setting(needed, data_size)
         self.machine, self.method = machine, build.build_method(needed, setting, machine, filled=False)
-        self.views, stream = Views(experiment.views), Stream(0)
-        self.loader = PretrainLoader(source, self.views, experiment.batch_size, stream, machine.device)
+        self.images = source.images[: experiment.batch_size].to(machine.device)
+        alone = self.experiment.model_copy(update={"pairs": PairsConfig()})  # drawn images are in no groups
+        self.loader = build.build_loader(alone, source, machine)
         self.optimizer = build.build_optimizer(needed, self.method, self.loader.steps_per_epoch)
         self.batches = self._forever()
         self.batch = next(self.batches)
@@ -242,10 +242,8 @@ class Bench:
         self.optimizer.optimizer.zero_grad(set_to_none=True)
 
     def _views(self) -> None:
-        assert self.loader.store is not None
         self.steps += 1
-        images = self.loader.store.images[: self.experiment.batch_size]
-        self.views(images, Stream(1).child("step", self.steps), slice(0, self.experiment.batch_size))
+        self.loader.views(self.images, Stream(1).child("step", self.steps), slice(0, len(self.images)))
 
 
 def timed(device: torch.device, work: Callable[[], None], count: int) -> float:

@@ -16,10 +16,12 @@ from torch import nn
 from hexa.config import ConfigError, UserError
 from hexa.core import Method, Setting
 from hexa.data import Source
+from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.loading.pairs import Pairs
 from hexa.data.loading.statistics import measured
 from hexa.data.loading.store import first_image
 from hexa.data.views.config import COLOURED
+from hexa.data.views.making import Views
 from hexa.nn import backbones
 from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
 from hexa.nn.encoder import Encoder
@@ -136,6 +138,22 @@ def refusals(experiment: Experiment) -> list[tuple[str, str]]:
     hard, method = experiment.hard_examples, experiment.method
     reasons = {name: hard[name].refusal(method) for name in needed(hard)}
     return [(f"hard_examples.{name}", f"not for {method.name}: {why}") for name, why in reasons.items() if why]
+
+
+def build_loader(experiment: Experiment, source: Source, machine: Machine) -> PretrainLoader:
+    """The batches of a training, and of everything that measures one. Raises UserError."""
+    training = experiment.training
+    return PretrainLoader(
+        source,
+        Views(experiment.views),
+        experiment.batch_size,
+        Stream(experiment.seed),
+        machine.device,
+        num_workers=training.num_workers,
+        resident_limit_bytes=training.resident_limit_bytes,
+        tolerance=training.max_corrupt_share,
+        pairs=Pairs.of(experiment.pairs, source),
+    )
 
 
 def build_method(experiment: Experiment, setting: Setting, machine: Machine, *, filled: bool = True) -> Method:

@@ -13,8 +13,6 @@ from hexa.config import ConfigError, UserError, reason
 from hexa.core import Method
 from hexa.data import Source, open_source
 from hexa.data.loading.loaders import PretrainLoader
-from hexa.data.loading.pairs import Pairs
-from hexa.data.views.making import Views
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
 from hexa.reporting import scores
@@ -23,6 +21,7 @@ from hexa.run.build import (
     Machine,
     backbone_of,
     branch_notes,
+    build_loader,
     build_method,
     build_objective,
     build_optimizer,
@@ -38,7 +37,6 @@ from hexa.runtime.console import Console
 from hexa.runtime.files import write_whole
 from hexa.runtime.output import one_line
 from hexa.runtime.progress import Reporter
-from hexa.runtime.random import Stream
 from hexa.training import trackers
 from hexa.training.journal import TENSORBOARD, Journal, discard, write_environment
 from hexa.training.monitor import Best, Watch
@@ -131,7 +129,7 @@ class _Session:
         method = build_method(self.experiment, setting, self.machine, filled=not stored)
         self._show(*settlements)
         self._show(*method.notes(), *branch_notes(method, setting))
-        with closing(self._loader(source)) as loader:
+        with closing(build_loader(self.experiment, source, self.machine)) as loader:
             if loader.pairs is not None:
                 self._show(str(loader.pairs))
             trainer = self._trainer(source, held, method, loader)
@@ -143,20 +141,6 @@ class _Session:
         if self.console is not None:
             for line in lines:
                 self.console.print(one_line(line))
-
-    def _loader(self, source: Source) -> PretrainLoader:
-        experiment = self.experiment
-        return PretrainLoader(
-            source,
-            Views(experiment.views),
-            experiment.batch_size,
-            Stream(experiment.seed),
-            self.machine.device,
-            num_workers=experiment.training.num_workers,
-            resident_limit_bytes=experiment.training.resident_limit_bytes,
-            tolerance=experiment.training.max_corrupt_share,
-            pairs=Pairs.of(experiment.pairs, source),
-        )
 
     def _trainer(self, source: Source, held: Source | None, method: Method, loader: PretrainLoader) -> Trainer:
         experiment = self.experiment

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import os
 from collections import Counter
@@ -20,24 +19,18 @@ from PIL import Image
 from hexa.config import UserError
 from hexa.data import ArraySource, Source, open_source
 from hexa.data.loading import pairs
-from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.loading.pairs import Pairs, PairsConfig
 from hexa.data.sources.source import Subset
 from hexa.data.views.config import ViewsConfig
 from hexa.data.views.making import Views
 from hexa.runtime.random import Stream
-from tests.data.test_loaders import SMALL, _array, _loader, _photographs, _processes, _same
-from tests.data.test_webdataset import pack
+from tests.data.batches import SMALL, array, flat, loader_of, photographs, same
+from tests.data.sources.test_webdataset import pack
 
+#: Crops and flips alone, so that what is shown can be told.
+PLAIN: dict[str, Any] = {"recipe": "crop-flip", "num_views": 2}
 #: Groups of two, three and one, an image in none, and more of the same: 50 images.
-GROUPS = [*["a", "b", "b", "c", "a", None, "b"] * 1, *[f"{number % 12}" for number in range(43)]]
-
-
-def loader_of(source: Source, *, batch_size: int = 16, extra_crops: Any = (), **options: Any) -> PretrainLoader:
-    """Two crops and flips alone, and whatever else."""
-    fields = {"recipe": "crop-flip", "size": 16, "num_views": 2, "extra_crops": extra_crops}
-    views = Views(ViewsConfig.model_validate(fields))
-    return PretrainLoader(source, views, batch_size, Stream(0), **{"num_workers": 0} | options)
+GROUPS = [*["a", "b", "b", "c", "a", None, "b"], *[f"{number % 12}" for number in range(43)]]
 
 
 def of(text: str, source: Source, probability: float = 0.5) -> Pairs:
@@ -58,7 +51,7 @@ def members(found: Pairs, image: int) -> set[int]:
 
 @pytest.fixture(params=["resident", "workers"])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
-    return _array() if request.param == "resident" else _photographs(tmp_path / "photographs", 50)
+    return array() if request.param == "resident" else photographs(tmp_path / "photographs", 50)
 
 
 # -- who is drawn -----------------------------------------------------------------------------------------------------
@@ -106,8 +99,8 @@ def test_the_digest_is_of_who_belongs_together_and_not_of_names() -> None:
 @pytest.mark.parametrize("extra_crops", [(), SMALL], ids=["two views", "six views"])
 def test_partners_give_the_later_views_and_nothing_else_changes(source: Source, extra_crops: Any) -> None:
     found = Pairs.of_groups(GROUPS, 0.6)
-    plain = loader_of(source, extra_crops=extra_crops)
-    paired = loader_of(source, extra_crops=extra_crops, pairs=found)
+    options = PLAIN | {"extra_crops": extra_crops}
+    plain, paired = loader_of(source, **options), loader_of(source, pairs=found, **options)
     own, partners, drawn = paired.views.own, found.partners(Stream(0), 1), 0
     assert own == (3 if extra_crops else 1)
     for before, after in zip(plain.epoch(1), paired.epoch(1), strict=True):
@@ -126,65 +119,38 @@ def test_partners_give_the_later_views_and_nothing_else_changes(source: Source, 
 
 
 def test_who_is_never_drawn_changes_nothing(source: Source) -> None:
-    plain, paired = _loader(source), _loader(source, pairs=Pairs.of_groups(GROUPS, 0))
-    assert all(_same(left, right) for left, right in zip(plain.epoch(0), paired.epoch(0), strict=True))
+    plain, paired = loader_of(source), loader_of(source, pairs=Pairs.of_groups(GROUPS, 0))
+    assert all(same(left, right) for left, right in zip(plain.epoch(0), paired.epoch(0), strict=True))
 
 
-def test_any_step_can_be_the_first_and_processes_share_a_batch(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"pairs": Pairs.of_groups(GROUPS, 0.5), "extra_crops": SMALL}
-    whole = list(_loader(source, **options).epoch(1))
-    for left, right in zip(whole[1:], _loader(source, **options).epoch(1, start_step=1), strict=True):
-        assert _same(left, right)
-    for rank in _processes(2, monkeypatch):
-        rows = slice(8 * rank, 8 * rank + 8)
-        for ours, together in zip(_loader(source, **options).epoch(1), whole, strict=True):
-            assert torch.equal(ours.index, together.index[rows])
-            for left, right in zip(ours.crops, together.crops, strict=True):
-                torch.testing.assert_close(left, right[rows], atol=1e-6, rtol=0)
-
-
-def test_workers_give_the_batches_that_no_workers_give_and_decode_once_more_for_partners(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = _photographs(tmp_path / "photographs", 50)
-    options: dict[str, Any] = {"pairs": Pairs.of_groups(GROUPS, 0.5)}
-    loader = loader_of(source, num_workers=2, **options)
-    made = list(itertools.chain(loader.epoch(0), loader.epoch(1)))
-    loader.close()
-    decoded: list[int] = []
-    decode = source.decode
+def test_for_a_partner_one_more_image_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = photographs(tmp_path / "photographs")
+    found = Pairs.of_groups(GROUPS, 0.5)
+    loader, decode, decoded = loader_of(source, pairs=found), source.decode, []
     monkeypatch.setattr(source, "decode", lambda index: decoded.append(index) or decode(index))
-    alone = loader_of(source, **options)
-    decoded.clear()
-    again = list(alone.epoch(0))
-    index = torch.cat([batch.index for batch in again])
-    drawn = int((options["pairs"].partners(Stream(0), 0)[index] != index).sum())
+    index = torch.cat([batch.index for batch in loader.epoch(0)])
+    drawn = int((found.partners(Stream(0), 0)[index] != index).sum())
     assert len(decoded) == 48 + drawn
-    assert all(_same(left, right) for left, right in zip(made, [*again, *alone.epoch(1)], strict=True))
 
 
-@pytest.mark.parametrize("same_size", [True, False], ids=["resident", "workers"])
-def test_an_unreadable_partner_gives_no_view(tmp_path: Path, same_size: bool) -> None:
-    for number in range(8):
-        path = tmp_path / f"{number}.png"
-        Image.new("RGB", (9, 9 if same_size else 9 + number % 2), (number * 10,) * 3).save(path)
-    (tmp_path / "3.png").write_bytes(b"broken")
+@pytest.mark.parametrize("one_size", [True, False], ids=["resident", "workers"])
+def test_an_unreadable_partner_gives_no_view(tmp_path: Path, one_size: bool) -> None:
     found = Pairs.of_groups(["a", "b", "b", "a", "c", "c", None, None], 1.0)
-    loader = loader_of(open_source(f"folder:{tmp_path}"), batch_size=8, tolerance=0.2, pairs=found)
-    assert loader.resident == same_size
+    loader = loader_of(flat(tmp_path, 8, (3,), one_size), 8, tolerance=0.2, pairs=found, **PLAIN)
+    assert loader.resident == one_size
     for batch in loader.epoch(0):
         first, second = ((crop[:, 0, 5, 5] * 25.5).round().long() for crop in batch.crops)
         assert torch.equal(first, batch.index)
         expected = {0: 0, 1: 2, 2: 1, 4: 5, 5: 4, 6: 6, 7: 7}  # 4 stands for 3, too
         assert second.tolist() == [expected[index] for index in batch.index.tolist()]
-    assert [line.split(":")[0] for line in loader.problems] == ["3.png"]
+    assert [line.split(":")[0] for line in loader.problems] == ["03.png"]
 
 
 def test_passes_of_methods_see_each_image_alone() -> None:
-    source = _array()
-    plain, paired = _loader(source), _loader(source, pairs=Pairs.of_groups(GROUPS, 1))
+    source = array()
+    plain, paired = loader_of(source), loader_of(source, pairs=Pairs.of_groups(GROUPS, 1))
     for left, right in zip(plain.passes(0).views(), paired.passes(0).views(), strict=True):
-        assert _same(left, right)
+        assert same(left, right)
 
 
 def test_views_of_one_image_have_no_partner_to_be_of() -> None:
@@ -329,7 +295,7 @@ def test_images_of_16_bits_give_views_of_each_other(tmp_path: Path, same_size: b
         np.save(tmp_path / f"{number}.npy", np.full(shape, 1000 * number, np.uint16))
     source = open_source(f"folder:{tmp_path}", channels=4)
     found = Pairs.of_groups(["a", "a", "b", "b", "c", "c", None, None], 1.0)
-    loader = loader_of(source, batch_size=8, pairs=found)
+    loader = loader_of(source, 8, pairs=found, **PLAIN)
     assert loader.resident == same_size
     batch = next(loader.epoch(0))
     first, second = ((crop[:, 3, 5, 5] * 65.535).round().long() for crop in batch.crops)

@@ -21,6 +21,7 @@ from hexa.data.sources import bands, decode
 from hexa.data.sources.decode import DecodeError
 from hexa.ops.photometric import unit
 from hexa.runtime import packages
+from tests.data.image_files import saved
 
 
 def _npy(values: Any, **options: Any) -> bytes:
@@ -34,12 +35,6 @@ def _values(shape: tuple[int, ...], dtype: str) -> Any:
     if np.dtype(dtype).kind == "f":
         return generator.random(shape).astype(dtype)
     return generator.integers(0, np.iinfo(dtype).max, shape, endpoint=True).astype(dtype)
-
-
-def _png(image: Image.Image, kind: str = "png") -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind)
-    return file.getvalue()
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -66,19 +61,21 @@ def test_grey_is_repeated_where_rgb_is_wanted() -> None:
 def test_rgb_files_are_read_as_they_always_were() -> None:
     for image in (Image.fromarray(_values((9, 8, 3), "uint8")), Image.fromarray(_values((9, 8), "uint16"))):
         for kind in ("png", "tiff"):
-            assert torch.equal(bands.decode(_png(image, kind)), decode.decode(_png(image, kind)))
+            assert torch.equal(bands.decode(saved(image, kind)), decode.decode(saved(image, kind)))
 
 
 def test_one_channel_is_grey_of_all_its_bits() -> None:
     wide, colour = _values((9, 8), "uint16"), Image.fromarray(_values((9, 8, 3), "uint8"))
     for kind in ("png", "tiff"):
-        made = bands.decode(_png(Image.fromarray(wide), kind), channels=1)
+        made = bands.decode(saved(Image.fromarray(wide), kind), channels=1)
         np.testing.assert_array_equal(made[0].numpy(), wide)
-    np.testing.assert_array_equal(bands.decode(_png(colour), channels=1)[0].numpy(), np.asarray(colour.convert("L")))
+    np.testing.assert_array_equal(
+        bands.decode(saved(colour, "png"), channels=1)[0].numpy(), np.asarray(colour.convert("L"))
+    )
     fractions = _values((9, 8), "float32")
-    np.testing.assert_array_equal(bands.decode(_png(Image.fromarray(fractions), "tiff"), channels=1)[0], fractions)
+    np.testing.assert_array_equal(bands.decode(saved(Image.fromarray(fractions), "tiff"), channels=1)[0], fractions)
     rgba = Image.fromarray(_values((9, 8, 4), "uint8"))
-    np.testing.assert_array_equal(bands.decode(_png(rgba), channels=4).permute(1, 2, 0), np.asarray(rgba))
+    np.testing.assert_array_equal(bands.decode(saved(rgba, "png"), channels=4).permute(1, 2, 0), np.asarray(rgba))
 
 
 class _Trap:
@@ -158,38 +155,36 @@ def _tiff(values: Any, **options: Any) -> bytes:
     return file.getvalue()
 
 
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "contig": {},
+    "separate": {"planarconfig": "separate"},
+    "pages": {"planarconfig": None},
+    "tiles": {"tile": (16, 16)},
+    "big": {"bigtiff": True},
+    "other-endian": {"byteorder": ">"},
+}
+
+
 @pytest.mark.parametrize("compression", [None, "zlib"])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
-@pytest.mark.parametrize("layout", ["contig", "separate", "pages", "tiles", "big", "other-endian"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_bands_of_tiff_are_read_exactly(layout: str, dtype: str, compression: str | None) -> None:
     values = _values((40, 33, 5), dtype)
     planes = values.transpose(2, 0, 1)
-    options: dict[str, Any] = {"compression": compression, "photometric": "minisblack"}
-    files = {
-        "contig": lambda: _tiff(values, planarconfig="contig", **options),
-        "separate": lambda: _tiff(planes, planarconfig="separate", **options),
-        "pages": lambda: _tiff(planes, **options),
-        "tiles": lambda: _tiff(values, planarconfig="contig", tile=(16, 16), **options),
-        "big": lambda: _tiff(values, planarconfig="contig", bigtiff=True, **options),
-        "other-endian": lambda: _tiff(values, planarconfig="contig", byteorder=">", **options),
-    }
-    np.testing.assert_array_equal(bands.decode(files[layout](), channels=5).numpy(), planes)
+    options = {"planarconfig": "contig", "compression": compression, "photometric": "minisblack"} | LAYOUTS[layout]
+    data = _tiff(planes if layout in ("separate", "pages") else values, **options)
+    np.testing.assert_array_equal(bands.decode(data, channels=5).numpy(), planes)
 
 
-def test_another_number_of_bands_is_said() -> None:
-    with pytest.raises(DecodeError, match=r"5 bands where 4 are expected \(network.channels\)"):
-        bands.decode(
-            _tiff(_values((9, 9, 5), "uint8"), photometric="minisblack", planarconfig="contig"), channels=5 - 1
-        )
-
-
-def test_a_tiff_that_is_cut_or_too_large_is_refused() -> None:
+def test_a_tiff_that_is_cut_too_large_or_of_other_bands_is_refused() -> None:
     whole = _tiff(_values((64, 64, 4), "uint16"), photometric="minisblack", planarconfig="contig")
     for length in range(0, len(whole) - 1, 97):
         with pytest.raises(DecodeError):
             bands.decode(whole[:length], channels=4)
     with pytest.raises(DecodeError, match="64 × 64 pixels, more than the limit of 4,000"):
         bands.decode(whole, 4000, channels=4)
+    with pytest.raises(DecodeError, match=r"4 bands where 5 are expected \(network.channels\)"):
+        bands.decode(whole, channels=5)
 
 
 def test_a_strip_that_unfolds_is_refused() -> None:
@@ -208,7 +203,7 @@ def test_a_strip_that_unfolds_is_refused() -> None:
 
 
 def _grey(values: Any, dtype: str) -> bytes:
-    return _png(Image.fromarray(values.astype(dtype)), "tiff")
+    return saved(Image.fromarray(values.astype(dtype)), "tiff")
 
 
 @pytest.mark.parametrize("channels", [1, 3])

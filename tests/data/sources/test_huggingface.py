@@ -15,6 +15,7 @@ from PIL import Image
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation import evaluate
+from tests.data.sources.looks import labels_of, reds_of
 
 datasets = pytest.importorskip("datasets")
 
@@ -42,10 +43,6 @@ def labelled(values: list[int], labels: list[int]) -> Any:
     return table(values, label=(datasets.ClassLabel(names=["ant", "bee"]), labels))
 
 
-def red(source: Any) -> list[int]:
-    return [int(source.decode(index)[0, 0, 0]) for index in range(len(source))]
-
-
 @pytest.mark.parametrize("written", ["saved", "parquet"])
 def test_splits_labels_and_names_are_those_of_the_features(tmp_path: Path, written: str) -> None:
     train, held = labelled([3, 4, 5], [1, 0, 1]), labelled([6], [0])
@@ -57,10 +54,9 @@ def test_splits_labels_and_names_are_those_of_the_features(tmp_path: Path, writt
         held.to_parquet(tmp_path / "set" / "validation-00000-of-00001.parquet")
     source, test = open_source(f"hf:{tmp_path / 'set'}"), open_source(f"hf:{tmp_path / 'set'}#test")
     assert (source.split, source.splits(), source.class_names) == ("train", ["train", "test"], ["ant", "bee"])
-    assert source.labels is not None
-    assert source.labels.tolist() == [1, 0, 1]
+    assert labels_of(source) == [1, 0, 1]
     assert source.labels.dtype == np.int64
-    assert (red(source), red(test)) == ([3, 4, 5], [6])
+    assert (reds_of(source), reds_of(test)) == ([3, 4, 5], [6])
     assert source.paths == ["train/00000000", "train/00000001", "train/00000002"]
     assert source.fingerprint != test.fingerprint
 
@@ -83,9 +79,8 @@ def test_rows_that_were_picked_and_shuffled(tmp_path: Path) -> None:
     made = labelled(list(range(40)), [value % 2 for value in range(40)]).shuffle(seed=0).select(range(7, 30))
     made.save_to_disk(tmp_path / "set")
     source = open_source(f"hf:{tmp_path / 'set'}")
-    assert red(source) == [int(np.array(row["picture"])[0, 0, 0]) for row in made]
-    assert source.labels is not None
-    assert source.labels.tolist() == list(made["label"])
+    assert reds_of(source) == [int(np.array(row["picture"])[0, 0, 0]) for row in made]
+    assert labels_of(source) == list(made["label"])
 
 
 def test_folders_of_images(tmp_path: Path) -> None:
@@ -94,26 +89,20 @@ def test_folders_of_images(tmp_path: Path) -> None:
         (tmp_path / "set" / name).write_bytes(picture(number))
     test = open_source(f"hf:{tmp_path / 'set'}", "test")
     assert (test.paths, test.class_names) == (["test/ant/c.png", "test/bee/d.png"], ["ant", "bee"])
-    assert red(test) == [2, 3]
+    assert reds_of(test) == [2, 3]
     (tmp_path / "moved").parent.mkdir(exist_ok=True)
     (tmp_path / "set").rename(tmp_path / "moved")
     assert open_source(f"hf:{tmp_path / 'moved'}", "test").fingerprint == test.fingerprint
 
 
-def test_a_test_split_with_hidden_labels_makes_room_for_validation(tmp_path: Path) -> None:
-    parts = {"train": labelled([1, 2], [0, 1]), "validation": labelled([3], [1]), "test": labelled([4, 5], [-1, -1])}
+@pytest.mark.parametrize("labels", [[-1, -1], None], ids=["hidden", "no column"])
+def test_a_test_split_without_labels_makes_room_for_validation(tmp_path: Path, labels: list[int] | None) -> None:
+    parts = {"train": labelled([1, 2], [0, 1]), "validation": labelled([3], [1])}
+    parts["test"] = table([4, 5]) if labels is None else labelled([4, 5], labels)
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "set")
-    test = open_source(f"hf:{tmp_path / 'set'}", "test")
-    assert (red(test), test.splits()) == ([3], ["train", "test", "unlabeled"])
-    hidden = open_source(f"hf:{tmp_path / 'set'}#unlabeled")
-    assert (red(hidden), hidden.labels) == ([4, 5], None)
-
-
-def test_a_test_split_without_the_column_does_too(tmp_path: Path) -> None:
-    parts = {"train": labelled([1, 2], [0, 1]), "validation": labelled([3], [1]), "test": table([4, 5])}
-    datasets.DatasetDict(parts).save_to_disk(tmp_path / "set")
-    assert red(open_source(f"hf:{tmp_path / 'set'}", "test")) == [3]
-    assert open_source(f"hf:{tmp_path / 'set'}#unlabeled").labels is None
+    test, hidden = (open_source(f"hf:{tmp_path / 'set'}#{split}") for split in ("test", "unlabeled"))
+    assert (reds_of(test), test.splits()) == ([3], ["train", "test", "unlabeled"])
+    assert (reds_of(hidden), hidden.labels) == ([4, 5], None)
 
 
 def test_of_several_columns_one_is_chosen(tmp_path: Path) -> None:
@@ -128,8 +117,7 @@ def test_of_several_columns_one_is_chosen(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"each of fine, coarse could be the label column; .*set,image=mask,label=fine"):
         open_source(f"{name},image=mask")
     source = open_source(f"{name},image=mask,label=coarse#train")
-    assert source.labels is not None
-    assert (source.labels.tolist(), source.class_names) == ([0, 1, 1], ["x", "y"])
+    assert (labels_of(source), source.class_names) == ([0, 1, 1], ["x", "y"])
 
 
 @pytest.mark.parametrize("kind", ["words", "numbers"])
@@ -139,7 +127,7 @@ def test_labels_that_are_plain_values(tmp_path: Path, kind: str) -> None:
     train, test = table([1, 2], label=(value, values[0])), table([3], label=(value, values[1]))
     datasets.DatasetDict(train=train, test=test).save_to_disk(tmp_path / "set")
     found = [open_source(f"hf:{tmp_path / 'set'}", split) for split in ("train", "test")]
-    assert [source.labels.tolist() for source in found if source.labels is not None] == [[1, 2], [0]]
+    assert [labels_of(source) for source in found] == [[1, 2], [0]]
     assert found[0].class_names == (["ant", "bee", "cat"] if kind == "words" else None)
 
 

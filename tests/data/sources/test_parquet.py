@@ -6,7 +6,6 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +15,7 @@ from hexa.data import open_source
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.decode import DecodeError
 from tests.data.image_files import bitmap
+from tests.data.sources.looks import labels_of
 from tests.torture.harness import forked
 
 
@@ -86,8 +86,7 @@ def test_reading_in_parts_changes_neither_images_nor_fingerprint(tmp_path: Path,
     contents = b"".join(b"no bytes in this row" if data is None else data for data in images)
     parts = [b"100", str(sum(chunk.nbytes for chunk in chunks)).encode(), stamp.encode(), contents]
     assert source.fingerprint == hashlib.sha256(b"".join(part + b"\0" for part in parts)).hexdigest()[:16]
-    assert source.labels is not None
-    np.testing.assert_array_equal(source.labels, range(100))
+    assert labels_of(source) == list(range(100))
     for number, data in enumerate(images):
         if data is not None:
             assert source.encoded(number) == data

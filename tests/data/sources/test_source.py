@@ -15,10 +15,10 @@ from hexa.config import UserError
 from hexa.data import ArraySource, open_source
 from hexa.data.sources.source import Source, Subset
 from hexa.evaluation.detection.images import Joined
-from tests.data.test_sources import write_parquet
-from tests.data.test_torchvision_sets import caltech101
-from tests.data.test_voc import kit
-from tests.data.test_webdataset import pack
+from tests.data.sources.test_opening import write_parquet
+from tests.data.sources.test_torchvision_sets import caltech101
+from tests.data.sources.test_voc import kit
+from tests.data.sources.test_webdataset import pack
 
 
 def bitmap(value: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import open_source
+from tests.data.sources.looks import labels_of
 
 LABELS = {"cat": [1, -1, 0], "dog": [-1, 1, 1]}
 
@@ -33,8 +34,7 @@ def kit(folder: Path, lists: tuple[str, ...] = ("trainval", "test"), year: str =
 def test_labels_are_those_of_the_lists(tmp_path: Path) -> None:
     source = open_source(f"voc:{kit(tmp_path)}")
     assert source.class_names == ["cat", "dog"]
-    assert source.labels is not None
-    np.testing.assert_array_equal(source.labels, [[1, -1], [-1, 1], [0, 1]])
+    assert labels_of(source) == [[1, -1], [-1, 1], [0, 1]]
     assert source.classes is None
     assert (source.split, source.splits()) == ("train", ["train", "test", "trainval"])
     assert source.paths[0] == "JPEGImages/trainval0.jpg"
@@ -58,35 +58,29 @@ def test_the_fingerprint_sees_images_and_labels(tmp_path: Path) -> None:
     assert open_source(f"voc:{one}").fingerprint != open_source(f"voc:{other}").fingerprint
 
 
-@pytest.mark.parametrize("damage", ["nowhere", "image", "words", "other list", "values"])
-def test_damage_is_one_line(tmp_path: Path, damage: str) -> None:
-    root = kit(tmp_path)
-    lists = root / "VOC2007" / "ImageSets" / "Main"
-    spec, said = f"voc:{root}", ""
-    if damage == "nowhere":
-        spec, said = f"voc:{tmp_path / 'none'}", "VOCdevkit"
-    elif damage == "image":
-        (root / "VOC2007" / "JPEGImages" / "trainval1.jpg").unlink()
-        said = "1 listed images are not in"
-    elif damage == "words":
-        (lists / "cat_trainval.txt").write_text("a b c\n")
-        said = "cat_trainval.txt is not a list"
-    elif damage == "other list":
-        (lists / "dog_trainval.txt").write_text("x 1\n")
-        said = "list different images"
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("", "", "no VOC data: neither .* nor its VOC2007 contains"),
+        ("JPEGImages/trainval1.jpg", "", "1 listed images are not in"),
+        ("ImageSets/Main/cat_trainval.txt", "a b c\n", "cat_trainval.txt is not a list"),
+        ("ImageSets/Main/dog_trainval.txt", "x 1\n", "list different images"),
+        ("ImageSets/Main/cat_trainval.txt", "trainval0 2\ntrainval1 1\n", "cat_trainval.txt is not a list"),
+    ],
+)
+def test_damage_is_one_line(tmp_path: Path, file: str, text: str, said: str) -> None:
+    damaged = kit(tmp_path) / "VOC2007" / file
+    if text:
+        damaged.write_text(text)
     else:
-        (lists / "cat_trainval.txt").write_text("trainval0 2\ntrainval1 1\ntrainval2 1\n")
-        said = "cat_trainval.txt is not a list"
+        damaged.rename(tmp_path / "elsewhere")
     with pytest.raises(UserError, match=said) as caught:
-        open_source(spec)
+        open_source(f"voc:{tmp_path / 'VOCdevkit'}")
     assert "\n" not in str(caught.value)
 
 
-def test_the_real_subset() -> None:
-    data = os.environ.get("HEXA_TEST_DATA")
-    if not data or not (Path(data) / "voc2007").is_dir():
-        pytest.skip("HEXA_TEST_DATA holds no voc2007")
-    source = open_source(f"voc:{data}/voc2007/VOCdevkit", "test")
+def test_the_real_subset(real_data: Callable[[str], Path]) -> None:
+    source = open_source(f"voc:{real_data('voc2007')}/VOCdevkit", "test")
     assert source.labels is not None
     assert source.labels.shape == (900, 20)
     assert set(np.unique(source.labels)) == {-1, 0, 1}

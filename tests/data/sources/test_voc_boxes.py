@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -94,11 +94,8 @@ def test_missing_files_are_listed(tmp_path: Path) -> None:
         boxes_of(open_source("digits"))
 
 
-def test_the_real_subset() -> None:
-    data = os.environ.get("HEXA_TEST_DATA")
-    if not data or not (Path(data) / "voc2007").is_dir():
-        pytest.skip("HEXA_TEST_DATA holds no voc2007")
-    source = open_source(f"voc:{data}/voc2007/VOCdevkit", "test")
+def test_the_real_subset(real_data: Callable[[str], Path]) -> None:
+    source = open_source(f"voc:{real_data('voc2007')}/VOCdevkit", "test")
     found = boxes_of(source)
     assert source.labels is not None
     for index in range(0, len(source), 50):

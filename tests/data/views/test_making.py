@@ -109,6 +109,19 @@ def _by_randaugment(view: Tensor, number: Tensor, config: ViewsConfig) -> Tensor
 COLUMNS = ["jitter", "grayscale", "blur", "solarize", "sigma", "order", "brightness", "contrast", "saturation", "hue"]
 
 
+RANDOM = {"recipe": "infomin", "extra_crops": [{"count": 2, "size": 16, "scale": (0.1, 0.3)}]}
+KINDS = pytest.mark.parametrize("fields", [{"recipe": "moco-v2"}, MULTI, RANDOM], ids=["plain", "multi", "random"])
+
+
+def _agree(views: Views, made: Tensor, expected: Tensor, atol: float = 1e-6) -> None:
+    """Equal but, with RandAugment, for the few values between two grey levels, where its operations jump."""
+    if views.config.randaugment_ops:
+        assert made.shape == expected.shape
+        assert float(((made - expected).abs() < 5e-5).float().mean()) > 0.99
+    else:
+        torch.testing.assert_close(made, expected, atol=atol, rtol=0)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -121,6 +134,8 @@ COLUMNS = ["jitter", "grayscale", "blur", "solarize", "sigma", "order", "brightn
         {"recipe": "swav-cifar-6crop", "size": 32},
         {"vertical_flip_probability": 0.3, "quarter_turn_probability": 0.75, "stain": 0.2},
         {"magnification": (0.7, 3.0), "ratio": (0.8, 1.25), "quarter_turn_probability": 1.0},
+        RANDOM,
+        {**RANDOM, "randaugment_ops": 4, "randaugment_magnitude": 6},
     ],
 )
 def test_every_view_equals_the_published_pipeline_of_its_image(fields: dict[str, Any]) -> None:
@@ -129,59 +144,38 @@ def test_every_view_equals_the_published_pipeline_of_its_image(fields: dict[str,
     groups = [group for group in views.config.groups for _ in range(group.count)]
     assert len(crops) == len(numbers) == views.config.total_views
     for crop, number, group in zip(crops, numbers, groups, strict=True):
-        assert crop.shape == (40, 3, group.size, group.size)
-        assert crop.dtype == torch.float32
-        for row in range(40):
-            expected = _one_view(images[row], number[row], views.config, group)
-            torch.testing.assert_close(crop[row], expected, atol=5e-5, rtol=0)
-
-
-RANDOM = {"recipe": "infomin", "extra_crops": [{"count": 2, "size": 16, "scale": (0.1, 0.3)}]}
-
-
-def _agree(made: Tensor, expected: Tensor) -> None:
-    """Equal but for the few values that stand between two grey levels, where operations of RandAugment jump."""
-    assert made.shape == expected.shape
-    assert float(((made - expected).abs() < 5e-5).float().mean()) > 0.99
-
-
-@pytest.mark.parametrize("fields", [RANDOM, {**RANDOM, "randaugment_ops": 4, "randaugment_magnitude": 6}])
-def test_every_view_with_randaugment_equals_the_published_pipeline_of_its_image(fields: dict[str, Any]) -> None:
-    views, images, stream = _views(**fields), _images(40), Stream(3, ("step", 7))
-    crops, numbers = views(images, stream), views.draw(stream, slice(0, 40))
-    groups = [group for group in views.config.groups for _ in range(group.count)]
-    for crop, number, group in zip(crops, numbers, groups, strict=True):
         assert (crop.dtype, crop.shape) == (torch.float32, (40, 3, group.size, group.size))
         assert crop.min() >= 0
         assert crop.max() <= 1
         expected = [_one_view(images[row], number[row], views.config, group) for row in range(40)]
-        _agree(crop, torch.stack(expected))
+        _agree(views, crop, torch.stack(expected), 5e-5)
 
 
-def test_views_with_randaugment_depend_on_the_stream_and_the_row_alone() -> None:
-    views, images = _views(**RANDOM), _images(48)
-    whole = views(images, Stream(5))
+@KINDS
+def test_views_depend_on_the_stream_and_the_row_alone(fields: dict[str, Any]) -> None:
+    """So a process makes its rows of the global batch."""
+    views, images = _views(**fields), _images(48)
+    whole, numbers = views(images, Stream(5)), views.draw(Stream(5), slice(0, 48))
     assert all(map(torch.equal, views(images, Stream(5)), whole))
     assert not any(map(torch.equal, views(images, Stream(6)), whole))
-    for rows in (slice(0, 24), slice(24, 48), slice(47, 48)):
-        assert torch.equal(views.draw(Stream(5), rows), views.draw(Stream(5), slice(0, 48))[:, rows])
+    assert len(numbers.flatten().unique()) > 0.99 * numbers.numel()  # no two views share their numbers
+    for rows in (slice(0, 16), slice(16, 48), slice(47, 48)):
+        assert torch.equal(views.draw(Stream(5), rows), numbers[:, rows])
         for left, right in zip(views(images[rows], Stream(5), rows), whole, strict=True):
-            _agree(left, right[rows])
+            _agree(views, left, right[rows])
 
 
-def test_cut_crops_are_finished_with_randaugment() -> None:
+@KINDS
+def test_finishing_cut_crops_equals_making_views_of_them(fields: dict[str, Any]) -> None:
     """As a worker cuts them, without colours, and the device finishes its rows."""
-    views, images, stream = _views(**RANDOM), _images(20), Stream(2)
-    plain = _views(
-        **{**RANDOM, "randaugment_ops": 0}, jitter_probability=0, grayscale_probability=0, blur_probability=0
-    )
-    cut = plain(images, stream)
-    for left, right in zip(views.finish(cut, stream), views(images, stream), strict=True):
-        _agree(left, right)
-    for rows in (slice(0, 10), slice(10, 20)):
-        part = views.finish([crop[rows] for crop in cut], stream, rows)
-        for left, right in zip(part, views(images, stream), strict=True):
-            _agree(left, right[rows])
+    views, images, stream = _views(**fields), _images(20), Stream(2)
+    off = {f"{name}_probability": 0 for name in ("jitter", "grayscale", "blur")}
+    cut, whole = _views(**fields, **off, randaugment_ops=0)(images, stream), views(images, stream)
+    before = [crop.clone() for crop in cut]
+    for rows in (slice(0, 20), slice(0, 10), slice(10, 20)):
+        for left, right in zip(views.finish([crop[rows] for crop in cut], stream, rows), whole, strict=True):
+            _agree(views, left, right[rows])
+    assert all(map(torch.equal, cut, before))
 
 
 def test_randaugment_changes_neither_the_numbers_nor_the_views_of_a_run_without() -> None:
@@ -194,7 +188,6 @@ def test_randaugment_changes_neither_the_numbers_nor_the_views_of_a_run_without(
     more = with_it.draw(stream, slice(0, 64))
     assert more.shape == (4, 64, made_by._COLUMNS + 2 * randaugment.UNIFORMS_PER_OPERATION)
     assert torch.equal(more[..., : made_by._COLUMNS], numbers)
-    assert len(more.flatten().unique()) > 0.99 * more.numel()  # no view shares its numbers
     order = tuple(name for name in with_it.config.order if name != "randaugment")
     plain = _views(**{**RANDOM, "randaugment_ops": 0, "order": order})(images, stream)
     assert all(map(torch.equal, without(images, stream), plain))
@@ -252,26 +245,12 @@ def test_each_group_covers_its_share_of_the_area() -> None:
 
 
 def test_small_crops_leave_the_first_group_as_it_is() -> None:
-    with_small, without = _views(**MULTI), _views(recipe="swav", scale=(0.3, 1.0))
-    images = _images(12)
-    for left, right in zip(with_small(images, Stream(4))[:2], without(images, Stream(4)), strict=True):
-        assert torch.equal(left, right)
-    numbers = with_small.draw(Stream(4), slice(0, 12))
-    assert len(numbers.flatten().unique()) > 0.99 * numbers.numel()  # no two views share their numbers
+    with_small, without, images = _views(**MULTI), _views(recipe="swav", scale=(0.3, 1.0)), _images(12)
+    assert all(map(torch.equal, with_small(images, Stream(4))[:2], without(images, Stream(4))))
 
 
-def test_the_numbers_of_a_row_depend_on_neither_batch_nor_process() -> None:
-    views = _views(**MULTI)
-    whole = views.draw(Stream(6), slice(0, 64))
-    assert whole.shape[:2] == (6, 64)
-    for rows in (slice(0, 8), slice(24, 40), slice(63, 64)):
-        assert torch.equal(views.draw(Stream(6), rows), whole[:, rows])
-
-
-def test_views_are_valid_pixels_and_differ_from_each_other() -> None:
+def test_views_of_an_image_differ_from_each_other() -> None:
     first, second = _views(recipe="moco-v2")(_images(64), Stream(0))
-    assert min(first.min(), second.min()) >= 0
-    assert max(first.max(), second.max()) <= 1
     assert ((first - second).abs().mean((1, 2, 3)) > 0.01).all()
 
 
@@ -290,23 +269,6 @@ def test_float_images_and_bytes_give_the_same_views() -> None:
     images = _images(8)
     for left, right in zip(_views()(images, Stream(1)), _views()(images.float() / 255, Stream(1)), strict=True):
         torch.testing.assert_close(left, right, atol=2e-5, rtol=0)
-
-
-@pytest.mark.parametrize("fields", [{"recipe": "moco-v2"}, MULTI])
-def test_a_process_makes_its_rows_of_the_global_batch(fields: dict[str, Any]) -> None:
-    views, images = _views(**fields), _images(48)
-    whole = views(images, Stream(5))
-    for rows in (slice(0, 16), slice(16, 48), slice(47, 48)):
-        part = views(images[rows], Stream(5), rows)
-        for left, right in zip(part, whole, strict=True):
-            torch.testing.assert_close(left, right[rows], atol=1e-6, rtol=0)
-
-
-def test_views_depend_on_the_stream_alone() -> None:
-    views, images = _views(), _images(16)
-    first, again, other = (views(images, Stream(seed))[0] for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
 
 
 def test_what_stays_in_cache_does_not_change_the_views(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,28 +295,6 @@ def test_images_are_left_alone() -> None:
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("fields", [{"recipe": "moco-v2"}, MULTI])
-def test_finishing_cut_crops_equals_making_views_of_them(fields: dict[str, Any]) -> None:
-    """The half of a worker's path that runs on the device: same colours, whatever cut the crops."""
-    views, images, stream = _views(**fields), _images(20), Stream(2)
-    plain = _views(**fields, jitter_probability=0, grayscale_probability=0, blur_probability=0)
-    cut = plain(images, stream)
-    before = [crop.clone() for crop in cut]
-    for left, right in zip(views.finish(cut, stream), views(images, stream), strict=True):
-        torch.testing.assert_close(left, right, atol=1e-6, rtol=0)
-    assert all(torch.equal(left, right) for left, right in zip(cut, before, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("name", "probability"),
-    [("flip", 0.5), ("jitter", 0.8), ("grayscale", 0.2), ("blur", 0.5)],
-)
-def test_operations_happen_as_often_as_published(name: str, probability: float) -> None:
-    numbers = _views().draw(Stream(0), slice(0, 8000))[0]
-    share = (numbers[:, getattr(made_by, f"_{name.upper()}")] < probability).float().mean()
-    assert abs(float(share) - probability) < 0.02
-
-
 def test_the_columns_that_decide_are_all_different() -> None:
     columns = [getattr(made_by, f"_{name.upper()}") for name in ("flip", *COLUMNS)]
     assert len(set(columns)) == len(columns)
@@ -362,21 +302,25 @@ def test_the_columns_that_decide_are_all_different() -> None:
     assert max(columns) == made_by._COLUMNS - 1
 
 
-@pytest.mark.parametrize(("height", "width"), [(300, 400), (400, 300), (333, 500), (100, 1000), (20, 30)])
-def test_photographs_are_resized_and_cut_as_torchvision_does(height: int, width: int) -> None:
-    image = _images(1, height, width)[0]
-    expected = reference.center_crop(reference.resize(image.float(), [73], antialias=True), [64, 64])
-    made = EvaluationTransform(64)(image)
-    assert made.dtype == torch.uint8
-    torch.testing.assert_close(made.float(), expected.round(), atol=1, rtol=0)
-
-
-def test_photographs_are_resized_as_by_pil() -> None:
+@pytest.mark.parametrize(
+    ("height", "width", "size", "crop", "mode"),
+    [
+        (375, 500, 224, 224 / 256, "bilinear"),
+        (400, 300, 64, 224 / 256, "bilinear"),
+        (100, 1000, 64, 224 / 256, "bilinear"),
+        (20, 30, 64, 224 / 256, "bilinear"),
+        *((100, 140, 64, crop, mode) for crop in (0.95, 1.0) for mode in ("bilinear", "bicubic")),
+    ],
+)
+def test_photographs_are_resized_as_by_pil(height: int, width: int, size: int, crop: float, mode: str) -> None:
     """Published codes resize with PIL; through floats, one in seven values would differ."""
-    image = _images(1, 375, 500)[0]
-    picture = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((341, 256), Image.Resampling.BILINEAR)
-    expected = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[:, 16:240, 58:282]
-    differ = (EvaluationTransform(224)(image).int() - expected).abs()
+    image, short = _images(1, height, width)[0], round(size / crop)
+    high, wide = (int(short * side / min(height, width)) for side in (height, width))
+    picture = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((wide, high), Image.Resampling[mode.upper()])
+    expected = reference.center_crop(torch.from_numpy(np.array(picture)).permute(2, 0, 1), [size, size])
+    made = EvaluationTransform(size, crop, mode)(image)
+    assert made.dtype == torch.uint8
+    differ = (made.int() - expected.int()).abs()
     assert differ.max() <= 1
     assert (differ > 0).float().mean() < 0.01
 
@@ -388,19 +332,6 @@ def test_small_squares_are_taken_whole() -> None:
     expected = reference.resize(images.float(), [64, 64], antialias=True).round()
     torch.testing.assert_close(enlarged.float(), expected, atol=1, rtol=0)
     assert torch.equal(EvaluationTransform(64)(images[2]), enlarged[2])
-
-
-@pytest.mark.parametrize("crop", [0.95, 1.0])
-@pytest.mark.parametrize("name", ["bilinear", "bicubic"])
-def test_another_crop_share_and_interpolation(crop: float, name: str) -> None:
-    image = _images(1, 100, 140)[0]
-    mode = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[name]
-    short = round(64 / crop)
-    picture = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((int(short * 1.4), short), mode)
-    resized = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
-    expected = reference.center_crop(resized, [64, 64])
-    made = EvaluationTransform(64, crop, name)(image)
-    assert (made.int() - expected.int()).abs().max() <= 1
 
 
 def test_the_published_crop_is_the_default() -> None:

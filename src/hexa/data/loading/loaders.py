@@ -49,7 +49,6 @@ class PretrainLoader:
         num_workers: int | None = None,
         resident_limit_bytes: float = RESIDENT_LIMIT_BYTES,
         tolerance: float = 0.01,
-        progress: stores.Progress | None = None,
         pairs: Pairs | None = None,
     ) -> None:
         if batch_size > len(source):
@@ -68,7 +67,7 @@ class PretrainLoader:
         self.rows = slice(processes.rank() * share, (processes.rank() + 1) * share)
         self.wait_seconds = 0.0
         self._num_workers = num_workers
-        self.store = stores.ImageStore.of(source, self.device, resident_limit_bytes, tolerance, progress)
+        self.store = stores.ImageStore.of(source, self.device, resident_limit_bytes, tolerance)
         self._problems: dict[int, str] = {} if self.store is None else self.store.problems
         self._crops = self._crop_stream(stream, pairs)
 
@@ -120,15 +119,11 @@ class PretrainLoader:
         pairs: Pairs | None = None,
     ) -> Iterator[Batch]:
         """The batches of an epoch of `stream`; `crops` come from workers if the images are not on the device."""
-        order = epoch_order(stream, epoch, len(self.source)) if crops is None else None
-        partners = pairs.partners(stream, epoch) if crops is None and pairs is not None else None
+        drawn = workers.order_and_partners(stream, epoch, len(self.source), pairs) if crops is None else None
         for step in range(start_step, self.steps_per_epoch):
             number = epoch * self.steps_per_epoch + step
             own = stream.child("step", number)
-            if order is None:
-                views, index = self._decoded(crops, number, own)
-            else:
-                views, index = self._stored(order, partners, step, own)
+            views, index = self._decoded(crops, number, own) if drawn is None else self._stored(*drawn, step, own)
             yield Batch(views, index, own, number)
 
     def _stored(
@@ -221,11 +216,6 @@ class EpochPasses:
             loader._note(problems)
             if len(index):
                 yield images, index
-
-
-def epoch_order(stream: Stream, epoch: int, count: int) -> Tensor:
-    """The permutation of the images in an epoch, int64 [count] on the CPU."""
-    return torch.randperm(count, generator=stream.child("order", epoch).generator())
 
 
 def evaluation_batches(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -15,7 +15,6 @@ from hexa.data.sources.source import ArraySource, Source
 from hexa.ops.photometric import unit
 from hexa.runtime.cores import usable_cores
 
-Progress = Callable[[int, int], None]
 _BLOCK = 256
 #: Views of resident images are products with matrices over whole sides, which longer strips make slow and large.
 _LONGEST_SIDE = 2**14
@@ -47,12 +46,10 @@ class ImageStore:
         device: torch.device | str = "cpu",
         limit_bytes: float = float("inf"),
         tolerance: float = 0.01,
-        progress: Progress | None = None,
     ) -> ImageStore | None:
         """The store of a source; None if its images differ in size or type, are strips, or exceed `limit_bytes`.
 
-        tolerance: if a larger share of the images is unreadable, UserError lists them. progress: called with (images
-        done, all images).
+        tolerance: if a larger share of the images is unreadable, UserError lists them.
         """
         if isinstance(source, ArraySource):
             return cls(source.images.to(device), {}) if source.images.nbytes <= limit_bytes else None
@@ -79,12 +76,10 @@ class ImageStore:
         pool = ThreadPoolExecutor(available_cores())
         try:
             with decoding.quiet():
-                for number, of_one_size in enumerate(pool.map(block, range(0, len(source), _BLOCK))):
+                for of_one_size in pool.map(block, range(0, len(source), _BLOCK)):
                     if not of_one_size:
                         return None
                     check_problems(source, problems, tolerance)
-                    if progress is not None:
-                        progress(min((number + 1) * _BLOCK, len(source)), len(source))
         finally:
             pool.shutdown(cancel_futures=True)
         return cls(images.to(device), problems)

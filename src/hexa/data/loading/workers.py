@@ -60,7 +60,7 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
     stream: Stream
     rows: slice
     pairs: Pairs | None = None
-    _drawn: tuple[int, Tensor, Tensor | None] = field(default=(-1, torch.empty(0), None), repr=False)
+    _drawn: tuple[int, tuple[Tensor, Tensor | None]] = field(default=(-1, (torch.empty(0), None)), repr=False)
 
     @property
     def parts(self) -> int:
@@ -79,7 +79,9 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         crops: list[list[Tensor]] = []
         index, problems = [], []
         epoch, step = divmod(number, len(self.source) // self.batch_size)
-        order, partners = self._order_and_partners(epoch)
+        if self._drawn[0] != epoch:
+            self._drawn = (epoch, order_and_partners(self.stream, epoch, len(self.source), self.pairs))
+        order, partners = self._drawn[1]
         start = step * self.batch_size
         for row, wanted in enumerate(order[start + rows.start : start + rows.stop].tolist()):
             position, cut, unreadable = self._readable(wanted, numbers[:, row], partners)
@@ -87,14 +89,6 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
             crops.append(cut)
             problems += unreadable
         return [torch.stack(alike(view)) for view in zip(*crops, strict=True)], torch.tensor(index), problems
-
-    def _order_and_partners(self, epoch: int) -> tuple[Tensor, Tensor | None]:
-        """The order of the images in an epoch, and their partners, int64 [N]."""
-        if self._drawn[0] != epoch:
-            generator = self.stream.child("order", epoch).generator()
-            partners = None if self.pairs is None else self.pairs.partners(self.stream, epoch)
-            self._drawn = (epoch, torch.randperm(len(self.source), generator=generator), partners)
-        return self._drawn[1:]
 
     def _readable(self, wanted: int, numbers: Tensor, partners: Tensor | None) -> tuple[int, list[Tensor], Problems]:
         """The crops of image `wanted`, or of the next readable one; later views are its partner's, if readable."""
@@ -116,6 +110,16 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         raise UserError(
             f"data '{self.source.name}': {len(problems)} images in a row cannot be read, the first is {first}"
         )
+
+
+def epoch_order(stream: Stream, epoch: int, count: int) -> Tensor:
+    """The permutation of the images in an epoch, int64 [count] on the CPU."""
+    return torch.randperm(count, generator=stream.child("order", epoch).generator())
+
+
+def order_and_partners(stream: Stream, epoch: int, count: int, pairs: Pairs | None) -> tuple[Tensor, Tensor | None]:
+    """The order of the images in an epoch, and their partners if there are pairs, int64 [count]."""
+    return epoch_order(stream, epoch, count), None if pairs is None else pairs.partners(stream, epoch)
 
 
 class CropStream:

@@ -81,16 +81,10 @@ def _read_npy(data: bytes, max_pixels: int) -> Pixels:
         raise DecodeError("arrays of Python objects or records are not accepted")
     if len(shape) not in (2, 3) or not all(isinstance(side, int) and side >= 1 for side in shape):
         raise DecodeError(f"the array has shape {shape}; expected [H, W] or [H, W, C]")
-    _check(shape, max_pixels)
+    decoding.check_size(shape[0], shape[1], max_pixels)
     if dtype.itemsize * math.prod(shape) != len(data) - file.tell():
         raise DecodeError(f"an array of shape {shape} and type {dtype} that is truncated or has extra bytes at its end")
     return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if by_columns else "C")
-
-
-def _check(shape: tuple[int, ...], max_pixels: int) -> None:
-    if shape[0] * shape[1] > max_pixels:
-        size = f"{shape[1]} × {shape[0]} pixels"
-        raise DecodeError(f"{size}, more than the limit of {max_pixels:,} (max_image_pixels)")
 
 
 def _read_with_pil(data: bytes, max_pixels: int, channels: int) -> Pixels:
@@ -130,8 +124,8 @@ def _check_page(page: Any, data: bytes, max_pixels: int, channels: int) -> None:
     high, wide = min(page.rowsperstrip, page.imagelength), page.imagewidth
     if page.is_tiled:
         high, wide = page.tilelength, page.tilewidth
-    _check((page.imagelength, page.imagewidth), max_pixels)
-    _check((high, wide), max_pixels)
+    decoding.check_size(page.imagelength, page.imagewidth, max_pixels)
+    decoding.check_size(high, wide, max_pixels)
     whole = page.imagelength * page.imagewidth * page.dtype.itemsize * max(bands, channels)
     if whole > decoding.MOST_BYTES:
         raise DecodeError(decoding.too_large(whole))

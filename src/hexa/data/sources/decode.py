@@ -113,7 +113,7 @@ def decode(data: bytes, max_pixels: int = MAX_IMAGE_PIXELS) -> Tensor:
     """
     frame = jpeg.frame_of(data)
     if decode_image is not None and frame is not None and frame.channels in (1, 3):
-        _check_size(data, frame, max_pixels)
+        _check_frame(data, frame, max_pixels)
         raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         try:
             image: Tensor = decode_image(raw, mode=ImageReadMode.UNCHANGED, apply_exif_orientation=True)
@@ -168,7 +168,7 @@ def _opened(data: bytes, max_pixels: int) -> ImageFile:
                     reason = "pixels of this type are not supported; save it with 8 or 16 bits, or as .npy"
                 raise DecodeError(f"cannot be read as {reader.format}: {reason}") from None
             whole = jpeg.Frame(image.height, image.width, 0, scans=reader is JpegImageFile)
-            _check_size(data, jpeg.frame_of(data) or whole, max_pixels)
+            _check_frame(data, jpeg.frame_of(data) or whole, max_pixels)
             if isinstance(image, TiffImageFile):
                 _check_tiff(image, max_pixels)
             return image
@@ -178,7 +178,7 @@ def _opened(data: bytes, max_pixels: int) -> ImageFile:
 def _check_tiff(image: TiffImageFile, max_pixels: int) -> None:
     """Raise DecodeError for what PIL reads as something else: missing strips as black, signed numbers as unsigned."""
     tags = image.tag_v2
-    _check_size(b"", jpeg.Frame(tags.get(323, 1), tags.get(322, 1), 0, False), max_pixels)  # PIL reads whole tiles
+    check_size(tags.get(323, 1), tags.get(322, 1), max_pixels)  # PIL reads whole tiles
     if image.mode == "L" and 2 in (tags.get(339) or ()):
         raise DecodeError("pixels have type int8; expected uint8, uint16, or floats between 0 and 1")
     if image.tile and image.tile[0][0] == "raw":  # in compressed files libtiff misses them
@@ -208,12 +208,18 @@ def _plain_png(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _check_size(data: bytes, frame: jpeg.Frame, max_pixels: int) -> None:
-    pixels, size = frame.height * frame.width, f"{frame.width} × {frame.height} pixels"
-    if pixels < 1:
+def check_size(height: int, width: int, max_pixels: int) -> str:
+    """The size in words. Raises DecodeError for an image without pixels, or with more than `max_pixels`."""
+    size = f"{width} × {height} pixels"
+    if height * width < 1:
         raise DecodeError(f"the image has {size}")
-    if pixels > max_pixels:
+    if height * width > max_pixels:
         raise DecodeError(f"{size}, more than the limit of {max_pixels:,} (max_image_pixels)")
+    return size
+
+
+def _check_frame(data: bytes, frame: jpeg.Frame, max_pixels: int) -> None:
+    pixels, size = frame.height * frame.width, check_size(frame.height, frame.width, max_pixels)
     # A scan takes ten bytes but goes over all pixels: a megabyte can hold half an hour of work.
     if frame.scans and pixels * len(data) > 10 * _MOST_SCANNED:
         content = np.frombuffer(data, dtype=np.uint8)

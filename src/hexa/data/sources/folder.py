@@ -11,7 +11,7 @@ import numpy as np
 
 from hexa.config import UserError
 from hexa.data.sources import decode as decoding
-from hexa.data.sources.source import SPLIT_NAMES, Source, by_split, choose_split, location
+from hexa.data.sources.source import SPLIT_NAMES, Source, by_split, location
 
 _EXTENSIONS = decoding.EXTENSIONS | {".npy"}
 
@@ -31,10 +31,7 @@ class FolderSource(Source):
         inside = _folders(root)
         are_splits = bool(inside) and all(name.lower() in SPLIT_NAMES for name in inside)
         folders = {key: root / name for key, name in by_split(inside).items()} if are_splits else {"train": root}
-        self.name = spec
-        self._splits = list(folders)
-        self.split = choose_split(spec, split, folders)
-        self.root = folders[self.split]
+        self.root = self._open_split(spec, split, folders)
         self._prefix = f"{self.root}{os.sep}"
         self.paths = sorted(_image_files(self.root))
         if not self.paths:

@@ -17,7 +17,7 @@ import yaml
 from hexa.config import UserError, nearest, some
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.parquet import LABEL_COLUMNS, half_of_memory, unpacked
-from hexa.data.sources.source import Source, by_split, choose_split, digest, location, reported, sample
+from hexa.data.sources.source import Source, by_split, digest, location, reported, sample
 from hexa.runtime import parsing
 from hexa.runtime.packages import import_extra
 
@@ -51,10 +51,7 @@ class HuggingFaceSource(Source):
         if not tables:
             raise UserError(f"data '{self.name}': has no splits")
         image, label = _columns(next(iter(tables.values())).features, named, self.name)
-        groups = _splits(tables, label)
-        self._splits = list(groups)
-        self.split = choose_split(self.name, split, groups)
-        table = tables[groups[self.split]]
+        table = tables[self._open_split(self.name, split, _splits(tables, label))]
         if not len(table):
             raise UserError(f"data '{self.name}': its split {self.split} has no images")
         # files are memory-mapped and read by lengths that they contain: a damaged one would crash the process

@@ -19,7 +19,6 @@ from hexa.data.sources.source import (
     SPLIT_NAMES,
     Source,
     by_split,
-    choose_split,
     digest,
     files_by_prefix,
     location,
@@ -51,11 +50,8 @@ class ParquetSource(Source):
             raise UserError(
                 f"data '{spec}': no such file or folder{f': {root}' if argument else ''}; write parquet:PATH"
             )
-        groups = self._files(root, spec)
-        self.name, self._example = spec, f"parquet:{argument},bytes={2 * self._most}"
-        self._splits = list(groups)
-        self.split = choose_split(spec, split, groups)
-        self._read_from = groups[self.split]
+        self._example = f"parquet:{argument},bytes={2 * self._most}"
+        self._read_from = self._open_split(spec, split, self._files(root, spec))
         with reported(f"data '{spec}': cannot read {some(self._read_from)}"):
             schema = pq.read_schema(self._read_from[0])
             image, label = self._columns(schema, spec)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from hexa.data.sources import bands
 from hexa.data.sources import decode as decoding
 
 Labels = NDArray[np.int64]
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,11 @@ class Source:
         """The objects in the image, or None if the source does not know them. Raises UserError."""
         return None
 
+    def _open_split(self, spec: str, split: str | None, parts: Mapping[str, Part]) -> Part:
+        """Set the name and the split, the first if None; returns its part. Raises UserError for an unknown split."""
+        self.name, self._splits, self.split = spec, list(parts), choose_split(spec, split, parts)
+        return parts[self.split]
+
     def _identify(self, *parts: bytes) -> None:
         """Set the fingerprint of a source whose images are single files."""
         files = list(self.files())
@@ -177,7 +183,7 @@ class ArraySource(Source):
             self._take_labels(labels, class_names)
         self.channels, *size = images.shape[1:]
         self.uniform_size = (size[0], size[1])
-        self.fingerprint = digest(images.numpy().tobytes(), b"" if labels is None else labels.tobytes())
+        self.fingerprint = digest(images.numpy().tobytes(), b"" if self.labels is None else self.labels.tobytes())
 
     def decode(self, index: int) -> Tensor:
         return self.images[index]

@@ -83,11 +83,10 @@ class PhotographSource(Source):
     """A set of `SETS` in a given folder or the user's cache folder, downloaded if absent."""
 
     def __init__(self, kind: PhotographSet, argument: str, split: str | None, spec: str) -> None:
-        self.name, self._splits = spec, list(kind.splits)
-        self.split = choose_split(spec, split, kind.splits)
+        arguments = self._open_split(spec, split, kind.splits)
         root = _root(argument)
         with reported(f"data '{spec}': the lists of {kind.name} in {root} are damaged"):
-            data = _download(kind.name, root, kind.splits[self.split], spec)
+            data = _download(kind.name, root, arguments, spec)
             self._files, labels = kind.listing(data)
         self.paths = [str(file.relative_to(root)) if file.is_relative_to(root) else file.name for file in self._files]
         names = getattr(data, "classes", getattr(data, "categories", None))
@@ -118,9 +117,9 @@ def _array_builder(dataset: str, splits: Mapping[str, Mapping[str, Any]]) -> Bui
         images = torch.from_numpy(np.ascontiguousarray(data.data))
         if images.shape[-1] == 3:
             images = images.permute(0, 3, 1, 2).contiguous()
+        # STL-10 marks unlabelled images with −1
         numbers: Labels = np.asarray(data.labels if hasattr(data, "labels") else data.targets, dtype=np.int64)
-        labels = numbers if numbers.min() >= 0 else None  # STL-10 marks unlabelled images with −1
-        return ArraySource(images, labels, list(data.classes), name=spec, split=chosen, splits=tuple(splits))
+        return ArraySource(images, numbers, list(data.classes), name=spec, split=chosen, splits=tuple(splits))
 
     return build
 

@@ -9,7 +9,7 @@ import numpy as np
 from hexa.config import UserError, some
 from hexa.data.sources import decode as decoding
 from hexa.data.sources import voc_boxes
-from hexa.data.sources.source import Boxes, Labels, Source, choose_split, location
+from hexa.data.sources.source import Boxes, Labels, Source, location
 
 #: Where a year's folder has its lists: files CLASS_LIST.txt with image names and 1, 0 or −1.
 _LISTS = Path("ImageSets", "Main")
@@ -25,11 +25,8 @@ class VOCSource(Source):
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         self.root = year_folder(argument, spec)
-        self.name = spec
-        lists = _lists(self.root)
-        self._splits = list(lists)
-        self.split = choose_split(spec, split, lists)
-        self.class_names, names, self.labels = _read(self.root, lists[self.split], spec)
+        chosen = self._open_split(spec, split, _lists(self.root))
+        self.class_names, names, self.labels = _read(self.root, chosen, spec)
         self.paths = [f"JPEGImages/{name}.jpg" for name in names]
         missing = [path for path in self.paths if not (self.root / path).is_file()]
         if missing:

@@ -23,7 +23,6 @@ from hexa.data.sources.source import (
     SAMPLED_BYTES,
     Source,
     by_split,
-    choose_split,
     digest,
     files_by_prefix,
     location,
@@ -61,9 +60,7 @@ class WebDatasetSource(Source):
         named = files_by_prefix(shards)
         # shards that all have the same prefix, whatever it is, are the split `train`
         groups = {s: named[name] for s, name in by_split(named).items()} if len(named) > 1 else {"train": shards}
-        self.name, self._splits = spec, list(groups)
-        self.split = choose_split(spec, split, groups)
-        self._shards = groups[self.split]
+        self._shards = self._open_split(spec, split, groups)
         self._places: list[tuple[Path, Member]] = []
         labels: list[int] = []
         for shard in self._shards:

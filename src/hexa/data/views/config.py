@@ -15,14 +15,9 @@ Range = tuple[float, float]
 LEAST_SIZE, MOST_SIZE, MOST_VIEWS = 4, 4096, 256
 _SCALES = 1e-6, 1.0
 
-_SWAV = {
-    "size": 224,
-    "scale": (0.08, 1.0),
-    "brightness": 0.8,
-    "contrast": 0.8,
-    "saturation": 0.8,
-    "hue": 0.2,
-}
+_STRONG = {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
+_SWAV = {"size": 224, "scale": (0.08, 1.0)} | _STRONG
+_SWAV_CIFAR = _SWAV | {"size": 32, "blur_probability": 0.0}
 _SMALL = {"size": 96, "scale": (0.05, 0.14)}
 _BYOL = {"size": 224, "num_views": 1, "saturation": 0.2, "blur_probability": 1.0}
 _BYOL_SECOND = {"count": 1, "blur_probability": 0.1, "solarize_probability": 0.2}
@@ -42,26 +37,16 @@ RECIPES: dict[str, dict[str, Any]] = {
         "order": ("grayscale", "jitter", "blur", "solarize"),
     },
     "moco-cifar": {"scale": (0.08, 1.0), "blur_probability": 0.0},
-    "crop-flip": {
-        "num_views": 1,
-        "scale": (0.08, 1.0),
-        "jitter_probability": 0.0,
-        "grayscale_probability": 0.0,
-        "blur_probability": 0.0,
-    },
+    "crop-flip": {"num_views": 1, "scale": (0.08, 1.0)}
+    | dict.fromkeys(("jitter_probability", "grayscale_probability", "blur_probability"), 0.0),
     "swav": _SWAV,
     "swav-8crop": _SWAV | {"scale": (0.14, 1.0), "extra_crops": ({"count": 6, **_SMALL},)},
     "swav-6crop": _SWAV | {"size": 160, "extra_crops": ({"count": 4, **_SMALL},)},
-    "swav-cifar": _SWAV | {"size": 32, "blur_probability": 0.0},
-    "swav-cifar-6crop": _SWAV
-    | {
-        "size": 32,
-        "blur_probability": 0.0,
-        "scale": (0.25, 1.0),
-        "extra_crops": ({"count": 4, "size": 16, "scale": (0.08, 0.25)},),
-    },
+    "swav-cifar": _SWAV_CIFAR,
+    "swav-cifar-6crop": _SWAV_CIFAR
+    | {"scale": (0.25, 1.0), "extra_crops": ({"count": 4, "size": 16, "scale": (0.08, 0.25)},)},
     # SimCLR: F20, here bilinear. BYOL and DINO (their papers' appendices): the two large views differ.
-    "simclr": {"scale": (0.08, 1.0), "brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2},
+    "simclr": {"scale": (0.08, 1.0)} | _STRONG,
     "byol": _BYOL | {"scale": (0.08, 1.0), "extra_crops": (_BYOL_SECOND,)},
     "dino": _BYOL
     | {
@@ -74,14 +59,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     # Tian et al. 2020: MoCo-v2's views that share less, with RandAugment `rand-m10-n2-mstd0.5`, in the order of the
     # authors' code. Omitted is their jigsaw branch, a second loss on nine pieces of each image; and RandAugment fills
     # with mid-grey, not with ImageNet's mean colour.
-    "infomin": {
-        "brightness": 0.8,
-        "contrast": 0.8,
-        "saturation": 0.8,
-        "hue": 0.2,
-        "randaugment_ops": 2,
-        "order": ("jitter", "blur", "randaugment", "grayscale", "solarize"),
-    },
+    "infomin": _STRONG | {"randaugment_ops": 2, "order": ("jitter", "blur", "randaugment", "grayscale", "solarize")},
 }
 
 

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from hexa.config import UserError
-from hexa.data.loading.loaders import epoch_order
-from hexa.data.loading.workers import Problems
+from hexa.data.loading.workers import Problems, epoch_order
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import Boxes, Source, digest
 from hexa.evaluation.detection.detector import Objects
