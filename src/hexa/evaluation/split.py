@@ -22,7 +22,7 @@ def fit_and_test(data: str, request: EvaluationRequest, channels: int) -> tuple[
 
     Raises UserError.
     """
-    fit = _labelled(data, None if "#" in data else "train", request, channels)
+    fit = _labelled(data, "train", request, channels)
     if request.holdout is None:
         test = _test_images(data, fit, request, channels)
     elif request.test_data is not None:
