@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from hexa.config import UserError
 from hexa.data.sources.source import ArraySource, Labels
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.embed import embed
 from hexa.evaluation.protocol import Task
@@ -32,8 +31,9 @@ from hexa.runtime.progress import Bar
 from hexa.runtime.random import Stream
 from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone
+from tests.evaluation.given import QUIET, task_of
 
-NAMES = ["cat", "dog", "sheep"]
+NAMES = ("cat", "dog", "sheep")
 
 
 def images(count: int, seed: int) -> tuple[Tensor, Labels]:
@@ -50,21 +50,10 @@ def images(count: int, seed: int) -> tuple[Tensor, Labels]:
 
 
 def task(*chosen: str, train: int = 90) -> Task:
-    fit, test = (ArraySource(*images(n, s), NAMES, name=str(s)) for n, s in ((train, 1), (60, 2)))
+    fit, test = (ArraySource(*images(n, s), list(NAMES), name=str(s)) for n, s in ((train, 1), (60, 2)))
     config = NetworkConfig(name="pixels", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    return Task(
-        backbone=Backbone(nn.Flatten(), Preparation(config.mean, config.std, 8), config),
-        fit=fit,
-        test=test,
-        class_names=NAMES,
-        transform=EvaluationTransform(8),
-        device=torch.device("cpu"),
-        precision="fp32",
-        num_workers=0,
-        extraction_batch=64,
-        seed=0,
-        chosen=frozenset(chosen),
-    )
+    backbone = Backbone(nn.Flatten(), Preparation(config.mean, config.std, 8), config)
+    return task_of(backbone, fit, test, NAMES, chosen=frozenset(chosen))
 
 
 def oracle_ap(labels: np.ndarray[Any, Any], scores: np.ndarray[Any, Any]) -> float:
@@ -213,7 +202,7 @@ def test_shots_beyond_the_positives_are_left_out_or_refused() -> None:
 
 def test_one_class_an_image_is_one_against_all() -> None:
     """Digits, whose classes pixels tell apart."""
-    found = evaluate("svm", "pixels:8", "digits", preset="pcl", device="cpu", precision="fp32")
+    found = evaluate("svm", "pixels:8", "digits", preset="pcl", **QUIET)
     assert found["protocol"] == "svm/pcl-C0.5-difficult-negative"
     assert found["metrics"]["mAP"] > 85
     assert set(found["details"]["average_precision"]) == set("0123456789")
@@ -237,16 +226,15 @@ def kit(folder: Path, empty: bool = False) -> str:
 
 def test_a_voc_folder_from_the_outside(tmp_path: Path) -> None:
     spec = kit(tmp_path)
-    quiet: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
-    assert 0 < evaluate("svm", "pixels:8", spec, preset="pcl", **quiet)["metrics"]["mAP"] <= 100
-    assert evaluate("low-shot", "pixels:8", spec, shots=[1], draws=2, **quiet)["metrics"]["mAP@1_std"] >= 0
-    assert evaluate("svm", "pixels:8", spec, preset="pcl", holdout=0.3, **quiet)["data_facts"]["test"]["images"] == 18
+    assert 0 < evaluate("svm", "pixels:8", spec, preset="pcl", **QUIET)["metrics"]["mAP"] <= 100
+    assert evaluate("low-shot", "pixels:8", spec, shots=[1], draws=2, **QUIET)["metrics"]["mAP@1_std"] >= 0
+    assert evaluate("svm", "pixels:8", spec, preset="pcl", holdout=0.3, **QUIET)["data_facts"]["test"]["images"] == 18
     with pytest.raises(UserError, match=r"multi-label; knn needs one label .* detect, low-shot, svm"):
-        evaluate("knn", "pixels:8", spec, **quiet)
+        evaluate("knn", "pixels:8", spec, **QUIET)
     with pytest.raises(UserError, match="above 0"):
-        evaluate("svm", "pixels:8", spec, costs=[0], **quiet)
+        evaluate("svm", "pixels:8", spec, costs=[0], **QUIET)
     with pytest.raises(UserError, match="no train image shows sheep"):
-        evaluate("svm", "pixels:8", kit(tmp_path / "empty", empty=True), **quiet)
+        evaluate("svm", "pixels:8", kit(tmp_path / "empty", empty=True), **QUIET)
 
 
 @pytest.mark.slow
