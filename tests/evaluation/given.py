@@ -22,8 +22,8 @@ def task_of(
     backbone: Backbone, fit: Source, test: Source, names: tuple[str, ...] = ("0", "1", "2"), **more: Any
 ) -> Task:
     """On the CPU, in fp32, from seed 0, unless `more` says otherwise."""
-    how = {"transform": EvaluationTransform(backbone.image_size), "device": torch.device("cpu"), "precision": "fp32"}
-    how |= {"num_workers": 0, "extraction_batch": 16, "seed": 0}
+    how: dict[str, Any] = {"device": torch.device("cpu"), "precision": "fp32", "num_workers": 0, "seed": 0}
+    how |= {"transform": EvaluationTransform(backbone.image_size), "extraction_batch": 16}
     return Task(backbone, fit, test, list(names), **how | more)
 
 

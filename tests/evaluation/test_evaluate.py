@@ -77,13 +77,15 @@ def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
     assert {"encoder", "branch", "versions", "seconds", "transform"} <= found.keys()
 
 
-def test_k_above_the_images_is_capped_and_said(tmp_path: Path) -> None:
+def test_k_above_the_images_is_capped_and_images_that_cannot_be_read_are_said(tmp_path: Path) -> None:
     data = pictures(tmp_path / "fit", {"a": 3, "b": 4})
     test = pictures(tmp_path / "other", {"a": 2, "b": 2}, shade=9)
-    found = evaluate("knn", "pixels:10", data, test_data=test, **QUIET)
+    (tmp_path / "other" / "b" / "1.png").write_bytes(b"broken")
+    found = evaluate("knn", "pixels:10", data, test_data=test, num_workers=0, **QUIET)
     assert found["protocol"] == "knn/k7-t0.07"
-    assert "k = 200" in found["notes"][0]
     assert found["metrics"] == {"top1": 100.0}, "with two classes a top5 would say nothing"
+    assert "1 of 4 test images could not be read: b/1.png" in found["notes"]
+    assert "k = 200 exceeds the 7 labelled images; k = 7 was used" in found["notes"]
 
 
 def test_a_holdout_never_touches_the_test_split(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,14 +175,6 @@ def test_a_result_that_cannot_be_written_is_in_the_error(tmp_path: Path, monkeyp
         evaluate("knn", run, "digits", out=out, **QUIET)
     assert caught.value.result["metrics"]["top1"] > 10
     assert json.loads((run / "results.json").read_text()) == [caught.value.result], "what can be written is"
-
-
-def test_images_that_cannot_be_read_are_said(tmp_path: Path) -> None:
-    data = pictures(tmp_path / "fit", {"a": 3, "b": 4})
-    test = pictures(tmp_path / "other", {"a": 2, "b": 2}, shade=9)
-    (tmp_path / "other" / "b" / "1.png").write_bytes(b"broken")
-    found = evaluate("knn", "pixels:10", data, test_data=test, num_workers=0, k=3, **QUIET)
-    assert "1 of 4 test images could not be read: b/1.png" in found["notes"]
 
 
 def test_evaluations_that_end_together_all_arrive(tmp_path: Path) -> None:
