@@ -93,7 +93,7 @@ def measured_on(experiment: str, sources: Sequence[str], data_voc: str | None) -
 def _opened(source: str, scale: str) -> Source | None:
     """The images of a source; None at the full scale if they are not here, where it can be planned all the same."""
     try:
-        return open_source(source, None if "#" in source else "train")
+        return open_source(source, "train")
     except UserError:
         if scale == "full":
             return None

@@ -99,9 +99,8 @@ def complete(experiment: experiments.Experiment) -> experiments.Experiment:
     network = experiment.network
     if network.mean and network.std and network.channels == 3:
         return experiment
-    split = None if "#" in experiment.data else "train"
     limit = experiment.training.max_image_pixels
-    return settled(experiment, open_source(experiment.data, split, limit, network.channels))[0]
+    return settled(experiment, open_source(experiment.data, "train", limit, network.channels))[0]
 
 
 def _after(run: Path, epochs: int, of: int) -> Path:

@@ -20,11 +20,11 @@ from hexa.evaluation.features import extract
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.feature_maps import stride
-from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.weights.pretrained import load_backbone, random_backbone
+from tests.evaluation.given import QUIET, SMALL, plain_images
 
-SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 VIT = {"img_size": 32, "patch_size": 8, "depth": 2}
-QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32", "num_workers": 0}
+ALONE = QUIET | {"num_workers": 0}
 SIZES = [(20, 30), (30, 20), (16, 16), (20, 30), (90, 20), (5000, 1)]
 
 
@@ -58,10 +58,10 @@ def test_features_are_those_of_each_image_alone(tmp_path: Path, data: str, optio
 
 
 @pytest.mark.parametrize("protocol", ["knn", "svm", "probe", "linear"])
-def test_results_name_it(tmp_path: Path, data: str, protocol: str) -> None:
-    backbone = str(save_backbone(random_backbone(SMALL, 16), tmp_path / "b.safetensors"))
+def test_results_name_it(data: str, protocol: str) -> None:
+    backbone = random_backbone(SMALL, 16)
     given: dict[str, dict[str, Any]] = {"knn": {"k": 3}, "linear": {"preset": "cifar", "epochs": 2}}
-    options = QUIET | given.get(protocol, {})
+    options = ALONE | given.get(protocol, {})
     plain = evaluate(protocol, backbone, data, **options)
     kept = evaluate(protocol, backbone, data, aspect="keep", **options)
     assert kept["protocol"] == plain["protocol"] + "-aspectkeep"
@@ -70,25 +70,21 @@ def test_results_name_it(tmp_path: Path, data: str, protocol: str) -> None:
     assert kept["transform"]["resize"] == "shorter side to 16, own aspect, multiples of 2"
 
 
-@pytest.mark.parametrize(
-    ("protocol", "options"), [("linear", {}), ("fine-tune", {}), ("semi-supervised", {}), ("detect", {})]
-)
-def test_protocols_that_cut_squares_refuse(tmp_path: Path, data: str, protocol: str, options: dict[str, Any]) -> None:
-    backbone = str(save_backbone(random_backbone(SMALL, 16), tmp_path / "b.safetensors"))
+@pytest.mark.parametrize("protocol", ["linear", "fine-tune", "semi-supervised", "detect"])
+def test_protocols_that_cut_squares_refuse(data: str, protocol: str) -> None:
     match = rf"^{protocol} crops or resizes the images it trains on itself; leave out aspect keep, or use .*knn"
     with pytest.raises(UserError, match=match):
-        evaluate(protocol, backbone, data, aspect="keep", **QUIET, **options)
+        evaluate(protocol, random_backbone(SMALL, 16), data, aspect="keep", **ALONE)
 
 
 @pytest.mark.parametrize(
     ("name", "expected"), [("resnet18", 32), ("convnext_atto", 32), ("vit_tiny_patch16_224", 16), ("vit_7", 7)]
 )
 def test_strides(name: str, expected: int) -> None:
-    if name == "vit_7":
-        network = timm.create_model("vit_tiny_patch16_224", num_classes=0, **VIT | {"img_size": 28, "patch_size": 7},
-            dynamic_img_size=True)  # fmt: skip
-    else:
-        network = timm.create_model(name, num_classes=0, **({"dynamic_img_size": True} if "vit" in name else {}))
+    options: dict[str, Any] = {"dynamic_img_size": True} if "vit" in name else {}
+    options |= VIT | {"img_size": 28, "patch_size": 7} if name == "vit_7" else {}
+    model = "vit_tiny_patch16_224" if name == "vit_7" else name
+    network = timm.create_model(model, num_classes=0, **options)
     before = {key: value.clone() for key, value in network.state_dict().items()}
     assert stride(network.train(), name, network.num_features) == expected
     assert network.training
@@ -109,16 +105,9 @@ def test_what_has_no_meaning_is_one_line(tmp_path: Path) -> None:
         transform_of(backbone, "pad")
     with pytest.raises(UserError, match="crop has no effect with aspect keep"):
         transform_of(backbone.prepared(crop=0.5), "keep")
-    for number, size in enumerate([(20, 30), (30, 20)]):
-        Image.new("RGB", size).save(tmp_path / f"{number}.png")
+    how: dict[str, Any] = {"maps": True, "aspect": "keep", "num_workers": 0}
+    mixed = plain_images(tmp_path / "mixed", {"0.png": (20, 30), "1.png": (30, 20)})
     with pytest.raises(UserError, match="a file holds one shape; leave out --aspect keep"):
-        embed(backbone, f"folder:{tmp_path}", tmp_path / "m.npy", maps=True, aspect="keep", num_workers=0)
-
-
-def test_maps_of_images_of_one_size_keep_their_aspect(tmp_path: Path) -> None:
-    for number in range(3):
-        Image.new("RGB", (60, 20), (number, 0, 0)).save(tmp_path / f"{number}.png")
-    made = embed(
-        random_backbone(SMALL, 16), f"folder:{tmp_path}", tmp_path / "m.npy", maps=True, aspect="keep", num_workers=0
-    )
-    assert made.shape == (8, 8, 24)
+        embed(backbone, mixed, tmp_path / "m.npy", **how)
+    alike = plain_images(tmp_path / "alike", {"0.png": (60, 20), "1.png": (60, 20)})
+    assert embed(backbone, alike, tmp_path / "m.npy", **how).shape == (8, 8, 24), "maps of one size keep their aspect"

@@ -44,6 +44,12 @@ def test_average_precision_is_that_of_a_loop(seed: int, ties: bool) -> None:
     assert area >= average_precision_score(positive, scores) - 1e-12
 
 
+def test_recall_counts_what_has_no_score() -> None:
+    precision, recall = precision_recall(np.array([0.9, 0.5]), np.array([True, False]), 4)
+    assert (precision.tolist(), recall.tolist()) == ([1.0, 0.5], [0.25, 0.25])
+    assert all(len(values) == 0 for values in precision_recall(np.empty(0), np.empty(0, dtype=bool), 4))
+
+
 def test_hand_computed() -> None:
     """+ − + − −: precision 1, ½, ⅔, ½, 0.4 at recall ½, ½, 1, 1, 1; the area is ½·1 + ½·⅔."""
     scores, positive = np.arange(5.0)[::-1], np.array([True, False, True, False, False])

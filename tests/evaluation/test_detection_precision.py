@@ -12,11 +12,15 @@ import pytest
 import torch
 
 from hexa.data.sources.source import Boxes
-from hexa.evaluation.average_precision import precision_recall
 from hexa.evaluation.detection.detector import Objects
 from hexa.evaluation.detection.precision import OVERLAPS, precisions
 
 Scene = tuple[list[Objects], list[Boxes]]
+
+
+def objects_of(boxes: Any, labels: Any, scores: Any) -> Objects:
+    numbers = {"boxes": torch.tensor(boxes, dtype=torch.float32), "labels": torch.tensor(labels)}
+    return numbers | {"scores": torch.tensor(scores, dtype=torch.float64)}
 
 
 def scene(seed: int, num_classes: int = 3, images: int = 12, difficult: float = 0.25) -> Scene:
@@ -35,13 +39,7 @@ def scene(seed: int, num_classes: int = 3, images: int = 12, difficult: float = 
         every = np.concatenate([near, np.concatenate([far, far + 20], 1)]).astype(np.float32)
         named = np.concatenate([labels, labels[: count // 2], generator.integers(0, num_classes, 3)]) + 1
         scores = generator.random(len(every)).round(1)
-        found.append(
-            {
-                "boxes": torch.tensor(every),
-                "labels": torch.tensor(named),
-                "scores": torch.tensor(scores, dtype=torch.float32),
-            }
-        )
+        found.append(objects_of(every, named, scores))
     return found, truth
 
 
@@ -106,17 +104,9 @@ def test_the_rule_of_voc(seed: int, rule: str) -> None:
 
 def test_difficult_objects_and_second_boxes_by_hand() -> None:
     """One sought, one difficult: the box on the difficult one does not count, the second on the sought one is wrong."""
-    truth = Boxes(
-        torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60]]),
-        torch.zeros(2, dtype=torch.int64),
-        torch.tensor([False, True]),
-        (99, 99),
-    )
-    found = {
-        "boxes": torch.tensor([[50.0, 50, 60, 60], [0, 0, 10, 9], [0, 0, 10, 10]]),
-        "labels": torch.ones(3, dtype=torch.int64),
-        "scores": torch.tensor([0.9, 0.8, 0.7]),
-    }
+    corners, none = torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60]]), torch.zeros(2, dtype=torch.int64)
+    truth = Boxes(corners, none, torch.tensor([False, True]), (99, 99))
+    found = objects_of([[50.0, 50, 60, 60], [0, 0, 10, 9], [0, 0, 10, 10]], [1, 1, 1], [0.9, 0.8, 0.7])
     values = precisions([found], [truth], 2, "area")
     assert values[0, 0] == 1.0
     assert values[0, -1] == 0.5, "above 0.9 only the box of 0.7 fits, after a wrong one"
@@ -125,20 +115,15 @@ def test_difficult_objects_and_second_boxes_by_hand() -> None:
 
 def test_a_class_that_is_never_found_has_precision_zero() -> None:
     truth = Boxes(torch.tensor([[0.0, 0, 9, 9]]), torch.tensor([0]), torch.tensor([False]), (20, 20))
-    nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64), "scores": torch.zeros(0)}
+    nothing = objects_of(np.zeros((0, 4)), np.zeros(0, dtype=np.int64), [])
     assert (precisions([nothing], [truth], 1, "eleven_point") == 0).all()
 
 
-@pytest.mark.parametrize("package", ["pycocotools", "faster_coco_eval"])
-def test_where_the_rules_agree_it_is_that_of_coco(package: str) -> None:
+def test_where_the_rules_agree_it_is_that_of_coco() -> None:
     """Distinct scores, objects far apart, none difficult: COCO then matches alike, and reads 101 points."""
-    pytest.importorskip(package)
-    if package == "pycocotools":
-        from pycocotools.coco import COCO
-        from pycocotools.cocoeval import COCOeval as Evaluation
-    else:
-        from faster_coco_eval import COCO
-        from faster_coco_eval import COCOeval_faster as Evaluation
+    coco_of = pytest.importorskip("pycocotools.coco").COCO
+    from pycocotools.cocoeval import COCOeval
+
     found, truth = apart(3)
     annotations: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
@@ -152,15 +137,12 @@ def test_where_the_rules_agree_it_is_that_of_coco(package: str) -> None:
             shape = {"bbox": [x0, y0, x1 - x0, y1 - y0]}
             results.append({"image_id": image, "category_id": label - 1, "score": score, **shape})
     with contextlib.redirect_stdout(io.StringIO()):
-        coco = COCO()
-        coco.dataset = {
-            "info": {},
-            "images": [{"id": image, "width": 400, "height": 400} for image in range(len(truth))],
-            "annotations": annotations,
-            "categories": [{"id": label, "name": str(label)} for label in range(3)],
-        }
+        coco = coco_of()
+        images = [{"id": image, "width": 400, "height": 400} for image in range(len(truth))]
+        categories = [{"id": label, "name": str(label)} for label in range(3)]
+        coco.dataset = {"info": {}, "images": images, "annotations": annotations, "categories": categories}
         coco.createIndex()
-        evaluation = Evaluation(coco, coco.loadRes(results), "bbox")
+        evaluation = COCOeval(coco, coco.loadRes(results), "bbox")
         evaluation.evaluate()
         evaluation.accumulate()
     theirs = evaluation.eval["precision"][:, :, :, 0, 2].mean(1).T  # [threshold, recall, class] -> [class, threshold]
@@ -182,14 +164,7 @@ def apart(seed: int) -> Scene:
         scores = (rank[20 * image : 20 * image + 20] + 1) / 1000
         rows = torch.tensor(boxes[:12], dtype=torch.float32)
         truth.append(Boxes(rows, torch.tensor(labels[:12]), torch.zeros(12, dtype=torch.bool), (400, 400)))
-        named = torch.tensor(np.concatenate([labels, labels[:4]]) + 1)
-        found.append(
-            {
-                "boxes": torch.tensor(every.round(1), dtype=torch.float32),
-                "labels": named,
-                "scores": torch.tensor(scores),
-            }
-        )
+        found.append(objects_of(every.round(1), np.concatenate([labels, labels[:4]]) + 1, scores))
     return found, truth
 
 
@@ -203,9 +178,3 @@ def read_at_101_points(found: list[Objects], truth: list[Boxes]) -> np.ndarray:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(precision.RULES, "coco", coco)
         return precisions(found, truth, 3, "coco")
-
-
-def test_recall_counts_what_has_no_score() -> None:
-    precision, recall = precision_recall(np.array([0.9, 0.5]), np.array([True, False]), 4)
-    assert (precision.tolist(), recall.tolist()) == ([1.0, 0.5], [0.25, 0.25])
-    assert all(len(values) == 0 for values in precision_recall(np.empty(0), np.empty(0, dtype=bool), 4))

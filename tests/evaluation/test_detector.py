@@ -23,13 +23,10 @@ from hexa.runtime.random import Stream
 from hexa.weights.pretrained import load_backbone
 
 
-def layout(kind: Any, frozen: bool = False, sizes: tuple[float, ...] = (8, 16, 32)) -> DetectOptions:
-    return DetectOptions(kind=kind, anchor_sizes=sizes, regions=16, test_proposals=20, frozen=frozen)
-
-
 def detector(kind: Any, frozen: bool = False, name: str = "random:small-resnet-16-16-16-16") -> Detector:
     torch.manual_seed(0)
-    return Detector(load_backbone(name), layout(kind, frozen), 2, "fp32")
+    options = DetectOptions(kind=kind, anchor_sizes=(8, 16, 32), regions=16, test_proposals=20, frozen=frozen)
+    return Detector(load_backbone(name), options, 2, "fp32")
 
 
 def images(count: int = 2) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
@@ -76,17 +73,15 @@ def test_every_part_learns_and_small_images_are_found_in(kind: str) -> None:
 
 
 def test_c4_is_the_network_cut_before_its_last_halving() -> None:
-    backbone = load_backbone("random:resnet18")
-    last = backbone.network.layer4  # type: ignore[union-attr]
-    made = Detector(backbone, layout("c4"), 2, "fp32")
+    whole: Any = load_backbone("random:resnet18").network
+    made = detector("c4", name="random:resnet18")
     head: Any = made.roi_heads.box_head
-    assert head.module[0][0] is last
+    last = head.module[0][0]
     assert isinstance(head.module[1], torch.nn.BatchNorm2d), "the extra one"
     pixels = torch.rand(1, 3, 64, 64)
     maps = made.eval()._maps(pixels)
     assert [tuple(value.shape) for value in maps.values()] == [(1, 256, 4, 4)]
-    whole = backbone.network(pixels)
-    torch.testing.assert_close(last(next(iter(maps.values()))).mean((2, 3)), whole)
+    torch.testing.assert_close(last(next(iter(maps.values()))).mean((2, 3)), whole(pixels))
     assert made.rpn.pre_nms_top_n() == 6000
 
 
@@ -94,9 +89,8 @@ def test_a_pyramid_has_a_level_for_every_size() -> None:
     made = detector("fpn").eval()
     maps = made._maps(torch.rand(1, 3, 64, 64))
     assert [value.shape[-1] for value in maps.values()] == [16, 8, 4], "strides 4 and 8, and one beyond the network's"
-    backbone = load_backbone("random:resnet18")
     with pytest.raises(UserError, match="anchor_sizes"):
-        Detector(backbone, layout("fpn"), 2, "fp32")
+        detector("fpn", name="random:resnet18")
 
 
 @pytest.mark.parametrize("kind", ["c4", "fpn"])
@@ -140,9 +134,8 @@ def test_batches_are_of_one_orientation_and_every_image_comes_once_an_epoch() ->
     assert all(len({wide[position] for position in row}) == 1 for row in order.tolist())
     counts = np.bincount(order.flatten().tolist(), minlength=30)
     assert counts.max() - counts.min() <= 1
-    assert torch.equal(order[:50], batches(wide, 4, 50, Stream(0).child("order"))), (
-        "what comes is no matter of how long"
-    )
+    shorter = batches(wide, 4, 50, Stream(0).child("order"))
+    assert torch.equal(order[:50], shorter), "what comes does not depend on how long"
 
 
 def test_boxes_follow_the_pixels() -> None:

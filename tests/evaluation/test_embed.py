@@ -8,15 +8,12 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
-from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.embed import embed
-from hexa.nn.backbones import NetworkConfig
 from hexa.weights.pretrained import random_backbone
-
-SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
+from tests.evaluation.given import SMALL, plain_images
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
@@ -43,35 +40,24 @@ def test_features_labels_and_paths_belong_together(tmp_path: Path, suffix: str) 
     assert list(out.parent.iterdir()) == [out]
 
 
-def test_images_without_labels_have_none(tmp_path: Path) -> None:
-    (tmp_path / "flat").mkdir()
-    for shade in range(3):
-        Image.new("RGB", (8, 8), (80 * shade,) * 3).save(tmp_path / "flat" / f"{shade}.png")
-    found = read(embed("pixels:8", f"folder:{tmp_path / 'flat'}", tmp_path / "out.npz", num_workers=0).path)
+@pytest.mark.parametrize("broken", [(), (1,), (0, 1, 2)])
+def test_an_unreadable_image_is_left_out_of_all_arrays(tmp_path: Path, broken: tuple[int, ...]) -> None:
+    """And images without labels have none."""
+    data = plain_images(tmp_path / "flat", {f"{shade}.png": (8, 8) for shade in range(3)})
+    for number in broken:
+        (tmp_path / "flat" / f"{number}.png").write_bytes(b"broken")
+    if len(broken) == 3:
+        with pytest.raises(UserError, match="read"):
+            embed("pixels:8", data, tmp_path / "out.npz", num_workers=0)
+        assert not (tmp_path / "out.npz").exists()
+        return
+    made = embed("pixels:8", data, tmp_path / "out.npz", num_workers=0)
+    assert [name.split(":")[0] for name in made.left_out] == [f"{number}.png" for number in broken]
+    found, kept = read(made.path), [number for number in range(3) if number not in broken]
+    assert (made.num_images, made.shape) == (len(kept), (3 * 8 * 8,))
     assert found.keys() == {"features", "paths"}
-    np.testing.assert_allclose(found["features"][:, 0], [0, 80 / 255, 160 / 255], atol=1e-6)
-    assert [Path(path).name for path in found["paths"].tolist()] == ["0.png", "1.png", "2.png"]
-
-
-def test_an_unreadable_image_is_left_out_of_all_arrays(tmp_path: Path) -> None:
-    (tmp_path / "flat").mkdir()
-    for shade in range(3):
-        Image.new("RGB", (8, 8), (80 * shade,) * 3).save(tmp_path / "flat" / f"{shade}.png")
-    (tmp_path / "flat" / "1.png").write_bytes(b"broken")
-    made = embed("pixels:8", f"folder:{tmp_path / 'flat'}", tmp_path / "out.npz", num_workers=0)
-    assert (made.num_images, made.shape, len(made.left_out)) == (2, (3 * 8 * 8,), 1)
-    assert "1.png" in made.left_out[0]
-    found = read(made.path)
-    assert [Path(path).name for path in found["paths"].tolist()] == ["0.png", "2.png"]
-    np.testing.assert_allclose(found["features"][:, 0], [0, 160 / 255], atol=1e-6)
-
-
-def test_only_unreadable_images_are_one_line(tmp_path: Path) -> None:
-    (tmp_path / "flat").mkdir()
-    (tmp_path / "flat" / "1.png").write_bytes(b"broken")
-    with pytest.raises(UserError, match="read"):
-        embed("pixels:8", f"folder:{tmp_path / 'flat'}", tmp_path / "out.npz", num_workers=0)
-    assert not (tmp_path / "out.npz").exists()
+    np.testing.assert_allclose(found["features"][:, 0], [20 * number / 255 for number in kept], atol=1e-6)
+    assert found["paths"].tolist() == [f"{number}.png" for number in kept]
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])

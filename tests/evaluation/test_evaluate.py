@@ -15,7 +15,6 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from hexa.config import UserError
 from hexa.data import Source, open_source
-from hexa.data.sources.source import Subset
 from hexa.evaluation import evaluate, results
 from hexa.evaluation.features import extract
 from hexa.nn.backbones import NetworkConfig
@@ -23,9 +22,7 @@ from hexa.runtime import precision as precisions
 from hexa.runtime.packages import commit
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.data.sources.test_opening import write_parquet
-
-SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
-QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
+from tests.evaluation.given import QUIET, SMALL, plain_images
 
 
 def pictures(folder: Path, classes: dict[str, int], shade: int = 0) -> str:
@@ -80,13 +77,15 @@ def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
     assert {"encoder", "branch", "versions", "seconds", "transform"} <= found.keys()
 
 
-def test_k_above_the_images_is_capped_and_said(tmp_path: Path) -> None:
+def test_k_above_the_images_is_capped_and_images_that_cannot_be_read_are_said(tmp_path: Path) -> None:
     data = pictures(tmp_path / "fit", {"a": 3, "b": 4})
     test = pictures(tmp_path / "other", {"a": 2, "b": 2}, shade=9)
-    found = evaluate("knn", "pixels:10", data, test_data=test, **QUIET)
+    (tmp_path / "other" / "b" / "1.png").write_bytes(b"broken")
+    found = evaluate("knn", "pixels:10", data, test_data=test, num_workers=0, **QUIET)
     assert found["protocol"] == "knn/k7-t0.07"
-    assert "k = 200" in found["notes"][0]
     assert found["metrics"] == {"top1": 100.0}, "with two classes a top5 would say nothing"
+    assert "1 of 4 test images could not be read: b/1.png" in found["notes"]
+    assert "k = 200 exceeds the 7 labelled images; k = 7 was used" in found["notes"]
 
 
 def test_a_holdout_never_touches_the_test_split(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,41 +110,18 @@ def test_a_holdout_never_touches_the_test_split(monkeypatch: pytest.MonkeyPatch)
     assert again["data_facts"] == facts != other["data_facts"]
 
 
-def test_a_subset_is_those_images_of_the_source() -> None:
-    whole = open_source("digits", "test")
-    part = Subset(whole, np.array([7, 3, 300]))
-    assert len(part) == 3
-    assert part.labels is not None
-    assert whole.labels is not None
-    assert part.labels.tolist() == whole.labels[[7, 3, 300]].tolist()
-    assert torch.equal(part.decode(2), whole.decode(300))
-    assert part.paths[1] == whole.paths[3]
-    assert part.fingerprint != Subset(whole, np.array([7, 3, 301])).fingerprint
-
-
-def test_features_are_those_of_each_image_alone_and_the_backbone_can_still_be_trained() -> None:
+def test_a_backbone_can_be_trained_after_its_features_were_extracted() -> None:
     backbone = random_backbone(SMALL, 8)
     source = open_source("digits", "test")
     before = backbone.content_hash()
-    features, labels, positions = extract(backbone, source, batch_size=100, precision="fp32")
-    assert features.shape == (450, 8)
-    assert features.dtype == torch.float32
-    assert positions.tolist() == list(range(450))
-    assert labels is not None
-    for index in (0, 99, 449):
-        alone = backbone(source.decode(index)[None].float() / 255)[0]
-        torch.testing.assert_close(features[index], alone.detach(), rtol=1e-4, atol=1e-5)
-        assert labels[index] == int(source.labels[index])  # type: ignore[index]
+    extract(backbone, source, batch_size=100, precision="fp32")
     assert backbone.content_hash() == before
     backbone(torch.rand(2, 3, 8, 8)).sum().backward()
     assert backbone.network.conv1.weight.grad is not None  # type: ignore[union-attr]
 
 
 def test_results_of_a_run_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "config.yaml").write_text("recipe: r\n")
-    save_backbone(random_backbone(SMALL, 8), run / "backbone.safetensors")
+    run = a_run(tmp_path)
     first = evaluate("knn", run, "digits", **QUIET)
     second = evaluate("knn", str(run), "digits", k=5, **QUIET)
     assert json.loads((run / "results.json").read_text()) == [first, second]
@@ -201,14 +177,6 @@ def test_a_result_that_cannot_be_written_is_in_the_error(tmp_path: Path, monkeyp
     assert json.loads((run / "results.json").read_text()) == [caught.value.result], "what can be written is"
 
 
-def test_images_that_cannot_be_read_are_said(tmp_path: Path) -> None:
-    data = pictures(tmp_path / "fit", {"a": 3, "b": 4})
-    test = pictures(tmp_path / "other", {"a": 2, "b": 2}, shade=9)
-    (tmp_path / "other" / "b" / "1.png").write_bytes(b"broken")
-    found = evaluate("knn", "pixels:10", data, test_data=test, num_workers=0, k=3, **QUIET)
-    assert "1 of 4 test images could not be read: b/1.png" in found["notes"]
-
-
 def test_evaluations_that_end_together_all_arrive(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     threads = [threading.Thread(target=results.append, args=({"number": i}, path)) for i in range(12)]
@@ -225,57 +193,36 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     renamed = pictures(tmp_path / "renamed", {"a": 2, "c": 2})
     pictures(tmp_path / "halves" / "train", {"a": 2, "b": 2})
     pictures(tmp_path / "halves" / "test", {"a": 2, "c": 2})
-    (tmp_path / "flat").mkdir()
-    Image.new("RGB", (9, 9)).save(tmp_path / "flat" / "one.png")
-    wrong: list[tuple[str, str, str, dict[str, Any]]] = [
-        ("kn", "pixels:8", "digits", {}),
-        ("knn", "pixels:8", "digits", {"kk": 3}),
-        ("knn", "pixels:8", "digits", {"hold_out": 0.2}),
-        ("knn", "pixels:8", "digits", {"holdout": "half"}),
-        ("knn", "pixels:8", "digits", {"num_workers": -1}),
-        ("knn", "pixels:8", "digits", {"extraction_batch": 0}),
-        ("knn", "pixels:8", "digits", {"k": 0}),
-        ("knn", "pixels:8", "digits", {"preset": "swav"}),
-        ("linear", "pixels:8", "digits", {"preset": "mocco"}),
-        ("robust", "random:small-resnet-4-8", "digits", {"epsilons": "abc"}),
-        ("robust", "random:small-resnet-4-8", "digits", {"epsilons": []}),
-        ("knn", "pixels:8", "digits", {"precision": "fp16"}),
-        ("knn", "pixels:8", "digits", {"holdout": 1.5}),
-        ("knn", "pixels:8", "digits", {"holdout": 0.1, "test_data": "digits"}),
-        ("knn", "pixels:8", "digits#test", {}),
-        ("knn", "pixels:8", "digits", {"test_data": "digits#train"}),
-        ("knn", "pixels:8", labelled, {}),
-        ("knn", "pixels:8", labelled, {"holdout": 0.01}),
-        ("knn", "pixels:8", labelled, {"test_data": f"{renamed}#train"}),
-        ("knn", "pixels:8", f"folder:{tmp_path / 'flat'}", {}),
-        ("knn", "pixels:8", f"folder:{tmp_path / 'halves'}", {}),
+    flat = plain_images(tmp_path / "flat", {"one.png": (9, 9)})
+    only = r"only in folder:.*#train \(4 images\): b; only in folder:.*renamed#train .*: c"
+    wrong: list[tuple[str, str, dict[str, Any], str]] = [
+        ("kn", "digits", {}, "knn"),
+        ("knn", "digits", {"kk": 3}, "unknown option 'kk'; did you mean 'k'"),
+        ("knn", "digits", {"hold_out": 0.2}, "did you mean 'holdout'"),
+        ("knn", "digits", {"siz": 4}, "did you mean 'size'"),
+        ("knn", "digits", {"holdout": "half"}, "holdout: .*'half'"),
+        ("knn", "digits", {"num_workers": -1}, "num_workers: .*-1"),
+        ("knn", "digits", {"extraction_batch": 0}, "extraction_batch: .*0"),
+        ("knn", "digits", {"k": 0}, "k"),
+        ("knn", "digits", {"preset": "swav"}, "default"),
+        ("linear", "digits", {"preset": "mocco"}, "there is moco, swav"),
+        ("linear", "digits", {"preset": "cifar", "learning_rates": "0.1,-1"}, r"all must be above 0, got 0\.1, -1"),
+        ("robust", "digits", {"epsilons": "abc"}, r"^epsilons\.0: must be a number, got 'abc'$"),
+        ("robust", "digits", {"epsilons": []}, r"^epsilons: must have 1 or more entries$"),
+        ("knn", "digits", {"precision": "fp16"}, "bf16"),
+        ("knn", "digits", {"holdout": 1.5}, "holdout: .*1.5"),
+        ("knn", "digits", {"holdout": 0.1, "test_data": "digits"}, "give one of them"),
+        ("knn", "digits#test", {}, "learns from"),
+        ("knn", "digits", {"test_data": "digits#train"}, "learns from"),
+        ("knn", labelled, {}, "--test-data|--holdout"),
+        ("knn", labelled, {"holdout": 0.01}, "increase it"),
+        ("knn", labelled, {"test_data": f"{renamed}#train"}, only),
+        ("knn", flat, {}, "no labels"),
+        ("knn", f"folder:{tmp_path / 'halves'}", {}, "its test has classes without an image in train: c"),
     ]
-    said = [
-        "knn",
-        "unknown option 'kk'; did you mean 'k'",
-        "did you mean 'holdout'",
-        "holdout: .*'half'",
-        "num_workers: .*-1",
-        "extraction_batch: .*0",
-        "k",
-        "default",
-        "there is moco, swav",
-        r"^epsilons\.0: must be a number, got 'abc'$",
-        r"^epsilons: must have 1 or more entries$",
-        "bf16",
-        "holdout: .*1.5",
-        "give one of them",
-        "learns from",
-        "learns from",
-        "--test-data|--holdout",
-        "increase it",
-        r"only in folder:.*#train \(4 images\): b; only in folder:.*renamed#train .*: c",
-        "no labels",
-        "its test has classes without an image in train: c",
-    ]
-    for (protocol, backbone, data, options), expected in zip(wrong, said, strict=True):
+    for protocol, data, options, expected in wrong:
         with pytest.raises(UserError, match=expected) as caught:
-            evaluate(protocol, backbone, data, **{**QUIET, **options})
+            evaluate(protocol, "pixels:8", data, **{**QUIET, **options})
         assert "\n" not in str(caught.value)
 
 
@@ -305,8 +252,3 @@ def test_a_test_image_without_label_is_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / "test.parquet", [4, 5, 6], [0, -1, 2])
     with pytest.raises(UserError, match=r"test \(3 images\): 1 images have no label"):
         evaluate("knn", "pixels:6", f"parquet:{tmp_path}", **QUIET)
-
-
-def test_a_backbone_that_was_loaded_can_be_given() -> None:
-    backbone = load_backbone("random:small-resnet-4-8", seed=5)
-    assert evaluate("knn", backbone, "digits", **QUIET)["backbone_facts"]["hash"] == backbone.content_hash()

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from hexa.data import ArraySource
 from hexa.data.sources.source import Subset
-from hexa.data.views.evaluation import EvaluationTransform
-from hexa.evaluation.protocol import Task
+from hexa.evaluation import evaluate
+from hexa.evaluation.protocol import Task, best_and_last
 from hexa.evaluation.protocols import linear
-from hexa.evaluation.protocols.linear import PROTOCOL, LinearOptions, learning_rate
+from hexa.evaluation.protocols.linear import PROTOCOL, AdamaxOptions, LinearOptions, learning_rate
+from hexa.evaluation.supervised import decayed
 from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.random import Stream
 from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone
+from tests.evaluation.given import QUIET, task_of
 
 SIZE = 4
 #: A published setting is made for 100 epochs of a million images.
@@ -55,20 +60,8 @@ def backbone(network: nn.Module | None = None) -> Backbone:
 
 @pytest.fixture
 def task() -> Callable[..., Task]:
-    def make(network: nn.Module | None = None, **fields: object) -> Task:
-        return Task(
-            backbone=backbone(network),
-            fit=images(48, 0),
-            test=images(30, 1, "test"),
-            class_names=["0", "1", "2"],
-            transform=EvaluationTransform(SIZE),
-            device=torch.device("cpu"),
-            precision="fp32",
-            num_workers=0,
-            extraction_batch=7,
-            seed=0,
-            **fields,  # type: ignore[arg-type]
-        )
+    def make(network: nn.Module | None = None, **fields: Any) -> Task:
+        return task_of(backbone(network), images(48, 0), images(30, 1, "test"), **{"extraction_batch": 7} | fields)
 
     return make
 
@@ -80,28 +73,23 @@ def test_the_first_classifier_is_that_of_the_papers() -> None:
     assert not classifier.bias.any()
 
 
-def test_steps_scale_with_the_epochs() -> None:
-    short = LinearOptions(epochs=10)
-    assert [round(learning_rate(short, epoch), 6) for epoch in range(10)] == [30.0] * 6 + [3.0] * 2 + [0.3] * 2
+def test_best_and_last() -> None:
+    curve = [{"epoch": 1, "top1": 50.0, "top5": 90.0}, {"epoch": 2, "top1": 40.0, "top5": 95.0}]
+    assert best_and_last(curve) == {"top1": 50.0, "top5": 90.0, "top1_last": 40.0, "top5_last": 95.0}
 
 
 def test_it_learns_and_reports_the_best_and_the_last(task: Callable[..., Task]) -> None:
-    outcome = linear.train(task(), LinearOptions(**QUICK))
+    given = task()
+    given.backbone.train()
+    before = {name: value.clone() for name, value in given.backbone.state_dict().items()}
+    outcome = linear.train(given, LinearOptions(**QUICK))
+    assert all(torch.equal(value, before[name]) for name, value in given.backbone.state_dict().items())
+    assert outcome.details == linear.train(task(), LinearOptions(**QUICK)).details
     curve = outcome.details["curve"]
     assert [point["epoch"] for point in curve] == [1, 2, 3, 4, 5]
     assert outcome.metrics["top1"] == max(point["top1"] for point in curve) > 80
     assert outcome.metrics["top1_last"] == curve[-1]["top1"] <= outcome.metrics["top1"]
     assert curve[int(outcome.details["best_epoch"]) - 1]["top1"] == outcome.metrics["top1"]
-
-
-def test_training_moves_the_accuracy(task: Callable[..., Task]) -> None:
-    frozen = linear.train(task(), LinearOptions(**{**QUICK, "learning_rate": 1e-9}))
-    assert frozen.metrics["top1_last"] < 60
-
-
-def test_the_same_seed_gives_the_same_curve(task: Callable[..., Task]) -> None:
-    first, again = (linear.train(task(), LinearOptions(**QUICK)).details for _ in range(2))
-    assert first == again
 
 
 def test_what_is_scored_is_the_accuracy_of_the_classifier(
@@ -122,23 +110,12 @@ def test_what_is_scored_is_the_accuracy_of_the_classifier(
     assert outcome.metrics["top1_last"] == pytest.approx(100 * right / 30)
 
 
-def test_scoring_less_often_ends_with_the_last_epoch(task: Callable[..., Task]) -> None:
-    outcome = linear.train(task(), LinearOptions(**QUICK, score_every=2))
+def test_scoring_less_often_ends_with_the_last_epoch_and_a_batch_larger_than_the_data_is_recorded(
+    task: Callable[..., Task],
+) -> None:
+    outcome = linear.train(task(), LinearOptions(**QUICK | {"score_every": 2, "batch_size": 256}))
     assert [point["epoch"] for point in outcome.details["curve"]] == [2, 4, 5]
-
-
-def test_a_batch_larger_than_the_data_is_recorded(task: Callable[..., Task]) -> None:
-    outcome = linear.train(task(), LinearOptions(**{**QUICK, "batch_size": 256}))
     assert outcome.effective == {"batch_size": 48}
-
-
-def test_the_backbone_is_in_eval_mode_and_unchanged(task: Callable[..., Task]) -> None:
-    given = task()
-    given.backbone.train()
-    before = {name: value.clone() for name, value in given.backbone.state_dict().items()}
-    linear.train(given, LinearOptions(**QUICK))
-    assert all(torch.equal(value, before[name]) for name, value in given.backbone.state_dict().items())
-    assert int(given.backbone.network.norm.num_batches_tracked) == 0
 
 
 class Counting(Means):
@@ -154,25 +131,20 @@ def test_a_backbone_that_changes_is_noticed(task: Callable[..., Task]) -> None:
         linear.train(task(Counting()), LinearOptions(**QUICK))
 
 
-class Decoded(Subset):
-    """Counts what is decoded."""
+def test_each_image_is_decoded_once_whatever_the_epochs(
+    task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, decoded, decode = task(), list[tuple[str, int]](), ArraySource.decode
+    both = {part: Subset(source, np.arange(len(source))) for part, source in (("fit", given.fit), ("test", given.test))}
 
-    def __init__(self, source: ArraySource) -> None:
-        super().__init__(source, torch.arange(len(source)).numpy())
-        self.count = 0
+    def counted(self: ArraySource, index: int) -> Tensor:
+        decoded.append((self.split, index))
+        return decode(self, index)
 
-    def decode(self, index: int) -> Tensor:
-        self.count += 1
-        return super().decode(index)
-
-
-def test_each_image_is_decoded_once_whatever_the_epochs(task: Callable[..., Task]) -> None:
-    fit, test = Decoded(images(48, 0)), Decoded(images(30, 1, "test"))
-    given = task()
-    given = replace(given, fit=fit, test=test)
-    linear.train(given, LinearOptions(**QUICK))
-    assert fit.count <= 48 + 1  # one more look at its size is allowed
-    assert test.count <= 30 + 1
+    monkeypatch.setattr(ArraySource, "decode", counted)
+    linear.train(replace(given, **both), LinearOptions(**QUICK))
+    assert len(set(decoded)) == 48 + 30
+    assert len(decoded) <= 48 + 30 + 2  # one more look at their sizes is allowed
 
 
 def test_progress_goes_to_the_end(task: Callable[..., Task]) -> None:
@@ -187,15 +159,19 @@ def test_rates_are_those_of_torchs_schedulers(preset: str) -> None:
     options = PROTOCOL.presets[preset]
     assert isinstance(options, LinearOptions)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], options.learning_rate)
-    oracle: torch.optim.lr_scheduler.LRScheduler = (
-        torch.optim.lr_scheduler.MultiStepLR(optimizer, [60, 80], 0.1)
-        if preset == "moco"
-        else torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100, eta_min=0)
-    )
+    schedules = torch.optim.lr_scheduler
+    oracle: torch.optim.lr_scheduler.LRScheduler = schedules.CosineAnnealingLR(optimizer, 100, eta_min=0)
+    if preset == "moco":
+        oracle = schedules.MultiStepLR(optimizer, [60, 80], 0.1)
     for epoch in range(100):
         assert learning_rate(options, epoch) == pytest.approx(oracle.get_last_lr()[0], rel=1e-9)
         optimizer.step()
         oracle.step()
+    for epochs in (1, 10):  # one never decays (D30)
+        short = [learning_rate(options.model_copy(update={"epochs": epochs}), epoch) for epoch in range(epochs)]
+        if preset == "moco" or epochs == 1:
+            first = options.learning_rate
+            assert short == pytest.approx(([first] * 6 + [first / 10] * 2 + [first / 100] * 2)[:epochs])
 
 
 def test_presets_are_the_published_ones() -> None:
@@ -206,16 +182,53 @@ def test_presets_are_the_published_ones() -> None:
     assert swav.items() >= {**common, "learning_rate": 0.3, "weight_decay": 1e-6, "schedule": "cosine"}.items()
 
 
-def test_one_epoch_never_decays() -> None:
-    for preset in PROTOCOL.presets.values():
-        short = preset.model_copy(update={"epochs": 1})
-        if not isinstance(short, LinearOptions):
-            continue
-        assert learning_rate(short, 0) == short.learning_rate, "D30"
-
-
 def test_the_identity_names_what_is_not_as_published() -> None:
     moco = PROTOCOL.presets["moco"]
     assert PROTOCOL.identity("moco", moco) == "moco-100ep-lr30"
     changed = moco.model_copy(update={"epochs": 5, "learning_rate": 0.5, "batch_size": 64, "weight_decay": 0.1})
     assert PROTOCOL.identity("moco", changed) == "moco-5ep-lr0.5-batch_size=64-weight_decay=0.1"
+
+
+def test_the_published_fields_of_adamax() -> None:
+    """F23."""
+    published = PROTOCOL.presets["cifar"]
+    assert published == AdamaxOptions(epochs=20, batch_size=256, learning_rates=(0.1, 0.01, 0.001))
+    assert PROTOCOL.identity("cifar", published) == "cifar-20ep-lr0.1,0.01,0.001"
+    assert [decayed(0.1, (0.35, 0.7), epoch, 20) for epoch in (0, 6, 7, 13, 14, 19)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.01]
+    )
+
+
+def test_fitting_by_adamax_is_a_loop_with_torchs_schedule() -> None:
+    x, y = torch.randn(50, 6), torch.randint(0, 3, (50,))
+    options = AdamaxOptions(epochs=20, batch_size=16)
+    found = linear.fit_by_adamax(x, y, 3, 0.01, options, seed=4)
+    stream = Stream(4).child("adamax")
+    classifier = linear.new_classifier(6, 3, stream)
+    optimizer = torch.optim.Adamax(classifier.parameters(), 0.01, betas=(0.9, 0.999), eps=1e-8, weight_decay=0)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [7, 14], 0.1)
+    for epoch in range(20):
+        order = torch.randperm(50, generator=stream.child("order", epoch).generator())
+        for start in range(0, 50, 16):
+            rows = order[start : start + 16]
+            optimizer.zero_grad()
+            F.cross_entropy(classifier(x[rows]), y[rows]).backward()
+            optimizer.step()
+        schedule.step()
+    torch.testing.assert_close(found.weight, classifier.weight)
+    torch.testing.assert_close(found.bias, classifier.bias)
+
+
+def test_test_images_do_not_choose_the_rate() -> None:
+    """A rate that is hopeless is not taken, and both numbers are told."""
+    found = evaluate("linear", "pixels:8", "digits", preset="cifar", learning_rates=[1e-7, 0.01], **QUIET)
+    assert found["details"]["learning_rate"] == 0.01
+    held, test = found["details"]["held_out"], found["details"]["test"]
+    assert held["1e-07"] < held["0.01"]
+    assert found["metrics"]["top1"] == test["0.01"]
+    assert found["metrics"]["top1_best_rate"] == max(test.values())
+    assert found["metrics"]["top1"] > 85
+    assert found["protocol"] == "linear/cifar-20ep-lr1e-07,0.01"
+    one = evaluate("linear", "pixels:8", "digits", preset="cifar", learning_rates=0.01, epochs=2, **QUIET)
+    assert one["details"]["held_out"] == {}, "one rate needs no choice"
+    assert one["metrics"]["top1"] == one["metrics"]["top1_best_rate"]

@@ -24,8 +24,8 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.nn.feature_maps import last_maps
 from hexa.weights.external import External
 from hexa.weights.pretrained import Backbone, random_backbone
+from tests.evaluation.given import SMALL
 
-SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 VIT = NetworkConfig(
     name="vit_tiny_patch16_224", options={"img_size": 32, "patch_size": 8, "depth": 2, "dynamic_img_size": True}
 )
@@ -130,32 +130,31 @@ def test_a_network_without_maps_is_one_line(network: nn.Module) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_an_unreadable_image_is_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+def test_an_unreadable_image_is_left_out_and_nothing_is_left_of_what_fails(tmp_path: Path, suffix: str) -> None:
     data = photographs(tmp_path / "images", [(8, 8)] * 3)
     whole = np.load(embed(random_backbone(SMALL, 8), data, tmp_path / "w.npy", maps=True, num_workers=0).path)
     (tmp_path / "images" / "1.png").write_bytes(b"broken")
-    made = embed(random_backbone(SMALL, 8), data, tmp_path / "m.npy", maps=True, num_workers=0)
+    made = embed(random_backbone(SMALL, 8), data, tmp_path / f"m{suffix}", maps=True, num_workers=0)
     assert (made.num_images, len(made.left_out)) == (2, 1)
     found = read(made.path)
     np.testing.assert_allclose(found["maps"], whole[[0, 2]], rtol=1e-4, atol=1e-5)
     assert found["paths"].tolist() == ["0.png", "2.png"]
     assert "labels" not in found
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
-def test_nothing_is_left_of_what_fails(tmp_path: Path, suffix: str) -> None:
-    data = photographs(tmp_path / "images", [(8, 8)])
-    (tmp_path / "images" / "0.png").write_bytes(b"broken")
+    for number in (0, 2):
+        (tmp_path / "images" / f"{number}.png").write_bytes(b"broken")
+    before = set(tmp_path.iterdir())
     with pytest.raises(UserError, match="no image that can be read"):
-        embed(random_backbone(SMALL, 8), data, tmp_path / f"m{suffix}", maps=True, num_workers=0)
-    assert [path.name for path in tmp_path.iterdir()] == ["images"]
+        embed(random_backbone(SMALL, 8), data, tmp_path / f"n{suffix}", maps=True, num_workers=0)
+    assert set(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
 def test_no_more_than_a_part_is_in_memory(tmp_path: Path, suffix: str) -> None:
     def parts() -> Iterator[maps.Part]:
         for number in range(64):
-            yield np.full((4, 64, 32, 32), number, np.float32), np.full(4, number), [str(number)] * 4
+            labels = np.full((4, 2), (number, -1))  # several each
+            yield np.full((4, 64, 32, 32), number, np.float32), labels, [str(number)] * 4
 
     tracemalloc.start()
     shape = maps.write(tmp_path / f"m{suffix}", parts(), 300, "float32")
@@ -164,7 +163,8 @@ def test_no_more_than_a_part_is_in_memory(tmp_path: Path, suffix: str) -> None:
     assert shape == (256, 64, 32, 32)
     assert peak < 8 * 4 * 64 * 32 * 32 * 4  # 64 such parts were written
     found = read(tmp_path / f"m{suffix}")
-    assert found["maps"][:, 5, 6, 7].tolist() == found["labels"].tolist() == [number // 4 for number in range(256)]
+    assert found["labels"].tolist() == [[number // 4, -1] for number in range(256)]
+    assert found["maps"][:, 5, 6, 7].tolist() == [number // 4 for number in range(256)]
 
 
 def test_what_does_not_fit_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,23 +180,19 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "maps.npy"
-    arguments = ["embed", "random:small-resnet-4-8", "--data", "digits#test", "--out", str(out), "--maps"]
-    assert cli.main([*arguments, "--size", "16"]) == 0
-    assert f"450 × 8 × 8 × 8 feature maps of digits#test written to {out}" in " ".join(capsys.readouterr().out.split())
-    assert cli.main([*arguments, "--maps-precision", "int8"]) == 2
-    assert "maps_precision: " in capsys.readouterr().err
-    plain = ["--out", str(tmp_path / "f.npz"), "--maps-precision", "float16"]
-    assert cli.main([*arguments[:4], *plain]) == 2
-    assert "maps_precision has no effect without maps" in capsys.readouterr().err
-    assert cli.main(["embed", "pixels:8", *arguments[2:]]) == 2
-    assert "pixels:8: has no feature maps" in capsys.readouterr().err
-    assert cli.main([*arguments[:5], str(tmp_path / "m.npz"), "--maps"]) == 2
-    assert "must end in .npy or .parquet" in capsys.readouterr().err
+    def run(words: str) -> tuple[int, str]:
+        code = cli.main(["embed", *words.replace("OUT", str(tmp_path / "maps")).split(), "--data", "digits#test"])
+        said = capsys.readouterr()
+        return code, " ".join((said.err if code else said.out).split())
 
-
-@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
-def test_labels_may_be_several(tmp_path: Path, suffix: str) -> None:
-    labels = np.array([[1, 0, -1], [-1, 1, 1]])
-    maps.write(tmp_path / f"m{suffix}", [(np.ones((2, 2, 3, 4), np.float32), labels, ["a", "b"])], 2, "float32")
-    assert read(tmp_path / f"m{suffix}")["labels"].tolist() == labels.tolist()
+    code, said = run("random:small-resnet-4-8 --out OUT.npy --maps --size 16")
+    assert code == 0
+    assert f"450 × 8 × 8 × 8 feature maps of digits#test written to {tmp_path / 'maps.npy'}" in said
+    for words, problem in (
+        ("random:small-resnet-4-8 --out OUT.npy --maps --maps-precision int8", "maps_precision: "),
+        ("random:small-resnet-4-8 --out OUT.npz --maps-precision float16", "maps_precision has no effect without maps"),
+        ("pixels:8 --out OUT.npy --maps", "pixels:8: has no feature maps"),
+        ("random:small-resnet-4-8 --out OUT.npz --maps", "must end in .npy or .parquet"),
+    ):
+        code, said = run(words)
+        assert (code, problem in said) == (2, True)

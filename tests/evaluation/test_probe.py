@@ -41,13 +41,6 @@ def test_softmax_regression_equals_scikit_learn(weight_decay: float, dtype: type
     np.testing.assert_allclose(scores / scores.sum(1, keepdims=True), expected.predict_proba(new), atol=2e-3)
 
 
-def test_the_start_does_not_change_the_solution() -> None:
-    x, y = draw(120, 7, 4, 0)
-    cold = softmax_regression(x, y, 4, 1e-2, tolerance=1e-7)
-    start = softmax_regression(x, y, 4, 10.0, tolerance=1e-7)
-    np.testing.assert_allclose(softmax_regression(x, y, 4, 1e-2, start, tolerance=1e-7)[:-1], cold[:-1], atol=1e-4)
-
-
 @pytest.mark.parametrize(("count", "width"), [(200, 10), (30, 80)], ids=["tall", "wide"])
 def test_fast_probe_equals_scikit_learn_on_standardised_features(count: int, width: int) -> None:
     """Wide: the probe works in the span of the training features, scikit-learn doesn't."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -22,11 +20,9 @@ from hexa.evaluation.corruptions.kinds import KINDS, corrupt
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.evaluation.protocols.robust import interval
-from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import random_backbone
-
-QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
+from tests.evaluation.given import QUIET, SMALL, plain_images
 
 
 def draw(count: int) -> tuple[nn.Module, Tensor, Tensor]:
@@ -117,7 +113,7 @@ def test_the_head_is_the_probe_as_one_layer(count: int, width: int) -> None:
 
 
 def test_an_evaluation_tells_each_image_and_its_mean() -> None:
-    backbone = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8)
+    backbone = random_backbone(SMALL, 8)
     result = evaluate("robust", backbone, "digits", images=60, epsilons="4,1", steps=2, restarts=1, **QUIET)
     metrics, details = result["metrics"], result["details"]
     assert result["protocol"] == "robust/pgd2x1-eps1,4-images=60"
@@ -131,14 +127,13 @@ def test_an_evaluation_tells_each_image_and_its_mean() -> None:
         assert low < metrics[name] < high
     assert metrics["top1"] > metrics["robust@1"] > metrics["robust@4"]
     # the same images for every seed, whatever the size of a batch
-    again = evaluate(
-        "robust", backbone, "digits", images=60, epsilons=[1], steps=1, extraction_batch=17, seed=1, **QUIET
-    )
+    other = QUIET | {"epsilons": [1], "steps": 1, "extraction_batch": 17, "seed": 1}
+    again = evaluate("robust", backbone, "digits", images=60, **other)
     assert again["details"]["positions"] == details["positions"]
 
 
 def test_unattacked_images_score_as_in_the_probe() -> None:
-    backbone = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8)
+    backbone = random_backbone(SMALL, 8)
     robust = evaluate("robust", backbone, "digits", epsilons=[0.5], steps=1, restarts=1, **QUIET)
     assert robust["metrics"]["top1"] == pytest.approx(evaluate("probe", backbone, "digits", **QUIET)["metrics"]["top1"])
 
@@ -151,7 +146,7 @@ def test_interval_is_wilsons() -> None:
 
 
 def test_corrupted_images_are_scored_one_kind_after_the_other() -> None:
-    backbone = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8)
+    backbone = random_backbone(SMALL, 8)
     result = evaluate("robust", backbone, "digits", preset="corruptions", images=40, **QUIET)
     metrics, details = result["metrics"], result["details"]
     assert result["protocol"] == "robust/corruptions-images=40"
@@ -178,19 +173,17 @@ def test_corrupted_images_are_scored_one_kind_after_the_other() -> None:
 
 
 def test_corruptions_want_squares() -> None:
-    backbone = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8)
+    backbone = random_backbone(SMALL, 8)
     with pytest.raises(UserError, match="--preset pgd"):
         evaluate("robust", backbone, "digits", preset="corruptions", aspect="keep", **QUIET)
 
 
 @pytest.mark.parametrize("preset", ["pgd", "corruptions"])
 def test_no_readable_test_image_is_one_line(preset: str, tmp_path: Path) -> None:
-    for place in (tmp_path / part / label for part in ("train", "test") for label in "ab"):
-        place.mkdir(parents=True)
-        for number in range(2):
-            Image.new("RGB", (8, 8), (80 * number, 0, 0)).save(place / f"{number}.png")
+    files = [f"{part}/{label}/{number}.png" for part in ("train", "test") for label in "ab" for number in range(2)]
+    data = plain_images(tmp_path, dict.fromkeys(files, (8, 8)))
     for file in (tmp_path / "test").rglob("*.png"):
         file.write_bytes(b"broken")
     options = QUIET | {"images": 1, "preset": preset, "num_workers": 0, "size": 8}
     with pytest.raises(UserError, match="holds no image that can be read"):
-        evaluate("robust", "random:small-resnet-4-8", f"folder:{tmp_path}", **options)
+        evaluate("robust", "random:small-resnet-4-8", data, **options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.core import MAIN, Batch, Setting
-from hexa.evaluation.semi.learner import Guesses, Learner, RotationLearner, Rule
+from hexa.evaluation.semi.learner import Guesses, Learner, RotationLearner
 from hexa.evaluation.semi.options import SemiSupervisedOptions
 from hexa.evaluation.semi.training import LearnersObjective
 from hexa.objective import STD, Objective
@@ -64,6 +63,11 @@ def objective(name: str, network: nn.Module | None = None, **fields: Any) -> Obj
     return LearnersObjective(learner.double(), options)
 
 
+def learner_of(made: Objective) -> Learner:
+    assert isinstance(made.method, Learner)
+    return made.method
+
+
 def batch(step: int = 9) -> Batch:
     crops = torch.rand(COUNT, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return Batch((crops,), torch.tensor([4, 1, 0, 1, 2, 3]), Stream(0).child("step", step), step)
@@ -82,11 +86,17 @@ def trained(made: Objective, given: Batch) -> tuple[dict[str, Tensor], dict[str,
     for term in made.losses(given):
         term.loss.backward()  # type: ignore[no-untyped-call]
         views |= {name: part.example.crops for name, part in term.parts.items()}
-    learner = made.method
-    assert isinstance(learner, Learner)
+    learner = learner_of(made)
     gradients = {name: p.grad.clone() for name, p in learner.encoder.named_parameters() if p.grad is not None}
     learner.zero_grad()
     return gradients, views
+
+
+def check(gradients: dict[str, Tensor], learner: Learner, loss: Any) -> None:
+    """The gradients of a step are those of this loss."""
+    loss.backward()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, learner.encoder.get_parameter(name).grad, rtol=1e-5, atol=1e-7)
 
 
 def of_unlabelled(name: str, learner: Learner, weak: Tensor, view: Tensor) -> Tensor:
@@ -108,8 +118,7 @@ def of_unlabelled(name: str, learner: Learner, weak: Tensor, view: Tensor) -> Te
 )
 def test_a_step_is_the_published_loss(name: str, term: str) -> None:
     made, given = objective(name, **({} if name == "vat" else {"threshold": 0.5})), batch()
-    learner = made.method
-    assert isinstance(learner, Learner)
+    learner = learner_of(made)
     gradients, views = trained(made, given)
     weak, hard = given.crops[0], views[term][0]
     assert torch.equal(weak, hard) == (name == "pseudo-label")
@@ -121,15 +130,12 @@ def test_a_step_is_the_published_loss(name: str, term: str) -> None:
     if name == "vat":  # entropy minimisation
         likely = [F.softmax(scores(learner, weak[i]), 0) for i in range(LABELLED, COUNT)]
         loss = loss + 0.06 * sum(-(p * p.log()).sum() for p in likely) / (RATIO * LABELLED)
-    loss.backward()  # type: ignore[union-attr]
-    for parameter, gradient in gradients.items():
-        torch.testing.assert_close(gradient, learner.encoder.get_parameter(parameter).grad, rtol=1e-5, atol=1e-7)
+    check(gradients, learner, loss)
 
 
 def test_s4l_is_classes_and_rotations_of_four_turned_images() -> None:
     made, given = objective("s4l"), batch()
-    learner = made.method
-    assert isinstance(learner, Learner)
+    learner = learner_of(made)
     gradients, views = trained(made, given)
     assert list(views) == [STD]
     loss = torch.zeros((), dtype=torch.float64)
@@ -139,15 +145,12 @@ def test_s4l_is_classes_and_rotations_of_four_turned_images() -> None:
             loss = loss + WEIGHT * F.cross_entropy(found[CLASSES:], torch.tensor(turns)) / (4 * COUNT)
             if i < LABELLED:
                 loss = loss + F.cross_entropy(found[:CLASSES], torch.tensor(KNOWN[i])) / (4 * LABELLED)
-    loss.backward()  # type: ignore[no-untyped-call]
-    for parameter, gradient in gradients.items():
-        torch.testing.assert_close(gradient, learner.encoder.get_parameter(parameter).grad, rtol=1e-5, atol=1e-7)
+    check(gradients, learner, loss)
 
 
 def test_the_virtual_direction_is_that_of_a_written_power_iteration() -> None:
     made, given = objective("vat"), batch()
-    learner = made.method
-    assert isinstance(learner, Learner)
+    learner = learner_of(made)
     weak = 0.25 + given.crops[0] / 2  # nothing is clipped
     given = replace(given, crops=(weak,))
     _, views = trained(made, given)
@@ -163,23 +166,11 @@ def test_the_virtual_direction_is_that_of_a_written_power_iteration() -> None:
         torch.testing.assert_close(views["vat"][0][i] - weak[i], expected, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("temperature", "expected"),
-    [(0.0, lambda p: F.one_hot(p.argmax(1), 3).double()), (0.4, lambda p: (p**2.5) / (p**2.5).sum(1, keepdim=True))],
-)
-def test_sharpening_and_threshold(temperature: float, expected: Callable[[Tensor], Tensor]) -> None:
-    p = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1], [0.96, 0.02, 0.02]], dtype=torch.float64)
-    target, weight = Rule(0.7 - 1e-9, temperature, 0.0, 1).guess(p.log() + 3.0)
-    torch.testing.assert_close(target, expected(p))
-    assert weight.tolist() == [1.0, 0.0, 1.0]
-
-
 @pytest.mark.parametrize("name", ["vat", "pseudo-label"])
 def test_running_statistics_are_of_one_pass_of_the_labelled_images_as_in_usb(name: str) -> None:
     """Neither unlabelled images nor virtual views move them; either has batch statistics of its own."""
     made, given = objective(name, Normed()), batch()
-    learner = made.method
-    assert isinstance(learner, Learner)
+    learner = learner_of(made)
     norm, moments = learner.encoder.backbone.norm, (torch.tensor(MEAN), torch.tensor(STD_DEV))
     pixels = (given.crops[0] - moments[0][:, None, None]) / moments[1][:, None, None]
     trained(made, given)
@@ -214,8 +205,7 @@ def test_lambda_grows_linearly_over_two_fifths_of_the_steps() -> None:
 
 def test_the_slow_copy_follows_weights_and_takes_statistics() -> None:
     made, given = objective("fixmatch", ema=0.9), batch(step=0)
-    learner = made.method
-    assert isinstance(learner, Learner)
+    learner = learner_of(made)
     before = {name: p.detach().clone() for name, p in learner.twin.named_parameters()}
     for step, momentum in ((0, 1 / 10), (200, 0.9)):
         for _ in made.losses(replace(given, step=step)):
@@ -249,8 +239,7 @@ def test_hard_examples_join_strong_views_and_stand_in_for_weak_ones() -> None:
 
 def test_adversarial_views_climb_the_loss_of_unlabelled_images_within_epsilon() -> None:
     made = objective("fixmatch", strong="weak", threshold=0.0, hard=[{"kind": "adversarial", "branch": "main"}])
-    learner, given = made.method, batch()
-    assert isinstance(learner, Learner)
+    learner, given = learner_of(made), batch()
     _, views = trained(made, given)
     weak, attacked = given.crops[0], views["adversarial"][0]
     assert float((attacked - weak).abs().max()) <= 1 / 255 + 1e-9
@@ -264,8 +253,7 @@ def test_adversarial_views_climb_the_loss_of_unlabelled_images_within_epsilon() 
 def test_mixed_views_have_both_pseudo_labels_by_area() -> None:
     """Each unlabelled image's share counts with its own pseudo-label, that of a labelled image not at all."""
     made = objective("fixmatch", strong="weak", threshold=0.5, hard="cutmix")
-    learner, given = made.method, batch()
-    assert isinstance(learner, Learner)
+    learner, given = learner_of(made), batch()
     terms = {}
     for term in made.losses(given):
         term.loss.backward()  # type: ignore[no-untyped-call]
@@ -287,8 +275,7 @@ def test_mixed_views_have_both_pseudo_labels_by_area() -> None:
 @pytest.mark.parametrize("name", ["fixmatch", "uda", "vat", "s4l"])
 def test_embedding_and_losses_are_pure_and_follow_the_order_of_images(name: str) -> None:
     made, given = objective(name), batch()
-    learner = made.method
-    assert isinstance(learner, Learner)
+    learner = learner_of(made)
     before = {key: value.clone() for key, value in learner.state_dict().items()}
     embedding = learner.embed(learner.anchors(given), MAIN)
     labels: Guesses = learner.pseudo_labels(given, embedding.detach())

@@ -22,24 +22,15 @@ from hexa.evaluation.split import draw_per_class
 from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import random_backbone, save_backbone
-from tests.evaluation.test_tuning import QUIET, SMALL, images, task
-
-SHORT: dict[str, Any] = {"steps": 3, "labelled_batch": 4, **QUIET}
+from tests.evaluation.given import QUIET, SMALL
+from tests.evaluation.test_tuning import images, task
 
 
 def test_fixmatch_learns_digits_from_forty_labels() -> None:
     """From random weights in two seconds, far above chance (10 %)."""
     network = NetworkConfig(name="small-resnet", widths=(32, 64), mean=(0.3, 0.3, 0.3), std=(0.37, 0.37, 0.37))
-    how: dict[str, Any] = {
-        "learner": "fixmatch",
-        "labels": 40,
-        "mirrored": False,
-        **SHORT,
-        "steps": 80,
-        "ratio": 4,
-        "learning_rate": 0.1,
-    }
-    how["labelled_batch"] = 16
+    how: dict[str, Any] = {"learner": "fixmatch", "labels": 40, "labelled_batch": 16, "ratio": 4, "learning_rate": 0.1}
+    how |= {"steps": 80, "mirrored": False, **QUIET}
     found = evaluate("semi-supervised", random_backbone(network, 8), "digits", **how)
     assert found["protocol"].startswith("semi-supervised/fixmatch-40-labels-80steps-")
     assert found["metrics"]["top1"] > 60
@@ -66,11 +57,8 @@ def test_labels_are_drawn_class_by_class_from_seed_and_draw(monkeypatch: pytest.
 
     monkeypatch.setattr(semi_supervised, "train", fake)
     found = semi_supervised.run(task(source), SemiSupervisedOptions(learner="uda", labels=12, draws=3))
-    assert found.metrics == {
-        "top1": 20.0,
-        "top1_std": pytest.approx(10.0),
-        "top1_interval": half_width([10.0, 20.0, 30.0]),
-    }
+    half = half_width([10.0, 20.0, 30.0])
+    assert found.metrics == {"top1": 20.0, "top1_std": pytest.approx(10.0), "top1_interval": half}
     assert source.labels is not None
     for number, rows in enumerate(seen):
         assert np.bincount(source.labels[rows]).tolist() == [4, 4, 4]
@@ -100,13 +88,11 @@ def test_weak_views_are_mirrored_and_moved_by_an_eighth() -> None:
     pixels = torch.arange(64).view(1, 1, 8, 8).expand(1, 3, 8, 8).to(torch.uint8)
     source = ArraySource(pixels.repeat(3, 1, 1, 1), np.arange(3), name="ramp")
     image, seen = pixels[0].float() / 255, set()
-    padded = torch.nn.functional.pad(image, (1, 1, 1, 1), mode="reflect")
     allowed = {}
     for flip in (False, True):
-        whole = torch.nn.functional.pad(image.flip(2), (1, 1, 1, 1), mode="reflect") if flip else padded
-        for y in range(3):
-            for x in range(3):
-                allowed[flip, y, x] = whole[:, y : y + 8, x : x + 8]
+        whole = torch.nn.functional.pad(image.flip(2) if flip else image, (1, 1, 1, 1), mode="reflect")
+        for y, x in np.ndindex(3, 3):
+            allowed[flip, y, x] = whole[:, y : y + 8, x : x + 8]
     for batch in Batches(replace(task(), fit=source), np.arange(3), 3, 2, Stream(0)).steps(20):
         for view in batch.crops[0]:
             (name,) = [name for name, crop in allowed.items() if torch.allclose(crop, view, atol=1e-6)]
@@ -131,6 +117,7 @@ def test_all_labels_leave_the_same_images_as_unlabelled_ones() -> None:
         ({"learner": "fixmatch", "hard": 1}, "hard: kinds of hard examples are needed"),
         ({"learner": "fixmatch", "hard": "cutmix,cutmix"}, "give each kind once"),
         ({"learner": "mixmatch"}, "learner: must be 'supervised'"),
+        ({"rates_of": "x"}, "'hexa' or 'swav'"),
         ({"labels": 45, "learner": "fixmatch"}, "45 cannot be shared equally by 10 classes; use 40 or 50"),
         ({"labels": 3, "learner": "fixmatch"}, "3 cannot be shared equally by 10 classes; use 10$"),
         ({"labels": 5000, "learner": "fixmatch"}, "fewer than the 500 asked for"),

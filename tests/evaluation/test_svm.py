@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,9 +21,7 @@ from torch import Tensor, nn
 
 from hexa.config import UserError
 from hexa.data.sources.source import ArraySource, Labels
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
-from hexa.evaluation.embed import embed
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols import low_shot, svm
 from hexa.nn.backbones import NetworkConfig
@@ -32,8 +29,9 @@ from hexa.runtime.progress import ProgressBar
 from hexa.runtime.random import Stream
 from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone
+from tests.evaluation.given import QUIET, task_of
 
-NAMES = ["cat", "dog", "sheep"]
+NAMES = ("cat", "dog", "sheep")
 
 
 def images(count: int, seed: int) -> tuple[Tensor, Labels]:
@@ -50,21 +48,10 @@ def images(count: int, seed: int) -> tuple[Tensor, Labels]:
 
 
 def task(*chosen: str, train: int = 90) -> Task:
-    fit, test = (ArraySource(*images(n, s), NAMES, name=str(s)) for n, s in ((train, 1), (60, 2)))
+    fit, test = (ArraySource(*images(n, s), list(NAMES), name=str(s)) for n, s in ((train, 1), (60, 2)))
     config = NetworkConfig(name="pixels", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    return Task(
-        backbone=Backbone(nn.Flatten(), Preparation(config.mean, config.std, 8), config),
-        fit=fit,
-        test=test,
-        class_names=NAMES,
-        transform=EvaluationTransform(8),
-        device=torch.device("cpu"),
-        precision="fp32",
-        num_workers=0,
-        extraction_batch=64,
-        seed=0,
-        chosen=frozenset(chosen),
-    )
+    backbone = Backbone(nn.Flatten(), Preparation(config.mean, config.std, 8), config)
+    return task_of(backbone, fit, test, NAMES, chosen=frozenset(chosen))
 
 
 def oracle_ap(labels: np.ndarray[Any, Any], scores: np.ndarray[Any, Any]) -> float:
@@ -93,12 +80,10 @@ def test_goyal_is_a_grid_search_of_scikit_learn(train: int) -> None:
     (x, y), (test_x, test_y) = prepared(made)
     costs = (0.01, 1.0, 100.0)
     expected = []
-    for column in range(3):
-        target = np.where(y[:, column] == 1, 1, -1)  # difficult images are negatives in training
+    for labels, test_labels in zip(y.T, test_y.T, strict=True):  # difficult images are negatives in training
         search = GridSearchCV(machine(1.0), {"C": costs}, scoring="average_precision", cv=StratifiedKFold(3))
-        scores = search.fit(x, target).decision_function(test_x)
-        kept = test_y[:, column] != 0  # and are not scored
-        expected.append(100 * oracle_ap(test_y[kept, column] == 1, scores[kept]))
+        scores, kept = search.fit(x, np.where(labels == 1, 1, -1)).decision_function(test_x), test_labels != 0
+        expected.append(100 * oracle_ap(test_labels[kept] == 1, scores[kept]))  # and are not scored
     found = svm.run(made, svm.SVMOptions(costs=costs))
     assert found.metrics["mAP"] == pytest.approx(np.mean(expected), abs=0.1)
     assert list(found.details["average_precision"].values()) == pytest.approx(expected, abs=0.1)
@@ -135,9 +120,9 @@ def test_pcl_has_one_cost_and_counts_difficult_images_as_negatives() -> None:
     made = task()
     (x, y), (test_x, test_y) = prepared(made)
     expected = []
-    for column in range(3):
-        scores = machine(0.5).fit(x, np.where(y[:, column] == 1, 1, -1)).decision_function(test_x)
-        expected.append(100 * oracle_ap(test_y[:, column] == 1, scores))
+    for labels, test_labels in zip(y.T, test_y.T, strict=True):
+        scores = machine(0.5).fit(x, np.where(labels == 1, 1, -1)).decision_function(test_x)
+        expected.append(100 * oracle_ap(test_labels == 1, scores))
     options = svm.PROTOCOL.presets["pcl"]
     assert isinstance(options, svm.SVMOptions)
     assert svm.run(made, options).metrics["mAP"] == pytest.approx(np.mean(expected), abs=0.1)
@@ -174,9 +159,8 @@ def test_low_shot_is_a_script_over_draws(preset: str) -> None:
     (x, y), (test_x, test_y) = prepared(made)
     published = low_shot.PROTOCOL.presets[preset]
     costs = (0.5,) if preset == "pcl" else (0.1, 10.0)
-    options = low_shot.LowShotOptions.model_validate(
-        {**published.model_dump(), "shots": (2, 5), "draws": 3, "costs": costs}
-    )
+    changes = {"shots": (2, 5), "draws": 3, "costs": costs}
+    options = low_shot.LowShotOptions.model_validate(published.model_dump() | changes)
     found = low_shot.run(made, options)
     for k in (2, 5):
         table = np.empty((len(costs), 3))
@@ -211,14 +195,6 @@ def test_shots_beyond_the_positives_are_left_out_or_refused() -> None:
         low_shot.run(task("shots"), options)
 
 
-def test_one_class_an_image_is_one_against_all() -> None:
-    """Digits, whose classes pixels tell apart."""
-    found = evaluate("svm", "pixels:8", "digits", preset="pcl", device="cpu", precision="fp32")
-    assert found["protocol"] == "svm/pcl-C0.5-difficult-negative"
-    assert found["metrics"]["mAP"] > 85
-    assert set(found["details"]["average_precision"]) == set("0123456789")
-
-
 def kit(folder: Path, empty: bool = False) -> str:
     """A VOC folder of these images, as files."""
     root = folder / "VOCdevkit" / "VOC2007"
@@ -237,36 +213,16 @@ def kit(folder: Path, empty: bool = False) -> str:
 
 def test_a_voc_folder_from_the_outside(tmp_path: Path) -> None:
     spec = kit(tmp_path)
-    quiet: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
-    assert 0 < evaluate("svm", "pixels:8", spec, preset="pcl", **quiet)["metrics"]["mAP"] <= 100
-    assert evaluate("low-shot", "pixels:8", spec, shots=[1], draws=2, **quiet)["metrics"]["mAP@1_std"] >= 0
-    assert evaluate("svm", "pixels:8", spec, preset="pcl", holdout=0.3, **quiet)["data_facts"]["test"]["images"] == 18
+    assert 0 < evaluate("svm", "pixels:8", spec, preset="pcl", **QUIET)["metrics"]["mAP"] <= 100
+    found = evaluate("svm", "pixels:8", "digits", preset="pcl", **QUIET)  # one class an image is one against all
+    assert found["protocol"] == "svm/pcl-C0.5-difficult-negative"
+    assert found["metrics"]["mAP"] > 85
+    assert set(found["details"]["average_precision"]) == set("0123456789")
+    assert evaluate("low-shot", "pixels:8", spec, shots=[1], draws=2, **QUIET)["metrics"]["mAP@1_std"] >= 0
+    assert evaluate("svm", "pixels:8", spec, preset="pcl", holdout=0.3, **QUIET)["data_facts"]["test"]["images"] == 18
     with pytest.raises(UserError, match=r"multi-label; knn needs one label .* detect, low-shot, svm"):
-        evaluate("knn", "pixels:8", spec, **quiet)
+        evaluate("knn", "pixels:8", spec, **QUIET)
     with pytest.raises(UserError, match="above 0"):
-        evaluate("svm", "pixels:8", spec, costs=[0], **quiet)
+        evaluate("svm", "pixels:8", spec, costs=[0], **QUIET)
     with pytest.raises(UserError, match="no train image shows sheep"):
-        evaluate("svm", "pixels:8", kit(tmp_path / "empty", empty=True), **quiet)
-
-
-@pytest.mark.slow
-def test_photographs_give_what_a_plain_script_gives(real_data: Callable[[str], Path], tmp_path: Path) -> None:
-    """VOC07's subset, features of 20 × 20 pixels: the protocol from the outside beside scikit-learn alone."""
-    spec = f"voc:{real_data('voc2007/VOCdevkit')}"
-    rows, labels = [], []
-    for split in ("train", "test"):
-        embed("pixels:20", f"{spec}#{split}", tmp_path / f"{split}.npz", precision="fp32")
-        made = np.load(tmp_path / f"{split}.npz")
-        features = made["features"].astype(np.float64)
-        rows.append(features / (np.linalg.norm(features, axis=1, keepdims=True) + 1e-5))
-        labels.append(made["labels"])
-    costs = [0.1, 10.0]
-    expected = []
-    for column in range(20):
-        target = np.where(labels[0][:, column] == 1, 1, -1)
-        search = GridSearchCV(machine(1.0), {"C": costs}, scoring="average_precision", cv=StratifiedKFold(3), n_jobs=2)
-        kept = labels[1][:, column] != 0
-        scores = search.fit(rows[0], target).decision_function(rows[1])
-        expected.append(100 * oracle_ap(labels[1][kept, column] == 1, scores[kept]))
-    found = evaluate("svm", "pixels:20", spec, costs=costs, precision="fp32")
-    assert found["metrics"]["mAP"] == pytest.approx(np.mean(expected), abs=0.1)
+        evaluate("svm", "pixels:8", kit(tmp_path / "empty", empty=True), **QUIET)

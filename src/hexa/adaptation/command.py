@@ -120,8 +120,7 @@ class _Prepared:
     def of(cls, request: AdaptRequest) -> _Prepared:
         most = request.fields.get("training.max_image_pixels")
         channels = int(request.fields.get("network.channels", 3))
-        split = None if "#" in request.data else "train"
-        source = open_source(request.data, split, None if most is None else int(most), channels)
+        source = open_source(request.data, "train", None if most is None else int(most), channels)
         seen = look(source)
         draft = first_draft(request.backbone, request.data, seen, request.domain, request.fields)
         scored = request.labelled or (request.data if seen.classes > 1 else None)
@@ -251,8 +250,7 @@ def _monitor(network: nn.Module, experiment: Experiment) -> KnnMonitor:
 
 
 def _opened(experiment: Experiment, name: str) -> Source:
-    split = None if "#" in name else "train"
-    return open_source(name, split, experiment.training.max_image_pixels, experiment.network.channels)
+    return open_source(name, "train", experiment.training.max_image_pixels, experiment.network.channels)
 
 
 def _write(out: Path, record: Mapping[str, Any]) -> None:

@@ -218,7 +218,7 @@ def _next(run: Path, data: str) -> list[str]:
     command = ["hexa", "evaluate", "knn", str(run), "--data", data]
     if data.startswith(("folder:", "parquet:")):
         with contextlib.suppress(UserError):
-            source = open_source(data, None if "#" in data else "train")
+            source = open_source(data, "train")
             if source.labels is None:
                 return ["hexa", "embed", str(run), "--data", data, "--out", "features.npz"]
             if "test" not in source.splits():

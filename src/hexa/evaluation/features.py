@@ -146,14 +146,10 @@ def _share_and_gather(task: Task, source: Source) -> tuple[Tensor, Tensor]:
         lambda: extract(
             task.backbone,
             source,
-            task.transform,
-            task.extraction_batch,
-            task.device,
-            task.precision,
-            task.num_workers,
-            lambda done, total: task.report(f"extracting features ({source.split})", done, total),
-            problems,
+            progress=lambda done, total: task.report(f"extracting features ({source.split})", done, total),
+            problems=problems,
             share=share,
+            **task.extraction,
         )
     )
     _check_all(source, processes.exchange((len(features), problems)))

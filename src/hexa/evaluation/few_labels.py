@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -46,14 +46,14 @@ def over_scores(name: str, scores: Sequence[float]) -> dict[str, float]:
 
 
 def over_draws(
-    task: Task, shots: Sequence[int], draws: int, score: Callable[[Tensor, Tensor, Tensor, Tensor], float]
+    task: Task, shots: Sequence[int], draws: int, score: Callable[[Tensor, Tensor, Tensor, Tensor], Mapping[str, float]]
 ) -> Outcome:
-    """Mean score in percent over draws of k labelled images of every class, for each k, on all test images.
+    """Mean top1 in percent over draws of k labelled images of every class, for each k, on all test images.
 
-    score: features and labels that were drawn, features and labels of the test images. The draws depend on the labels
-    and the task's seed alone, so that backbones can be compared draw by draw; the images of a smaller k are among those
-    of a larger one. metrics: `top1@k`, `top1@k_std` and `top1@k_interval` (half of the 95 % interval of the mean), or
-    `top1` … for a single k. A k that a class has too few images for is left out, which a note says.
+    score: features and labels that were drawn, features and labels of the test images -> {"top1", …}. The draws depend
+    on the labels and the task's seed alone, so that backbones can be compared draw by draw; the images of a smaller k
+    are among those of a larger one. metrics: `top1@k`, `top1@k_std` and `top1@k_interval` (half of the 95 % interval of
+    the mean), or `top1` … for a single k. A k that a class has too few images for is left out, which a note says.
     Raises UserError if that leaves none.
     """
     fit, fit_labels, test, test_labels = extract_pair(task)
@@ -72,7 +72,7 @@ def over_draws(
         for number in range(draws):
             task.report(f"{k} labels per class", i * draws + number, len(kept) * draws)
             rows = torch.from_numpy(draw_per_class(labels, k, Stream(task.seed).child("labels", number)))
-            scores.append(score(fit[rows], fit_labels[rows], test, test_labels))
+            scores.append(score(fit[rows], fit_labels[rows], test, test_labels)["top1"])
         name = "top1" if len(kept) == 1 else f"top1@{k}"
         metrics |= over_scores(name, scores)
         details[str(k)] = {"draws": scores}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
+import pydantic
 import torch
 from torch import Tensor
 
@@ -50,6 +51,12 @@ class Task:
     def num_classes(self) -> int:
         """Labels are 0 … num_classes − 1, or columns."""
         return len(self.class_names)
+
+    @property
+    def extraction(self) -> dict[str, Any]:
+        """How features are extracted, as `hexa.evaluation.features.extract` takes it."""
+        how = {"transform": self.transform, "batch_size": self.extraction_batch, "device": self.device}
+        return {**how, "precision": self.precision, "num_workers": self.num_workers}
 
     def report(self, label: str, done: int, total: int) -> None:
         """Report progress, if anyone asked for it."""
@@ -119,17 +126,21 @@ def named_changes(published: Config, used: Config, without: Collection[str]) -> 
 
 
 def listed(value: Any) -> Any:
-    """Validator of list options: from a command line a list may also come as one value or as 1,2,4."""
+    """Validator: from a command line a list may also come as one value or as 1,2,4."""
     if isinstance(value, str):
         return value.split(",")
     return (value,) if isinstance(value, int | float) else value
 
 
-def all_positive(values: tuple[float, ...]) -> tuple[float, ...]:
-    """Validator of options that list rates or costs."""
+def _all_positive(values: tuple[float, ...]) -> tuple[float, ...]:
     if any(not value > 0 for value in values):
         raise ValueError(f"all must be above 0, got {', '.join(f'{value:g}' for value in values)}")
     return values
+
+
+Number = TypeVar("Number", int, float)
+#: The type of an option that lists numbers above 0: rates, costs, sizes.
+Positive = Annotated[tuple[Number, ...], pydantic.BeforeValidator(listed), pydantic.AfterValidator(_all_positive)]
 
 
 def topk_accuracy(scores: Tensor, labels: Tensor, ks: tuple[int, ...] = (1, 5)) -> dict[str, float]:

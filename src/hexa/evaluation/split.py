@@ -22,7 +22,7 @@ def fit_and_test(data: str, request: EvaluationRequest, channels: int) -> tuple[
 
     Raises UserError.
     """
-    fit = _labelled(data, None if "#" in data else "train", request, channels)
+    fit = _labelled(data, "train", request, channels)
     if request.holdout is None:
         test = _test_images(data, fit, request, channels)
     elif request.test_data is not None:
@@ -76,6 +76,11 @@ def _held_out(source: Source, share: float, seed: int) -> tuple[Source, Source]:
     held = stratified_part(source.labels, share, Stream(seed).child("holdout"))
     if not held.any():
         raise UserError(f"holdout {share:g} of {len(source)} images selects no images; increase it")
+    return without(source, held)
+
+
+def without(source: Source, held: Mask) -> tuple[Source, Source]:
+    """The images of a source that are not held out, and those that are."""
     return Subset(source, (~held).nonzero()[0]), Subset(source, held.nonzero()[0])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +19,7 @@ from hexa.evaluation.features import extract
 from hexa.evaluation.protocol import Curve, Task, topk_accuracy
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
+from hexa.weights.pretrained import Backbone
 
 
 def new_classifier(num_features: int, num_classes: int, stream: Stream) -> nn.Linear:
@@ -70,6 +71,48 @@ class AugmentedImages:
         self._loader.close()
 
 
+def learn(
+    task: Task,
+    images_of: AugmentedImages,
+    optimizer: torch.optim.Optimizer,
+    epochs: int,
+    rates: Callable[[int], Sequence[float]],
+    scores: Callable[[Tensor], Tensor],
+    score: Callable[[], dict[str, float]],
+    score_every: int,
+    label: str,
+) -> Curve:
+    """Minimise the cross-entropy of `scores` of images [B, 3, S, S]; the accuracy by `score` while it learns.
+
+    rates: the epoch, 0 … epochs − 1 -> the rate of each of the optimizer's groups. score_every: epochs between two
+    scorings; the last epoch is always scored.
+    """
+    total, curve = epochs * images_of.steps, Curve()
+    try:
+        for epoch in range(epochs):
+            for group, rate in zip(optimizer.param_groups, rates(epoch), strict=True):
+                group["lr"] = rate
+            for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
+                made = scores(images.contiguous(memory_format=torch.channels_last))
+                optimizer.zero_grad()
+                F.cross_entropy(made, labels).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                task.report(label, step, total)
+            if (epoch + 1) % score_every == 0 or epoch + 1 == epochs:
+                curve.append({"epoch": epoch + 1, **score()})
+    finally:
+        images_of.close()
+    return curve
+
+
+@torch.no_grad()
+def accuracy(task: Task, backbone: Backbone, head: nn.Module, test: Source) -> dict[str, float]:
+    """top1 and top5 of a network and its classifier on labelled images, as evaluation sees them."""
+    features, labels, _ = extract(backbone, test, **task.extraction)
+    assert labels is not None
+    return topk_accuracy(head(features.to(task.device))[:, : task.num_classes].cpu(), labels)
+
+
 def decayed(factor: float, decay_at: tuple[float, ...], epoch: int, epochs: int) -> float:
     """What rates are multiplied by in an epoch, 0 … epochs − 1: `factor` from each share of the epochs on."""
     return float(factor ** sum(epoch >= round(share * epochs) for share in decay_at))
@@ -107,32 +150,20 @@ def tune(task: Task, fit: Source, test: Source, plan: Plan, stream: Stream, labe
     backbone = precisions.place(copy.deepcopy(task.backbone), task.device)
     head = new_classifier(backbone.num_features, task.num_classes, stream).to(task.device)
     optimizer = _optimizer(backbone, head, plan)
-    start = [group["lr"] for group in optimizer.param_groups]
     images_of = AugmentedImages(task, fit, plan.batch_size, stream.child("views"), smallest=2)
-    total = plan.epochs * images_of.steps
-    images_of.notes.extend(slow_statistics(backbone, total))
-    curve: Curve = []
-    try:
-        for epoch in range(plan.epochs):
-            for group, rate in zip(optimizer.param_groups, start, strict=True):
-                group["lr"] = rate * decayed(plan.factor, plan.decay_at, epoch, plan.epochs)
-            backbone.train()
-            for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
-                with precisions.autocast(task.precision, task.device):
-                    features = backbone(images.contiguous(memory_format=torch.channels_last)).float()
-                optimizer.zero_grad()
-                F.cross_entropy(head(features), labels).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                task.report(label, step, total)
-            if (epoch + 1) % score_every == 0 or epoch + 1 == plan.epochs:
-                how = (task.transform, task.extraction_batch, task.device, task.precision, task.num_workers)
-                test_features, test_labels, _ = extract(backbone, test, *how)
-                assert test_labels is not None
-                with torch.no_grad():
-                    scores = head(test_features.to(task.device)).cpu()
-                curve.append({"epoch": epoch + 1, **topk_accuracy(scores, test_labels)})
-    finally:
-        images_of.close()
+    images_of.notes.extend(slow_statistics(backbone, plan.epochs * images_of.steps))
+
+    def rates(epoch: int) -> list[float]:
+        factor = decayed(plan.factor, plan.decay_at, epoch, plan.epochs)
+        return [plan.trunk_rate * factor, plan.head_rate * factor]
+
+    def scores(images: Tensor) -> Tensor:
+        with precisions.autocast(task.precision, task.device):
+            features = backbone.train()(images).float()
+        return head(features)  # type: ignore[no-any-return]
+
+    how = (plan.epochs, rates, scores, lambda: accuracy(task, backbone, head, test), score_every)
+    curve = learn(task, images_of, optimizer, *how, label)
     return Tuned(curve, images_of.notes, images_of.batch_size)
 
 

@@ -72,7 +72,7 @@ def _of_features(kind: str, target: Target, data: str | None, seed: int) -> Figu
     data = data or backbone.info.get("data")
     if not data:
         raise UserError("a backbone without a run has no images of its own; give some with --data SOURCE")
-    source = open_source(str(data), None if "#" in str(data) else "train", channels=len(backbone.mean))
+    source = open_source(str(data), "train", channels=len(backbone.mean))
     embedded = plots.EmbeddedImages.of(backbone, source, seed=seed)
     name = backbone.info.get("spec", "a backbone") if isinstance(target, Backbone) else target
     make, remark, of_classes = OF_FEATURES[kind]

@@ -65,8 +65,8 @@ class KnnMonitor:
         if not config.knn_every:
             return None
         if config.data is not None:
-            split = None if "#" in config.data else "train"
-            source, held = open_source(config.data, split, experiment.training.max_image_pixels, source.channels), None
+            most = experiment.training.max_image_pixels
+            source, held = open_source(config.data, "train", most, source.channels), None
         for field, needed in (("keep_best", config.keep_best == "knn"), ("until", config.until is not None)):
             if needed and source.classes is None:
                 raise ConfigError([(f"monitor.{field}", f"{source!r} has no labels to vote; give monitor.data")])

@@ -116,8 +116,8 @@ class _Session:
         """Set everything up, train, write the results. warnings: warnings so far."""
         experiment = self.experiment
         trackers.check(experiment.training.tracker)
-        split = None if "#" in experiment.data else "train"
-        source = open_source(experiment.data, split, experiment.training.max_image_pixels, experiment.network.channels)
+        most = experiment.training.max_image_pixels
+        source = open_source(experiment.data, "train", most, experiment.network.channels)
         source, held = without_holdout(experiment, source)
         setting_of(experiment, len(source))  # raises before images are read, which may take a while
         self._show(_headline(experiment, source, self.machine, self.folder, self.resumed))

@@ -66,22 +66,6 @@ def _impulse_noise(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> T
 # -- blur -------------------------------------------------------------------------------------------------------------
 
 
-def _defocus_blur(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
-    return blurs.defocus(x, scale * p[0], p[1])
-
-
-def _glass_blur(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
-    return blurs.glass(x, scale * p[0], _pixels(scale * p[1]), int(p[2]), draws)
-
-
-def _motion_blur(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
-    return blurs.motion(x, _pixels(scale * p[0]), scale * p[1], draws.uniform(low=-45, high=45))
-
-
-def _zoom_blur(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
-    return blurs.zoom_blur(x, *p)
-
-
 def _pixels(length: float) -> int:
     return max(1, round(length))
 
@@ -92,14 +76,6 @@ def _pixels(length: float) -> int:
 def _snow(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
     mean, deviation, zoom, threshold, radius, sigma, kept = p
     return weather.snow(x, mean, deviation, zoom, threshold, _pixels(scale * radius), scale * sigma, kept, draws)
-
-
-def _frost(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
-    return weather.frost(x, p[0], p[1], draws)
-
-
-def _fog(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
-    return weather.fog(x, p[0], p[1], draws)
 
 
 def _brightness(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
@@ -116,10 +92,6 @@ def _contrast(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor
     """Towards the mean of each channel."""
     mean = x.mean((2, 3), keepdim=True)
     return (x - mean) * p[0] + mean
-
-
-def _elastic_transform(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
-    return blurs.elastic(x, scale * p[0], scale * p[1], scale * p[2], draws)
 
 
 def _pixelate(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
@@ -165,25 +137,27 @@ _KINDS: dict[str, tuple[_Make, tuple[Parameters, ...], tuple[Parameters, ...]]] 
     "impulse_noise": (_impulse_noise, _one(0.01, 0.02, 0.03, 0.05, 0.07), _one(0.03, 0.06, 0.09, 0.17, 0.27)),
     # radius, softness of the edge
     "defocus_blur": (
-        _defocus_blur,
+        lambda x, p, scale, draws: blurs.defocus(x, scale * p[0], p[1]),
         ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
         ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
     ),
     # σ, reach, times
     "glass_blur": (
-        _glass_blur,
+        lambda x, p, scale, draws: blurs.glass(x, scale * p[0], _pixels(scale * p[1]), int(p[2]), draws),
         ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
         ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
     ),
     # radius, σ
     "motion_blur": (
-        _motion_blur,
+        lambda x, p, scale, draws: blurs.motion(
+            x, _pixels(scale * p[0]), scale * p[1], draws.uniform(low=-45, high=45)
+        ),
         ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
         ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
     ),
     # largest factor (excluded), step
     "zoom_blur": (
-        _zoom_blur,
+        lambda x, p, scale, draws: blurs.zoom_blur(x, *p),
         ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
         ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
     ),
@@ -207,13 +181,13 @@ _KINDS: dict[str, tuple[_Make, tuple[Parameters, ...], tuple[Parameters, ...]]] 
     ),
     # shares of the image and of the frost
     "frost": (
-        _frost,
+        lambda x, p, scale, draws: weather.frost(x, p[0], p[1], draws),
         ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
         ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
     ),
     # strength, decay
     "fog": (
-        _fog,
+        lambda x, p, scale, draws: weather.fog(x, p[0], p[1], draws),
         ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
         ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
     ),
@@ -221,7 +195,7 @@ _KINDS: dict[str, tuple[_Make, tuple[Parameters, ...], tuple[Parameters, ...]]] 
     "contrast": (_contrast, _one(0.75, 0.5, 0.4, 0.3, 0.15), _one(0.4, 0.3, 0.2, 0.1, 0.05)),
     # α, σ, affine, which the published code gives as shares of 32 and of 244
     "elastic_transform": (
-        _elastic_transform,
+        lambda x, p, scale, draws: blurs.elastic(x, scale * p[0], scale * p[1], scale * p[2], draws),
         ((0, 0, 2.56), (1.6, 6.4, 2.24), (2.56, 1.92, 1.92), (3.2, 1.28, 1.6), (3.2, 0.96, 0.96)),
         ((488, 170.8, 24.4), (488, 19.52, 48.8), (12.2, 2.44, 4.88), (17.08, 2.44, 4.88), (29.28, 2.44, 4.88)),
     ),

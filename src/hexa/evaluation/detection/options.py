@@ -7,7 +7,7 @@ from typing import Literal
 import pydantic
 
 from hexa.config import Config
-from hexa.evaluation.protocol import all_positive, listed
+from hexa.evaluation.protocol import Positive
 
 
 class DetectOptions(Config):
@@ -27,19 +27,19 @@ class DetectOptions(Config):
     """For `batch_size` images; it is not scaled with them."""
     warmup_iterations: int = pydantic.Field(default=100, ge=0)
     """Steps over which the rate rises from a thousandth."""
-    decay_at: tuple[float, ...] = (18_000 / 24_000, 22_000 / 24_000)
+    decay_at: Positive[float] = (18_000 / 24_000, 22_000 / 24_000)
     """Shares of the iterations, from each of which on the rate is ×0.1."""
     weight_decay: float = pydantic.Field(default=1e-4, ge=0)
     """For all weights but those of normalisations."""
     clip_norm: float | None = pydantic.Field(default=None, gt=0)
     """The largest norm of all gradients; the published rates are for ResNets, whose maps are smaller than others'."""
-    shorter_side: tuple[int, ...] = pydantic.Field(default=tuple(range(480, 801, 32)), min_length=1)
+    shorter_side: Positive[int] = pydantic.Field(default=tuple(range(480, 801, 32)), min_length=1)
     """Pixels of a training image's shorter side, one of these at random."""
     test_shorter_side: int = pydantic.Field(default=800, gt=0)
     """Pixels of a test image's shorter side."""
     longest_side: int = pydantic.Field(default=1333, gt=0)
     """No image is larger."""
-    anchor_sizes: tuple[float, ...] = pydantic.Field(default=(32, 64, 128, 256, 512), min_length=1)
+    anchor_sizes: Positive[float] = pydantic.Field(default=(32, 64, 128, 256, 512), min_length=1)
     """Pixels, each at three ratios; on small images take smaller ones."""
     regions: int = pydantic.Field(default=512, gt=0)
     """Regions of a training image that the box head learns from."""
@@ -53,10 +53,6 @@ class DetectOptions(Config):
     """The rule of VOC2007, as published, or that of later years."""
     save_every: int = pydantic.Field(default=500, gt=0)
     """Steps after which the state is saved; the same command continues from there."""
-
-    _listed = pydantic.field_validator("decay_at", "shorter_side", "anchor_sizes", mode="before")(listed)
-
-    _positive = pydantic.field_validator("decay_at", "shorter_side", "anchor_sizes")(all_positive)
 
     def rate(self, iteration: int) -> float:
         """The learning rate of an iteration, 0 … iterations − 1; it rises linearly from a thousandth."""

@@ -7,31 +7,22 @@ from __future__ import annotations
 
 import pydantic
 
-from hexa.config import Config
-from hexa.data.sources.source import Subset
-from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, best_and_last, listed, named_changes
-from hexa.evaluation.split import stratified_part
+from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, best_and_last, named_changes
+from hexa.evaluation.protocols.linear import AdamaxOptions
+from hexa.evaluation.split import stratified_part, without
 from hexa.evaluation.supervised import Plan, tune
 from hexa.runtime.random import Stream
 
 
-class FineTuneOptions(Config):
+class FineTuneOptions(AdamaxOptions):
     """Options of the protocol `fine-tune`. Crops and flips in training, resized images in testing (D29)."""
 
-    epochs: int = pydantic.Field(default=20, gt=0)
-    """Passes over the training images; rates are ×0.1 at 35 % and 70 % of them (7 and 14 of 20)."""
     batch_size: int = pydantic.Field(default=256, gt=1)
     """Images a step."""
-    learning_rates: tuple[float, ...] = pydantic.Field(default=(0.0005, 0.001, 0.01), min_length=1)
+    learning_rates: Positive[float] = pydantic.Field(default=(0.0005, 0.001, 0.01), min_length=1)
     """Adamax's, for network and classifier; the one that is best on held-out training images is taken."""
-    selection: float = pydantic.Field(default=0.1, gt=0, lt=1)
-    """Share of the training images held out for that."""
     score_every: int = pydantic.Field(default=1, gt=0)
     """Epochs between two scorings of the last run; top1 is the best of them."""
-
-    _listed = pydantic.field_validator("learning_rates", mode="before")(listed)
-
-    _positive = pydantic.field_validator("learning_rates")(all_positive)
 
 
 def run(task: Task, options: FineTuneOptions) -> Outcome:
@@ -41,7 +32,7 @@ def run(task: Task, options: FineTuneOptions) -> Outcome:
     if len(rates) > 1:
         assert task.fit.labels is not None
         held = stratified_part(task.fit.labels, options.selection, stream.child("selection"))
-        kept, out = Subset(task.fit, (~held).nonzero()[0]), Subset(task.fit, held.nonzero()[0])
+        kept, out = without(task.fit, held)
         for rate in rates:
             label = f"choosing the rate: {rate:g}"
             tried = tune(task, kept, out, _plan(options, rate), stream, label, score_every=options.epochs)

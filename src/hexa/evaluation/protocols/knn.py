@@ -71,23 +71,19 @@ class KnnOptions(Config):
 
 def run(task: Task, options: KnnOptions) -> Outcome:
     """Top-1 and top-5 of the vote, or top-1 for each number of labels; no augmentation, backbone features."""
+
+    def score(fit: Tensor, labels: Tensor, test: Tensor, test_labels: Tensor) -> dict[str, float]:
+        how = (options.k, options.temperature, task.num_classes)
+        return topk_accuracy(knn_classify(fit.to(task.device), labels, test, *how).cpu(), test_labels)
+
     if options.shots:
-
-        def score(drawn: Tensor, labels: Tensor, test: Tensor, test_labels: Tensor) -> float:
-            votes = knn_classify(
-                drawn.to(task.device), labels, test, options.k, options.temperature, task.num_classes
-            ).cpu()
-            return topk_accuracy(votes, test_labels)["top1"]
-
         return few_labels.over_draws(task, options.shots, options.draws, score)
-    fit, fit_labels, test, test_labels = extract_pair(task)
-    k = min(options.k, len(fit))
-    notes = [] if k == options.k else [f"k = {options.k} exceeds the {len(fit)} labelled images; k = {k} was used"]
-    scores = knn_classify(
-        fit.to(task.device), fit_labels.to(task.device), test, k, options.temperature, task.num_classes
-    ).cpu()
-    effective = {} if k == options.k else {"k": k}
-    return Outcome(topk_accuracy(scores, test_labels), notes=notes, effective=effective)
+    pair = extract_pair(task)
+    metrics, most = score(*pair), len(pair[0])
+    if options.k <= most:
+        return Outcome(metrics)
+    note = f"k = {options.k} exceeds the {most} labelled images; k = {most} was used"
+    return Outcome(metrics, notes=[note], effective={"k": most})
 
 
 def _identity(preset: str, options: KnnOptions) -> str:

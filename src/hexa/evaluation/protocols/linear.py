@@ -20,19 +20,17 @@ from torch.nn import functional as F
 from hexa.config import Config
 from hexa.evaluation.features import extract_pair, extract_part
 from hexa.evaluation.protocol import (
-    Curve,
     Outcome,
     Part,
+    Positive,
     Protocol,
     Task,
-    all_positive,
     best_and_last,
-    listed,
     named_changes,
     topk_accuracy,
 )
 from hexa.evaluation.split import stratified_part
-from hexa.evaluation.supervised import AugmentedImages, decayed, new_classifier
+from hexa.evaluation.supervised import AugmentedImages, decayed, learn, new_classifier
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
@@ -58,20 +56,16 @@ class LinearOptions(Config):
 
 
 class AdamaxOptions(Config):
-    """Options of the protocol `linear`, preset cifar (F23)."""
+    """Options of the protocol `linear`, preset cifar (F23), and of `fine-tune`."""
 
     epochs: int = pydantic.Field(default=20, gt=0)
     """Passes over the training images; the rate is ×0.1 at 35 % and 70 % of them (7 and 14 of 20)."""
     batch_size: int = pydantic.Field(default=256, gt=0)
     """Images a step; the last batch of an epoch may be smaller."""
-    learning_rates: tuple[float, ...] = pydantic.Field(default=(0.1, 0.01, 0.001), min_length=1)
+    learning_rates: Positive[float] = pydantic.Field(default=(0.1, 0.01, 0.001), min_length=1)
     """Adamax's; the one that is best on held-out training images is taken."""
     selection: float = pydantic.Field(default=0.1, gt=0, lt=1)
     """Share of the training images held out for that."""
-
-    _listed = pydantic.field_validator("learning_rates", mode="before")(listed)
-
-    _positive = pydantic.field_validator("learning_rates")(all_positive)
 
 
 def run(task: Task, options: LinearOptions | AdamaxOptions) -> Outcome:
@@ -85,9 +79,9 @@ def run(task: Task, options: LinearOptions | AdamaxOptions) -> Outcome:
 def train(task: Task, options: LinearOptions) -> Outcome:
     """One linear layer, weight N(0, 0.01), bias 0, cross-entropy, SGD; random resized crops (0.08–1) and flips.
 
-    The backbone is frozen and in eval mode; that none of its tensors changed is checked after the first epoch and the
-    last. So the test images have one feature each, extracted once. Every scored epoch counts: top1 and top5 are those
-    of the best epoch (as both codes report), *_last those of the last (D32).
+    The backbone is frozen and in eval mode; whenever the classifier is scored, a check makes sure that none of the
+    backbone's tensors changed. So the test images have one feature each, extracted once. Every scored epoch counts:
+    top1 and top5 are those of the best epoch (as both codes report), *_last those of the last (D32).
     """
     stream = Stream(task.seed).child("linear")
     before = {name: value.cpu().clone() for name, value in task.backbone.state_dict().items()}
@@ -98,25 +92,18 @@ def train(task: Task, options: LinearOptions) -> Outcome:
         classifier.parameters(), options.learning_rate, options.momentum, weight_decay=options.weight_decay
     )
     images_of = AugmentedImages(task, task.fit, options.batch_size, stream.child("views"))
-    total = options.epochs * images_of.steps
-    curve: Curve = []
-    try:
-        for epoch in range(options.epochs):
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(options, epoch)
-            for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
-                features = _features(task, images)
-                optimizer.zero_grad()
-                F.cross_entropy(classifier(features), labels).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                task.report("training the classifier", step, total)
-            last = epoch + 1 == options.epochs
-            if epoch == 0 or last:
-                _check_frozen(task.backbone, before)
-            if (epoch + 1) % options.score_every == 0 or last:
-                curve.append({"epoch": epoch + 1, **accuracy(classifier, test, test_labels)})
-    finally:
-        images_of.close()
+
+    def scores(images: Tensor) -> Tensor:
+        with torch.no_grad(), precisions.autocast(task.precision, task.device):
+            features = task.backbone(images).float()
+        return classifier(features)  # type: ignore[no-any-return]
+
+    def score() -> dict[str, float]:
+        _check_frozen(task.backbone, before)
+        return accuracy(classifier, test, test_labels)
+
+    how = (options.epochs, lambda epoch: [learning_rate(options, epoch)], scores, score, options.score_every)
+    curve = learn(task, images_of, optimizer, *how, "training the classifier")
     best = max(curve, key=lambda point: point["top1"])
     details = {"best_epoch": best["epoch"], "curve": curve}
     return Outcome(best_and_last(curve), details, images_of.notes, {"batch_size": images_of.batch_size})
@@ -134,12 +121,6 @@ def _check_frozen(backbone: Backbone, before: Mapping[str, Tensor]) -> None:
     changed = [name for name, value in backbone.state_dict().items() if not torch.equal(value.cpu(), before[name])]
     if changed:
         raise RuntimeError(f"the backbone changed while a classifier was trained on it: {', '.join(changed[:8])}")
-
-
-@torch.no_grad()
-def _features(task: Task, images: Tensor) -> Tensor:
-    with precisions.autocast(task.precision, task.device):
-        return task.backbone(images.contiguous(memory_format=torch.channels_last)).float()  # type: ignore[no-any-return]
 
 
 @torch.no_grad()

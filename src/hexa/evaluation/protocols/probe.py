@@ -5,6 +5,7 @@ class: the mean over five draws, with its interval.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -198,20 +199,10 @@ def fit_probe(
 
 
 def fast_probe(
-    train_x: Tensor,
-    train_y: Tensor,
-    test_x: Tensor,
-    test_y: Tensor,
-    *,
-    num_classes: int | None = None,
-    weight_decays: Sequence[float] = WEIGHT_DECAYS,
-    num_folds: int = 5,
-    enough: float = math.inf,
-    seed: int = 0,
+    train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, *, num_classes: int | None = None, **how: Any
 ) -> dict[str, float]:
-    """{"top1", "top5" in percent, "weight_decay"} of `fit_probe` on other images, which decide nothing."""
+    """{"top1", "top5" in percent, "weight_decay"} of `fit_probe`, which takes `how`, on other images."""
     classes = num_classes if num_classes is not None else int(max(train_y.max(), test_y.max())) + 1
-    how: dict[str, Any] = {"weight_decays": weight_decays, "num_folds": num_folds, "enough": enough, "seed": seed}
     probe = fit_probe(train_x, train_y, classes, **how)
     return {**topk_accuracy(probe.scores(test_x), test_y.cpu()), "weight_decay": probe.weight_decay}
 
@@ -227,13 +218,11 @@ class ProbeOptions(Config):
 
 def run(task: Task, options: ProbeOptions) -> Outcome:
     """Softmax regression on features without augmentation; with few labels, mean and deviation over draws."""
+    how: dict[str, Any] = {"num_classes": task.num_classes, "seed": task.seed}
     if options.shots:
-
-        def score(*parts: Tensor) -> float:
-            return fast_probe(*parts, num_classes=task.num_classes, enough=_ENOUGH, seed=task.seed)["top1"]
-
+        score = functools.partial(fast_probe, enough=_ENOUGH, **how)
         return few_labels.over_draws(task, options.shots, options.draws, score)
-    metrics = fast_probe(*extract_pair(task), num_classes=task.num_classes, seed=task.seed)
+    metrics = fast_probe(*extract_pair(task), **how)
     return Outcome(metrics, {"weight_decay": metrics.pop("weight_decay")})
 
 

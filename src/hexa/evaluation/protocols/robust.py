@@ -22,7 +22,7 @@ from hexa.data.views.evaluation import OwnAspect
 from hexa.evaluation.attack import Scores, smallest_radius
 from hexa.evaluation.corruptions import kinds as corruptions
 from hexa.evaluation.features import extract_part, note_lost, nothing_read
-from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed, named_changes
+from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, named_changes
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
@@ -38,7 +38,7 @@ class CorruptionOptions(Config):
 class AttackOptions(CorruptionOptions):
     """Options of the protocol `robust`, preset pgd."""
 
-    epsilons: tuple[float, ...] = pydantic.Field(default=(0.5, 1.0, 2.0, 4.0, 8.0), min_length=1)
+    epsilons: Positive[float] = pydantic.Field(default=(0.5, 1.0, 2.0, 4.0, 8.0), min_length=1)
     """How far a pixel may be moved, ε, in grey levels of 255 (the L∞ ball); `top1` is the accuracy at 0."""
     steps: int = pydantic.Field(default=20, gt=0)
     """Steps of an attack."""
@@ -46,10 +46,6 @@ class AttackOptions(CorruptionOptions):
     """The length of a step, as a multiple of ε / steps."""
     restarts: int = pydantic.Field(default=2, gt=0)
     """Attacks, each from another random point of the ball, of which one has to succeed."""
-
-    _listed = pydantic.field_validator("epsilons", mode="before")(listed)
-
-    _positive = pydantic.field_validator("epsilons")(all_positive)
 
 
 def run(task: Task, options: CorruptionOptions) -> Outcome:

@@ -19,7 +19,7 @@ from hexa.config import Config, UserError, some
 from hexa.evaluation import linear_svm
 from hexa.evaluation.average_precision import average_precision
 from hexa.evaluation.features import extract_pair
-from hexa.evaluation.protocol import Outcome, Protocol, Task, all_positive, listed
+from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -31,16 +31,12 @@ GOYAL_COSTS = tuple(sorted({*(10.0**n for n in range(-7, 3)), *(0.5**n for n in 
 class SVMSettings(Config):
     """Fields of every protocol of SVMs."""
 
-    costs: tuple[float, ...] = pydantic.Field(default=GOYAL_COSTS, min_length=1)
+    costs: Positive[float] = pydantic.Field(default=GOYAL_COSTS, min_length=1)
     """C, the weight of the hinge losses; of several, one is chosen."""
     difficult_in_test: Literal["ignored", "negative"] = "ignored"
     """Images that show a class only as difficult objects: left out of its score (Goyal), or negatives (PCL)."""
     max_iterations: int = pydantic.Field(default=2000, gt=0)
     """LIBLINEAR's limit."""
-
-    _listed = pydantic.field_validator("costs", mode="before")(listed)
-
-    _positive = pydantic.field_validator("costs")(all_positive)
 
 
 class SVMOptions(SVMSettings):

@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 from hexa.core import HardExample, Setting
-from hexa.evaluation.features import extract
-from hexa.evaluation.protocol import Task, topk_accuracy
+from hexa.evaluation.protocol import Task
 from hexa.evaluation.semi.batches import Batches
 from hexa.evaluation.semi.learner import Learner, RotationLearner
 from hexa.evaluation.semi.options import SemiSupervisedOptions
 from hexa.evaluation.split import Labels
-from hexa.evaluation.supervised import new_classifier, slow_statistics
+from hexa.evaluation.supervised import accuracy, new_classifier, slow_statistics
 from hexa.objective import Objective
 from hexa.objective.shares import branches
 from hexa.runtime import precision as precisions
@@ -48,7 +47,9 @@ def train(
             task.report(options.learner, batch.step + 1, options.steps)
     finally:
         batches.close()
-    return score(task, learner), slow_statistics(task.backbone, options.steps)
+    backbone = copy.deepcopy(task.backbone)
+    backbone.network.load_state_dict(learner.twin.backbone.state_dict())
+    return accuracy(task, backbone, learner.twin.head, task.test), slow_statistics(task.backbone, options.steps)
 
 
 class LearnersObjective(Objective):
@@ -100,15 +101,3 @@ def _optimizer(encoder: nn.Module, options: SemiSupervisedOptions) -> torch.opti
         {"params": [p for p in learning if p.ndim <= 1], "weight_decay": 0.0},
     ]
     return torch.optim.SGD(groups, lr=options.learning_rate, momentum=0.9, nesterov=True)
-
-
-def score(task: Task, learner: Learner) -> dict[str, float]:
-    """top1 and top5 of the slow copy on the test images, as evaluation sees them."""
-    backbone = copy.deepcopy(task.backbone)
-    backbone.network.load_state_dict(learner.twin.backbone.state_dict())
-    how = (task.transform, task.extraction_batch, task.device, task.precision, task.num_workers)
-    features, labels, _ = extract(backbone, task.test, *how)
-    assert labels is not None
-    with torch.no_grad():
-        scores = learner.twin.head(features.to(task.device)).cpu()
-    return topk_accuracy(scores[:, : task.num_classes], labels)

@@ -1,0 +1,35 @@
+"""What tests of evaluation share: options, a small network, and a task around any backbone and images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from hexa.data import Source
+from hexa.data.views.evaluation import EvaluationTransform
+from hexa.evaluation.protocol import Task
+from hexa.nn.backbones import NetworkConfig
+from hexa.weights.pretrained import Backbone
+
+QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
+SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
+
+
+def task_of(
+    backbone: Backbone, fit: Source, test: Source, names: tuple[str, ...] = ("0", "1", "2"), **more: Any
+) -> Task:
+    """On the CPU, in fp32, from seed 0, unless `more` says otherwise."""
+    how: dict[str, Any] = {"device": torch.device("cpu"), "precision": "fp32", "num_workers": 0, "seed": 0}
+    how |= {"transform": EvaluationTransform(backbone.image_size), "extraction_batch": 16}
+    return Task(backbone, fit, test, list(names), **how | more)
+
+
+def plain_images(folder: Path, files: dict[str, tuple[int, int]]) -> str:
+    """A source of images of one shade each, brighter from file to file. files: {path: (width, height)}."""
+    for number, (name, size) in enumerate(files.items()):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size, (20 * number,) * 3).save(folder / name)
+    return f"folder:{folder}"
