@@ -59,8 +59,9 @@ setup-docs: $(VENV)/.setup-docs
 
 # The stamps make a second `make` start at once; a changed dependency list installs again.
 # What commands import is compiled here once: a start takes seconds less, also where Python may not write bytecode itself.
-WARM := import importlib, pkgutil, hexa; \
-	own = [found.name for found in pkgutil.walk_packages(hexa.__path__, "hexa.") if found.name != "hexa.__main__"]; \
+WARM := import importlib, pkgutil, hexa, hexa_paper; \
+	own = [found.name for package in (hexa, hexa_paper) for found in pkgutil.walk_packages(package.__path__, \
+		package.__name__ + ".") if found.name != "hexa.__main__"]; \
 	[importlib.import_module(name) for name in [*own, "torch._dynamo", "sklearn.datasets", "sklearn.svm", \
 		"matplotlib.pyplot", "timm", "torch.utils.tensorboard"]]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,13 @@ from hexa.data.sources.known import known_as
 from hexa.evaluation.protocols.semi_supervised import rows_of
 from hexa.runtime.parsing import from_option
 from hexa.training.monitor import MonitorConfig
+from hexa_paper.refusal import refuse
 from hexa_paper.studies import EXPERIMENTS, Study
 
 #: ImageNet's training images, where a full scale is planned without them.
 _IMAGENET = 1_281_167
+#: Fields that options of their own set.
+_DECIDED = {"data", "seed", "epochs", "optimizer.learning_rate", "monitor.until"}
 #: Sources identified by name.
 _CALLED = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "voc": "VOC07"}
 
@@ -52,29 +55,18 @@ class Request:
     shared: str = ""
 
 
-def requested(
-    data: str,
-    sources: Sequence[str],
-    scale: str,
-    seeds: Sequence[int],
-    epochs: int | None,
-    workers: int,
-    fields: Mapping[str, Any] | None,
-) -> Request:
-    """What all studies are asked for. sources: to measure on. Raises UserError."""
-    if epochs is not None and epochs < 1:
-        raise UserError(f"epochs must be ≥ 1, got {epochs}")
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise UserError("seeds: give one or more different numbers from 0, such as 0 1 2")
-    if workers < 1:
-        raise UserError(f"workers must be ≥ 1, got {workers}")
-    taken = {"data", "seed", "epochs", "optimizer.learning_rate", "monitor.until"} & set(fields or {})
-    if taken:
-        raise UserError(f"{min(taken)} is what a study decides; use --data, --seeds, --epochs, --rates or --until")
+def requested(data: str, sources: Sequence[str], scale: str, workers: int, **asked: Any) -> Request:
+    """The request of a study. sources: to measure on. asked: its other fields. Raises UserError."""
+    request = Request(data, (), 0, **asked)
+    seeds, epochs, taken = request.seeds, request.epochs, sorted(_DECIDED & set(request.fields))
+    refuse(epochs is not None and epochs < 1, f"epochs must be ≥ 1, got {epochs}")
+    wrong = not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0
+    refuse(wrong, "seeds: give one or more different numbers from 0, such as 0 1 2")
+    refuse(workers < 1, f"workers must be ≥ 1, got {workers}")
+    options = "--data, --seeds, --epochs, --rates or --until"
+    refuse(taken, f"{''.join(taken[:1])} is what a study decides; use {options}")
     images, targets = _opened(data, scale), tuple(_target(source, scale) for source in sources)
-    return Request(
-        data, targets, _IMAGENET if images is None else len(images), tuple(seeds), epochs, None, fields or {}
-    )
+    return replace(request, targets=targets, num_images=_IMAGENET if images is None else len(images))
 
 
 def plain_fields(request: Request) -> dict[str, Any]:
@@ -116,12 +108,11 @@ def check_lists(chosen: Study, request: Request) -> None:
 def check_until(request: Request, scale: str, monitor: MonitorConfig) -> None:
     """Raises UserError where there are no held-out training images whose k-NN could be measured."""
     opened = _opened(request.data, scale)
-    if opened is not None and opened.classes is None:
-        raise UserError(f"--until needs one label per image for k-NN, and {opened!r} has none; leave it out")
-    if monitor.data is not None or not monitor.holdout:
-        raise UserError(
-            "--until measures on held-out training images; leave out monitor.data, and give monitor.holdout above 0"
-        )
+    several = opened is not None and opened.classes is None
+    refuse(several, f"--until needs one label per image for k-NN, and {opened!r} has none; leave it out")
+    remedy = "leave out monitor.data, and give monitor.holdout above 0"
+    elsewhere = monitor.data is not None or not monitor.holdout
+    refuse(elsewhere, f"--until measures on held-out training images; {remedy}")
 
 
 def _target(source: str, scale: str) -> Target:
@@ -129,8 +120,6 @@ def _target(source: str, scale: str) -> Target:
     opened = _opened(source, scale)
     if opened is None:
         return Target(source, several=source.startswith("voc:"), known_as=_CALLED.get(source.partition(":")[0]))
-    if opened.labels is None:
-        raise UserError(
-            f"data '{source}' has no labels to measure with; name labelled images with --evaluate-on SOURCE"
-        )
+    remedy = "name labelled images with --evaluate-on SOURCE"
+    refuse(opened.labels is None, f"data '{source}' has no labels to measure with; {remedy}")
     return Target(source, several=opened.classes is None, known_as=known_as(opened))

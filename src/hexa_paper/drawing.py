@@ -55,9 +55,8 @@ def _bars(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure:
         these = [row for row in compared if column in row["scores"]]
         if these:
             length = counted(compared[0]["epochs"], "epoch")
-            head = f"{length} each" if comparison == EPOCHS else f"the time of {length} of {study.arms[0].name}"
-            if comparison == EPOCHS and len({row["epochs"] for row in these}) > 1:
-                head = "epochs as published"
+            equal = "epochs as published" if len({row["epochs"] for row in these}) > 1 else f"{length} each"
+            head = equal if comparison == EPOCHS else f"the time of {length} of {study.arms[0].name}"
             groups[head] = [Bar(row["arm"], row["scores"][column]["values"], _length(row)) for row in these]
     first = next(iter(groups.values()))[0].name
     remark = f"{_SPREAD.capitalize()} {_seeds(rows)}, dots are seeds; dashed: {first}. "

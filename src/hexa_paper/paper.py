@@ -53,15 +53,11 @@ def part(work: Work, sources: Mapping[str, str], failed: Mapping[tuple[str, str]
         if diverged:
             reason = f"diverged with seeds {', '.join(map(str, diverged))}"
         beside = row_of(study.name, arm) if study.name in TABLES else None
-        results = [
-            {
-                "epochs": row["epochs"],
-                "rate": row["learning_rate"],
-                "seeds": row["seeds"],
-                "scores": {_named(name, sources): score["values"] for name, score in row["scores"].items()},
-            }
-            for row in own
-        ]
+        results = []
+        for row in own:
+            scores = {_named(name, sources): score["values"] for name, score in row["scores"].items()}
+            found = {"epochs": row["epochs"], "rate": row["learning_rate"], "seeds": row["seeds"]}
+            results.append({**found, "scores": scores})
         place = beside and [beside.method, beside.epochs]
         arms.append({"arm": arm.name, "recipe": arm.recipe, "row": place, "reason": reason, "results": results})
     return {"experiment": study.name, "method": study.method, "arms": arms}

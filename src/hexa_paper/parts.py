@@ -22,6 +22,7 @@ from hexa.weights.pretrained import random_backbone
 from hexa_paper import paper, plan, storage
 from hexa_paper.asking import Request, measured_on, plain_fields, requested
 from hexa_paper.plan import Evaluation, Stored
+from hexa_paper.refusal import refuse
 from hexa_paper.running import complete
 from hexa_paper.studies import ALL, EXPERIMENTS, KNN, LEARNERS, TABLES, Arm, Study, learned, shortened, study
 from hexa_paper.work import Work
@@ -71,15 +72,15 @@ class Parts:
         data_voc: VOC2007; without it tables 2 and 4 are left out. refused: options of single experiments.
         """
         for name, value in refused.items():
-            if value not in (None, (), []) and (name, value) != ("scale", "small"):
-                raise UserError(f"--{name.replace('_', '-')} applies to a single experiment; leave it out")
-        if time is not None and epochs is not None:
-            raise UserError("--time and --epochs exclude each other; give one of them")
-        seconds = None if time is None else seconds_of(time)
-        request = requested(data, [data, *([data_voc] if data_voc else [])], "small", seeds, epochs, workers, fields)
+            given = value not in (None, (), []) and (name, value) != ("scale", "small")
+            refuse(given, f"--{name.replace('_', '-')} applies to a single experiment; leave it out")
+        both = time is not None and epochs is not None
+        refuse(both, "--time and --epochs exclude each other; give one of them")
+        seconds, sources = None if time is None else seconds_of(time), [data, *([data_voc] if data_voc else [])]
+        asked = {"seeds": tuple(seeds), "epochs": epochs, "fields": fields or {}}
+        request = requested(data, sources, "small", workers, **asked)
         whole = cls(request, Path(out) if out is not None else Path("runs/all"), seconds, workers)
-        if not whole.parts(1):
-            raise UserError(f"{data}: fits none of the experiments; give images with one class each")
+        refuse(not whole.parts(1), f"{data}: fits none of the experiments; give images with one class each")
         plan.check(whole.every, request)
         if storage.check(whole.out, whole.claim):
             before = storage.seeds_of(whole.out / "table1-moco")
@@ -103,8 +104,7 @@ class Parts:
             part, one_run = f"{name}-{method}", True if name == "learning-curves" else None
             try:
                 chosen = study(name, method=method, data=self.request.data, one_run=one_run)
-                if not voc and EXPERIMENTS[name].get("images") == "VOC07":
-                    raise UserError("no --data-voc")
+                refuse(not voc and EXPERIMENTS[name].get("images") == "VOC07", "no --data-voc")
                 sources = measured_on(name, [images.source], voc[0].source if voc else None)
                 targets = tuple(target for target in self.request.targets if target.source in sources)
                 request = replace(self.request, targets=targets, epochs=epochs, shared="../runs")

@@ -14,6 +14,7 @@ from hexa.config import UserError, some
 from hexa.objective.schemes import SCHEMES
 from hexa.recipes.experiment import Experiment, override
 from hexa_paper.asking import Request
+from hexa_paper.refusal import refuse
 from hexa_paper.studies import CIFAR, KNN, SVM, Arm, Measure, Study
 
 #: Seconds of one image on this machine: {recipe: {scheme of a benchmark: seconds}}.
@@ -115,16 +116,15 @@ def _concerns(path: str, experiment: Experiment) -> bool:
 
 def check(study: Study, request: Request) -> None:
     """Raise UserError for several rates without a search, epochs that are published, fields that no arm has."""
-    where = f"{study.name} at the {study.scale} scale"
-    if not study.search and len(request.rates or ()) > 1:
-        raise UserError(f"--rates: {where} searches for no rate; give a single one")
-    if request.epochs is not None and any(arm.epochs for arm in study.arms):
-        raise UserError(f"--epochs: arms of {where} have published ones; leave it out")
+    where, several = f"{study.name} at the {study.scale} scale", len(request.rates or ()) > 1
+    refuse(several and not study.search, f"--rates: {where} searches for no rate; give a single one")
+    published = any(arm.epochs for arm in study.arms)
+    refuse(published and request.epochs is not None, f"--epochs: arms of {where} have published ones; leave it out")
     made = [experiment_of(arm, request) for arm in study.arms]
+    known = some(sorted({name for experiment in made for name in experiment.hard_examples}))
     for path in request.fields:
-        if not any(_concerns(path, experiment) for experiment in made):
-            known = sorted({name for experiment in made for name in experiment.hard_examples})
-            raise UserError(f"--{path}: no arm of {study.name} has that hard example; there are {some(known)}")
+        nobodys = not any(_concerns(path, experiment) for experiment in made)
+        refuse(nobodys, f"--{path}: no arm of {study.name} has that hard example; there are {known}")
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------
@@ -195,11 +195,10 @@ def measures_of(study: Study, request: Request) -> list[Evaluation]:
             measure = CIFAR if cifar and study.scale == "full" and measure.protocol == "linear" else measure
             if fits:
                 chosen.setdefault((target.source, measure.title), Evaluation(measure, target.source))
-    if not chosen:
-        shown = ", ".join(target.source for target in request.targets)
-        if study.measures[0].protocol == "detect":
-            raise UserError(f"{study.name} needs boxes around objects, {shown} has none; give --data-voc voc:PATH")
-        raise UserError(f"{study.name} needs one class per image, but those of {shown} have several; give other images")
+    shown, boxes = ", ".join(target.source for target in request.targets), study.measures[0].protocol == "detect"
+    needs = f"{study.name} needs boxes around objects, {shown} has none; give --data-voc voc:PATH"
+    refuse(boxes and not chosen, needs)
+    refuse(not chosen, f"{study.name} needs one class per image, but those of {shown} have several; give other images")
     return list(chosen.values())
 
 
@@ -207,21 +206,19 @@ def measures_of(study: Study, request: Request) -> list[Evaluation]:
 
 
 def best_rates(study: Study, request: Request, search: Sequence[Stored]) -> dict[str, float]:
-    """The rate of each arm with the best held-out score; without a search the given one, else the recipe's.
+    """The rate of each arm with the best held-out score, of equal ones the smallest; without a search the given one,
+    else the recipe's.
 
     search: what search jobs stored.
     """
-    best = {}
-    for arm in study.arms:
-        jobs = [job for job in search if job["arm"] == arm.key]
-        given = request.rates[0] if request.rates and len(request.rates) == 1 else None
-        best[arm.key] = best_of(jobs) if jobs else given or experiment_of(arm, request).optimizer.learning_rate
-    return best
-
-
-def best_of(search: Sequence[Stored]) -> float:
-    """The rate of an arm's search jobs with the best held-out score; of equal ones the smallest."""
-    return float(min(search, key=lambda job: (-search_score(job), job["rate"]))["rate"])
+    found: dict[str, float] = {}
+    for job in sorted(search, key=lambda job: (-search_score(job), job["rate"])):
+        found.setdefault(job["arm"], float(job["rate"]))
+    given = request.rates[0] if request.rates and len(request.rates) == 1 else None
+    return {
+        arm.key: found.get(arm.key) or given or experiment_of(arm, request).optimizer.learning_rate
+        for arm in study.arms
+    }
 
 
 def search_score(stored: Stored) -> float:
@@ -268,8 +265,3 @@ def seconds_per_image(arm: Arm, costs: Costs) -> float:
     if scheme not in schemes:
         raise UserError(f"{arm.recipe}: its cost with {scheme} was not measured; remove the study's costs.json")
     return schemes[scheme]
-
-
-def passes_of(arm: Arm) -> int:
-    """Forward passes of an image in a step: one for each term."""
-    return 1 + len(SCHEMES[arm.scheme].terms)

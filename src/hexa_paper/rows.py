@@ -36,8 +36,10 @@ def in_time(row: Row) -> bool:
 def rows_of(study: Study, request: Request, costs: Costs | None, runs: Sequence[Stored]) -> list[Row]:
     """A row for each arm and length that has a stored run. runs: what final jobs stored."""
     rows = []
+    runs = [run for run in runs if run["seed"] in request.seeds]
     if study.one_run:
         runs = [part for run in runs for part in _by_length(run)]
+    known = costs if request.until is None else None
     for arm in study.arms:
         lengths = lengths_of(study, arm, request, costs)
         places = [(EPOCHS, epochs) for epochs in lengths]
@@ -45,9 +47,7 @@ def rows_of(study: Study, request: Request, costs: Costs | None, runs: Sequence[
             places = [(EPOCHS, lengths[0]), (TIME, equal_time(study, arm, request, costs))]
         for comparison, epochs in places:
             these = [run for run in runs if (run["arm"], run["epochs"]) == (arm.key, epochs)]
-            these = [run for run in these if run["seed"] in request.seeds]
             if these:
-                known = costs if request.until is None else None
                 time = None if known is None else relative_time(study, arm, epochs, request, known)
                 rows.append(_row(study, arm, comparison, epochs, time, these))
     return rows
@@ -107,9 +107,7 @@ def metrics_of(study: Study, result: Mapping[str, Any]) -> dict[str, str]:
     """
     protocol = str(result["protocol"]).partition("/")[0]
     wanted = {metric for measure in study.measures if measure.protocol == protocol for metric in measure.metrics}
-    metrics = [
-        name for name in result["metrics"] if (name in wanted if wanted else not re.search("_(std|last)$", name))
-    ]
+    metrics = [name for name in result["metrics"] if name in wanted or not (wanted or re.search("_(std|last)$", name))]
     return {name: f"{result['title']} {name}" if len(metrics) > 1 else str(result["title"]) for name in metrics}
 
 

@@ -66,16 +66,14 @@ def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | 
     except NonFiniteError as error:  # a rate that is too large: this run has no score, the others continue
         remedy = "--rates gives lower learning rates" if error.step > 1 else "nothing was learned, check the data"
         done["diverged"] = f"step {error.step}: {error.what} not finite; {remedy}"
+    given = {"seed": record["seed"], "device": record["experiment"]["training"]["device"]}
     for measure in record["measures"] if "diverged" not in done else ():
-        options = dict(measure["options"]) | ({"holdout": measure["holdout"]} if measure["holdout"] else {})
-        device = record["experiment"]["training"]["device"]
+        options = given | measure["options"] | ({"holdout": measure["holdout"]} if measure["holdout"] else {})
         at = {"epochs": measure["epochs"]} if "epochs" in measure else {}
         backbone = str(_after(run, measure["epochs"], record["epochs"]) if at else run)
-        result = evaluate(measure["protocol"], backbone, measure["data"], seed=record["seed"], device=device, **options)
+        result = evaluate(measure["protocol"], backbone, measure["data"], **options)
         done["results"].append({"title": measure["title"], **at, **result})
-    done |= _training_of(run, "diverged" in done)
-    if record["experiment"]["monitor"]["until"] is not None and "diverged" not in done:
-        done["reached"] = _reached(run, record["experiment"]["monitor"]["until"])
+    done |= _training_of(read_run(run), "diverged" in done, record["experiment"]["monitor"]["until"])
     storage.write(storage.job_file(out, record["name"]), done)
     if record["phase"] == "search":
         shutil.rmtree(run, ignore_errors=True)  # its score is all that is needed of it
@@ -118,27 +116,25 @@ def _without_training(experiment: experiments.Experiment) -> dict[str, Any]:
     return experiment.model_dump(mode="json", exclude={"training", "monitor"}) | {"until": until}
 
 
-def _training_of(run: Path, diverged: bool) -> dict[str, Any]:
-    """How a run was made: where, by which code, for how long by the journal's clock, and whether in one go."""
-    read = read_run(run)
+def _training_of(read: Run, diverged: bool, until: float | None) -> dict[str, Any]:
+    """How a run was made: where, by which code, for how long by the journal's clock, and whether in one go.
+
+    until: then also the epoch and the seconds of training after which the k-NN monitor first was as high; None if it
+    never was.
+    """
     kept = ("time", "device", "precision", "threads", "processes", "versions", "commit")
     later = [{key: one.get(key) for key in ("time", "step", "device", "commit")} for one in read.resumptions]
-    return {
+    made = {
         "pretrain_seconds": None if diverged else read.seconds,
         "interruptions": read.interruptions,
         "environment": {key: read.environment.get(key) for key in kept} | ({"resumed": later} if later else {}),
     }
-
-
-def _reached(run: Path, percent: float) -> dict[str, float] | None:
-    """The epoch and the seconds of training after which the k-NN monitor was first as high; None if it never was."""
-    read = read_run(run)
-    for line in read.monitor:
-        if line.get("knn", 0) >= percent:
-            # a run that reached it in its last epoch was not ended by it
-            clock = [event for event in read.events if event["event"] == "ended"] or read.train
-            return {"epochs": line["epoch"], "seconds": clock[-1]["seconds"]}
-    return None
+    if until is None or diverged:
+        return made
+    # a run that reached it in its last epoch was not ended by it
+    clock = [event for event in read.events if event["event"] == "ended"] or read.train
+    epochs = [line["epoch"] for line in read.monitor if line.get("knn", 0) >= until]
+    return made | {"reached": {"epochs": epochs[0], "seconds": clock[-1]["seconds"]} if epochs else None}
 
 
 def command_of(job: Job, out: Path) -> str:
@@ -167,16 +163,12 @@ def _several(jobs: Sequence[Job], out: Path, workers: int, said: Say) -> None:
                 while waiting and len(going) < workers:
                     job = waiting.pop(0)
                     going[job] = _start(job, out, environment)
-                for job, process in list(going.items()):
-                    if process.poll() is None:
-                        continue
-                    del going[job]
-                    if process.returncode:
-                        raise UserError(f"run {job.name} failed: {_last_line(_log(out, job))}; see {_log(out, job)}")
-                    _record(out, job).unlink()
-                    done = storage.stored(out, job.name, job.identity)
-                    assert done is not None, "a job that ends well has stored its result"
-                    said(job, done)
+                for job in [job for job, process in going.items() if process.poll() is not None]:
+                    if going.pop(job).returncode:
+                        log = _logged(out, job, "log")
+                        raise UserError(f"run {job.name} failed: {_last_line(log)}; see {log}")
+                    _logged(out, job, "job.json").unlink()
+                    said(job, storage.read(storage.job_file(out, job.name)))
                 time.sleep(_POLL_SECONDS)
         finally:
             for process in going.values():  # they save what they have
@@ -186,18 +178,15 @@ def _several(jobs: Sequence[Job], out: Path, workers: int, said: Say) -> None:
 
 
 def _start(job: Job, out: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    path = storage.write(_record(out, job), job.signed)
+    path = storage.write(_logged(out, job, "job.json"), job.signed)
     command = [sys.executable, "-m", "hexa_paper.running", str(path), str(out), str(os.getpid())]
-    with _log(out, job).open("ab") as log:
+    with _logged(out, job, "log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
 
-def _record(out: Path, job: Job) -> Path:
-    return out / "logs" / f"{job.name}.job.json"
-
-
-def _log(out: Path, job: Job) -> Path:
-    return out / "logs" / f"{job.name}.log"
+def _logged(out: Path, job: Job, suffix: str) -> Path:
+    """Of a job in a process of its own: its `log`, and while it runs its record, `job.json`."""
+    return out / "logs" / f"{job.name}.{suffix}"
 
 
 def _last_line(log: Path) -> str:
@@ -211,12 +200,9 @@ def main(arguments: Sequence[str]) -> int:
     end_with(int(arguments[2]))
     try:
         carry_out(storage.read(path), out)
-    except Interrupted as error:
+    except (Interrupted, UserError) as error:
         print(error, file=sys.stderr)
-        return error.exit_code
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+        return error.exit_code if isinstance(error, Interrupted) else 2
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from hexa.config import UserError
 from hexa.runtime import parsing, targets
 from hexa.runtime.files import write_whole
 from hexa.runtime.lock import locked
+from hexa_paper.refusal import refuse
 
 STUDY, COSTS, RESULT = "study.json", "costs.json", "result.json"
 
@@ -48,13 +49,12 @@ def check(out: Path, study: dict[str, Any]) -> bool:
 
     A study that was planned only, and has no run yet, gives way to another.
     """
-    if out.exists() and not out.is_dir():
-        raise UserError(f"--out {out}: is a file; give a folder")
+    refuse(out.exists() and not out.is_dir(), f"--out {out}: is a file; give a folder")
     known = read(out / STUDY)
     if known is None:
         # runs may be there first, where others trained them
-        if out.exists() and {path.name for path in out.iterdir()} - {"runs"}:
-            raise UserError(f"{out}: holds something other than a study; give another --out")
+        other = out.exists() and {path.name for path in out.iterdir()} - {"runs"}
+        refuse(other, f"{out}: holds something other than a study; give another --out")
         return False
     there, asked = ({**one, **one.get("fields", {}), "fields": None} for one in (known, study))
     differ = [
@@ -62,8 +62,8 @@ def check(out: Path, study: dict[str, Any]) -> bool:
         for name in {**there, **asked}
         if there.get(name) != asked.get(name)
     ]
-    if differ and any((out / name).is_dir() and any((out / name).iterdir()) for name in ("jobs", "runs")):
-        raise UserError(f"{out}: holds another study ({'; '.join(differ)}); give another --out")
+    begun = any((out / name).is_dir() and any((out / name).iterdir()) for name in ("jobs", "runs"))
+    refuse(differ and begun, f"{out}: holds another study ({'; '.join(differ)}); give another --out")
     return not differ
 
 
@@ -77,12 +77,10 @@ def claim(out: Path, study: dict[str, Any]) -> None:
     if check(out, study):
         return
     before = read(out / STUDY)
-    if before is None:
-        write(out / STUDY, study)
-        return
-    with at_work(out):  # nobody measures or trains here
+    with nullcontext() if before is None else at_work(out):  # nobody measures or trains there
         if not check(out, study):
-            if any(before.get(name) != study.get(name) for name in ("experiment", "method", "data", "fields")):
+            decisive = ("experiment", "method", "data", "fields")
+            if before and any(before.get(name) != study.get(name) for name in decisive):
                 (out / COSTS).unlink(missing_ok=True)
             write(out / STUDY, study)
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hexa import published
-from hexa.config import UserError, nearest
+from hexa.config import nearest
 from hexa.evaluation.semi.options import PUBLISHED
 from hexa.objective.schemes import SCHEMES
 from hexa.published import Row
 from hexa.reporting.tables import counted
+from hexa_paper.refusal import refuse
 
 Fields = Mapping[str, Any]
 _DATA = published.read("hexa_paper", "studies.yaml")
@@ -148,16 +149,13 @@ def study(
     method = method or EXPERIMENTS.get(name, {}).get("method", "moco")
     asked = ((name, EXPERIMENTS, "experiment"), (method, METHODS, "method"), (scale, ("small", "full"), "scale"))
     for given, known, what in asked:
-        if given not in known:
-            raise UserError(f"unknown {what} '{given}'; {nearest(given, known)}")
+        refuse(given not in known, f"unknown {what} '{given}'; {nearest(given, known)}")
     own, experiment, small, curves = METHODS[method], EXPERIMENTS[name], scale == "small", name == "learning-curves"
     place = "full" if not small else "digits" if data.partition("#")[0] == "digits" else "cifar"
-    if one_run is not None and not curves:
-        raise UserError(f"--from: is for learning-curves, {name} has none")
-    if name not in TABLES and "ablation" not in own:
-        raise UserError(f"{name}: --method {method} is for tables; give moco or dcluster")
-    if place not in own:
-        raise UserError(f"{name}: --method {method} has no small recipe for {place}; give CIFAR-10")
+    refuse(one_run is not None and not curves, f"--from: is for learning-curves, {name} has none")
+    in_tables_alone = name not in TABLES and "ablation" not in own
+    refuse(in_tables_alone, f"{name}: --method {method} is for tables; give moco or dcluster")
+    refuse(place not in own, f"{name}: --method {method} has no small recipe for {place}; give CIFAR-10")
     published_curves = curves and (not small if one_run is None else one_run)
     classifiers = arms_of(method, f"{place}-classifiers") if published_curves else ()
     notes = _DATA["note_of_tables"] if "given" in experiment else []
@@ -216,15 +214,13 @@ def learned(row: str, passes: int, images: int) -> Iterator[Measure]:
 
 def with_lists(chosen: Study, folder: Path) -> Study:
     """Table 3 with the labels of SimCLR's lists, `1percent.txt` and `10percent.txt` of a folder. Raises UserError."""
-    if chosen.name != "table3":
-        raise UserError(f"--label-lists: is for table3; {chosen.name} draws no labels, leave it out")
-    measures = []
+    other = chosen.name != "table3"
+    refuse(other, f"--label-lists: is for table3; {chosen.name} draws no labels, leave it out")
+    measures, remedy = [], "give the folder imagenet_subsets of SimCLR's code"
     for one in chosen.measures:
         file = folder / f"{one.options['percent']}percent.txt"
         if one.options["percent"] < 100:
-            if not file.is_file():
-                remedy = "give the folder imagenet_subsets of SimCLR's code"
-                raise UserError(f"--label-lists {folder}: there is no {file.name}; {remedy}")
+            refuse(not file.is_file(), f"--label-lists {folder}: there is no {file.name}; {remedy}")
             one = replace(one, options={**one.options, "list_file": str(file)})
         measures.append(one)
     return replace(chosen, measures=tuple(measures))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +80,11 @@ class Whole(Parts):
 
     def decide(self, costs: Costs) -> int:
         """The epochs of every run: as decided before, as given, or the most that fit. Raises UserError if none do."""
-        kept = storage.read(self.out / DECIDED)
-        if kept is not None and self.request.epochs in (None, kept["epochs"]):
-            return int(kept["epochs"])
-        if self.request.epochs is not None:
-            return self.request.epochs
+        kept = storage.read(self.out / DECIDED) or {"epochs": None}
+        given = self.request.epochs or kept["epochs"]
         most = min(plan.epochs_of(arm, self.request) for arm in self.arms.values())
-        if self.seconds is None:
-            return most
+        if given or self.seconds is None:
+            return int(given or most)
         lengths = [epochs for epochs in range(1, most + 1) if epochs < SEARCHED or epochs % SEARCHED == 0]
 
         def seconds(epochs: int) -> float:
@@ -96,11 +94,9 @@ class Whole(Parts):
         fit = bisect.bisect_right(lengths, self.seconds, key=seconds)
         if fit:
             return lengths[fit - 1]
-        raise UserError(
-            f"--time {format_duration(self.seconds)} is too short for one epoch of everything with "
-            f"{counted(len(self.request.seeds), 'seed')}: give at least {math.ceil(seconds(1) / 60)}m, or fewer "
-            "--seeds or images"
-        )
+        given, seeds = format_duration(self.seconds), counted(len(self.request.seeds), "seed")
+        remedy = f"give at least {math.ceil(seconds(1) / 60)}m, or fewer --seeds or images"
+        raise UserError(f"--time {given} is too short for one epoch of everything with {seeds}: {remedy}")
 
     def plan(self, costs: Costs | None) -> Iterator[Table | str]:
         """The plan as lines for a terminal."""
@@ -158,10 +154,9 @@ class Whole(Parts):
                 self.untrained(evaluation, seed)
         self._draw(epochs, console)
 
-    def _attempt(self, part: str, work: Work, jobs: Iterable[Job], epochs: int, console: Console) -> None:
+    def _attempt(self, part: str, work: Work, jobs: Sequence[Job], epochs: int, console: Console) -> None:
         """Carry out what is not stored, one job after another, or together if there are several workers."""
-        jobs = list(jobs)
-        waiting = [job for job in jobs if storage.stored(work.out, job.name, job.identity) is None]
+        waiting = [job for job in jobs if not work.stored([job])]
         said = Count(console, len(jobs), len(jobs) - len(waiting))
         if waiting:
             console.print(f"{part}: {counted(len(waiting), 'run')}")
@@ -178,21 +173,19 @@ class Whole(Parts):
 
     def _draw(self, epochs: int, console: Console) -> None:
         """The figures of hard examples and of the space of views, of the first run with adversarial views."""
-        for work in self.parts(epochs, self.rates(epochs)).values():
-            for job in work.final(None):
-                run = (work.out / job.run).resolve()
-                if job.arm.scheme == "ii" and (run / "backbone.safetensors").is_file():
-                    for kind in ("hard-examples", "view-space"):
-                        with self.told(kind, "", console=console):
-                            figure(kind, run, None, self.out / "figures" / f"{kind}.png")
-                    return
+        every = [(work, job) for work in self.parts(epochs, self.rates(epochs)).values() for job in work.final(None)]
+        runs = [(work.out / job.run).resolve() for work, job in every if job.arm.scheme == "ii"]
+        trained = [run for run in runs if (run / "backbone.safetensors").is_file()]
+        for run, kind in itertools.product(trained[:1], ("hard-examples", "view-space")):
+            with self.told(kind, "", console=console):
+                figure(kind, run, None, self.out / "figures" / f"{kind}.png")
 
     def write_page(self, epochs: int) -> None:
         """Everything that is stored, as result.json and as a page made of it."""
         request, parts = self.request, self.parts(epochs, self.rates(epochs))
         sources = {target.source: target.known_as or short_name(target.source) for target in request.targets}
         records = {name: paper.part(part, sources, self.failed) for name, part in parts.items()}
-        for name in [name for name in parts if name in [f"{one}-moco" for one in TABLES]]:
+        for name in [f"{one}-moco" for one in TABLES if f"{one}-moco" in parts]:
             kept = functools.partial(self.untrained, stored=True)
             learners = ("", *LEARNERS) if name.startswith("table3") else ("",)
             records[name]["arms"] += [paper.untrained(parts[name], sources, kept, learner) for learner in learners]

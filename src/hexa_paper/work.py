@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from hexa.config import UserError
+from hexa.objective.schemes import SCHEMES
 from hexa.reporting.tables import format_duration
 from hexa.runtime.console import Console
 from hexa_paper import drawing, plan, storage, writing
 from hexa_paper.asking import Request, check_lists, check_until, lists_of, measured_on, plain_fields, requested
 from hexa_paper.costs import Progress, costs_of, origin_of
 from hexa_paper.plan import Costs, Job
+from hexa_paper.refusal import refuse
 from hexa_paper.rows import rows_of
 from hexa_paper.running import command_of, run_jobs
 from hexa_paper.studies import Study, study, with_lists
@@ -68,17 +69,16 @@ class Work:
         fields: of every arm's experiment, by path.
         """
         chosen = study(experiment, method=method, scale=scale, data=data, one_run=one_run)
-        if any(not rate > 0 for rate in rates or ()):
-            raise UserError("rates: every learning rate must be above 0")
+        refuse(any(not rate > 0 for rate in rates or ()), "rates: every learning rate must be above 0")
         sources = measured_on(experiment, evaluate_on or (data,), data_voc)
-        request = requested(data, sources, scale, seeds, epochs, workers, fields)
-        request = replace(request, rates=tuple(rates) if rates else None, until=until)
+        asked = {"seeds": tuple(seeds), "epochs": epochs, "rates": tuple(rates or ()) or None, "until": until}
+        request = requested(data, sources, scale, workers, fields=fields or {}, **asked)
         if label_lists is not None:
             chosen = with_lists(chosen, Path(label_lists))
             check_lists(chosen, request)
         if until is not None:
-            if len(chosen.lengths) > 1 or chosen.one_run:
-                raise UserError(f"--until: {experiment} compares lengths of training; leave it out")
+            lengths = len(chosen.lengths) > 1 or chosen.one_run
+            refuse(lengths, f"--until: {experiment} compares lengths of training; leave it out")
             chosen = replace(chosen, equal_time=False)
         plan.check(chosen, request)
         plan.final_jobs(chosen, request, plan.best_rates(chosen, request, []), None)  # raises for a wrong field
@@ -137,8 +137,7 @@ class Work:
 
     def stored(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         """What is stored of these jobs."""
-        stored = (storage.stored(self.out, job.name, job.identity) for job in jobs)
-        return [job for job in stored if job is not None]
+        return [done for job in jobs if (done := storage.stored(self.out, job.name, job.identity)) is not None]
 
     def lines(self, jobs: Sequence[Job], costs: Costs | None) -> list[dict[str, Any]]:
         """Jobs by phase, arm and length, with the seconds of pre-training that are left, or without costs the passes
@@ -149,7 +148,8 @@ class Work:
         made = []
         for (phase, _, epochs), members in groups.items():
             done, images, arm = len(self.stored(members)), self.request.num_images * epochs, members[0].arm
-            cost = {"image passes": float(len(members) * images * plan.passes_of(arm))}
+            terms = 1 + len(SCHEMES[arm.scheme].terms)  # each is a pass
+            cost = {"image passes": float(len(members) * images * terms)}
             if costs is not None:
                 cost = {"time left": (len(members) - done) * images * plan.seconds_per_image(arm, costs)}
             made.append({"": phase, "arm": arm.name, "epochs": epochs, "runs": len(members), "done": done, **cost})
@@ -162,10 +162,8 @@ class Work:
         yield table(self.lines([*self.search, *final], costs), shapes, ("runs", "done", *shapes))
         if self.joined:
             yield f"with seeds {', '.join(map(str, self.joined))}, of which {self.out} has results already"
-        measures = (
-            f"{m.protocol} {m.options.get('preset', '')}".strip() + f" on {on}" for m, on, *_ in final[0].measures
-        )
-        yield f"measured by {', '.join(dict.fromkeys(measures))}"
+        measured = ((m.protocol, m.options.get("preset", ""), "on", source) for m, source, *_ in final[0].measures)
+        yield f"measured by {', '.join(' '.join(filter(None, words)) for words in dict.fromkeys(measured))}"
         yield from study.notes
         if costs is None:
             yield "image passes: images times terms. Each run, wherever there are GPUs:"
@@ -183,17 +181,17 @@ class Work:
 
     def carry_out(self, console: Console, progress: Progress | None = None) -> Path:
         """Search, train, evaluate, collect; whatever is done already is not done again. Returns the folder."""
-        if self.study.scale == "full" and not torch.cuda.is_available():
-            raise UserError("the published settings need GPUs; --plan prints them, --scale small is for this machine")
+        alone = self.study.scale == "full" and not torch.cuda.is_available()
+        refuse(alone, "the published settings need GPUs; --plan prints them, --scale small is for this machine")
         storage.claim(self.out, self.claim)
         costs = self.costs(progress)
         with storage.at_work(self.out):
             try:
                 for phase in ("search", "final"):  # the rates of the second follow from the first
-                    jobs = {"search": self.search, "final": self.final(costs)}
-                    every = [job for one in jobs.values() for job in one]
+                    every = [*self.search, *self.final(costs)]
                     said = Count(console, len(every), len(self.stored(every)))
-                    run_jobs(jobs[phase], self.out, workers=self.workers, console=console, said=said)
+                    jobs = [job for job in every if job.phase == phase]
+                    run_jobs(jobs, self.out, workers=self.workers, console=console, said=said)
             finally:
                 self.collect(costs, figures=False)
             self.collect(costs)

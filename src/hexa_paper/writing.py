@@ -14,7 +14,7 @@ import torch
 from hexa import published
 from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std
 from hexa_paper.asking import Request
-from hexa_paper.plan import Costs, Stored, best_of, search_score
+from hexa_paper.plan import Costs, Stored, best_rates, search_score
 from hexa_paper.rows import EPOCHS, TIME, Row, columns_of, in_time
 from hexa_paper.studies import Study
 
@@ -93,10 +93,8 @@ def csv_text(rows: Sequence[Row]) -> str:
     nothing = {"mean": None, "std": None, "values": (), "published": None}
     for row in rows:
         for name, score in (row["scores"] or {"": nothing}).items():
-            mean, std, time = (
-                None if value is None else f"{value:.4f}"
-                for value in (score["mean"], score["std"], row["relative_time"])
-            )
+            values = (score["mean"], score["std"], row["relative_time"])
+            mean, std, time = (None if value is None else f"{value:.4f}" for value in values)
             arm = [row["arm"], row["comparison"], row["epochs"], f"{row['learning_rate']:g}", name]
             writer.writerow([*arm, mean, std, len(score["values"]), score["published"], len(row["diverged"]), time])
     return text.getvalue()
@@ -107,9 +105,7 @@ def result(study: Study, request: Request, rows: Sequence[Row], costs: Costs | N
     """Everything, as JSON: the summary first, then every single run."""
     return {
         "experiment": study.name,
-        "question": study.question,
-        "method": study.method,
-        "scale": study.scale,
+        **{key: getattr(study, key) for key in ("question", "method", "scale")},
         "data": request.data,
         "measured_on": [target.source for target in request.targets],
         "seeds": list(request.seeds),
@@ -154,7 +150,7 @@ def notes_of(
     notes += _mistimed(rows)
     notes += dict.fromkeys(_interrupted(row) for row in rows if row["minutes_of_interrupted_runs"])
     notes += dict.fromkeys(_divergence(row) for row in rows if row["diverged"])
-    notes += _at_the_edge(study, search)
+    notes += _at_the_edge(study, request, search)
     if search:
         notes.append(
             f"Each arm has the learning rate that runs of {counted(search[0]['epochs'], 'epoch')} found best on "
@@ -169,15 +165,15 @@ def notes_of(
     return notes
 
 
-def _at_the_edge(study: Study, search: Sequence[Stored]) -> list[str]:
+def _at_the_edge(study: Study, request: Request, search: Sequence[Stored]) -> list[str]:
     """Arms whose best learning rate was the smallest or the largest that was tried."""
     chosen: dict[str, list[str]] = {}
+    best = best_rates(study, request, search) if search else {}
     for arm in study.arms:
-        jobs = [job for job in search if job["arm"] == arm.key]
-        ends = {key(job["rate"] for job in jobs): name for key, name in ((max, "largest"), (min, "smallest")) if jobs}
-        best = best_of(jobs) if jobs else None
-        if best in ends:
-            chosen.setdefault(f"the {ends[best]} rate, {best:g}", []).append(arm.name)
+        tried = [job["rate"] for job in search if job["arm"] == arm.key]
+        for end, name in {max(tried): "largest", min(tried): "smallest"}.items() if tried else ():
+            if best[arm.key] == end:
+                chosen.setdefault(f"the {name} rate, {end:g}", []).append(arm.name)
     return [f"{', '.join(arms)} chose {edge}: a better one may lie beyond." for edge, arms in chosen.items()]
 
 
@@ -196,20 +192,20 @@ def _mistimed(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def _some(row: Row, few: Sequence[Any], others: Sequence[Any], what: str) -> str:
+    """How many of the runs or seeds of a row something happened to."""
+    total = counted(len(few) + len(others), what)
+    return f"{row['arm']}, {counted(row['epochs'], 'epoch')}: {len(few)} of {total}"
+
+
 def _interrupted(row: Row) -> str:
-    count = len(row["minutes_of_interrupted_runs"])
-    of_others = "the time is of the others"
-    sums = "the time (*) is a sum over sessions, not a measurement"
-    return (
-        f"{row['arm']}, {counted(row['epochs'], 'epoch')}: {count} of {counted(count + len(row['minutes']), 'run')} "
-        f"{'was' if count == 1 else 'were'} interrupted and resumed; {of_others if row['minutes'] else sums}."
-    )
+    few, others = row["minutes_of_interrupted_runs"], row["minutes"]
+    time = "the time is of the others" if others else "the time (*) is a sum over sessions, not a measurement"
+    was = "was" if len(few) == 1 else "were"
+    return f"{_some(row, few, others, 'run')} {was} interrupted and resumed; {time}."
 
 
 def _divergence(row: Row) -> str:
-    seeds, lost = ", ".join(map(str, row["diverged"])), len(row["diverged"])
-    return (
-        f"{row['arm']}, {counted(row['epochs'], 'epoch')}: {lost} of {counted(lost + len(row['seeds']), 'seed')} "
-        f"diverged ({seeds}) at rate {row['learning_rate']:g}"
-        f"{', numbers are those of the others' if row['seeds'] else ''}; --rates gives lower ones."
-    )
+    seeds, others = ", ".join(map(str, row["diverged"])), ", numbers are those of the others" if row["seeds"] else ""
+    lost = f"{_some(row, row['diverged'], row['seeds'], 'seed')} diverged ({seeds})"
+    return f"{lost} at rate {row['learning_rate']:g}{others}; --rates gives lower ones."

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from hexa.measure.benchmark import SCHEMES
+from hexa_paper import plan
 from hexa_paper.asking import Request, Target
 from hexa_paper.plan import Costs, Job
 from hexa_paper.studies import Study
 
-MakeRun = Callable[..., dict[str, Any]]
+#: The smallest networks.
+TINY = {"network.widths": [4, 8], "training.device": "cpu", "training.precision": "fp32"}
+#: What a benchmark would have measured.
+MEASURED = {
+    "schemes": {name: {"images_per_second": 1000.0} for name in SCHEMES},
+    "views_images_per_second": 1e4,
+    "machine": {"device": "a fast one", "threads": 3, "time": "2024-05-06T07:08:09+00:00"},
+}
 
 
 def request_for(data: str = "digits", **changes: Any) -> Request:
@@ -23,6 +28,11 @@ def request_for(data: str = "digits", **changes: Any) -> Request:
 def costs_for(study: Study) -> Costs:
     """A second an image for the plain step, and one more for every further term."""
     return {arm.recipe: {name: 1.0 + len(terms) for name, terms in SCHEMES.items()} for arm in study.arms}
+
+
+def jobs_of(study: Study, request: Request, costs: Costs | None = None) -> list[Job]:
+    """The final jobs at the rates that a study has without a search."""
+    return plan.final_jobs(study, request, plan.best_rates(study, request, []), costs)
 
 
 def stored_run(job: Job, **scores: float) -> dict[str, Any]:
@@ -45,8 +55,3 @@ def stored_run(job: Job, **scores: float) -> dict[str, Any]:
             }
         )
     return job.record() | {"results": results, "pretrain_seconds": 60.0, "environment": {}}
-
-
-@pytest.fixture
-def request_of() -> Callable[..., Request]:
-    return request_for

@@ -13,8 +13,7 @@ from hexa.config import UserError
 from hexa.evaluation import evaluate
 from hexa_paper import plan, reproduce, storage
 from hexa_paper.studies import KNN, study
-from tests.paper.conftest import request_for
-from tests.paper.test_work import TINY
+from tests.paper.conftest import TINY, jobs_of, request_for
 
 
 def test_one_run_is_measured_at_four_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,8 +41,7 @@ def test_one_run_is_measured_at_four_epochs(tmp_path: Path, monkeypatch: pytest.
 def test_published_curves_are_the_default_at_the_published_settings() -> None:
     """(a) One run of 800 epochs at 200, 400, 600 and 800; (b) the classifier's training, against SwAV, 200 epochs."""
     a, b = (study("learning-curves", method=method, scale="full") for method in ("moco", "dcluster"))
-    request = request_for("folder:imagenet", seeds=(0,))
-    jobs = plan.final_jobs(a, request, plan.best_rates(a, request, []), None)
+    jobs = jobs_of(a, request_for("folder:imagenet", seeds=(0,)))
     assert [(job.arm.recipe, job.experiment.epochs) for job in jobs] == [
         ("imagenet-moco-v2-800", 800),
         ("imagenet-hexa-moco-800", 800),
@@ -57,20 +55,11 @@ def test_published_curves_are_the_default_at_the_published_settings() -> None:
 
 
 def test_a_plan_says_what_each_source_is_measured_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = [
-        "reproduce",
-        "table1",
-        "--data",
-        f"folder:{tmp_path}/imagenet",
-        "--scale",
-        "full",
-        "--plan",
-        "--evaluate-on",
-    ]
-    command += [f"folder:{tmp_path}/imagenet", "cifar10", "--data-voc", f"voc:{tmp_path}/VOCdevkit", "--seeds", "0"]
-    assert cli.main([*command, "--out", str(tmp_path / "study")]) == 0
+    images, out = f"folder:{tmp_path}/imagenet", tmp_path / "study"
+    command = f"reproduce table1 --data {images} --scale full --seeds 0 --out {out} --plan"
+    assert cli.main(f"{command} --evaluate-on {images} cifar10 --data-voc voc:{tmp_path}/VOCdevkit".split()) == 0
     said = " ".join(capsys.readouterr().out.split())
-    for part in (f"linear moco on folder:{tmp_path}/imagenet", "linear cifar on cifar10", f"svm on voc:{tmp_path}/VOC"):
+    for part in (f"linear moco on {images}", "linear cifar on cifar10", f"svm on voc:{tmp_path}/VOC"):
         assert part in said
 
 
@@ -84,7 +73,3 @@ def test_several_runs_stay_an_option() -> None:
         "SwAV (6-crop)",
         "HEXA-D (6-crop)",
     ]
-    with pytest.raises(UserError, match="--from"):
-        study("table1", one_run=True)
-    with pytest.raises(UserError, match="--method swav is for tables"):
-        study("ablation", method="swav")

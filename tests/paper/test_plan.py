@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,92 +13,79 @@ from hexa.config import UserError
 from hexa.recipes.experiment import Experiment
 from hexa_paper import plan, storage
 from hexa_paper.asking import Request, Target
-from hexa_paper.studies import PROBE, study
+from hexa_paper.studies import PROBE, Study, study
 from hexa_paper.work import Work
-from tests.paper.conftest import costs_for, request_for, stored_run
+from tests.paper.conftest import costs_for, jobs_of, request_for, stored_run
 
-ABLATION = study("ablation", data="digits")
+ABLATION, FULL = study("ablation", data="digits"), study("table1", scale="full")
+RATES = (0.015, 0.03, 0.06, 0.12)
 
 
 def test_the_search_is_the_same_for_every_arm_and_scores_no_test_image() -> None:
     jobs = plan.search_jobs(ABLATION, request_for(epochs=20))
-    assert len(jobs) == 6 * len(plan.RATE_FACTORS)
     by_arm = {arm.key: sorted(job.rate for job in jobs if job.arm == arm) for arm in ABLATION.arms}
-    assert set(map(tuple, by_arm.values())) == {(0.015, 0.03, 0.06, 0.12)}
+    assert list(by_arm.values()) == [list(RATES)] * 6
     assert {job.experiment.epochs for job in jobs} == {5}
     assert {holdout for job in jobs for _, _, holdout, _ in job.measures} == {plan.HOLDOUT}
     assert {job.experiment.seed for job in jobs}.isdisjoint(range(10))
 
 
-def test_a_single_rate_needs_no_search() -> None:
-    request = request_for(rates=(0.05,))
-    assert plan.search_jobs(ABLATION, request) == []
-    rates = plan.best_rates(ABLATION, request, [])
-    assert set(rates.values()) == {0.05}
-    assert {job.rate for job in plan.final_jobs(ABLATION, request, rates, None)} == {0.05}
+@pytest.mark.parametrize(("chosen", "data"), [(ABLATION, "digits"), (FULL, "folder:imagenet")])
+def test_a_single_rate_needs_no_search_and_none_is_the_recipes_at_the_full_scale(chosen: Study, data: str) -> None:
+    request = request_for(data, rates=(0.07,))
+    plan.check(chosen, request)
+    assert plan.search_jobs(chosen, request) == []
+    assert {job.rate for job in jobs_of(chosen, request)} == {0.07}
+    written = {recipes.get(arm.recipe).optimizer.learning_rate for arm in chosen.arms}
+    assert set(plan.best_rates(chosen, request_for(data), []).values()) == written
 
 
-def test_each_arm_takes_its_own_best_rate() -> None:
-    request = request_for(epochs=4)
-    jobs = plan.search_jobs(ABLATION, request)
-    wanted = dict(zip((arm.key for arm in ABLATION.arms), (0.015, 0.03, 0.06, 0.12, 0.03, 0.06), strict=True))
-    found = [stored_run(job, top1=90.0 if job.rate == wanted[job.arm.key] else 80.0) for job in jobs]
+@pytest.mark.parametrize(
+    ("best", "otherwise", "diverged", "wanted"),
+    [
+        ((0.015, 0.03, 0.06, 0.12, 0.03, 0.06), 80.0, 0.0, (0.015, 0.03, 0.06, 0.12, 0.03, 0.06)),
+        ((), 70.0, 0.0, (0.015,) * 6),  # of equal ones the smallest
+        ((), 5.0, 0.06, (0.06,) * 6),  # those below diverged
+    ],
+)
+def test_each_arm_takes_its_own_best_rate(best: Any, otherwise: float, diverged: float, wanted: Any) -> None:
+    request, keys = request_for(epochs=4), [arm.key for arm in ABLATION.arms]
+    high = dict(zip(keys, best, strict=False))
+    found = []
+    for job in plan.search_jobs(ABLATION, request):
+        stored = stored_run(job, top1=90.0 if job.rate == high.get(job.arm.key) else otherwise)
+        found.append(stored | ({"diverged": "not finite", "results": []} if job.rate < diverged else {}))
     rates = plan.best_rates(ABLATION, request, found)
-    assert rates == wanted
+    assert rates == dict(zip(keys, wanted, strict=True))
     final = plan.final_jobs(ABLATION, request, rates, None)
-    assert {(job.arm.key, job.rate) for job in final} == set(wanted.items())
+    assert {(job.arm.key, job.rate) for job in final} == set(rates.items())
     assert all(holdout is None for job in final for _, _, holdout, _ in job.measures)
-
-
-def test_of_equal_rates_the_smallest() -> None:
-    request = request_for(epochs=4)
-    found = [stored_run(job, top1=70.0) for job in plan.search_jobs(ABLATION, request)]
-    assert set(plan.best_rates(ABLATION, request, found).values()) == {0.015}
 
 
 def test_epochs_at_equal_time_cost_what_the_plain_arm_costs() -> None:
     request, costs = request_for(epochs=20), costs_for(ABLATION)
-    lengths = {arm.name: plan.lengths_of(ABLATION, arm, request, costs) for arm in ABLATION.arms}
+    lengths = [plan.lengths_of(ABLATION, arm, request, costs) for arm in ABLATION.arms]
     # terms cost a second each: 1, 2, 2, 3, 3, 4 an image, so 20 epochs of one are 10, 10, 7, 7, 5 of the others
-    assert list(lengths.values()) == [[20], [20, 10], [20, 10], [20, 7], [20, 7], [20, 5]]
-    jobs = plan.final_jobs(ABLATION, request, plan.best_rates(ABLATION, request, []), costs)
-    assert len(jobs) == 3 * (1 + 5 * 2)
-    arm = ABLATION.arms[3]
-    assert plan.relative_time(ABLATION, arm, 7, request, costs) == pytest.approx(7 * 3 / 20)
-
-
-def test_a_short_study_trains_for_an_epoch_at_least() -> None:
-    costs = costs_for(ABLATION)
-    for arm in ABLATION.arms:
-        assert plan.lengths_of(ABLATION, arm, request_for(epochs=1), costs) == [1]
+    assert lengths == [[20], [20, 10], [20, 10], [20, 7], [20, 7], [20, 5]]
+    assert len(jobs_of(ABLATION, request, costs)) == 3 * (1 + 5 * 2)
+    assert plan.relative_time(ABLATION, ABLATION.arms[3], 7, request, costs) == pytest.approx(7 * 3 / 20)
+    assert all(plan.lengths_of(ABLATION, arm, request_for(epochs=1), costs) == [1] for arm in ABLATION.arms)
 
 
 def test_learning_curves_train_every_length_anew() -> None:
     curves = study("learning-curves", data="digits")
-    request = request_for(epochs=8, seeds=(4,))
-    jobs = plan.final_jobs(curves, request, plan.best_rates(curves, request, []), costs_for(curves))
+    jobs = jobs_of(curves, request_for(epochs=8, seeds=(4,)), costs_for(curves))
     assert [job.experiment.epochs for job in jobs] == [8, 6, 4, 2] * 2
-
-
-def test_the_plan_is_a_pure_function() -> None:
-    request, costs = request_for(), costs_for(ABLATION)
-    once, again = (
-        [
-            (job.name, job.identity)
-            for job in plan.final_jobs(ABLATION, request, plan.best_rates(ABLATION, request, []), costs)
-        ]
-        for _ in range(2)
-    )
-    assert once == again
-    assert len(set(once)) == len(once)
 
 
 def test_whatever_decides_a_result_is_in_the_identity() -> None:
     def first(**changes: object) -> plan.Job:
-        request = request_for(**changes)
-        return plan.final_jobs(ABLATION, request, plan.best_rates(ABLATION, request, []), None)[0]
+        jobs = jobs_of(ABLATION, request_for(epochs=1, **{"seeds": (0,)} | changes))
+        assert len({(job.name, job.identity) for job in jobs}) == 6
+        return jobs[0]
 
     plain = first()
+    assert (first().name, first().identity) == (plain.name, plain.identity)
     assert first(fields={"batch_size": 64}).name == plain.name
     assert first(fields={"batch_size": 64}).identity != plain.identity
     assert first(fields={"training.num_workers": 1}).identity == plain.identity
@@ -108,8 +96,7 @@ def test_a_field_of_a_later_version_leaves_names_and_identities_alone() -> None:
     class Later(Experiment):
         novelty: int = 1
 
-    request = request_for()
-    job = plan.final_jobs(ABLATION, request, plan.best_rates(ABLATION, request, []), None)[0]
+    job = jobs_of(ABLATION, request_for())[0]
     later = Later.model_validate(job.experiment.model_dump())
     assert replace(job, experiment=later).identity == job.identity
     assert plan.run_name(job.arm, later) == plan.run_name(job.arm, job.experiment)
@@ -119,8 +106,7 @@ def test_a_field_of_a_later_version_leaves_names_and_identities_alone() -> None:
 
 def test_the_cost_is_that_of_what_is_left(tmp_path: Path) -> None:
     request, costs = request_for(epochs=20, seeds=(0, 1)), costs_for(ABLATION)
-    jobs = plan.final_jobs(ABLATION, request, plan.best_rates(ABLATION, request, []), costs)
-    work = Work(ABLATION, request, tmp_path)
+    jobs, work = jobs_of(ABLATION, request, costs), Work(ABLATION, request, tmp_path)
     storage.write(storage.job_file(tmp_path, jobs[0].name), jobs[0].signed)
     first, adversarial, *_ = work.lines(jobs, costs)
     assert first == {"": "final", "arm": "Std", "epochs": 20, "runs": 2, "done": 1, "time left": 20 * 1000 * 1.0}
@@ -129,16 +115,16 @@ def test_the_cost_is_that_of_what_is_left(tmp_path: Path) -> None:
 
 
 def test_images_of_several_classes_are_measured_by_svms() -> None:
-    request = Request("voc:somewhere", (Target("voc:somewhere", several=True), Target("digits")), 1000)
+    several = Target("voc:somewhere", several=True)
+    request = Request(several.source, (several, Target("digits")), 1000)
     found = [(m.protocol, source) for m, source, *_ in plan.measures_of(ABLATION, request)]
     assert found == [("svm", "voc:somewhere"), ("knn", "digits"), (PROBE.protocol, "digits")]
     detection = study("table4", data="digits")
     assert [m.protocol for m, *_ in plan.measures_of(detection, request)] == ["detect"]
     with pytest.raises(UserError, match="needs boxes"):
         plan.measures_of(detection, request_for("digits"))
-    fine_tuning = study("table5", data="digits")
     with pytest.raises(UserError, match="needs one class per image"):
-        plan.measures_of(fine_tuning, Request("voc:somewhere", (Target("voc:somewhere", several=True),), 10))
+        plan.measures_of(study("table5", data="digits"), replace(request, targets=(several,)))
 
 
 def test_a_field_of_a_hard_example_is_for_the_arms_that_have_it() -> None:
@@ -152,35 +138,10 @@ def test_a_field_of_a_hard_example_is_for_the_arms_that_have_it() -> None:
         plan.check(ABLATION, request_for(fields={"hard_examples.mixup.weight": "1"}))
 
 
-def test_a_rate_that_diverges_loses() -> None:
-    request = request_for(epochs=4)
-    found = [stored_run(job, top1=5.0) for job in plan.search_jobs(ABLATION, request)]
-    for job in found:
-        if job["rate"] < 0.06:
-            job |= {"diverged": "the loss is not finite", "results": []}
-    assert set(plan.best_rates(ABLATION, request, found).values()) == {0.06}
-
-
-FULL = study("table1", scale="full")
-
-
-def test_a_single_rate_is_taken_at_the_full_scale_too() -> None:
-    request = request_for("folder:imagenet", rates=(0.07,))
-    plan.check(FULL, request)
-    rates = plan.best_rates(FULL, request, [])
-    assert {job.rate for job in plan.final_jobs(FULL, request, rates, None)} == {0.07}
-    recipe = plan.best_rates(FULL, request_for("folder:imagenet"), [])
-    assert set(recipe.values()) == {recipes.get(arm.recipe).optimizer.learning_rate for arm in FULL.arms}
-
-
-def test_several_rates_need_a_search() -> None:
+def test_published_rates_and_lengths_are_kept() -> None:
     with pytest.raises(UserError, match="--rates: table1 at the full scale searches for no rate; give a single one"):
         plan.check(FULL, request_for("folder:imagenet", rates=(0.03, 0.06)))
-    plan.check(ABLATION, request_for(rates=(0.03, 0.06)))
-
-
-def test_published_lengths_are_kept() -> None:
     with pytest.raises(UserError, match="--epochs: arms of table1 at the full scale have published ones"):
         plan.check(FULL, request_for("folder:imagenet", epochs=10))
     plan.check(study("ablation", scale="full"), request_for("folder:imagenet", epochs=10))
-    plan.check(ABLATION, request_for(epochs=10))
+    plan.check(ABLATION, request_for(rates=(0.03, 0.06), epochs=10))

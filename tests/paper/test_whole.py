@@ -15,13 +15,13 @@ from hexa.measure.benchmark import SCHEMES
 from hexa.objective.schemes import SCHEMES as PUBLISHED
 from hexa_paper import drawing, parts, plan, reproduce, storage, whole
 from hexa_paper.asking import Request, Target
-from hexa_paper.plan import Costs
+from hexa_paper.plan import Costs, Job
 from hexa_paper.studies import KNN, PROBE, Measure, shortened
 from hexa_paper.whole import Whole
-from tests.paper.conftest import stored_run
+from tests.paper.conftest import MEASURED, TINY, stored_run
 
+RunJobs = Callable[..., None]
 VOC = Target("voc:V", several=True, known_as="VOC07")
-TINY = {"network.widths": [4, 8], "training.device": "cpu", "training.precision": "fp32"}
 
 
 def cifar(out: Path, *, seconds: float | None = None, voc: bool = True, **changes: Any) -> Whole:
@@ -108,46 +108,56 @@ def test_what_needs_voc_is_left_out_with_its_reason(tmp_path: Path) -> None:
         (["--method.tau", "1"], "method.tau: unknown field"),
         (["--hard_examples.mixup.weight", "1"], "no arm of all has that hard example"),
         (["--seeds", "1", "1"], "different numbers"),
+        (["table1", "--time", "1h"], "--time: is for all experiments together; for table1 give --epochs"),
     ],
 )
 def test_mistakes_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], message: str
 ) -> None:
-    assert cli.main(["reproduce", "all", "--data", "digits", "--out", str(tmp_path / "all"), *given]) == 2
+    experiment = ["all"] if given[0].startswith("--") else []
+    assert cli.main(["reproduce", *experiment, *given, "--data", "digits", "--out", str(tmp_path / "all")]) == 2
     said = capsys.readouterr().err
     assert message in said
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "all").exists()
 
 
-def test_a_time_is_for_all_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["reproduce", "table1", "--data", "digits", "--time", "1h", "--out", str(tmp_path / "one")]) == 2
-    assert "--time: is for all experiments together; for table1 give --epochs" in capsys.readouterr().err
-
-
 # -- carried out, with made-up runs ----------------------------------------------------------------------------------
 
 
+Made = list[tuple[str, str, int]]
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, when: Callable[[Job, str], bool], error: BaseException) -> RunJobs:
+    """Let jobs fail by themselves and the folder of their part. Returns what carries them out well."""
+    works: RunJobs = whole.run_jobs
+
+    def fails(jobs: Any, folder: Path, **options: Any) -> None:
+        if when(jobs[0], folder.name):
+            raise error
+        works(jobs, folder, **options)
+
+    monkeypatch.setattr(whole, "run_jobs", fails)
+    return works
+
+
 @pytest.fixture
-def made_up(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
+def made_up(monkeypatch: pytest.MonkeyPatch) -> Made:
     """Three small parts, whose jobs (part, arm, seed) are noted and found at once."""
-    made: list[tuple[str, str, int]] = []
+    made: Made = []
 
     def run_jobs(jobs: Any, out: Path, *, said: Callable[..., None], **_: Any) -> None:
         for job in jobs:
             made.append((out.name, job.arm.key, job.experiment.seed))
             (out / (job.run or "runs/one")).mkdir(parents=True, exist_ok=True)
-            done = stored_run(job) | {"identity": job.identity}
+            done = job.signed | stored_run(job)
             storage.write(storage.job_file(out, job.name), done)
             said(job, done)
 
     def evaluate(protocol: str, backbone: object, data: str, **_: Any) -> dict[str, Any]:
         return {"protocol": f"{protocol}/made-up", "data": data, "metrics": {"top1": 1.0}}
 
-    machine = {"device": "a processor", "threads": 1, "time": "2024-05-06T07:08:09+00:00"}
-    schemes = {name: {"images_per_second": 1000.0} for name in SCHEMES}
-    measured = {"schemes": schemes, "views_images_per_second": 1e4, "machine": machine}
-    monkeypatch.setattr("hexa_paper.costs.benchmark", lambda *_, **__: measured)
+    monkeypatch.setattr("hexa_paper.costs.benchmark", lambda *_, **__: MEASURED)
     monkeypatch.setattr(parts, "evaluate", evaluate)
     monkeypatch.setattr(whole, "run_jobs", run_jobs)
     monkeypatch.setattr(drawing, "draw", lambda *_: [])
@@ -155,16 +165,13 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
     return made
 
 
-def carry_out(out: Path, **options: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
-        (reproduce("all", "digits", out=out, **{"seeds": (0, 1), "epochs": 1} | options) / "result.json").read_text()
-    )
-    return found
+def carry_out(out: Path, **options: Any) -> Any:
+    made = reproduce("all", "digits", out=out, **{"seeds": (0, 1), "epochs": 1} | options)
+    return json.loads((made / "result.json").read_text())
 
 
-def test_learners_from_labels_stand_in_table_3(
-    tmp_path: Path, made_up: list[tuple[str, str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("made_up")
+def test_learners_from_labels_stand_in_table_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scored from random weights, for as many passes over the unlabelled images as runs have, in their own rows."""
     asked: list[dict[str, Any]] = []
 
@@ -176,10 +183,9 @@ def test_learners_from_labels_stand_in_table_3(
     monkeypatch.setattr(parts, "PARTS", (("table3", "moco"),))
     monkeypatch.setattr(parts, "evaluate", evaluate)
     record = carry_out(tmp_path / "all", epochs=3)
-    images = record["images"]
     steps = {options["learner"]: options["steps"] for options in asked if options.get("learner")}
     ratios = {"pseudo-label": 1, "vat": 1, "s4l": 1, "uda": 7, "fixmatch": 7}
-    assert steps == {learner: 3 * images // (64 * ratio) for learner, ratio in ratios.items()}
+    assert steps == {learner: 3 * record["images"] // (64 * ratio) for learner, ratio in ratios.items()}
     arms = {arm["arm"]: arm for arm in record["parts"]["table3-moco"]["arms"]}
     assert arms["VAT"]["row"] == ["VAT", None]
     assert arms["VAT"]["results"][0]["scores"]["1 % of the labels top1"] == [13.0, 13.0]
@@ -190,7 +196,7 @@ def test_learners_from_labels_stand_in_table_3(
     assert "| FixMatch, 2 seeds | – | – | 108.0 ± 0.0 |" in line
 
 
-def test_everything_with_one_seed_before_the_next(tmp_path: Path, made_up: list[tuple[str, str, int]]) -> None:
+def test_everything_with_one_seed_before_the_next(tmp_path: Path, made_up: Made) -> None:
     record = carry_out(tmp_path / "all")
     seeds = [seed for _, _, seed in made_up]
     assert seeds == sorted(seeds)
@@ -202,9 +208,7 @@ def test_everything_with_one_seed_before_the_next(tmp_path: Path, made_up: list[
     assert len(made_up) == count  # nothing is made again
 
 
-def test_a_resumed_folder_decides_nothing_anew(
-    tmp_path: Path, made_up: list[tuple[str, str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_folder_decides_nothing_anew(tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "all"
     first = carry_out(out, epochs=None, time="1h")
     searched = [arm for part, arm, _ in made_up if part == "search"]
@@ -221,9 +225,7 @@ def test_a_resumed_folder_decides_nothing_anew(
         carry_out(out, epochs=1)
 
 
-def test_out_of_time_the_first_seeds_are_whole(
-    tmp_path: Path, made_up: list[tuple[str, str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_time_the_first_seeds_are_whole(tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hexa.training.clock.Clock.total", property(lambda clock: 10.0 * len(made_up)))
     out, few = tmp_path / "all", 10
     monkeypatch.setattr(whole, "_SHARE", 1e9)
@@ -236,17 +238,10 @@ def test_out_of_time_the_first_seeds_are_whole(
     assert "not finished" not in (out / "paper.md").read_text()
 
 
-def test_what_fails_stops_nothing_else(
-    tmp_path: Path, made_up: list[tuple[str, str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    works, out = whole.run_jobs, tmp_path / "all"
-
-    def fails(jobs: Any, folder: Path, **options: Any) -> None:
-        if folder.name == "table5-moco" and jobs[0].arm.scheme == "ii":
-            raise RuntimeError("no room for it\nand more")
-        works(jobs, folder, **options)
-
-    monkeypatch.setattr(whole, "run_jobs", fails)
+@pytest.mark.usefixtures("made_up")
+def test_what_fails_stops_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, error = tmp_path / "all", RuntimeError("no room for it\nand more")
+    works = failing(monkeypatch, lambda job, part: (part, job.arm.scheme) == ("table5-moco", "ii"), error)
     record = carry_out(out)
     reasons = {(part, arm["arm"]): arm["reason"] for part, one in record["parts"].items() for arm in one["arms"]}
     assert {key: reason for key, reason in reasons.items() if reason} == {
@@ -258,17 +253,9 @@ def test_what_fails_stops_nothing_else(
     assert "no room for it" not in (out / "paper.md").read_text()
 
 
-def test_stopped_anywhere_the_same_call_goes_on(
-    tmp_path: Path, made_up: list[tuple[str, str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    works, out = whole.run_jobs, tmp_path / "all"
-
-    def stopped(jobs: Any, folder: Path, **options: Any) -> None:
-        if len(made_up) == 3:
-            raise KeyboardInterrupt
-        works(jobs, folder, **options)
-
-    monkeypatch.setattr(whole, "run_jobs", stopped)
+def test_stopped_anywhere_the_same_call_goes_on(tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "all"
+    works = failing(monkeypatch, lambda *_: len(made_up) == 3, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         carry_out(out)
     assert "**Unfinished:**" in (out / "paper.md").read_text()
@@ -278,17 +265,9 @@ def test_stopped_anywhere_the_same_call_goes_on(
     assert "**Unfinished:**" not in (out / "paper.md").read_text()
 
 
-def test_an_arm_without_a_searched_rate_is_not_trained(
-    tmp_path: Path, made_up: list[tuple[str, str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    works = whole.run_jobs
-
-    def fails(jobs: Any, folder: Path, **options: Any) -> None:
-        if folder.name == "search" and "std+adv-" in jobs[0].arm.key:
-            raise UserError("cannot be searched")
-        works(jobs, folder, **options)
-
-    monkeypatch.setattr(whole, "run_jobs", fails)
+@pytest.mark.usefixtures("made_up")
+def test_an_arm_without_a_searched_rate_is_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, lambda job, part: part == "search" and "std+adv-" in job.arm.key, UserError("not searched"))
     record = carry_out(tmp_path / "all", epochs=4)
     reasons = {arm["arm"]: arm["reason"] for arm in record["parts"]["table1-moco"]["arms"]}
     assert reasons["HEXA-MoCo"] == "not finished: 0 of 2 runs; the search for its learning rate failed"
