@@ -20,7 +20,7 @@ import torch
 
 from hexa import recipes
 from hexa.adaptation import verdict
-from hexa.adaptation.command import Request, adapt
+from hexa.adaptation.command import AdaptRequest, adapt
 from hexa.data import open_source
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocols.knn import knn_classify
@@ -61,7 +61,7 @@ def main() -> None:
             for rate in RATES:
                 out = work / f"{title}-{rate}"
                 fields = {"optimizer.learning_rate": rate, "epochs": given.epochs, "training.device": "cpu", **QUIET}
-                found = adapt(Request(start, "digits", fields=fields), out)
+                found = adapt(AdaptRequest(start, "digits", fields=fields), out)
                 seen = verdict.of_images(right(start).numpy(), right(str(out)).numpy())
                 helped = found["kept"] == "result"
                 agrees = seen.points > 0 if helped else seen.points <= seen.half

@@ -43,7 +43,7 @@ from hexa.data.sources import bands
 from hexa.data.sources.voc_boxes import read as read_boxes
 from hexa.evaluation import protocols
 from hexa.evaluation.request import EvaluationRequest
-from hexa.nn import preparation
+from hexa.weights import preparation
 from hexa.nn.backbones import NetworkConfig
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.report import render

@@ -28,7 +28,7 @@ HOOKS = {
     "train": "hexa.run.run:_Session._train",
     "adapt": "hexa.adaptation.command:adapt",
     "evaluate": "hexa.evaluation.measure:measure",
-    "reproduce": "hexa_paper.command:run",
+    "reproduce": "hexa_paper.work:Work.costs",
     "step": "hexa.training.trainer:Trainer._train_step",
     "log": "hexa.training.trainer:Trainer._log",
     "append to the journal": "hexa.training.journal:Journal._append",
