@@ -1,0 +1,1 @@
+"""Detectors on frozen or trained backbones: images, training, scoring."""
