@@ -1,4 +1,4 @@
-"""The budget of lines of code: without docstrings, comments, blank lines and imports. Decisions say why it moves."""
+"""The budget of lines of code: without docstrings, comments, blank lines and imports. Decision 0020 says why it moves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BUDGET = {"src": 15_500, "tests": 17_000}
+#: What has been reached; the aim is 15,500 and 17,000, so it may only fall.
+BUDGET = {"src": 17_860, "tests": 19_560}
 LONGEST = 300
 
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
