@@ -43,7 +43,6 @@ from hexa.data.sources import bands
 from hexa.data.sources.voc_boxes import read as read_boxes
 from hexa.evaluation import protocols
 from hexa.evaluation.request import EvaluationRequest
-from hexa.weights import preparation
 from hexa.nn.backbones import NetworkConfig
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.report import render
@@ -51,6 +50,7 @@ from hexa.reporting.runs import read_run
 from hexa.run.build import Machine, build_method, build_objective, setting_of
 from hexa.runtime.packages import commit
 from hexa.runtime.parsing import from_option
+from hexa.weights import preparation
 from hexa.weights.pretrained import random_backbone
 from tests.data.image_files import PNG_KINDS, png, png_values
 from tests.data.sources.test_voc_boxes import ANNOTATION
