@@ -1,4 +1,4 @@
-"""The budget of lines of code, without docstrings, comments, blank lines and imports. Decision 0020 tells how it moves."""
+"""The budget of lines of code, without docstrings, comments, blank lines and imports (decision 0020)."""
 
 from __future__ import annotations
 
