@@ -77,7 +77,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(checkout: Path) -> None:
     found = members(checkout / f"dist/{STEM}-py3-none-any.whl")
     sources = checkout / "src"
     package = {
-        str(path.relative_to(sources)): path.read_bytes() for path in (sources / "hexa").rglob("*") if path.is_file()
+        str(path.relative_to(sources)): path.read_bytes()
+        for name in ("hexa", "hexa_paper")
+        for path in (sources / name).rglob("*")
+        if path.is_file()
     }
     assert {"hexa/py.typed", "hexa/reporting/templates/report.html"} <= set(package)
     assert {name: content for name, content in found.items() if ".dist-info/" not in name} == package

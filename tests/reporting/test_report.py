@@ -17,7 +17,7 @@ from PIL import Image
 
 from hexa.config import UserError
 from hexa.recipes.experiment import override
-from hexa.reporting.report import report
+from hexa.reporting.report import Makers, report
 from tests.reporting.conftest import MakeRun, made_up_gallery
 
 VOID = {"meta", "img", "br", "wbr", "hr", "input", "link", "base", "source", "path"}
@@ -62,8 +62,8 @@ class Page(HTMLParser):
         return " ".join(data for tag, data in self.texts if tag not in ("style", "script"))
 
 
-def page_of(folders: list[Path], tmp_path: Path, data: str | None = None) -> Page:
-    return Page(report(folders, tmp_path / "out" / "report.html", data).read_text(encoding="utf-8"))
+def page_of(folders: list[Path], tmp_path: Path, makers: Makers | None = None) -> Page:
+    return Page(report(folders, tmp_path / "out" / "report.html", makers).read_text(encoding="utf-8"))
 
 
 def charts(page: Page) -> dict[str, list[str]]:
@@ -251,7 +251,7 @@ def test_a_report_makes_the_gallery_of_a_run_that_lacks_it_of_images_it_is_given
 ) -> None:
     from hexa import data
     from hexa.run import visualize
-    from tests.reporting.test_visualize import a_run, tiny
+    from tests.run.test_visualize import a_run, tiny
 
     run = a_run(tmp_path / "run", tiny())
     opened: list[str] = []
@@ -265,7 +265,7 @@ def test_a_report_makes_the_gallery_of_a_run_that_lacks_it_of_images_it_is_given
     assert "no pictures (gallery): hexa report --data SOURCE makes them" in (tmp_path / "page.html").read_text()
     assert not (run / "gallery.npz").exists()
     assert opened == []
-    page = page_of([run], tmp_path, "digits#test")
+    page = page_of([run], tmp_path, visualize.makers("digits#test"))
     assert set(opened) == {"digits#test"}
     assert (run / "gallery.png").read_bytes()[:4] == b"\x89PNG"
     assert "has no backbone.safetensors yet" in page.text  # so it shows no clusters
@@ -277,11 +277,11 @@ def test_a_run_that_remembers_its_images_is_shown_with_these_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hexa.run import visualize
-    from tests.reporting.test_visualize import a_run, tiny
+    from tests.run.test_visualize import a_run, tiny
 
     run = a_run(tmp_path / "run", override(tiny(), {"method.name": "instdisc", "views.num_views": 1}))
     monkeypatch.setattr(visualize, "_own_source", pytest.fail)
-    page = page_of([run], tmp_path, "digits#test")
+    page = page_of([run], tmp_path, visualize.makers("digits#test"))
     assert "its method remembers every image it was trained on; give these with --data" in page.text
 
 

@@ -165,6 +165,8 @@ def _work(arguments: list[str], strike: Strike | None, said: Connection) -> None
     for stream in (1, 2):
         os.dup2(said.fileno(), stream)
     said.close()
+    # The server's streams know whether what they wrote to could seek, such as a log; this pipe can't.
+    sys.stdout, sys.stderr = (open(stream, "w", closefd=False) for stream in (1, 2))  # noqa: SIM115
     torch.set_num_threads(1)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where tests run under nohup
     if strike is not None:

@@ -308,7 +308,7 @@ def test_a_run_ends_where_its_accuracy_is_reached(tmp_path: Path) -> None:
     made.run()
     assert made.step == 2 * STEPS
     (ended,) = metrics(tmp_path, "ended")
-    assert "knn has reached 40.00 %" in ended["message"]
+    assert "k-NN reached 40.00 %" in ended["message"]
     # resumed, it trains no further: by its journal, and by the state where the line is not yet written
     journal = tmp_path / METRICS
     for lines in (journal.read_text(), journal.read_text().replace('"ended"', '"lost"')):

@@ -23,6 +23,7 @@ from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.tables import format_duration
 from hexa.run.build import Machine, build_loader, build_method, build_objective, build_optimizer, kernels, setting_of
 from hexa.run.start import begin_from_weights
+from hexa.runtime.allocator import return_freed_memory
 from hexa.training.step import prepared
 from hexa.training.step import step as train_step
 
@@ -185,6 +186,7 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
         work()
         return int(torch.cuda.max_memory_allocated(device))
     with suppress(OSError):
+        return_freed_memory()
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM, the peak, is counted from here
     before = _resident("VmRSS")
     work()

@@ -23,3 +23,9 @@ def keep_freed_memory() -> bool:
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     return mallopt is not None and all(mallopt(*setting) for setting in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
+
+
+def return_freed_memory() -> None:
+    """Return to the system what glibc keeps, so that the process grows by what is allocated next."""
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
