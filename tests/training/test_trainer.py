@@ -255,13 +255,13 @@ def test_another_experiment_or_other_data_is_refused(tmp_path: Path) -> None:
 
 def test_the_monitor_runs_at_its_epochs_and_at_the_end(tmp_path: Path) -> None:
     made = trainer(tmp_path, epochs=3)
-    made.monitor_every = 2
+    made.scoring.every = 2
 
     def monitor(warn: object) -> dict[str, float]:
         made.objective.method.eval()
         return {"knn": 50.0}
 
-    made.monitor = monitor
+    made.scoring.monitor = monitor
     made.run()
     found = metrics(tmp_path, "monitor")
     assert [(line["step"], line["knn"]) for line in found] == [(2 * STEPS, 50.0), (3 * STEPS, 50.0)]
@@ -274,11 +274,11 @@ def test_the_monitor_runs_at_its_epochs_and_at_the_end(tmp_path: Path) -> None:
 def monitored(folder: Path, monitor: Callable[[Trainer], float], state: Any = None) -> Trainer:
     """A trainer that is looked at after every epoch."""
     made = trainer(folder, epochs=3, state=state)
-    made.monitor_every = 1
+    made.scoring.every = 1
     made.watch = Watch(None, 10)
     if state is not None:
         made.watch.state = state["watch"]
-    made.monitor = lambda warn: {"knn": monitor(made)}
+    made.scoring.monitor = lambda warn: {"knn": monitor(made)}
     return made
 
 
@@ -304,7 +304,7 @@ def test_a_run_ends_where_its_accuracy_is_reached(tmp_path: Path) -> None:
         return 20.0 * made.step / STEPS  # 20, 40, 60
 
     made = monitored(tmp_path, score)
-    made.best.until = 40.0
+    made.scoring.best.until = 40.0
     made.run()
     assert made.step == 2 * STEPS
     (ended,) = metrics(tmp_path, "ended")

@@ -19,26 +19,32 @@ from hexa.runtime.random import Stream
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method must know of its surroundings to reserve everything it will remember.
-
-    batch_size is global; num_crops counts the views of an image; branches are the names of all batch-norm sets that
-    some pass will use; epochs is how long the run is to be, for schedules of the method's own. keep_statistics: the
-    backbone's batch-norms normalise by the running statistics they begin with, which stay as they are. streams: how
-    the backbone's features are composed, `network.streams`. view_size: pixels of a view's side, if known.
-    """
+    """What a method must know of its surroundings to reserve everything it will remember."""
 
     data_size: int
+    """Images that are trained on."""
     batch_size: int
+    """Images per step, over all processes."""
     epochs: int = 1
+    """Passes over the images that the run is to have, for schedules of the method's own."""
     world_size: int = 1
+    """Processes."""
     num_crops: int = 2
+    """Views of an image."""
     branches: tuple[str, ...] = ("main",)
+    """Names of all sets of batch-norms that some pass will use."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    """Of each channel, for images in [0, 1]; the backbone subtracts it."""
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    """Of each channel; the backbone divides by it."""
     seed: int = 0
+    """Of the run."""
     keep_statistics: bool = False
+    """The backbone's batch-norms normalise by the running statistics they begin with, which stay as they are."""
     streams: str = "one"
+    """How the backbone's features are composed, `network.streams`."""
     view_size: int | None = None
+    """Pixels of a view's side, if known."""
 
     @property
     def steps_per_epoch(self) -> int:

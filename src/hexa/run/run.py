@@ -39,7 +39,7 @@ from hexa.runtime.output import one_line
 from hexa.runtime.progress import Reporter
 from hexa.training import trackers
 from hexa.training.journal import TENSORBOARD, Journal, discard, write_environment
-from hexa.training.monitor import Best, Watch
+from hexa.training.monitor import Best, Scoring, Watch
 from hexa.training.state import restore
 from hexa.training.trackers import TensorBoard, Tracker
 from hexa.training.trainer import Trainer
@@ -155,11 +155,13 @@ class _Session:
             self.folder,
             Journal(self.folder if processes.is_main() else None, Reporter(self.console)),
             fingerprint=fingerprint(experiment, source, loader.pairs),
-            monitor=knn,
-            monitor_every=experiment.monitor.knn_every,
+            scoring=Scoring(
+                knn,
+                experiment.monitor.knn_every,
+                Best(experiment.monitor.keep_best, experiment.monitor.patience, experiment.monitor.until),
+                keep=lambda: self._save(self._backbone(trainer), BEST),
+            ),
             watch=Watch(method.chance_loss, knn.num_classes if knn is not None else None),
-            best=Best(experiment.monitor.keep_best, experiment.monitor.patience, experiment.monitor.until),
-            keep=lambda: self._save(self._backbone(trainer), BEST),
         )
         return trainer
 
@@ -233,7 +235,7 @@ class _Session:
 
     def _finish(self, trainer: Trainer) -> None:
         """Write the backbone and the report, in the main process."""
-        folder, best = self.folder, trainer.best
+        folder, best = self.folder, trainer.scoring.best
         kept = best.measure is not None and best.value is not None
         self._save(load_backbone(folder / BEST) if kept else self._backbone(trainer), BACKBONE)
         with trainer.journal.looking("collecting the results for the tracker", trainer.step):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pydantic
@@ -90,18 +90,22 @@ def effective_rank(embedding: Tensor) -> Tensor:
 
 @dataclass
 class Best:
-    """The highest score of a measure so far, and for how many scores it has stood. `state` survives a resume.
+    """The highest score of a measure so far, and for how many scores it has stood. `state` survives a resume."""
 
-    until, reached: the k-NN accuracy that is waited for, and the score that was as high.
-    """
-
-    measure: str | None
+    measure: str | None = None
+    """The name of the score; None: there is no best one."""
     patience: int | None = None
+    """Scores in a row without a rise after which the run ends."""
     until: float | None = None
-    reached: float | None = None
-    value: float | None = None
-    step: int = 0
-    waited: int = 0
+    """The k-NN accuracy in percent at which the run ends."""
+    reached: float | None = field(default=None, init=False)
+    """The score that was as high as `until`."""
+    value: float | None = field(default=None, init=False)
+    """The highest score so far."""
+    step: int = field(default=0, init=False)
+    """The step it is of."""
+    waited: int = field(default=0, init=False)
+    """Scores since it."""
 
     @property
     def state(self) -> dict[str, object]:
@@ -135,6 +139,24 @@ class Best:
         if self.patience is not None and self.waited >= self.patience:
             return f"{self.measure} has not risen since epoch {self.step / steps_per_epoch:g}"
         return None
+
+
+Monitor = Callable[[Callable[[str], object]], dict[str, float]]
+"""What the frozen features are worth, in percent; it is given a function that takes warnings."""
+
+
+@dataclass
+class Scoring:
+    """When the frozen features are scored, and what follows from it."""
+
+    monitor: Monitor | None = None
+    """Measures; None: there is nothing to measure on."""
+    every: int = 0
+    """Epochs between two scores, the last epoch always has one; 0 for never."""
+    best: Best = field(default_factory=Best)
+    """The best score so far, and whether the run should end."""
+    keep: Callable[[], object] = lambda: None
+    """Called when the current weights are the best so far."""
 
 
 class Watch:

@@ -26,7 +26,7 @@ def state_of(trainer: Trainer) -> State:
         "world_size": processes.world_size(),
         "window": trainer.window.state,
         "watch": trainer.watch.state if trainer.watch is not None else {},
-        "best": trainer.best.state,
+        "best": trainer.scoring.best.state,
     }
 
 
@@ -50,7 +50,7 @@ def restore(trainer: Trainer, state: State) -> list[str]:
     trainer.window.state = state["window"]
     if trainer.watch is not None and state["watch"]:
         trainer.watch.state = state["watch"]
-    trainer.best.state = state["best"]
+    trainer.scoring.best.state = state["best"]
     before, now = state["world_size"], processes.world_size()
     what = "what follows is equal up to rounding and the draws of each process for its own images"
     return [] if before == now else [f"{before} processes before, {now} now: {what}"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,40 +20,43 @@ from hexa.training.config import TrainingConfig
 from hexa.training.journal import Journal
 from hexa.training.loader import Loader, Prepared
 from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finite
-from hexa.training.monitor import PERCENT, Best, Watch
+from hexa.training.monitor import PERCENT, Monitor, Scoring, Watch
 from hexa.training.optimizers import ScheduledOptimizer
 from hexa.training.state import state_of
 from hexa.training.step import prepared, step
-
-Monitor = Callable[[Callable[[str], object]], dict[str, float]]
-"""What the frozen features are worth, in percent; it is given a function that takes warnings."""
 
 
 @dataclass
 class Trainer:
     """Trains, logs, saves; `run` returns at the end or raises Interrupted or NonFiniteError.
 
-    folder: the run's folder, None to write no checkpoints. fingerprint: of what decides the trajectory.
-    monitor: see `Monitor`; monitor_every: epochs, 0 for never.
-    keep: called when the current weights are the best so far. Every process holds a trainer; only the main one writes.
-    `step` counts finished steps, `seconds` those of earlier sessions.
+    Every process holds a trainer; only the main one writes.
     """
 
     objective: Objective
+    """The method, its hard examples, and how a step is made of them."""
     optimizer: ScheduledOptimizer
+    """Holds the schedule, and so the number of steps."""
     loader: Loader
+    """The batches of an epoch from any step on."""
     config: TrainingConfig
+    """How often to log, monitor and save."""
     device: torch.device
+    """Where the method's tensors are."""
     folder: Path | None = None
+    """The run's folder; None writes no checkpoints."""
     journal: Journal = field(default_factory=Journal)
+    """Takes metrics, events and warnings; by default none are kept."""
     fingerprint: str = ""
-    monitor: Monitor | None = None
-    monitor_every: int = 0
+    """Of all that decides the trajectory; a checkpoint with another one is refused."""
+    scoring: Scoring = field(default_factory=Scoring)
+    """What the frozen features are worth, and which weights to keep; by default never measured."""
     watch: Watch | None = None
-    best: Best = field(default_factory=lambda: Best(None))
-    keep: Callable[[], object] = lambda: None
-    step: int = 0
-    seconds: float = 0.0
+    """Says what the metrics mean, such as a collapse; None says nothing."""
+    step: int = field(default=0, init=False)
+    """Finished steps."""
+    seconds: float = field(default=0.0, init=False)
+    """Training time of earlier sessions."""
 
     def __post_init__(self) -> None:
         self.window = LossWindow(self.device)
@@ -197,17 +200,17 @@ class Trainer:
         """Run the monitor at its epochs and at the end; its time does not count as training.
 
         A run that continues from a step that is monitored begins with it: it may have been stopped after it had saved.
-        there: what the journal has of this step; if a monitor is among it, only watch and best are told again.
+        there: what the journal has of this step; if a monitor is among it, only watch and scoring are told again.
         """
         epoch, rest = divmod(self.step, self.steps_per_epoch)
-        every, at_end = self.monitor_every, self.step == self.total_steps
-        if self.monitor is None or not self.step or not every or ((rest or epoch % every) and not at_end):
+        every, at_end = self.scoring.every, self.step == self.total_steps
+        if self.scoring.monitor is None or not self.step or not every or ((rest or epoch % every) and not at_end):
             return
         with self.clock.paused():
             if processes.is_main():
                 known = next((line for line in there if line["event"] == "monitor"), None)
                 if known is None:
-                    self._run_monitor(self.monitor)
+                    self._run_monitor(self.scoring.monitor)
                 else:
                     self._judge(known)
             processes.barrier()
@@ -228,15 +231,15 @@ class Trainer:
         """Keep the weights if they are the best so far; what the watch has to say of the scores."""
         percent = scores.get("knn")
         said = self.watch.knn(percent) if self.watch is not None and isinstance(percent, int | float) else []
-        if self.best.judge(scores, self.step):
-            self.keep()
+        if self.scoring.best.judge(scores, self.step):
+            self.scoring.keep()
         return said
 
     def _end_if_due(self, there: Sequence[Mapping[str, Any]] = ()) -> None:
         """End early after an epoch, if the scores or the time say so, or did when a run that continues was stopped."""
         if self.step % self.steps_per_epoch or not 0 < self.step < self.total_steps:
             return
-        limit, why = self.config.max_seconds, self.best.ending(self.steps_per_epoch)
+        limit, why = self.config.max_seconds, self.scoring.best.ending(self.steps_per_epoch)
         if why is None and limit is not None and self.clock.total >= limit:
             why = f"its {limit:g} seconds are over"
         known = any(line["event"] == "ended" for line in there)

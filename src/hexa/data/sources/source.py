@@ -57,28 +57,30 @@ SAMPLED_BYTES = 4 << 20
 
 
 class Source:
-    """The images of one split, by position. A sub-class defines `encoded` or `decode`.
-
-    name: as the user gave it, without the split. labels: int64 [N], one class per image; or multi-label [N, C], 1 for
-    present, −1 for absent, 0 for difficult; or None. unlabelled: how many images lack a label although others have
-    one, in which case `labels` is None. class_names: by label, or None. paths: one per image, relative to the source,
-    for messages and tables. fingerprint: changes when the images do, independent of where they are stored and of file
-    times; for large sources it covers names, sizes and a sample of the contents. uniform_size: (H, W) if all images are
-    known to have it. max_image_pixels: larger images are unreadable. channels: of every image; images with another
-    number are unreadable.
-    """
+    """The images of one split, by position. A sub-class defines `encoded` or `decode`."""
 
     name: str
+    """As the user gave it, without the split."""
     split: str
+    """Such as train or test."""
     _splits: list[str]
     labels: Labels | None = None
+    """int64 [N], one class per image; or multi-label [N, C], 1 for present, −1 for absent, 0 for difficult."""
     unlabelled: int = 0
+    """How many images lack a label although others have one, in which case `labels` is None."""
     class_names: list[str] | None = None
+    """By label."""
     paths: list[str]
+    """One per image, relative to the source, for messages and tables."""
     fingerprint: str
+    """Changes when the images do, independent of where they are stored and of file times; for large sources it covers
+    names, sizes and a sample of the contents."""
     uniform_size: tuple[int, int] | None = None
+    """(H, W) if all images are known to have it."""
     max_image_pixels: int = decoding.MAX_IMAGE_PIXELS
+    """Larger images are unreadable."""
     channels: int = 3
+    """Of every image; images with another number are unreadable."""
 
     def __len__(self) -> int:
         return len(self.paths)
