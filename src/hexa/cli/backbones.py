@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 from hexa.cli.declare import (
     BACKBONE,
     BACKBONES,
+    COUNT,
     DATA,
     DATA_OF_RUN,
     DOMAINS,
+    JSON,
     SEED,
     TRUST,
     Fields,
     Given,
     command,
+    flag,
     option,
     positive,
     say,
@@ -136,6 +140,47 @@ def embed(given: Given, extra: Fields) -> int:
         *(f"left out: {problem}" for problem in made.left_out[:20]),
         f"… and {len(made.left_out) - 20:,} more" if made.left_out[20:] else "",
     )
+    return 0
+
+
+def _cosine(text: str) -> float:
+    """The type of an option: a cosine similarity."""
+    value = float(text)
+    if not -1 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must be from -1 to 1, got {text}")
+    return value
+
+
+@command(
+    "find near-duplicates, outliers, or the images most like one, by the features that embed wrote",
+    option("FEATURES", "a .npz or .parquet of hexa embed"),
+    flag("--duplicates", "groups of images whose features nearly agree"),
+    flag("--outliers", "the images that are least like any others"),
+    option("--like PATH", "the images most like the one of this path in the file"),
+    option("--least X", "the similarity from which on they do", type=_cosine, default=0.95),
+    option("--count N", "how many outliers or similar images; 20 if not given", type=COUNT, default=20),
+    JSON,
+    description="Cosine similarities are of features whose mean is removed. An outlier's similarity is the mean over "
+    "its ten nearest neighbours.",
+)
+def search(given: Given, extra: Fields) -> int:
+    from hexa.config import UserError
+    from hexa.evaluation.search import Features
+    from hexa.reporting.tables import counted
+
+    if sum((given.duplicates, given.outliers, given.like is not None)) != 1:
+        raise UserError("give one of --duplicates, --outliers and --like PATH")
+    features = Features(given.features)
+    if given.duplicates:
+        found = features.duplicates(given.least)
+    else:
+        found = features.outliers(given.count) if given.outliers else features.like(given.like, given.count)
+    if given.json:
+        print(json.dumps([vars(one) for one in found], indent=2))
+        return 0
+    say(*(f"{one.similarity:.3f}  {'  '.join(one.paths)}" for one in found))
+    if given.duplicates:
+        say(f"{counted(len(found), 'group')} among {len(features.paths):,} images")
     return 0
 
 

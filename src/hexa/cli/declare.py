@@ -96,7 +96,7 @@ def positive(text: str) -> float:
     return value
 
 
-SOURCES = "digits · folder:PATH · parquet:PATH · hf:NAME · webdataset:PATTERN · voc:PATH · cifar10 and others; #split"
+SOURCES = "a folder · digits · parquet:PATH · hf:NAME · webdataset:PATTERN · voc:PATH · cifar10 and others; #split"
 BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:MODULE:CALLABLE · random:NAME"
 DOMAINS = "fit the views to photos, aerial, microscopy, documents, medical-grey or histology; fields given win"
 BACKBONE = option("BACKBONE", BACKBONES)

@@ -92,6 +92,15 @@ def test_a_folder_without_classes(tmp_path: Path, names: list[str]) -> None:
     assert source.paths == sorted(names)
 
 
+def test_a_folder_by_its_path_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_image(tmp_path / "photos" / "train" / "a" / "1.png", 1)
+    monkeypatch.chdir(tmp_path)
+    named = open_source("folder:photos")
+    for spec in ("photos", str(tmp_path / "photos"), "./photos#train"):
+        assert open_source(spec).fingerprint == named.fingerprint
+    assert open_source("photos").name == named.name == "folder:photos"
+
+
 @pytest.mark.parametrize("other", ["test", "val", "validation"])
 def test_splits_of_a_folder(tmp_path: Path, other: str) -> None:
     for number, name in enumerate(("ant", "bee", "cat")):
@@ -219,7 +228,9 @@ def test_torchvision_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("folder:", None, "write folder:PATH"),
         ("folder:{}/file.txt", None, "is a file, not a folder"),
         ("folder:{}/empty", None, "no images in"),
-        ("{}/empty", None, "write folder:"),
+        ("fodler:{}/one", None, "did you mean 'folder'"),
+        ("{}/empty", None, "no images in"),
+        ("{}/missing", None, "no such folder"),
         ("parquet:{}/missing", None, "no such file or folder"),
         ("parquet:{}/empty", None, "no .parquet files"),
         ("parquet:{}/bad", None, "cannot read"),

@@ -50,7 +50,7 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source]] = {
 
 
 def open_source(spec: str, split: str | None = None, max_image_pixels: int | None = None, channels: int = 3) -> Source:
-    """Open the source `spec`: NAME or NAME:ARGUMENT, optionally followed by #SPLIT, which overrides `split`.
+    """Open the source `spec`: NAME, NAME:ARGUMENT or a folder's path, then perhaps #SPLIT, which overrides `split`.
 
     max_image_pixels: larger images count as unreadable; None for `decode.MAX_IMAGE_PIXELS`. channels: of
     every image, 3 for RGB; files with another number count as unreadable.
@@ -63,10 +63,10 @@ def open_source(spec: str, split: str | None = None, max_image_pixels: int | Non
     if mark and not named:
         raise UserError(f"data '{spec}': a split is missing after '#'; write, for example, {body}#train")
     kind, _, argument = body.partition(":")
+    if kind not in SOURCES and (Path(body).exists() or (os.path.sep in body and ":" not in body)):
+        kind, argument, body = "folder", body, f"folder:{body}"
     if kind not in SOURCES:
-        looks_like_path = os.path.sep in spec or Path(spec).exists()
-        remedy = f"for a folder of images write folder:{spec}" if looks_like_path else nearest(kind, SOURCES)
-        raise UserError(f"data '{spec}': unknown source '{kind}'; {remedy}")
+        raise UserError(f"data '{spec}': neither a folder nor a known source; {nearest(kind, SOURCES)}")
     # options of an evaluation may arrive from the command line as any type
     if max_image_pixels is not None and not (isinstance(max_image_pixels, int) and max_image_pixels > 0):
         raise UserError(f"max_image_pixels must be an integer > 0, got {max_image_pixels}")
