@@ -8,8 +8,8 @@ from typing import Any
 
 from hexa import published
 from hexa.reporting.tables import mean_and_std
-from hexa_paper.asking import Request
 from hexa_paper.plan import Costs, Stored, equal_time, lengths_of, relative_time
+from hexa_paper.request import Request
 from hexa_paper.studies import Arm, Study
 
 Row = dict[str, Any]

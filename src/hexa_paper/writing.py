@@ -6,20 +6,22 @@ import csv
 import io
 import platform
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from hexa import published
 from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std
-from hexa_paper.asking import Request
 from hexa_paper.plan import Costs, Stored, best_rates, search_score
+from hexa_paper.request import Request
 from hexa_paper.rows import EPOCHS, TIME, Row, columns_of, in_time
 from hexa_paper.studies import Study
 
 #: By how much the runs' times may differ from the benchmark's before a note says so.
 MISTIMED = 0.25
+#: To four digits in a CSV file.
+_ROUNDED = {"mean", "std", "relative_time"}
 
 
 def cells(row: Row, rows: Sequence[Row], until: float | None = None) -> dict[str, Cell]:
@@ -87,16 +89,14 @@ def sentence(text: str) -> str:
 def csv_text(rows: Sequence[Row]) -> str:
     """One line per arm, comparison and column."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     head = "arm comparison epochs learning_rate metric mean std seeds published diverged relative_time"
-    writer.writerow(head.split())
-    nothing = {"mean": None, "std": None, "values": (), "published": None}
+    writer = csv.DictWriter(text, head.split(), extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
     for row in rows:
-        for name, score in (row["scores"] or {"": nothing}).items():
-            values = (score["mean"], score["std"], row["relative_time"])
-            mean, std, time = (None if value is None else f"{value:.4f}" for value in values)
-            arm = [row["arm"], row["comparison"], row["epochs"], f"{row['learning_rate']:g}", name]
-            writer.writerow([*arm, mean, std, len(score["values"]), score["published"], len(row["diverged"]), time])
+        for metric, score in (row["scores"] or {"": {"values": ()}}).items():
+            line = {**row, **score, "metric": metric, "learning_rate": f"{row['learning_rate']:g}"}
+            line |= {name: f"{line[name]:.4f}" for name in _ROUNDED if line.get(name) is not None}
+            writer.writerow({**line, "seeds": len(score["values"]), "diverged": len(row["diverged"])})
     return text.getvalue()
 
 
@@ -150,7 +150,7 @@ def notes_of(
     notes += _mistimed(rows)
     notes += dict.fromkeys(_interrupted(row) for row in rows if row["minutes_of_interrupted_runs"])
     notes += dict.fromkeys(_divergence(row) for row in rows if row["diverged"])
-    notes += _at_the_edge(study, request, search)
+    notes += _at_the_edge(study, best_rates(study, request, search), search)
     if search:
         notes.append(
             f"Each arm has the learning rate that runs of {counted(search[0]['epochs'], 'epoch')} found best on "
@@ -165,10 +165,9 @@ def notes_of(
     return notes
 
 
-def _at_the_edge(study: Study, request: Request, search: Sequence[Stored]) -> list[str]:
+def _at_the_edge(study: Study, best: Mapping[str, float], search: Sequence[Stored]) -> list[str]:
     """Arms whose best learning rate was the smallest or the largest that was tried."""
     chosen: dict[str, list[str]] = {}
-    best = best_rates(study, request, search) if search else {}
     for arm in study.arms:
         tried = [job["rate"] for job in search if job["arm"] == arm.key]
         for end, name in {max(tried): "largest", min(tried): "smallest"}.items() if tried else ():
@@ -201,11 +200,10 @@ def _some(row: Row, few: Sequence[Any], others: Sequence[Any], what: str) -> str
 def _interrupted(row: Row) -> str:
     few, others = row["minutes_of_interrupted_runs"], row["minutes"]
     time = "the time is of the others" if others else "the time (*) is a sum over sessions, not a measurement"
-    was = "was" if len(few) == 1 else "were"
-    return f"{_some(row, few, others, 'run')} {was} interrupted and resumed; {time}."
+    return f"{_some(row, few, others, 'run')} {'was' if len(few) == 1 else 'were'} interrupted and resumed; {time}."
 
 
 def _divergence(row: Row) -> str:
-    seeds, others = ", ".join(map(str, row["diverged"])), ", numbers are those of the others" if row["seeds"] else ""
-    lost = f"{_some(row, row['diverged'], row['seeds'], 'seed')} diverged ({seeds})"
+    others = ", numbers are those of the others" if row["seeds"] else ""
+    lost = f"{_some(row, row['diverged'], row['seeds'], 'seed')} diverged ({', '.join(map(str, row['diverged']))})"
     return f"{lost} at rate {row['learning_rate']:g}{others}; --rates gives lower ones."
