@@ -14,7 +14,7 @@ from hexa.reporting.plots import SUFFIXES
 from hexa.reporting.tables import counted
 from hexa.run.figure import short_name
 from hexa_paper.plan import Costs, Stored, seconds_per_image
-from hexa_paper.rows import EPOCHS, TIME, Row, columns_of, in_time
+from hexa_paper.rows import EPOCHS, TIME, Outcome, columns_of, in_time
 from hexa_paper.studies import METHODS, Study
 
 #: Below the study's.
@@ -25,7 +25,7 @@ _SPREAD = "mean ± standard deviation over"
 
 
 def draw(
-    study: Study, rows: Sequence[Row], runs: Sequence[Stored], costs: Costs | None, out: Path, data: str
+    study: Study, rows: Sequence[Outcome], runs: Sequence[Stored], costs: Costs | None, out: Path, data: str
 ) -> list[Path]:
     """Write every figure of a study into a folder below `out`, as PNG and as SVG."""
     drawn = figures(study, rows, runs, costs, data).items()
@@ -33,7 +33,7 @@ def draw(
 
 
 def figures(
-    study: Study, rows: Sequence[Row], runs: Sequence[Stored], costs: Costs | None, data: str
+    study: Study, rows: Sequence[Outcome], runs: Sequence[Stored], costs: Costs | None, data: str
 ) -> dict[str, Figure]:
     """Every figure of a study by its file's name. runs: what its final jobs stored."""
     columns = columns_of(rows)  # empty if every run diverged, so nothing is drawn
@@ -50,7 +50,7 @@ def figures(
     return drawn
 
 
-def _bars(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure:
+def _bars(study: Study, rows: Sequence[Outcome], column: str, title: str) -> Figure:
     groups: dict[str, dict[str, Sequence[float]]] = {}
     for comparison in (EPOCHS, TIME):
         compared = [row for row in rows if row["comparison"] == comparison]
@@ -67,7 +67,7 @@ def _bars(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure:
     return plots.bars(groups, y_label=f"{column} (%)", title=title, remark=remark + "The axis does not begin at zero.")
 
 
-def _length(row: Row) -> str:
+def _length(row: Outcome) -> str:
     """A line with the epochs of equal time, and how far from equal they are where that matters."""
     if row["comparison"] == EPOCHS:
         return ""
@@ -75,7 +75,7 @@ def _length(row: Row) -> str:
     return f"\n({row['epochs']} ep.{off})"
 
 
-def _cells(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure | None:
+def _cells(study: Study, rows: Sequence[Outcome], column: str, title: str) -> Figure | None:
     """The attack grid or the study of Beta; None for other studies, and if all but the plain arm diverged."""
     values = {row["key"]: row["scores"][column]["values"] for row in rows if row["comparison"] == EPOCHS}
     given: dict[str, Any] = {"label": f"{column} (%)", "baseline": values.pop("i", ()), "title": title}
@@ -92,7 +92,7 @@ def _cells(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure
     return None
 
 
-def _curves(study: Study, rows: Sequence[Row], column: str, costs: Costs | None, title: str) -> Figure:
+def _curves(study: Study, rows: Sequence[Outcome], column: str, costs: Costs | None, title: str) -> Figure:
     groups: _Curves = {}
     for arm in study.arms:
         values = {row["epochs"]: row["scores"][column]["values"] for row in rows if row["key"] == arm.key}
@@ -123,7 +123,7 @@ def _probe_curves(study: Study, runs: Sequence[Stored], title: str) -> dict[str,
     return {f"{study.name}-of-the-probe": plots.curves(groups, y_label="top-1 (%)", title=title, remark=remark)}
 
 
-def _low_shot(rows: Sequence[Row], title: str) -> Figure:
+def _low_shot(rows: Sequence[Outcome], title: str) -> Figure:
     groups: _Curves = {}
     for row in (row for row in rows if row["scores"] and in_time(row)):
         shots = {int(column.rpartition("@")[2]): score["values"] for column, score in row["scores"].items()}
@@ -133,5 +133,5 @@ def _low_shot(rows: Sequence[Row], title: str) -> Figure:
     return plots.curves(groups, y_label="mean average precision of SVMs (%)", title=title, remark=remark, doubling=True)
 
 
-def _seeds(rows: Sequence[Row]) -> str:
+def _seeds(rows: Sequence[Outcome]) -> str:
     return counted(len({seed for row in rows for seed in row["seeds"]}), "seed")

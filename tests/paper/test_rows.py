@@ -12,12 +12,12 @@ import pytest
 from matplotlib.text import Text
 
 from hexa_paper import drawing, plan, writing
-from hexa_paper.rows import EPOCHS, TIME, Row, in_time, rows_of
+from hexa_paper.rows import EPOCHS, TIME, Outcome, in_time, rows_of
 from hexa_paper.studies import study
 from tests.paper.conftest import costs_for, jobs_of, request_for, stored_run
 
 
-def published_of(row: Row) -> dict[str, float]:
+def published_of(row: Outcome) -> dict[str, float]:
     return {name: one["published"] for name, one in row["scores"].items() if one["published"] is not None}
 
 

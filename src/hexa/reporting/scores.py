@@ -149,7 +149,7 @@ def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Tab
     teacher …).
     """
     several = any(len({_encoder(result) for result in run.results}) > 1 for members in arms for run in members)
-    rows, best = [], set()
+    rows, best = list[tuple[str, ...]](), set[tuple[int, int]]()
     for labels, cells in _collected(arms, _metrics, several):
         best |= {(len(rows), 3 + arm) for arm in best_of([[value for value, _ in cell] for cell in cells])}
         rows.append((*labels, *map(_shown, cells)))
