@@ -93,23 +93,13 @@ def test_nothing_was_published_for_it(protocol: str, known_as: str | None) -> No
     assert published.beside(result(protocol, metrics, known_as, 10_000)) is None
 
 
-def test_every_counterpart_is_a_row() -> None:
-    for recipe in published.COUNTERPARTS:
-        assert published.counterpart(recipe) is not None
-
-
 def test_a_counterpart_comes_with_what_it_is_compared_with() -> None:
     rows = published.rows_for("imagenet-hexa-moco-800")
     assert [(row.method, row.epochs) for row in rows] == [("Supervised", None), ("MoCo-v2", 800), ("HEXA-MoCo", 800)]
     assert published.rows_for("cifar10-moco-v2+adversarial") == []
     assert published.rows_for("") == []
-
-
-def test_counterparts_are_recipes_that_train_as_long() -> None:
-    from hexa import recipes
-
-    for name, (_, epochs) in published.COUNTERPARTS.items():
-        assert recipes.get(name).epochs == epochs
+    for recipe in published.COUNTERPARTS:
+        assert published.counterpart(recipe) in published.rows_for(recipe)
 
 
 def test_a_list_of_labels_stands_beside_the_share_it_is_of() -> None:
@@ -130,3 +120,25 @@ def test_a_list_of_labels_stands_beside_the_share_it_is_of() -> None:
     learner = published.beside(result_of | {"options": {"percent": 10.0, "learner": "fixmatch"}})
     assert learner is not None
     assert "those of CIFAR-10" in learner.caution
+
+
+@pytest.mark.parametrize(
+    ("table", "method", "epochs", "first"),
+    [
+        (published.LOW_SHOT, "DeepCluster-v2 (8-crop)", 800, 53.5),  # whatever stands in its brackets
+        (published.LINEAR, "HEXA-D (8-crop)", 200, 74.0),
+        (published.LINEAR, "HEXA-D", 200, 68.1),
+        (published.LINEAR, "HEXA-D", 800, None),
+        (published.LOW_SHOT, "SwAV (B=256)", 200, None),  # a row of another batch is another row
+        (published.LINEAR, "SwAV (B=4)", 200, None),  # not even a part of its brackets
+    ],
+)
+def test_a_row_is_found_by_its_method(table: published.Table, method: str, epochs: int, first: float | None) -> None:
+    row = published.find(table.rows, method, epochs)
+    assert (row and row.values[0]) == first
+
+
+def test_a_dagger_is_no_part_of_a_name() -> None:
+    row = published.find(published.FINE_TUNE.rows, "SwAV (B=256)", 200)
+    assert row is not None
+    assert row.method == "SwAV (B=256)†"

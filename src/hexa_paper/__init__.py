@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,31 +14,25 @@ if TYPE_CHECKING:
 __all__ = ["begin", "reproduce"]
 
 
-def begin(experiment: str, data: str, *, time: str | None = None, **options: Any) -> Work | Whole:
-    """One of the paper's experiments, or "all" of them, checked and not yet carried out; options as for `reproduce`.
-
-    time: for all of them together.
-    """
-    from hexa.config import UserError
+def begin(experiment: str, data: str, **options: Any) -> Work | Whole:
+    """One of the paper's experiments, or "all" of them, checked and not yet carried out; options as for `reproduce`."""
+    from hexa_paper.request import Request
     from hexa_paper.whole import Whole
     from hexa_paper.work import Work
 
-    if experiment == "all":
-        return Whole.begin(data, time=time, **options)
-    if time is not None:
-        raise UserError(f"--time: is for all experiments together; for {experiment} give --epochs")
-    return Work.begin(experiment, data, **options)
+    request = Request(data, **options)
+    return Whole.begin(request) if experiment == "all" else Work.begin(experiment, request)
 
 
 def reproduce(experiment: str, data: str, *, console: Console | None = None, **options: Any) -> Path:
     """Carry out one of the paper's experiments, or "all" of them, or resume it, and return its folder.
 
-    options: those of `Work.begin`, or of `Whole.begin` for all; others are fields of every arm's experiment, by path.
-    The folder holds tables, result.json, figures/ as PNG and SVG, runs/. Raises UserError before any work.
+    options: those of a `Request`; others are fields of every arm's experiment, by path. The folder holds tables,
+    result.json, figures/ as PNG and SVG, runs/. Raises UserError before any work.
     """
     from hexa.runtime.console import Console
-    from hexa_paper.work import Work
+    from hexa_paper.request import Request
 
-    known = {*inspect.signature(Work.begin).parameters, "time"}
-    fields = {name: options.pop(name) for name in list(options) if name not in known}
-    return begin(experiment, data, fields=fields, **options).carry_out(console or Console(stderr=True))
+    known = {one.name for one in fields(Request)}
+    of_arms = {name: options.pop(name) for name in list(options) if name not in known}
+    return begin(experiment, data, fields=of_arms, **options).carry_out(console or Console(stderr=True))

@@ -12,7 +12,7 @@ from hexa.objective.schemes import SCHEMES
 from hexa.recipes.experiment import override
 from hexa.reporting.tables import counted
 from hexa_paper import storage
-from hexa_paper.asking import Request
+from hexa_paper.request import Request
 from hexa_paper.studies import Study
 
 Progress = Callable[[str, int, int], None]
@@ -39,13 +39,11 @@ def costs_of(
                 experiment = override(recipes.get(recipe), fields)
                 kept[recipe] = benchmark(experiment, _REPEATS, schemes=needed[recipe], progress=progress)
                 storage.write(path, kept)
-    return {recipe: seconds(measured) for recipe, measured in kept.items()}
-
-
-def seconds(measured: dict[str, Any]) -> dict[str, float]:
-    """Seconds of one image, its views and its step, by scheme; from what `hexa benchmark` measured."""
-    views = 1 / measured["views_images_per_second"]
-    return {name: 1 / scheme["images_per_second"] + views for name, scheme in measured["schemes"].items()}
+    views = {recipe: 1 / measured["views_images_per_second"] for recipe, measured in kept.items()}
+    return {
+        recipe: {name: 1 / scheme["images_per_second"] + views[recipe] for name, scheme in measured["schemes"].items()}
+        for recipe, measured in kept.items()
+    }
 
 
 def origin_of(out: Path) -> str:

@@ -10,20 +10,22 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from hexa.reporting import plots
-from hexa.reporting.plots import SUFFIXES, Bar, Curve
+from hexa.reporting.plots import SUFFIXES
 from hexa.reporting.tables import counted
 from hexa.run.figure import short_name
 from hexa_paper.plan import Costs, Stored, seconds_per_image
-from hexa_paper.rows import EPOCHS, TIME, Row, columns_of, in_time
+from hexa_paper.rows import EPOCHS, TIME, Outcome, columns_of, in_time
 from hexa_paper.studies import METHODS, Study
 
 #: Below the study's.
 FOLDER = "figures"
+#: By panel and arm the values of all seeds, by x.
+_Curves = dict[str, dict[str, dict[float, Sequence[float]]]]
 _SPREAD = "mean ± standard deviation over"
 
 
 def draw(
-    study: Study, rows: Sequence[Row], runs: Sequence[Stored], costs: Costs | None, out: Path, data: str
+    study: Study, rows: Sequence[Outcome], runs: Sequence[Stored], costs: Costs | None, out: Path, data: str
 ) -> list[Path]:
     """Write every figure of a study into a folder below `out`, as PNG and as SVG."""
     drawn = figures(study, rows, runs, costs, data).items()
@@ -31,7 +33,7 @@ def draw(
 
 
 def figures(
-    study: Study, rows: Sequence[Row], runs: Sequence[Stored], costs: Costs | None, data: str
+    study: Study, rows: Sequence[Outcome], runs: Sequence[Stored], costs: Costs | None, data: str
 ) -> dict[str, Figure]:
     """Every figure of a study by its file's name. runs: what its final jobs stored."""
     columns = columns_of(rows)  # empty if every run diverged, so nothing is drawn
@@ -48,8 +50,8 @@ def figures(
     return drawn
 
 
-def _bars(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure:
-    groups: dict[str, list[Bar]] = {}
+def _bars(study: Study, rows: Sequence[Outcome], column: str, title: str) -> Figure:
+    groups: dict[str, dict[str, Sequence[float]]] = {}
     for comparison in (EPOCHS, TIME):
         compared = [row for row in rows if row["comparison"] == comparison]
         these = [row for row in compared if column in row["scores"]]
@@ -57,22 +59,23 @@ def _bars(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure:
             length = counted(compared[0]["epochs"], "epoch")
             equal = "epochs as published" if len({row["epochs"] for row in these}) > 1 else f"{length} each"
             head = equal if comparison == EPOCHS else f"the time of {length} of {study.arms[0].name}"
-            groups[head] = [Bar(row["arm"], row["scores"][column]["values"], _length(row)) for row in these]
-    first = next(iter(groups.values()))[0].name
+            groups[head] = {row["arm"] + _length(row): row["scores"][column]["values"] for row in these}
+    first = next(iter(next(iter(groups.values())))).partition("\n")[0]
     remark = f"{_SPREAD.capitalize()} {_seeds(rows)}, dots are seeds; dashed: {first}. "
     if not all(map(in_time, rows)):
         remark += "×: of the time it is compared at. "
     return plots.bars(groups, y_label=f"{column} (%)", title=title, remark=remark + "The axis does not begin at zero.")
 
 
-def _length(row: Row) -> str:
-    """The epochs of equal time, and how far from equal they are where that matters."""
+def _length(row: Outcome) -> str:
+    """A line with the epochs of equal time, and how far from equal they are where that matters."""
     if row["comparison"] == EPOCHS:
         return ""
-    return f"{row['epochs']} ep." + ("" if in_time(row) else f", {row['relative_time']:.1f}×")
+    off = "" if in_time(row) else f", {row['relative_time']:.1f}×"
+    return f"\n({row['epochs']} ep.{off})"
 
 
-def _cells(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure | None:
+def _cells(study: Study, rows: Sequence[Outcome], column: str, title: str) -> Figure | None:
     """The attack grid or the study of Beta; None for other studies, and if all but the plain arm diverged."""
     values = {row["key"]: row["scores"][column]["values"] for row in rows if row["comparison"] == EPOCHS}
     given: dict[str, Any] = {"label": f"{column} (%)", "baseline": values.pop("i", ()), "title": title}
@@ -89,17 +92,16 @@ def _cells(study: Study, rows: Sequence[Row], column: str, title: str) -> Figure
     return None
 
 
-def _curves(study: Study, rows: Sequence[Row], column: str, costs: Costs | None, title: str) -> Figure:
-    groups: dict[str, list[Curve]] = {}
+def _curves(study: Study, rows: Sequence[Outcome], column: str, costs: Costs | None, title: str) -> Figure:
+    groups: _Curves = {}
     for arm in study.arms:
-        these = sorted((row for row in rows if row["key"] == arm.key), key=lambda row: int(row["epochs"]))
-        values = [row["scores"][column]["values"] for row in these]
+        values = {row["epochs"]: row["scores"][column]["values"] for row in rows if row["key"] == arm.key}
         scales = {"pre-training (epochs)": 1.0}
         if costs is not None:
             relative = seconds_per_image(arm, costs) / seconds_per_image(study.arms[0], costs)
             scales[f"pre-training (time of an epoch of {study.arms[0].name})"] = relative
-        for label, scale in scales.items() if these else ():
-            groups.setdefault(label, []).append(Curve(arm.name, [row["epochs"] * scale for row in these], values))
+        for label, scale in scales.items() if values else ():
+            groups.setdefault(label, {})[arm.name] = {epochs * scale: values[epochs] for epochs in sorted(values)}
     points = "Points are checkpoints of one run" if study.one_run else "Each point is a run with a whole schedule"
     remark = f"{points}; {_SPREAD} {_seeds(rows)}."
     return plots.curves(groups, y_label=f"{column} (%)", title=title, remark=remark)
@@ -107,14 +109,13 @@ def _curves(study: Study, rows: Sequence[Row], column: str, costs: Costs | None,
 
 def _probe_curves(study: Study, runs: Sequence[Stored], title: str) -> dict[str, Figure]:
     """Accuracy after each epoch of the linear classifiers on the longest runs, where evaluations noted it."""
-    drawn = []
+    drawn: dict[str, dict[float, list[float]]] = {}
     for arm in study.arms:
         own = [run for run in runs if run["arm"] == arm.key]
         results = [r for run in own if run["epochs"] == max(o["epochs"] for o in own) for r in run["results"]]
         noted = [result["details"]["curve"] for result in results if len(result["details"].get("curve", ())) > 1]
-        if noted:
-            values = [[point["top1"] for point in points] for points in zip(*noted, strict=False)]
-            drawn.append(Curve(arm.name, [point["epoch"] for point in noted[0]], values))
+        for points in zip(*noted, strict=False):
+            drawn.setdefault(arm.name, {})[points[0]["epoch"]] = [point["top1"] for point in points]
     if not drawn:
         return {}
     groups = {"training of the linear classifier (epochs)": drawn}
@@ -122,15 +123,15 @@ def _probe_curves(study: Study, runs: Sequence[Stored], title: str) -> dict[str,
     return {f"{study.name}-of-the-probe": plots.curves(groups, y_label="top-1 (%)", title=title, remark=remark)}
 
 
-def _low_shot(rows: Sequence[Row], title: str) -> Figure:
-    groups: dict[str, list[Curve]] = {}
+def _low_shot(rows: Sequence[Outcome], title: str) -> Figure:
+    groups: _Curves = {}
     for row in (row for row in rows if row["scores"] and in_time(row)):
         shots = {int(column.rpartition("@")[2]): score["values"] for column, score in row["scores"].items()}
         head = f"labelled images of each class, k ({row['comparison']})"
-        groups.setdefault(head, []).append(Curve(row["arm"], sorted(shots), [shots[k] for k in sorted(shots)]))
+        groups.setdefault(head, {})[row["arm"]] = {k: shots[k] for k in sorted(shots)}
     remark = f"{_SPREAD.capitalize()} {_seeds(rows)} of pre-training; each score is a mean over draws of labels."
     return plots.curves(groups, y_label="mean average precision of SVMs (%)", title=title, remark=remark, doubling=True)
 
 
-def _seeds(rows: Sequence[Row]) -> str:
+def _seeds(rows: Sequence[Outcome]) -> str:
     return counted(len({seed for row in rows for seed in row["seeds"]}), "seed")

@@ -39,7 +39,7 @@ def _name(method: str) -> str:
 
 def part(work: Work, sources: Mapping[str, str], failed: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     """What a study found, as JSON: a record of every arm, with the reason where there is less than was planned."""
-    jobs, study = work.final(None), work.study
+    jobs, study = work.final(), work.study
     runs = work.stored(jobs)
     rows = rows_of(study, work.request, None, runs)
     arms = []
@@ -53,11 +53,11 @@ def part(work: Work, sources: Mapping[str, str], failed: Mapping[tuple[str, str]
         if diverged:
             reason = f"diverged with seeds {', '.join(map(str, diverged))}"
         beside = row_of(study.name, arm) if study.name in TABLES else None
-        results = []
-        for row in own:
-            scores = {_named(name, sources): score["values"] for name, score in row["scores"].items()}
-            found = {"epochs": row["epochs"], "rate": row["learning_rate"], "seeds": row["seeds"]}
-            results.append({**found, "scores": scores})
+        results = [
+            {"epochs": row["epochs"], "rate": row["learning_rate"], "seeds": row["seeds"]}
+            | {"scores": {_named(name, sources): score["values"] for name, score in row["scores"].items()}}
+            for row in own
+        ]
         place = beside and [beside.method, beside.epochs]
         arms.append({"arm": arm.name, "recipe": arm.recipe, "row": place, "reason": reason, "results": results})
     return {"experiment": study.name, "method": study.method, "arms": arms}
@@ -68,8 +68,8 @@ def untrained(work: Work, sources: Mapping[str, str], kept: Kept, learner: str =
 
     kept: what an evaluation with a seed found.
     """
-    study, job, request = work.study, work.final(None)[0], work.request
-    titled = list(zip([measure["title"] for measure in job.record()["measures"]], job.measures, strict=True))
+    study, job, request = work.study, work.final()[0], work.request
+    titled = list(zip([measure["title"] for measure in job.record["measures"]], job.measures, strict=True))
     if learner:
         given = learned(learner, request.epochs or 1, request.num_images)
         titled = [(one.title.partition(",")[0], Evaluation(one, request.targets[0].source)) for one in given]
@@ -192,9 +192,13 @@ def _why_not(table: str, row: Row, arms: list[Any], record: Mapping[str, Any]) -
         return f"only {VERSIONS[row.method]} is here: see table 1"
     if row.method in ABSENT:
         return str(ABSENT[row.method])
-    made = {place: [{arm.published and arm.published[0] for arm in arms_of(one, place)} for one in METHODS]
-            for place in ("cifar", "digits", "full")}  # fmt: skip
-    for key, methods in zip(METHODS, made["full"], strict=True):
-        if row.method in methods and f"{table}-{key}" in record["left_out"]:
-            return str(record["left_out"][f"{table}-{key}"])
-    return "not in this run" if any(row.method in one for one in made["cifar"] + made["digits"]) else "no small recipe"
+
+    def of(method: str, *places: str) -> bool:
+        """Whether a method of the studies has an arm beside the row."""
+        arms = (arm for place in places for arm in arms_of(method, place))
+        return any(arm.published and arm.published[0] == row.method for arm in arms)
+
+    for method in METHODS:
+        if f"{table}-{method}" in record["left_out"] and of(method, "full"):
+            return str(record["left_out"][f"{table}-{method}"])
+    return "not in this run" if any(of(method, "cifar", "digits") for method in METHODS) else "no small recipe"

@@ -7,8 +7,8 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,12 +20,12 @@ from hexa.runtime.signals import Interrupted
 from hexa.training.clock import Clock
 from hexa.weights.pretrained import random_backbone
 from hexa_paper import paper, plan, storage
-from hexa_paper.asking import Request, measured_on, plain_fields, requested
-from hexa_paper.plan import Evaluation, Stored
-from hexa_paper.refusal import refuse
+from hexa_paper.plan import Evaluation
+from hexa_paper.request import Request
 from hexa_paper.running import complete
+from hexa_paper.storage import refuse
 from hexa_paper.studies import ALL, EXPERIMENTS, KNN, LEARNERS, TABLES, Arm, Study, learned, shortened, study
-from hexa_paper.work import Work
+from hexa_paper.work import Work, measured_on
 
 #: The studies, with their methods.
 PARTS = ALL
@@ -33,6 +33,8 @@ PARTS = ALL
 SEARCHED = 4
 #: Parts that are no study.
 SEARCH, UNTRAINED = "rate search", "random weights"
+#: Options of all experiments together; the others are of a single one.
+_OPTIONS = {"data", "data_voc", "time", "out", "seeds", "epochs", "workers", "fields"}
 
 
 @dataclass
@@ -44,55 +46,41 @@ class Parts:
     """
 
     request: Request
-    out: Path
     seconds: float | None = None
-    workers: int = 1
     left_out: dict[str, str] = field(default_factory=dict)
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
     clock: Clock = field(default_factory=lambda: Clock(lambda: 0.0))
     _keys: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def begin(
-        cls,
-        data: str,
-        *,
-        data_voc: str | None = None,
-        time: str | None = None,
-        out: Path | str | None = None,
-        seeds: Sequence[int] = (0, 1, 2),
-        epochs: int | None = None,
-        workers: int = 1,
-        fields: Mapping[str, Any] | None = None,
-        **refused: Any,
-    ) -> Self:
-        """Check the request; write nothing. Raises UserError.
-
-        time: such as 12h, for everything: it decides how many epochs all runs take, at most their recipes'.
-        data_voc: VOC2007; without it tables 2 and 4 are left out. refused: options of single experiments.
-        """
-        for name, value in refused.items():
-            given = value not in (None, (), []) and (name, value) != ("scale", "small")
-            refuse(given, f"--{name.replace('_', '-')} applies to a single experiment; leave it out")
-        both = time is not None and epochs is not None
+    def begin(cls, asked: Request) -> Self:
+        """Check the request; write nothing. Raises UserError. Without data_voc tables 2 and 4 are left out."""
+        for one in (one for one in fields(Request) if one.name not in _OPTIONS):
+            given = getattr(asked, one.name) not in (None, (), [], one.default)
+            refuse(given, f"--{one.name.replace('_', '-')} applies to a single experiment; leave it out")
+        both = asked.time is not None and asked.epochs is not None
         refuse(both, "--time and --epochs exclude each other; give one of them")
-        seconds, sources = None if time is None else seconds_of(time), [data, *([data_voc] if data_voc else [])]
-        asked = {"seeds": tuple(seeds), "epochs": epochs, "fields": fields or {}}
-        request = requested(data, sources, "small", workers, **asked)
-        whole = cls(request, Path(out) if out is not None else Path("runs/all"), seconds, workers)
-        refuse(not whole.parts(1), f"{data}: fits none of the experiments; give images with one class each")
-        plan.check(whole.every, request)
-        if storage.check(whole.out, whole.claim):
-            before = storage.seeds_of(whole.out / "table1-moco")
-            whole.request = replace(request, seeds=(*before, *(seed for seed in seeds if seed not in before)))
+        seconds = None if asked.time is None else seconds_of(asked.time)
+        folder = Path("runs/all" if asked.out is None else asked.out)
+        request = replace(asked, out=folder).opened([asked.data, *([asked.data_voc] if asked.data_voc else [])])
+        whole = cls(request, seconds)
+        refuse(not whole.parts(1), f"{asked.data}: fits none of the experiments; give images with one class each")
+        plan.check(whole.search(1).study, request)
+        if storage.check(folder, whole.claim):
+            before = storage.seeds_of(folder / "table1-moco")
+            added = (seed for seed in asked.seeds if seed not in before)
+            whole.request = replace(request, seeds=(*before, *added))
         return whole
+
+    @property
+    def out(self) -> Path:
+        """The folder of everything."""
+        return self.request.folder
 
     @property
     def claim(self) -> dict[str, Any]:
         """What all runs of the folder have in common, as JSON."""
-        given, sources = self.request, [target.source for target in self.request.targets]
-        claim = {"data": given.data, "measured_on": sources, "epochs": given.epochs, "fields": plain_fields(given)}
-        return {"experiment": "all", **claim}
+        return {"experiment": "all", **self.request.claim}
 
     # -- the parts ----------------------------------------------------------------------------------------------------
 
@@ -107,7 +95,7 @@ class Parts:
                 refuse(not voc and EXPERIMENTS[name].get("images") == "VOC07", "no --data-voc")
                 sources = measured_on(name, [images.source], voc[0].source if voc else None)
                 targets = tuple(target for target in self.request.targets if target.source in sources)
-                request = replace(self.request, targets=targets, epochs=epochs, shared="../runs")
+                request = replace(self.request, targets=targets, epochs=epochs, shared="../runs", out=self.out / part)
                 plan.measures_of(chosen, request)
             except UserError as error:
                 self.left_out[part] = str(error).removeprefix(f"{name}: ")
@@ -117,7 +105,7 @@ class Parts:
             measures = tuple(shortened(measure, epochs) for measure in chosen.measures)
             chosen = replace(chosen, arms=tuple(arms), measures=measures, equal_time=False, search=False)
             if arms:
-                made[part] = Work(chosen, request, self.out / part, self.workers)
+                made[part] = Work(chosen, request)
         return made
 
     def _with_rate(self, arm: Arm, rates: Mapping[str, float]) -> Arm:
@@ -127,43 +115,28 @@ class Parts:
     def arm_key(self, arm: Arm) -> str:
         """The same for arms of several studies that train alike, whatever their rates."""
         alike: dict[str, Any] = {"seed": 0, "epochs": 1, "optimizer.learning_rate": 1.0}
-        fields = json.dumps([arm.recipe, arm.scheme, {**arm.changes, "optimizer.learning_rate": 1.0}], sort_keys=True)
-        if fields not in self._keys:  # making an experiment takes a while
-            self._keys[fields] = plan.run_name(arm, plan.experiment_of(arm, self.request, **alike))
-        return self._keys[fields]
+        decisive = json.dumps([arm.recipe, arm.scheme, {**arm.changes, "optimizer.learning_rate": 1.0}], sort_keys=True)
+        if decisive not in self._keys:  # making an experiment takes a while
+            self._keys[decisive] = plan.run_name(arm, plan.experiment_of(arm, self.request, **alike))
+        return self._keys[decisive]
 
     @functools.cached_property
     def arms(self) -> dict[str, Arm]:
         """Every arm once, by its key."""
         return {self.arm_key(arm): arm for part in self.parts(1).values() for arm in part.study.arms}
 
-    @property
-    def every(self) -> Study:
-        """All arms as one study."""
-        return Study("all", "", "small", "", tuple(self.arms.values()), ())
-
     def search(self, epochs: int) -> Work:
-        """The search for the rate of every arm, on held-out training images."""
+        """The search for the rate of every arm, on held-out training images: all arms as one study."""
         arms = tuple(replace(arm, key=key) for key, arm in self.arms.items())
-        chosen = Study(SEARCH, "", "small", "", arms, (KNN,), search=epochs >= SEARCHED)
-        return Work(chosen, replace(self.request, epochs=epochs), self.out / "search", self.workers)
-
-    def searched(self, epochs: int) -> list[Stored]:
-        """As much of the search as is done."""
-        search = self.search(epochs)
-        return list(search.stored(search.search))
-
-    def rates(self, epochs: int) -> dict[str, float]:
-        """The best rate of every arm by its key; the recipes' as long as nothing was searched."""
-        return plan.best_rates(self.search(epochs).study, self.request, self.searched(epochs))
+        chosen = Study("all", "", "small", "", arms, (KNN,), search=epochs >= SEARCHED)
+        return Work(chosen, replace(self.request, epochs=epochs, out=self.out / "search"))
 
     def evaluations(self, epochs: int) -> Iterator[Evaluation]:
         """Every evaluation once, with the lengths of runs of these epochs."""
         parts = self.parts(epochs)
         once: dict[tuple[str, str], Evaluation] = {}
-        for part in parts.values():
-            for one in plan.measures_of(part.study, part.request):
-                once.setdefault((one.measure.title, one.source), one)
+        for one in (one for part in parts.values() for one in plan.measures_of(part.study, part.request)):
+            once.setdefault((one.measure.title, one.source), one)
         yield from once.values()
         for row in LEARNERS if "table3-moco" in parts else ():
             for measure in learned(row, epochs, self.request.num_images):

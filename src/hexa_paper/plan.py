@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -10,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from hexa import recipes
-from hexa.config import UserError, some
+from hexa.config import some
 from hexa.objective.schemes import SCHEMES
 from hexa.recipes.experiment import Experiment, override
-from hexa_paper.asking import Request
-from hexa_paper.refusal import refuse
+from hexa_paper.request import Request
+from hexa_paper.storage import refuse
 from hexa_paper.studies import CIFAR, KNN, SVM, Arm, Measure, Study
 
 #: Seconds of one image on this machine: {recipe: {scheme of a benchmark: seconds}}.
@@ -61,10 +62,11 @@ class Job:
     def rate(self) -> float:
         return self.experiment.optimizer.learning_rate
 
+    @functools.cached_property
     def record(self) -> dict[str, Any]:
-        """All of it as JSON."""
+        """All of it as JSON, with its identity: a hash of all that decides its result."""
         several = len({source for _, source, *_ in self.measures}) > 1
-        return {
+        record = {
             "name": self.name,
             **({"run": self.run} if self.run else {}),
             "phase": self.phase,
@@ -85,17 +87,8 @@ class Job:
                 for measure, source, holdout, epochs in self.measures
             ],
         }
-
-    @property
-    def signed(self) -> dict[str, Any]:
-        """The record with its identity."""
-        return self.record() | {"identity": self.identity}
-
-    @property
-    def identity(self) -> str:
-        """A hash of all that decides its result."""
-        fields = self.record() | {"experiment": self.experiment.essence({"training"})}
-        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+        decisive = json.dumps(record | {"experiment": self.experiment.essence({"training"})}, sort_keys=True)
+        return record | {"identity": hashlib.sha256(decisive.encode()).hexdigest()[:16]}
 
 
 def experiment_of(arm: Arm, request: Request, **changes: Any) -> Experiment:
@@ -262,6 +255,6 @@ def relative_time(study: Study, arm: Arm, epochs: int, request: Request, costs: 
 def seconds_per_image(arm: Arm, costs: Costs) -> float:
     """What one image costs in an arm's step, its views included."""
     schemes, scheme = costs[arm.recipe], SCHEMES[arm.scheme].name
-    if scheme not in schemes:
-        raise UserError(f"{arm.recipe}: its cost with {scheme} was not measured; remove the study's costs.json")
+    remedy = "was not measured; remove the study's costs.json"
+    refuse(scheme not in schemes, f"{arm.recipe}: its cost with {scheme} {remedy}")
     return schemes[scheme]

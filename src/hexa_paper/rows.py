@@ -8,11 +8,11 @@ from typing import Any
 
 from hexa import published
 from hexa.reporting.tables import mean_and_std
-from hexa_paper.asking import Request
 from hexa_paper.plan import Costs, Stored, equal_time, lengths_of, relative_time
+from hexa_paper.request import Request
 from hexa_paper.studies import Arm, Study
 
-Row = dict[str, Any]
+Outcome = dict[str, Any]
 """One arm at one length, as JSON.
 
 arm, key, recipe: the arm's. comparison: EPOCHS or TIME. epochs, learning_rate: of its runs. relative_time: over all
@@ -27,13 +27,13 @@ EPOCHS, TIME = "equal epochs", "equal time"
 TOLERANCE = 0.15
 
 
-def in_time(row: Row) -> bool:
+def in_time(row: Outcome) -> bool:
     """Whether it took the time it is compared at, which whole epochs miss if there are few."""
     time = row["relative_time"]
     return row["comparison"] != TIME or time is None or abs(time - 1) <= TOLERANCE
 
 
-def rows_of(study: Study, request: Request, costs: Costs | None, runs: Sequence[Stored]) -> list[Row]:
+def rows_of(study: Study, request: Request, costs: Costs | None, runs: Sequence[Stored]) -> list[Outcome]:
     """A row for each arm and length that has a stored run. runs: what final jobs stored."""
     rows = []
     runs = [run for run in runs if run["seed"] in request.seeds]
@@ -64,7 +64,7 @@ def _by_length(run: Stored) -> list[Stored]:
     ]
 
 
-def _row(study: Study, arm: Arm, comparison: str, epochs: int, time: float | None, runs: Sequence[Stored]) -> Row:
+def _row(study: Study, arm: Arm, comparison: str, epochs: int, time: float | None, runs: Sequence[Stored]) -> Outcome:
     values: dict[str, list[float]] = {}
     beside: dict[str, float] = {}
     for result in (result for run in runs for result in run["results"]):
@@ -95,7 +95,7 @@ def _row(study: Study, arm: Arm, comparison: str, epochs: int, time: float | Non
     }
 
 
-def columns_of(rows: Sequence[Row]) -> list[str]:
+def columns_of(rows: Sequence[Outcome]) -> list[str]:
     """The names of all scores, in their order."""
     return list(dict.fromkeys(name for row in rows for name in row["scores"]))
 

@@ -39,16 +39,16 @@ def run_jobs(jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Conso
     workers: how many at once, each in its own process. said: called with each job as it ends. Whatever stops this
     (Ctrl-C, SIGTERM, SIGHUP, an error) loses nothing: runs save before they end, and the next call resumes them.
     """
-    waiting = [job for job in jobs if storage.stored(out, job.name, job.identity) is None]
+    waiting = [job for job in jobs if storage.stored(out, job.record) is None]
     if workers == 1 or len(waiting) < 2:
         for job in waiting:
-            said(job, carry_out(job.signed, out, console))
+            said(job, carry_out(job.record, out, console))
     else:
         _several(waiting, out, workers, said)
 
 
 def carry_out(record: dict[str, Any], out: Path, console: Console | None = None) -> dict[str, Any]:
-    """Pre-train and evaluate one job (a `Job.record` with its identity) in this process, and store what was found.
+    """Pre-train and evaluate one job (a `Job.record`) in this process, and store what was found.
 
     It has the run to itself: it waits for an orphaned worker of the study to save and exit.
     """
@@ -56,7 +56,7 @@ def carry_out(record: dict[str, Any], out: Path, console: Console | None = None)
     what = f"trains {run} still; wait until it ends, or end it, and give the command again"
     with locked(storage.lock_file(out, record["name"]), what, patience=_PATIENCE_SECONDS):
         # stored if it was finished meanwhile
-        return storage.stored(out, record["name"], record["identity"]) or _carry_out(record, run, out, console)
+        return storage.stored(out, record) or _carry_out(record, run, out, console)
 
 
 def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | None) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def _several(jobs: Sequence[Job], out: Path, workers: int, said: Say) -> None:
 
 
 def _start(job: Job, out: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    path = storage.write(_logged(out, job, "job.json"), job.signed)
+    path = storage.write(_logged(out, job, "job.json"), job.record)
     command = [sys.executable, "-m", "hexa_paper.running", str(path), str(out), str(os.getpid())]
     with _logged(out, job, "log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)

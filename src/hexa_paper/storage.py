@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,14 @@ from hexa.config import UserError
 from hexa.runtime import parsing, targets
 from hexa.runtime.files import write_whole
 from hexa.runtime.lock import locked
-from hexa_paper.refusal import refuse
 
 STUDY, COSTS, RESULT = "study.json", "costs.json", "result.json"
+
+
+def refuse(when: object, message: str) -> None:
+    """Raise UserError with a message if `when` is true."""
+    if when:
+        raise UserError(message)
 
 
 def read(path: Path) -> Any:
@@ -27,7 +33,7 @@ def read(path: Path) -> Any:
         raise UserError(f"{path}: {said}; remove it and give the command again") from None
 
 
-def write(path: Path, content: str | dict[str, Any]) -> Path:
+def write(path: Path, content: str | Mapping[str, Any]) -> Path:
     """A text, or an object as JSON."""
     text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     encoded = text.encode(errors="backslashreplace")  # a name that is not UTF-8 is written with escapes
@@ -96,11 +102,11 @@ def seeds_of(out: Path) -> list[int]:
     return sorted({job["seed"] for job in jobs if job.get("phase") == "final"})
 
 
-def stored(out: Path, name: str, identity: str) -> dict[str, Any] | None:
-    """A finished job; None if it is not there. Raises UserError if it was made with other settings."""
-    path = job_file(out, name)
+def stored(out: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What is stored of a job; None if it is not there. Raises UserError if it was made with other settings."""
+    path = job_file(out, record["name"])
     job: dict[str, Any] | None = read(path)
-    if job is not None and job.get("identity") != identity:
-        how = "was made with other settings or by an earlier version"
-        raise UserError(f"{path}: {how}; give another --out, or remove {out / 'jobs'}")
+    other = job is not None and job.get("identity") != record["identity"]
+    how = "was made with other settings or by an earlier version"
+    refuse(other, f"{path}: {how}; give another --out, or remove {out / 'jobs'}")
     return job

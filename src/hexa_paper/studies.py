@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hexa import published
 from hexa.config import nearest
+from hexa.data import Source
+from hexa.evaluation.protocols.semi_supervised import rows_of
 from hexa.evaluation.semi.options import PUBLISHED
 from hexa.objective.schemes import SCHEMES
 from hexa.published import Row
 from hexa.reporting.tables import counted
-from hexa_paper.refusal import refuse
+from hexa_paper.storage import refuse
 
 Fields = Mapping[str, Any]
 _DATA = published.read("hexa_paper", "studies.yaml")
@@ -87,16 +89,18 @@ class Study:
 # -- arms and measures ------------------------------------------------------------------------------------------------
 
 
-def _variant(recipe: str, changes: Fields, scheme: str, key: str = "", name: str = "", **hard: Fields) -> Arm:
+def _variant(
+    recipe: str, changes: Fields, scheme: str, key: str = "", name: str = "", row: Sequence[Any] = (), **hard: Fields
+) -> Arm:
     """A scheme of a recipe. hard: fields of its hard examples that differ from the published ones."""
     own = SCHEMES[scheme]
     examples = {kind: {**fields, **hard.get(kind, {})} for kind, fields in own.hard_examples.items()}
-    return Arm(key or scheme, name or own.title, recipe, scheme, {**changes, "hard_examples": examples})
+    changes = {**changes, "hard_examples": examples}
+    return Arm(key or scheme, name or own.title, recipe, scheme, changes, published=(row[0], row[1]) if row else None)
 
 
-def _small(key: str, name: str, recipe: str, scheme: str, row: tuple[str, int] = ("", 0), more: Fields = MEAN) -> Arm:
-    made = _variant(recipe, {**MEAN, **more}, scheme, key, name)
-    return replace(made, published=(row[0], row[1])) if row[0] else made
+def _small(key: str, name: str, recipe: str, scheme: str, row: Sequence[Any] = (), more: Fields = MEAN) -> Arm:
+    return _variant(recipe, {**MEAN, **more}, scheme, key, name, row)
 
 
 def _full(recipe: str, scheme: str, method: str, epochs: int) -> Arm:
@@ -126,19 +130,18 @@ def _arms(name: str, method: str, place: str) -> tuple[Arm, ...]:
 
 def measure(name: str, preset: str = "") -> Measure:
     """The evaluation of this name in studies.yaml. preset: of the method's linear classifiers."""
-    given = dict(_DATA["measures"][name])
-    options: dict[str, Any] = {}
-    for option, value in given.pop("options", {}).items():
-        options[option] = value.replace("PRESET", preset) if isinstance(value, str) else value
-        options[option] = tuple(value) if isinstance(value, list) else options[option]
-    return Measure(options=options, metrics=tuple(given.pop("metrics", ("top1",))), **given)
+    given = {"options": {}, "metrics": ["top1"], **_DATA["measures"][name]}
+    options = {one: tuple(value) if isinstance(value, list) else value for one, value in given["options"].items()}
+    if "preset" in options:
+        options["preset"] = str(options["preset"]).replace("PRESET", preset)
+    return Measure(given["title"], given["protocol"], options, tuple(given["metrics"]))
 
 
 KNN, PROBE, CIFAR, SVM = map(measure, ("knn", "probe", "cifar", "svm"))
 
 
 def study(
-    name: str, *, method: str | None = None, scale: str = "small", data: str = "cifar10", one_run: bool | None = None
+    name: str, method: str | None = None, scale: str = "small", data: str = "cifar10", one_run: bool | None = None
 ) -> Study:
     """The experiment `name`. one_run: learning curves as published, the default at the full scale.
 
@@ -193,10 +196,9 @@ def evaluated(row: str, table: str) -> str:
     """The commands that make all columns of a published row without an arm; empty if there are none."""
     commands, remark = _DATA["evaluated"].get(row, {}).get(table, []), ""
     if row in LEARNERS:
-        learner, shares = LEARNERS[row]
-        commands = [_DATA["evaluated"]["Supervised"]["table3"][(1, 10).index(share)] for share in shares]
-        commands = [f"{command} --learner {learner}" for command in commands]
-        remark = " (settings of CIFAR-10; it has none for ImageNet)"
+        (learner, shares), remark = LEARNERS[row], _DATA["learned"]["remark"]
+        given = _DATA["learned"]["command"].replace("LEARNER", learner)
+        commands = [given.replace("SHARE", str(share)) for share in shares]
     return "; ".join(f"`hexa evaluate {command}`" for command in commands) + remark
 
 
@@ -212,8 +214,11 @@ def learned(row: str, passes: int, images: int) -> Iterator[Measure]:
         yield Measure(f"{share} % of the labels, {learner}", "semi-supervised", options, ("top1", "top5"))
 
 
-def with_lists(chosen: Study, folder: Path) -> Study:
-    """Table 3 with the labels of SimCLR's lists, `1percent.txt` and `10percent.txt` of a folder. Raises UserError."""
+def with_lists(chosen: Study, folder: Path, images: Source | None = None) -> Study:
+    """Table 3 with the labels of SimCLR's lists, `1percent.txt` and `10percent.txt` of a folder.
+
+    images: that are learned from, if they are here. Raises UserError, also for lists of others.
+    """
     other = chosen.name != "table3"
     refuse(other, f"--label-lists: is for table3; {chosen.name} draws no labels, leave it out")
     measures, remedy = [], "give the folder imagenet_subsets of SimCLR's code"
@@ -221,6 +226,8 @@ def with_lists(chosen: Study, folder: Path) -> Study:
         file = folder / f"{one.options['percent']}percent.txt"
         if one.options["percent"] < 100:
             refuse(not file.is_file(), f"--label-lists {folder}: there is no {file.name}; {remedy}")
+            if images is not None:
+                rows_of(images, file)
             one = replace(one, options={**one.options, "list_file": str(file)})
         measures.append(one)
     return replace(chosen, measures=tuple(measures))
@@ -228,14 +235,9 @@ def with_lists(chosen: Study, folder: Path) -> Study:
 
 def shortened(one: Measure, passes: int) -> Measure:
     """A measure that trains for no more passes over its training images than the runs it measures, 1 … 20."""
-    own, title = dict(one.options), one.title
-    if one.protocol == "semi-supervised":
-        own["epochs"] = own["score_every"] = min(20, 100 * passes // own["percent"])
-    elif one.protocol == "fine-tune":  # the published rates but the largest and the smallest
-        own |= {"epochs": min(20, passes), "score_every": min(20, passes), "learning_rates": (0.001,)}
-    elif one.protocol == "detect":
-        own |= {"epochs": min(2, passes), **_DATA["small_boxes"]}
-    elif one.protocol == "linear" and "epochs" in own:
-        own["epochs"] = min(own["epochs"], passes)
-        title = f"linear top-1, {counted(own['epochs'], 'epoch')}"
-    return replace(one, title=title, options=own)
+    short = _DATA["shortened"].get(one.protocol)
+    if short is None or (one.protocol == "linear" and "epochs" not in one.options):
+        return one
+    length = min(one.options.get("epochs", short["most"]), 100 * passes // one.options.get("percent", 100))
+    own = {**one.options, **dict.fromkeys(short["fields"], length), **short.get("options", {})}
+    return replace(one, title=short.get("title", one.title).replace("LENGTH", counted(length, "epoch")), options=own)

@@ -8,13 +8,12 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from hexa.config import UserError
 from hexa.reporting.tables import counted, format_duration
 from hexa.run.figure import figure, short_name
+from hexa.run.run import BACKBONE
 from hexa.runtime.console import Console
 from hexa_paper import paper, plan, storage
 from hexa_paper.costs import Progress, costs_of
@@ -22,8 +21,11 @@ from hexa_paper.parts import SEARCH, SEARCHED, UNTRAINED, Parts
 from hexa_paper.plan import Costs, Job
 from hexa_paper.running import run_jobs
 from hexa_paper.studies import LEARNERS, TABLES, Measure
-from hexa_paper.work import Count, Work, table
+from hexa_paper.work import Work, counting, table
 from hexa_paper.writing import search_scores
+
+if TYPE_CHECKING:
+    import rich.table
 
 #: Estimates may fill this share of the given time; a run costs these seconds beside its steps.
 _SHARE, _RUN_SECONDS = 0.85, 3.0
@@ -47,7 +49,7 @@ class Whole(Parts):
     def costs(self, progress: Progress | None = None) -> Costs:
         """What an image costs in every arm, measured once; so is every evaluation, on random weights."""
         storage.claim(self.out, self.claim)
-        costs = costs_of(self.every, self.request, self.out, progress=progress)
+        costs = costs_of(self.search(1).study, self.request, self.out, progress=progress)
         evaluations = list(self.evaluations(1))
         for number, evaluation in enumerate(evaluations):
             if progress is not None:
@@ -62,43 +64,43 @@ class Whole(Parts):
             kept = self.untrained(short, self.request.seeds[0], stored=True) or {"took": 0.0}
             once[long.measure.title, long.source] = kept["took"] * _length(long.measure) / _length(short.measure)
 
-        def line(part: str, arms: int, jobs: int, new: Sequence[Job], evaluation: float) -> dict[str, Any]:
+        def line(part: str, arms: int, jobs: Sequence[Job], new: Sequence[Job], evaluation: float) -> dict[str, Any]:
             steps = sum(job.experiment.epochs * plan.seconds_per_image(job.arm, costs) for job in new)
             training = _RUN_SECONDS * len(new) + self.request.num_images * steps
-            counts = {"arms": arms, "runs": jobs, "of them new": len(new)}
+            counts = {"arms": arms, "runs": len(jobs), "of them new": len(new)}
             return {"": part, **counts, "training": training, "evaluations": evaluation}
 
         search, seen = self.search(epochs).search, set[str]()
-        made = [line(SEARCH, len(self.arms), len(search), search, len(search) * next(iter(once.values()), 0.0))]
+        made = [line(SEARCH, len(self.arms), search, search, len(search) * next(iter(once.values()), 0.0))]
         for part, work in self.parts(epochs).items():
-            jobs = work.final(None)
+            jobs = work.final()
             new = {job.run: job for job in jobs if job.run not in seen}
             seen |= new.keys()
             measured = sum(once[measure.title, source] for job in jobs for measure, source, *_ in job.measures)
-            made.append(line(part, len(work.study.arms), len(jobs), list(new.values()), measured))
-        return [*made, line(UNTRAINED, 1, 0, [], len(self.request.seeds) * sum(once.values()))]
+            made.append(line(part, len(work.study.arms), jobs, list(new.values()), measured))
+        return [*made, line(UNTRAINED, 1, (), (), len(self.request.seeds) * sum(once.values()))]
 
     def decide(self, costs: Costs) -> int:
         """The epochs of every run: as decided before, as given, or the most that fit. Raises UserError if none do."""
         kept = storage.read(self.out / DECIDED) or {"epochs": None}
-        given = self.request.epochs or kept["epochs"]
         most = min(plan.epochs_of(arm, self.request) for arm in self.arms.values())
-        if given or self.seconds is None:
+        given, limit = self.request.epochs or kept["epochs"], self.seconds
+        if given or limit is None:
             return int(given or most)
         lengths = [epochs for epochs in range(1, most + 1) if epochs < SEARCHED or epochs % SEARCHED == 0]
 
         def seconds(epochs: int) -> float:
             lines = self.lines(epochs, costs)
-            return float(sum(line["training"] + line["evaluations"] for line in lines)) / self.workers / _SHARE
+            return float(sum(line["training"] + line["evaluations"] for line in lines)) / self.request.workers / _SHARE
 
-        fit = bisect.bisect_right(lengths, self.seconds, key=seconds)
+        fit = bisect.bisect_right(lengths, limit, key=seconds)
         if fit:
             return lengths[fit - 1]
-        given, seeds = format_duration(self.seconds), counted(len(self.request.seeds), "seed")
+        given, seeds = format_duration(limit), counted(len(self.request.seeds), "seed")
         remedy = f"give at least {math.ceil(seconds(1) / 60)}m, or fewer --seeds or images"
         raise UserError(f"--time {given} is too short for one epoch of everything with {seeds}: {remedy}")
 
-    def plan(self, costs: Costs | None) -> Iterator[Table | str]:
+    def plan(self, costs: Costs | None) -> Iterator[rich.table.Table | str]:
         """The plan as lines for a terminal."""
         assert costs is not None, "costs are measured at the small scale"
         epochs, durations = self.decide(costs), dict.fromkeys(("training", "evaluations"), format_duration)
@@ -116,9 +118,9 @@ class Whole(Parts):
         """What people read of it."""
         return self.out / "paper.md"
 
-    def carry_out(self, console: Console, progress: Progress | None = None) -> Path:
+    def carry_out(self, console: Console) -> Path:
         """Train, evaluate and collect whatever is not done already. Returns the folder."""
-        costs = self.costs(progress)
+        costs = self.costs()
         with storage.at_work(self.out):
             epochs = self.decide(costs)
             before = (storage.read(self.out / DECIDED) or {"spent": 0.0})["spent"]
@@ -135,10 +137,10 @@ class Whole(Parts):
         """One seed for everything, then the next. Raises OutOfTime."""
         search = self.search(epochs)
         self._attempt(SEARCH, search, search.search, epochs, console)
-        lost, rates = {arm for part, arm in self.failed if part == SEARCH}, self.rates(epochs)
+        lost, rates = {arm for part, arm in self.failed if part == SEARCH}, search.rates
         for seed in self.request.seeds:
             for part, work in self.parts(epochs, rates).items():
-                jobs = [job for job in work.final(None) if job.experiment.seed == seed]
+                jobs = [job for job in work.final() if job.experiment.seed == seed]
                 for job in [job for job in jobs if self.arm_key(job.arm) in lost]:
                     self.failed[part, job.arm.key] = "the search for its learning rate failed"
                     jobs.remove(job)
@@ -147,7 +149,7 @@ class Whole(Parts):
                     self._attempt(part, work, jobs, epochs, console)
                 finally:
                     if len(work.stored(jobs)) > before:
-                        work.collect(None)
+                        work.collect()
                         self.write_page(epochs)
             for evaluation in self.evaluations(epochs):
                 self._check_time(epochs)
@@ -156,14 +158,14 @@ class Whole(Parts):
 
     def _attempt(self, part: str, work: Work, jobs: Sequence[Job], epochs: int, console: Console) -> None:
         """Carry out what is not stored, one job after another, or together if there are several workers."""
-        waiting = [job for job in jobs if not work.stored([job])]
-        said = Count(console, len(jobs), len(jobs) - len(waiting))
+        waiting, workers = [job for job in jobs if not work.stored([job])], self.request.workers
+        said = counting(console, len(jobs), len(jobs) - len(waiting))
         if waiting:
             console.print(f"{part}: {counted(len(waiting), 'run')}")
-        for chunk in [waiting] if self.workers > 1 else [[job] for job in waiting]:
+        for chunk in [waiting] if workers > 1 else [[job] for job in waiting]:
             self._check_time(epochs)
             with self.told(part, *(job.arm.key for job in chunk), console=console):
-                run_jobs(chunk, work.out, workers=self.workers, console=console, said=said)
+                run_jobs(chunk, work.out, workers=workers, console=console, said=said)
 
     def _check_time(self, epochs: int) -> None:
         """Note the time of all commands. Raises OutOfTime."""
@@ -173,16 +175,17 @@ class Whole(Parts):
 
     def _draw(self, epochs: int, console: Console) -> None:
         """The figures of hard examples and of the space of views, of the first run with adversarial views."""
-        every = [(work, job) for work in self.parts(epochs, self.rates(epochs)).values() for job in work.final(None)]
-        runs = [(work.out / job.run).resolve() for work, job in every if job.arm.scheme == "ii"]
-        trained = [run for run in runs if (run / "backbone.safetensors").is_file()]
+        works = self.parts(epochs, self.search(epochs).rates).values()
+        runs = ((work.out / job.run).resolve() for work in works for job in work.final() if job.arm.scheme == "ii")
+        trained = [run for run in runs if (run / BACKBONE).is_file()]
         for run, kind in itertools.product(trained[:1], ("hard-examples", "view-space")):
             with self.told(kind, "", console=console):
                 figure(kind, run, None, self.out / "figures" / f"{kind}.png")
 
     def write_page(self, epochs: int) -> None:
         """Everything that is stored, as result.json and as a page made of it."""
-        request, parts = self.request, self.parts(epochs, self.rates(epochs))
+        request, search = self.request, self.search(epochs)
+        parts = self.parts(epochs, search.rates)
         sources = {target.source: target.known_as or short_name(target.source) for target in request.targets}
         records = {name: paper.part(part, sources, self.failed) for name, part in parts.items()}
         for name in [f"{one}-moco" for one in TABLES if f"{one}-moco" in parts]:
@@ -199,7 +202,7 @@ class Whole(Parts):
             "hours": {"given": self.seconds and self.seconds / 3600, "spent": self.clock.total / 3600},
             "machine": next(iter(storage.read(self.out / storage.COSTS).values()))["machine"],
             "left_out": self.left_out,
-            "search": search_scores(self.searched(epochs)),
+            "search": search_scores(search.searched),
             "parts": records,
         }
         storage.write(self.out / storage.RESULT, record)

@@ -2,113 +2,82 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from rich.table import Table
 
 from hexa.objective.schemes import SCHEMES
-from hexa.reporting.tables import format_duration
+from hexa.reporting.tables import Table, format_duration
 from hexa.runtime.console import Console
 from hexa_paper import drawing, plan, storage, writing
-from hexa_paper.asking import Request, check_lists, check_until, lists_of, measured_on, plain_fields, requested
 from hexa_paper.costs import Progress, costs_of, origin_of
 from hexa_paper.plan import Costs, Job
-from hexa_paper.refusal import refuse
+from hexa_paper.request import Request
 from hexa_paper.rows import rows_of
-from hexa_paper.running import command_of, run_jobs
-from hexa_paper.studies import Study, study, with_lists
+from hexa_paper.running import Say, command_of, run_jobs
+from hexa_paper.storage import refuse
+from hexa_paper.studies import EXPERIMENTS, Study, study, with_lists
+
+if TYPE_CHECKING:
+    import rich.table
 
 
 @dataclass(frozen=True)
 class Work:
-    """A study, what was asked for, and the folder it is in.
-
-    workers: runs at once. joined: seeds that were not asked for now, but have results in the folder.
-    """
+    """A study, and what was asked for. joined: seeds that were not, but have results in the folder."""
 
     study: Study
     request: Request
-    out: Path
-    workers: int = 1
     joined: tuple[int, ...] = ()
 
     @classmethod
-    def begin(
-        cls,
-        experiment: str,
-        data: str,
-        *,
-        scale: str = "small",
-        method: str | None = None,
-        out: Path | str | None = None,
-        seeds: Sequence[int] = (0, 1, 2),
-        epochs: int | None = None,
-        rates: Sequence[float] | None = None,
-        evaluate_on: Sequence[str] = (),
-        data_voc: str | None = None,
-        label_lists: Path | str | None = None,
-        one_run: bool | None = None,
-        until: float | None = None,
-        workers: int = 1,
-        fields: Mapping[str, Any] | None = None,
-    ) -> Work:
+    def begin(cls, experiment: str, asked: Request) -> Self:
         """Check the request; write nothing. Raises UserError for whatever cannot be carried out.
 
-        experiment: ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1 … table5. method: moco or
-        dcluster, by default the published one. epochs: of every arm, by default those of its recipe. rates: the
-        learning rates that every arm chooses from; a single one is used without a search. evaluate_on: labelled sources
-        to measure on, by default `data`. data_voc: VOC2007, for the tables and the column that are of it. label_lists:
-        the folder of SimCLR's lists, for table 3. one_run: learning curves as published. until: end every run once k-NN
-        of held-out training images has reached this, in percent, and compare how long that took. workers: runs at once.
-        fields: of every arm's experiment, by path.
+        experiment: ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1 … table5.
         """
-        chosen = study(experiment, method=method, scale=scale, data=data, one_run=one_run)
-        refuse(any(not rate > 0 for rate in rates or ()), "rates: every learning rate must be above 0")
-        sources = measured_on(experiment, evaluate_on or (data,), data_voc)
-        asked = {"seeds": tuple(seeds), "epochs": epochs, "rates": tuple(rates or ()) or None, "until": until}
-        request = requested(data, sources, scale, workers, fields=fields or {}, **asked)
-        if label_lists is not None:
-            chosen = with_lists(chosen, Path(label_lists))
-            check_lists(chosen, request)
-        if until is not None:
+        refuse(asked.time, f"--time: is for all experiments together; for {experiment} give --epochs")
+        chosen = study(experiment, asked.method, asked.scale, asked.data, asked.one_run)
+        refuse(any(not rate > 0 for rate in asked.rates or ()), "rates: every learning rate must be above 0")
+        folder = Path(f"runs/{experiment}-{chosen.method}-{asked.scale}" if asked.out is None else asked.out)
+        request = replace(asked, out=folder, rates=asked.rates or None)
+        request = request.opened(measured_on(experiment, asked.evaluate_on or (asked.data,), asked.data_voc))
+        if request.label_lists is not None:
+            images = request.images(request.targets[0].source)
+            chosen = with_lists(chosen, Path(request.label_lists), images)
+        if request.until is not None:
             lengths = len(chosen.lengths) > 1 or chosen.one_run
             refuse(lengths, f"--until: {experiment} compares lengths of training; leave it out")
             chosen = replace(chosen, equal_time=False)
         plan.check(chosen, request)
         plan.final_jobs(chosen, request, plan.best_rates(chosen, request, []), None)  # raises for a wrong field
-        if until is not None:
-            check_until(request, scale, plan.experiment_of(chosen.arms[0], request).monitor)
-        folder = Path(out) if out is not None else Path("runs") / f"{experiment}-{chosen.method}-{scale}"
-        work = cls(chosen, request, folder, workers)
-        if not storage.check(folder, work.claim):
-            return work
-        there = [seed for seed in storage.seeds_of(folder) if seed not in seeds]
-        return replace(work, request=replace(request, seeds=(*there, *request.seeds)), joined=tuple(there))
+        if request.until is not None:
+            request.check_until(plan.experiment_of(chosen.arms[0], request).monitor)
+        work = cls(chosen, request)
+        there = storage.seeds_of(folder) if storage.check(folder, work.claim) else []
+        joined = tuple(seed for seed in there if seed not in request.seeds)
+        return cls(chosen, replace(request, seeds=(*joined, *request.seeds)), joined)
+
+    @property
+    def out(self) -> Path:
+        """The folder of the study."""
+        return self.request.folder
 
     @property
     def claim(self) -> dict[str, Any]:
-        """What all runs of a folder have in common, as JSON; seeds may be added."""
-        given = self.request
-        claim = {
-            "experiment": self.study.name,
-            "method": self.study.method,
-            "scale": self.study.scale,
-            "data": given.data,
-            "measured_on": [target.source for target in given.targets],
-            "epochs": given.epochs,
-            "rates": given.rates,
-            "fields": plain_fields(given),
-            "one_run": self.study.one_run or None,
-            **({} if given.until is None else {"until": given.until}),
-            **({"label_lists": lists} if (lists := lists_of(self.study)) else {}),
-        }
-        return dict(json.loads(json.dumps(claim)))
+        """What all runs of the folder have in common, as JSON; seeds may be added."""
+        given, chosen = self.request, self.study
+        claim = {"experiment": chosen.name, "method": chosen.method, "scale": chosen.scale, **given.claim}
+        claim |= {"rates": given.rates, "one_run": chosen.one_run or None}
+        lists = [measure.options["list_file"] for measure in chosen.measures if "list_file" in measure.options]
+        more = {"until": given.until, "label_lists": lists or None}
+        return dict(json.loads(json.dumps(claim | {name: one for name, one in more.items() if one is not None})))
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
@@ -130,14 +99,23 @@ class Work:
         """The search for learning rates."""
         return plan.search_jobs(self.study, self.request)
 
-    def final(self, costs: Costs | None) -> list[Job]:
-        """The runs that follow from as much of the search as is done."""
-        rates = plan.best_rates(self.study, self.request, self.stored(self.search))
-        return plan.final_jobs(self.study, self.request, rates, costs)
+    @property
+    def searched(self) -> list[dict[str, Any]]:
+        """As much of the search as is done."""
+        return self.stored(self.search)
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """The rate of every arm, by as much of the search as is done."""
+        return plan.best_rates(self.study, self.request, self.searched)
+
+    def final(self, costs: Costs | None = None) -> list[Job]:
+        """The runs that follow from it."""
+        return plan.final_jobs(self.study, self.request, self.rates, costs)
 
     def stored(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         """What is stored of these jobs."""
-        return [done for job in jobs if (done := storage.stored(self.out, job.name, job.identity)) is not None]
+        return [done for job in jobs if (done := storage.stored(self.out, job.record)) is not None]
 
     def lines(self, jobs: Sequence[Job], costs: Costs | None) -> list[dict[str, Any]]:
         """Jobs by phase, arm and length, with the seconds of pre-training that are left, or without costs the passes
@@ -155,16 +133,16 @@ class Work:
             made.append({"": phase, "arm": arm.name, "epochs": epochs, "runs": len(members), "done": done, **cost})
         return made
 
-    def plan(self, costs: Costs | None) -> Iterator[Table | str]:
+    def plan(self, costs: Costs | None) -> Iterator[rich.table.Table | str]:
         """The plan as lines for a terminal: runs and cost of each arm, and what is measured."""
-        study, final = self.study, self.final(costs)
+        final = self.final(costs)
         shapes = {"image passes": lambda passes: f"{passes:.1e}", "time left": format_duration}
         yield table(self.lines([*self.search, *final], costs), shapes, ("runs", "done", *shapes))
         if self.joined:
             yield f"with seeds {', '.join(map(str, self.joined))}, of which {self.out} has results already"
         measured = ((m.protocol, m.options.get("preset", ""), "on", source) for m, source, *_ in final[0].measures)
         yield f"measured by {', '.join(' '.join(filter(None, words)) for words in dict.fromkeys(measured))}"
-        yield from study.notes
+        yield from self.study.notes
         if costs is None:
             yield "image passes: images times terms. Each run, wherever there are GPUs:"
             yield from (command_of(job, self.out) for job in final)
@@ -179,31 +157,31 @@ class Work:
         """What people read of it."""
         return self.out / "table.md"
 
-    def carry_out(self, console: Console, progress: Progress | None = None) -> Path:
+    def carry_out(self, console: Console) -> Path:
         """Search, train, evaluate, collect; whatever is done already is not done again. Returns the folder."""
         alone = self.study.scale == "full" and not torch.cuda.is_available()
         refuse(alone, "the published settings need GPUs; --plan prints them, --scale small is for this machine")
         storage.claim(self.out, self.claim)
-        costs = self.costs(progress)
+        costs = self.costs()
         with storage.at_work(self.out):
             try:
                 for phase in ("search", "final"):  # the rates of the second follow from the first
                     every = [*self.search, *self.final(costs)]
-                    said = Count(console, len(every), len(self.stored(every)))
                     jobs = [job for job in every if job.phase == phase]
-                    run_jobs(jobs, self.out, workers=self.workers, console=console, said=said)
+                    said = counting(console, len(every), len(self.stored(every)))
+                    run_jobs(jobs, self.out, workers=self.request.workers, console=console, said=said)
             finally:
                 self.collect(costs, figures=False)
             self.collect(costs)
         return self.out
 
-    def collect(self, costs: Costs | None, *, figures: bool = True) -> None:
+    def collect(self, costs: Costs | None = None, *, figures: bool = True) -> None:
         """Write tables (and figures) of all that is stored; nothing if no run is finished.
 
         figures: False removes those that were drawn of fewer runs.
         """
         final = self.final(costs)
-        searched, runs = self.stored(self.search), self.stored(final)
+        searched, runs = self.searched, self.stored(final)
         rows = rows_of(self.study, self.request, costs, runs)
         if not rows:
             return
@@ -220,18 +198,23 @@ class Work:
             shutil.rmtree(self.out / drawing.FOLDER, ignore_errors=True)
 
 
-@dataclass
-class Count:
+def measured_on(experiment: str, sources: Sequence[str], data_voc: str | None) -> Sequence[str]:
+    """The sources to measure on: what is of VOC2007 finds it, and finds nothing else."""
+    where = EXPERIMENTS[experiment].get("images", "")
+    if data_voc is None or not where:
+        return sources
+    return (data_voc,) if where == "VOC07" else (*sources, data_voc)
+
+
+def counting(console: Console, total: int, finished: int) -> Say:
     """Reports each finished job with its number."""
+    numbers = itertools.count(finished + 1)
 
-    console: Console
-    total: int
-    finished: int
+    def said(job: Job, done: Mapping[str, Any]) -> None:
+        found = f"diverged, {done['diverged']}" if done.get("diverged") else " · ".join(map(_score, done["results"]))
+        console.print(f"[{next(numbers)}/{total}] {job.name}: {found}")
 
-    def __call__(self, job: Job, done: Mapping[str, Any]) -> None:
-        self.finished += 1
-        said = f"diverged, {done['diverged']}" if done.get("diverged") else " · ".join(map(_score, done["results"]))
-        self.console.print(f"[{self.finished}/{self.total}] {job.name}: {said}")
+    return said
 
 
 def _score(result: Mapping[str, Any]) -> str:
@@ -241,18 +224,12 @@ def _score(result: Mapping[str, Any]) -> str:
 
 def table(
     lines: Sequence[Mapping[str, Any]], shapes: Mapping[str, Callable[[float], str]], totals: Collection[str]
-) -> Table:
+) -> rich.table.Table:
     """Lines for a terminal, and below them the sums of those columns of `totals` that they have.
 
     shapes: by column what makes text of a number.
     """
-    heads = list(lines[0])
-    sums = {head: sum(line[head] for line in lines) for head in heads if head in totals}
-    shown = Table(box=None, pad_edge=False)
-    for head in heads:
-        shown.add_column(head, justify="left" if isinstance(lines[0][head], str) else "right")
-    for line in lines:
-        shown.add_row(*(shapes.get(head, str)(line[head]) for head in heads))
-    last = (shapes.get(head, str)(sums[head]) if head in sums else "" for head in heads[1:])
-    shown.add_row("all", *last, style="bold")
-    return shown
+    heads, labels = list(lines[0]), sum(isinstance(value, str) for value in lines[0].values())
+    sums = {"": "all"} | {head: sum(line[head] for line in lines) for head in heads if head in totals}
+    cells = tuple(tuple(shapes.get(head, str)(line.get(head, "")) for head in heads) for line in (*lines, sums))
+    return Table(tuple(heads), cells, labels, own=(len(lines),)).terminal(pad_edge=False)

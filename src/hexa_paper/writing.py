@@ -6,23 +6,25 @@ import csv
 import io
 import platform
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from hexa import published
 from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std
-from hexa_paper.asking import Request
 from hexa_paper.plan import Costs, Stored, best_rates, search_score
-from hexa_paper.rows import EPOCHS, TIME, Row, columns_of, in_time
+from hexa_paper.request import Request
+from hexa_paper.rows import EPOCHS, TIME, Outcome, columns_of, in_time
 from hexa_paper.studies import Study
 
 #: By how much the runs' times may differ from the benchmark's before a note says so.
 MISTIMED = 0.25
+#: To four digits in a CSV file.
+_ROUNDED = {"mean", "std", "relative_time"}
 
 
-def cells(row: Row, rows: Sequence[Row], until: float | None = None) -> dict[str, Cell]:
+def cells(row: Outcome, rows: Sequence[Outcome], until: float | None = None) -> dict[str, Cell]:
     """A row of a Markdown table, among the rows of its comparison; a mean is of the seeds that did not diverge.
 
     until: the accuracy that runs were ended at; then the table says how many reached it, and when.
@@ -54,7 +56,7 @@ def cells(row: Row, rows: Sequence[Row], until: float | None = None) -> dict[str
     return found
 
 
-def markdown(study: Study, request: Request, rows: Sequence[Row], notes: Sequence[str]) -> str:
+def markdown(study: Study, request: Request, rows: Sequence[Outcome], notes: Sequence[str]) -> str:
     """The whole result as a page."""
     seeds = len({seed for row in rows for seed in (*row["seeds"], *row["diverged"])})
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed, so no spread"
@@ -84,23 +86,21 @@ def sentence(text: str) -> str:
     return text if text.endswith("?") else f"{text}."
 
 
-def csv_text(rows: Sequence[Row]) -> str:
+def csv_text(rows: Sequence[Outcome]) -> str:
     """One line per arm, comparison and column."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     head = "arm comparison epochs learning_rate metric mean std seeds published diverged relative_time"
-    writer.writerow(head.split())
-    nothing = {"mean": None, "std": None, "values": (), "published": None}
+    writer = csv.DictWriter(text, head.split(), extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
     for row in rows:
-        for name, score in (row["scores"] or {"": nothing}).items():
-            values = (score["mean"], score["std"], row["relative_time"])
-            mean, std, time = (None if value is None else f"{value:.4f}" for value in values)
-            arm = [row["arm"], row["comparison"], row["epochs"], f"{row['learning_rate']:g}", name]
-            writer.writerow([*arm, mean, std, len(score["values"]), score["published"], len(row["diverged"]), time])
+        for metric, score in (row["scores"] or {"": {"values": ()}}).items():
+            line = {**row, **score, "metric": metric, "learning_rate": f"{row['learning_rate']:g}"}
+            line |= {name: f"{line[name]:.4f}" for name in _ROUNDED if line.get(name) is not None}
+            writer.writerow({**line, "seeds": len(score["values"]), "diverged": len(row["diverged"])})
     return text.getvalue()
 
 
-def result(study: Study, request: Request, rows: Sequence[Row], costs: Costs | None, search: Sequence[Stored],
+def result(study: Study, request: Request, rows: Sequence[Outcome], costs: Costs | None, search: Sequence[Stored],
            runs: Sequence[Stored], notes: Sequence[str]) -> dict[str, Any]:  # fmt: skip
     """Everything, as JSON: the summary first, then every single run."""
     return {
@@ -136,7 +136,7 @@ def _brief(run: Stored) -> dict[str, Any]:
 
 
 def notes_of(
-    study: Study, request: Request, rows: Sequence[Row], search: Sequence[Stored], runs: Sequence[Stored]
+    study: Study, request: Request, rows: Sequence[Outcome], search: Sequence[Stored], runs: Sequence[Stored]
 ) -> list[str]:
     """What a reader of the tables should know."""
     compared = [published.beside(result) for run in runs for result in run["results"]]
@@ -150,7 +150,7 @@ def notes_of(
     notes += _mistimed(rows)
     notes += dict.fromkeys(_interrupted(row) for row in rows if row["minutes_of_interrupted_runs"])
     notes += dict.fromkeys(_divergence(row) for row in rows if row["diverged"])
-    notes += _at_the_edge(study, request, search)
+    notes += _at_the_edge(study, best_rates(study, request, search), search)
     if search:
         notes.append(
             f"Each arm has the learning rate that runs of {counted(search[0]['epochs'], 'epoch')} found best on "
@@ -165,10 +165,9 @@ def notes_of(
     return notes
 
 
-def _at_the_edge(study: Study, request: Request, search: Sequence[Stored]) -> list[str]:
+def _at_the_edge(study: Study, best: Mapping[str, float], search: Sequence[Stored]) -> list[str]:
     """Arms whose best learning rate was the smallest or the largest that was tried."""
     chosen: dict[str, list[str]] = {}
-    best = best_rates(study, request, search) if search else {}
     for arm in study.arms:
         tried = [job["rate"] for job in search if job["arm"] == arm.key]
         for end, name in {max(tried): "largest", min(tried): "smallest"}.items() if tried else ():
@@ -177,7 +176,7 @@ def _at_the_edge(study: Study, request: Request, search: Sequence[Stored]) -> li
     return [f"{', '.join(arms)} chose {edge}: a better one may lie beyond." for edge, arms in chosen.items()]
 
 
-def _mistimed(rows: Sequence[Row]) -> list[str]:
+def _mistimed(rows: Sequence[Outcome]) -> list[str]:
     """Arms whose runs took another share of the plain ones' time than the benchmark says."""
     longest: dict[str, tuple[str, float, float]] = {}
     for row in rows:
@@ -192,20 +191,19 @@ def _mistimed(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _some(row: Row, few: Sequence[Any], others: Sequence[Any], what: str) -> str:
+def _some(row: Outcome, few: Sequence[Any], others: Sequence[Any], what: str) -> str:
     """How many of the runs or seeds of a row something happened to."""
     total = counted(len(few) + len(others), what)
     return f"{row['arm']}, {counted(row['epochs'], 'epoch')}: {len(few)} of {total}"
 
 
-def _interrupted(row: Row) -> str:
+def _interrupted(row: Outcome) -> str:
     few, others = row["minutes_of_interrupted_runs"], row["minutes"]
     time = "the time is of the others" if others else "the time (*) is a sum over sessions, not a measurement"
-    was = "was" if len(few) == 1 else "were"
-    return f"{_some(row, few, others, 'run')} {was} interrupted and resumed; {time}."
+    return f"{_some(row, few, others, 'run')} {'was' if len(few) == 1 else 'were'} interrupted and resumed; {time}."
 
 
-def _divergence(row: Row) -> str:
-    seeds, others = ", ".join(map(str, row["diverged"])), ", numbers are those of the others" if row["seeds"] else ""
-    lost = f"{_some(row, row['diverged'], row['seeds'], 'seed')} diverged ({seeds})"
+def _divergence(row: Outcome) -> str:
+    others = ", numbers are those of the others" if row["seeds"] else ""
+    lost = f"{_some(row, row['diverged'], row['seeds'], 'seed')} diverged ({', '.join(map(str, row['diverged']))})"
     return f"{lost} at rate {row['learning_rate']:g}{others}; --rates gives lower ones."

@@ -7,8 +7,8 @@ from typing import Any
 
 from hexa.measure.benchmark import SCHEMES
 from hexa_paper import plan
-from hexa_paper.asking import Request, Target
 from hexa_paper.plan import Costs, Job
+from hexa_paper.request import Request, Target
 from hexa_paper.studies import Study
 
 #: The smallest networks.
@@ -22,7 +22,7 @@ MEASURED = {
 
 
 def request_for(data: str = "digits", **changes: Any) -> Request:
-    return Request(data, (Target(data),), 1000, **changes)
+    return Request(data, targets=(Target(data),), num_images=1000, **changes)
 
 
 def costs_for(study: Study) -> Costs:
@@ -54,4 +54,4 @@ def stored_run(job: Job, **scores: float) -> dict[str, Any]:
                 "seed": job.experiment.seed,
             }
         )
-    return job.record() | {"results": results, "pretrain_seconds": 60.0, "environment": {}}
+    return job.record | {"results": results, "pretrain_seconds": 60.0, "environment": {}}

@@ -13,12 +13,12 @@ from hexa import published, recipes
 from hexa.config import UserError
 from hexa.evaluation import protocols
 from hexa.published import Row, Table
-from hexa_paper import plan, studies
-from hexa_paper.asking import Request, Target, measured_on
+from hexa_paper import begin, plan, studies
 from hexa_paper.plan import Evaluation
+from hexa_paper.request import Request, Target
 from hexa_paper.rows import rows_of
 from hexa_paper.studies import METHODS, TABLES, Arm
-from hexa_paper.work import Work
+from hexa_paper.work import Work, measured_on
 
 #: By the name of its data: what a command is given.
 SOURCES = {
@@ -110,7 +110,7 @@ def test_every_cell_has_its_protocol_its_data_its_metric_and_its_value(name: str
         assert recipes.get(arm.recipe).epochs == row.epochs == arm.epochs
         data, protocol, options, metric = expected(name, row.method, column)
         targets = (Target(SOURCES[data], several=data == "VOC07", known_as=data),)
-        request = Request("folder:imagenet", targets, 1_281_167, seeds=(0,))
+        request = Request("folder:imagenet", targets=targets, num_images=1_281_167, seeds=(0,))
         study = studies.study(name, method=method, scale="full")
         if name == "table3":
             study = studies.with_lists(study, tmp_path)
@@ -158,12 +158,13 @@ def test_labels_of_table_3_are_those_of_lists(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is for table3; table1 draws no labels"):
         studies.with_lists(studies.study("table1"), tmp_path)
     with pytest.raises(UserError, match=r"there is no 1percent\.txt; give the folder imagenet_subsets"):
-        Work.begin("table3", "digits", label_lists=tmp_path)
+        begin("table3", "digits", label_lists=tmp_path)
     for share in (1, 10):
         (tmp_path / f"{share}percent.txt").write_text("n01440764_1.JPEG\n")
     with pytest.raises(UserError, match="1 of its 1 names are not in"):
-        Work.begin("table3", "digits", label_lists=tmp_path)
-    work = Work.begin("table3", "folder:absent", scale="full", label_lists=tmp_path, out=tmp_path / "out")
+        begin("table3", "digits", label_lists=tmp_path)
+    work = begin("table3", "folder:absent", scale="full", label_lists=tmp_path, out=tmp_path / "out")
+    assert isinstance(work, Work)
     files = [dict(e.measure.options) for e in plan.measures_of(work.study, work.request)]
     assert files == [
         {"percent": 1, "list_file": str(tmp_path / "1percent.txt")},
@@ -186,5 +187,5 @@ def test_voc_is_found_where_it_belongs() -> None:
     places = {"table1": (cifar, voc), **dict.fromkeys(("table2", "low-shot-curve", "table4"), (voc,))}
     for experiment in studies.EXPERIMENTS:
         found = places.get(experiment, (cifar,))
-        assert measured_on(experiment, [cifar], voc) == found
-        assert measured_on(experiment, [cifar], None) == (cifar,)
+        assert measured_on(experiment, (cifar,), voc) == found
+        assert measured_on(experiment, (cifar,), None) == (cifar,)

@@ -12,7 +12,7 @@ from hexa import recipes
 from hexa.config import UserError
 from hexa.recipes.experiment import Experiment
 from hexa_paper import plan, storage
-from hexa_paper.asking import Request, Target
+from hexa_paper.request import Request, Target
 from hexa_paper.studies import PROBE, Study, study
 from hexa_paper.work import Work
 from tests.paper.conftest import costs_for, jobs_of, request_for, stored_run
@@ -81,14 +81,14 @@ def test_learning_curves_train_every_length_anew() -> None:
 def test_whatever_decides_a_result_is_in_the_identity() -> None:
     def first(**changes: object) -> plan.Job:
         jobs = jobs_of(ABLATION, request_for(epochs=1, **{"seeds": (0,)} | changes))
-        assert len({(job.name, job.identity) for job in jobs}) == 6
+        assert len({(job.name, job.record["identity"]) for job in jobs}) == 6
         return jobs[0]
 
     plain = first()
-    assert (first().name, first().identity) == (plain.name, plain.identity)
+    assert (first().name, first().record["identity"]) == (plain.name, plain.record["identity"])
     assert first(fields={"batch_size": 64}).name == plain.name
-    assert first(fields={"batch_size": 64}).identity != plain.identity
-    assert first(fields={"training.num_workers": 1}).identity == plain.identity
+    assert first(fields={"batch_size": 64}).record["identity"] != plain.record["identity"]
+    assert first(fields={"training.num_workers": 1}).record["identity"] == plain.record["identity"]
     assert first(seeds=(3,)).name != plain.name
 
 
@@ -98,16 +98,16 @@ def test_a_field_of_a_later_version_leaves_names_and_identities_alone() -> None:
 
     job = jobs_of(ABLATION, request_for())[0]
     later = Later.model_validate(job.experiment.model_dump())
-    assert replace(job, experiment=later).identity == job.identity
+    assert replace(job, experiment=later).record["identity"] == job.record["identity"]
     assert plan.run_name(job.arm, later) == plan.run_name(job.arm, job.experiment)
     novel = Later.model_validate(job.experiment.model_dump() | {"novelty": 2})
-    assert replace(job, experiment=novel).identity != job.identity
+    assert replace(job, experiment=novel).record["identity"] != job.record["identity"]
 
 
 def test_the_cost_is_that_of_what_is_left(tmp_path: Path) -> None:
     request, costs = request_for(epochs=20, seeds=(0, 1)), costs_for(ABLATION)
-    jobs, work = jobs_of(ABLATION, request, costs), Work(ABLATION, request, tmp_path)
-    storage.write(storage.job_file(tmp_path, jobs[0].name), jobs[0].signed)
+    jobs, work = jobs_of(ABLATION, request, costs), Work(ABLATION, replace(request, out=tmp_path))
+    storage.write(storage.job_file(tmp_path, jobs[0].name), jobs[0].record)
     first, adversarial, *_ = work.lines(jobs, costs)
     assert first == {"": "final", "arm": "Std", "epochs": 20, "runs": 2, "done": 1, "time left": 20 * 1000 * 1.0}
     assert (adversarial["done"], adversarial["time left"]) == (0, 2 * 20 * 1000 * 2.0)
@@ -116,7 +116,7 @@ def test_the_cost_is_that_of_what_is_left(tmp_path: Path) -> None:
 
 def test_images_of_several_classes_are_measured_by_svms() -> None:
     several = Target("voc:somewhere", several=True)
-    request = Request(several.source, (several, Target("digits")), 1000)
+    request = Request(several.source, targets=(several, Target("digits")), num_images=1000)
     found = [(m.protocol, source) for m, source, *_ in plan.measures_of(ABLATION, request)]
     assert found == [("svm", "voc:somewhere"), ("knn", "digits"), (PROBE.protocol, "digits")]
     detection = study("table4", data="digits")

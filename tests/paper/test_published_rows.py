@@ -116,12 +116,6 @@ def test_what_a_recipe_expects_is_the_value_of_its_row() -> None:
     assert not any("None" in text for text in described.values())
 
 
-def test_a_row_of_another_batch_is_another_row() -> None:
-    assert published.find(published.LOW_SHOT.rows, "SwAV (B=256)", 200) is None
-    assert published.find(published.LINEAR.rows, "SwAV (B=4)", 200) is None  # not even a part of its brackets
-    assert published.find(published.FINE_TUNE.rows, "SwAV (B=256)", 200).method == "SwAV (B=256)†"  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize(("recipe", "said"), [("cmc", "about 63"), ("cpc", "four sides")])
 def test_what_a_number_is_of_is_said_where_it_stands(recipe: str, said: str) -> None:
     """CMC's 66.2 is not of L and ab, and CPC-v2's 63.8 is of four directions."""

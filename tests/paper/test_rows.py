@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from hexa import published
 from hexa_paper import drawing, plan, writing
-from hexa_paper.rows import EPOCHS, TIME, Row, in_time, rows_of
+from hexa_paper.rows import EPOCHS, TIME, Outcome, in_time, rows_of
 from hexa_paper.studies import study
 from tests.paper.conftest import costs_for, jobs_of, request_for, stored_run
 
 
-def published_of(row: Row) -> dict[str, float]:
+def published_of(row: Outcome) -> dict[str, float]:
     return {name: one["published"] for name, one in row["scores"].items() if one["published"] is not None}
 
 
@@ -93,15 +92,6 @@ def test_the_published_value_stands_beside_where_there_is_one() -> None:
         *_, rows = collected(name, data=data, epochs=4)
         assert all(published_of(row) == {} for row in rows)
     assert "10 % of the labels top5" in rows[0]["scores"]
-
-
-def test_a_row_is_found_whatever_stands_in_its_brackets() -> None:
-    found = published.find(published.LOW_SHOT.rows, "DeepCluster-v2 (8-crop)", 800)
-    assert found is not None
-    assert found.values[0] == 53.5
-    assert published.find(published.LINEAR.rows, "HEXA-D (8-crop)", 200).values[0] == 74.0  # type: ignore[union-attr]
-    assert published.find(published.LINEAR.rows, "HEXA-D", 200).values[0] == 68.1  # type: ignore[union-attr]
-    assert published.find(published.LINEAR.rows, "HEXA-D", 800) is None
 
 
 def test_notes_tell_rates_at_the_edge_and_rounded_epochs() -> None:

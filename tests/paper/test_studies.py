@@ -16,7 +16,7 @@ from hexa.evaluation import protocols
 from hexa.objective.schemes import SCHEMES
 from hexa.recipes.experiment import Experiment
 from hexa_paper import plan, studies
-from hexa_paper.asking import Target
+from hexa_paper.request import Target
 from hexa_paper.studies import METHODS, TABLES, Study
 from tests.paper.conftest import jobs_of, request_for
 
@@ -122,12 +122,3 @@ def test_the_grid_shares_runs_of_equal_attacks() -> None:
 def test_mistakes_are_named(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         studies.study(**{"name": "ablation"} | given)
-
-
-@pytest.mark.parametrize("scale", ["small", "full"])
-@pytest.mark.parametrize("name", studies.EXPERIMENTS)
-def test_a_method_is_one_row_of_data(name: str, scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for method in OWN:
-        monkeypatch.setitem(METHODS, "another", METHODS[method])
-        another = studies.study(name, method="another", scale=scale)
-        assert another == replace(studies.study(name, method=method, scale=scale), method="another")

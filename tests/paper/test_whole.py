@@ -14,8 +14,8 @@ from hexa.config import UserError
 from hexa.measure.benchmark import SCHEMES
 from hexa.objective.schemes import SCHEMES as PUBLISHED
 from hexa_paper import drawing, parts, plan, reproduce, storage, whole
-from hexa_paper.asking import Request, Target
 from hexa_paper.plan import Costs, Job
+from hexa_paper.request import Request, Target
 from hexa_paper.studies import KNN, PROBE, Measure, shortened
 from hexa_paper.whole import Whole
 from tests.paper.conftest import MEASURED, TINY, stored_run
@@ -24,9 +24,9 @@ RunJobs = Callable[..., None]
 VOC = Target("voc:V", several=True, known_as="VOC07")
 
 
-def cifar(out: Path, *, seconds: float | None = None, voc: bool = True, **changes: Any) -> Whole:
-    request = Request("cifar10", (Target("cifar10", known_as="CIFAR-10"), *((VOC,) * voc)), 1000, **changes)
-    return Whole(request, out, seconds)
+def cifar(out: Path, *, voc: bool = True, **changes: Any) -> Whole:
+    targets = Target("cifar10", known_as="CIFAR-10"), *((VOC,) * voc)
+    return Whole(Request("cifar10", out=out, targets=targets, num_images=1000, **changes))
 
 
 def costs_of(one: Whole) -> Costs:
@@ -37,7 +37,7 @@ def costs_of(one: Whole) -> Costs:
 
 def test_runs_that_studies_share_are_counted_once(tmp_path: Path) -> None:
     one = cifar(tmp_path, seeds=(0, 1))
-    jobs = [job for part in one.parts(8).values() for job in part.final(None)]
+    jobs = [job for part in one.parts(8).values() for job in part.final()]
     naive: dict[str, plan.Job] = {}
     for job in jobs:  # by everything that moves a number
         fields = job.experiment.model_dump(mode="json")
@@ -48,7 +48,7 @@ def test_runs_that_studies_share_are_counted_once(tmp_path: Path) -> None:
     terms = sum(1 + len(SCHEMES[PUBLISHED[job.arm.scheme].name]) for job in naive.values())
     overhead = whole._RUN_SECONDS * len(naive)
     assert sum(line["training"] for line in lines[1:]) == pytest.approx(8 * terms + overhead)
-    plain = {part for part, work in one.parts(8).items() for job in work.final(None)
+    plain = {part for part, work in one.parts(8).items() for job in work.final()
              if "cifar10-moco-v2+small-std-8ep-seed0" in job.run}  # fmt: skip
     assert {"table1-moco", "table2-moco", "table3-moco", "table4-moco", "table5-moco", "ablation-moco"} <= plain
 
@@ -61,7 +61,7 @@ def test_every_arm_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert all(holdout == plan.HOLDOUT for job in one.search(8).search for _, _, holdout, _ in job.measures)
     assert one.search(parts.SEARCHED - 1).search == []
     chosen = dict.fromkeys(one.arms, 0.07)
-    assert {job.rate for part in one.parts(8, chosen).values() for job in part.final(None)} == {0.07}
+    assert {job.rate for part in one.parts(8, chosen).values() for job in part.final()} == {0.07}
 
 
 def test_more_time_never_gives_fewer_epochs_and_the_plan_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Made:
         for job in jobs:
             made.append((out.name, job.arm.key, job.experiment.seed))
             (out / (job.run or "runs/one")).mkdir(parents=True, exist_ok=True)
-            done = job.signed | stored_run(job)
+            done = job.record | stored_run(job)
             storage.write(storage.job_file(out, job.name), done)
             said(job, done)
 

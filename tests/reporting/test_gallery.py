@@ -94,13 +94,6 @@ def test_the_perturbation_is_mid_grey_where_nothing_moved() -> None:
     assert np.array_equal(shown.astype(int), MID_GREY + 50 * delta)
 
 
-def test_no_attack_is_mid_grey_everywhere() -> None:
-    grid = gallery(objective(attack=Adversarial(epsilon=0.0)), a_batch())
-    assert (grid.tiles[:, 1] == MID_GREY).all()
-    assert grid.heads[1] == "perturbation × 1"
-    assert set(column(grid, 1)) == {"|δ| 0.00"}
-
-
 def test_the_mixed_column_holds_the_pasted_region() -> None:
     batch, mix = a_batch(), CutMix(inside=True)
     grid = gallery(objective(mix=mix), batch, num_images=16)

@@ -18,6 +18,8 @@ _MOST_COLUMNS = 64
 
 #: A metric, and the standard deviation that the evaluation itself tells (`top1_std`), if any.
 Score = tuple[float, float | None]
+#: A seed, and a score for each draw of labels.
+Draws = tuple[Any, list[float]]
 
 
 def evaluations(runs: Sequence[Run], names: Sequence[str]) -> Table:
@@ -43,30 +45,22 @@ def few_labels(runs: Sequence[Run], names: Sequence[str]) -> Table:
 
     Further columns hold each run's difference to the first one, paired by draw, where both drew the same images.
     """
-    found: dict[tuple[str, str, str], list[tuple[Any, list[float]] | None]] = {}
-    datasets: dict[str, str] = {}
-    for number, run in enumerate(runs):
-        for result in newest(run):
-            images = _images(result)
-            datasets.setdefault(images, data(result))
-            for labels, draws in _draws(result).items():
-                cells = found.setdefault((protocol(result), images, labels), [None] * len(runs))
-                cells[number] = result.get("seed"), draws
     rows = []
-    for (named, images, labels), cells in found.items():
-        means = [NOTHING if cell is None else _with_interval(cell[1]) for cell in cells]
-        rows.append((named, datasets[images], labels, *means, *(_paired(cells[0], cell) for cell in cells[1:])))
+    for labels, cells in _collected([[run] for run in runs], _draws):
+        first, *others = [cell[-1] if cell else None for cell in cells]
+        means = [NOTHING if cell is None else _with_interval(cell[1]) for cell in (first, *others)]
+        rows.append((*labels, *means, *(_paired(first, cell) for cell in others)))
     header = ("protocol", "data", "labels per class", *names, *(f"{name} − {names[0]}" for name in names[1:]))
     return Table(header if rows else (), tuple(rows), 3)
 
 
-def _draws(result: Record) -> dict[str, list[float]]:
-    """The scores of two or more draws by the number of labels, of an evaluation with few of them."""
+def _draws(result: Record) -> dict[str, Draws]:
+    """The seed and the scores of two or more draws by the number of labels, of an evaluation with few of them."""
     details = result.get("details")
     each = details.items() if isinstance(details, dict) else ()
     drawn = {str(labels): one.get("draws") for labels, one in each if isinstance(one, dict)}
     return {
-        labels: draws
+        labels: (result.get("seed"), draws)
         for labels, draws in drawn.items()
         if isinstance(draws, list) and len(draws) > 1 and all(map(is_number, draws))
     }
@@ -76,7 +70,7 @@ def _with_interval(scores: Sequence[float], sign: str = "") -> str:
     return f"{statistics.fmean(scores):{sign}.1f} ± {half_width(scores):.1f}"
 
 
-def _paired(first: tuple[Any, list[float]] | None, other: tuple[Any, list[float]] | None) -> str:
+def _paired(first: Draws | None, other: Draws | None) -> str:
     if first is None or other is None or first[0] != other[0] or len(first[1]) != len(other[1]):
         return NOTHING
     return _with_interval([b - a for a, b in zip(first[1], other[1], strict=True)], "+")
@@ -139,7 +133,10 @@ def _listed(run: Run) -> Table:
     }
     metrics = list(dict.fromkeys(str(name) for result in results for name in result["metrics"]))[:_MOST_COLUMNS]
     metrics = [name for name in metrics if not any(_is_spread(name, result["metrics"]) for result in results)]
-    numbers = {name: partial(_metric, name) for name in metrics} | {"seed": _seed, "time": _time}
+    numbers = {name: partial(_metric, name) for name in metrics} | {
+        "seed": lambda result: "" if result.get("seed") is None else text(result["seed"]),
+        "time": lambda result: format_duration(result["seconds"]) if is_number(result.get("seconds")) else "",
+    }
     columns = {name: [show(result) for result in results] for name, show in (labels | numbers).items()}
     shown = {name: cells for name, cells in columns.items() if any(cells)}
     return Table(tuple(shown), tuple(zip(*shown.values(), strict=True)), sum(name in labels for name in shown))
@@ -148,26 +145,40 @@ def _listed(run: Run) -> Table:
 def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Table:
     """One row per (protocol, data, metric), one column per arm; the best mean of each row is marked.
 
-    Data is the same where its test images are, however each run spelt the source. The network that was evaluated is
-    named where a run has several: methods call theirs by different names (query, teacher …).
+    The network that was evaluated is named where a run has several: methods call theirs by different names (query,
+    teacher …).
     """
     several = any(len({_encoder(result) for result in run.results}) > 1 for members in arms for run in members)
-    scores: dict[tuple[str, ...], list[list[Score]]] = {}
+    rows, best = list[tuple[str, ...]](), set[tuple[int, int]]()
+    for labels, cells in _collected(arms, _metrics, several):
+        best |= {(len(rows), 3 + arm) for arm in best_of([[value for value, _ in cell] for cell in cells])}
+        rows.append((*labels, *map(_shown, cells)))
+    return Table(("protocol", "data", "metric", *header) if rows else (), tuple(rows), 3, best)
+
+
+def _collected(
+    arms: Sequence[Sequence[Run]], found: Callable[[Record], dict[str, Any]], several: bool = False
+) -> list[tuple[tuple[str, str, str], list[list[Any]]]]:
+    """By protocol, data and what an evaluation has `found`: that of all evaluations of each arm.
+
+    Data is the same where its test images are, however each run spelt the source. several: name the network too.
+    """
+    kept: dict[tuple[str, str, str], list[list[Any]]] = {}
     names: dict[str, str] = {}
     for number, members in enumerate(arms):
         for result in (result for run in members for result in newest(run)):
-            metrics, images = result["metrics"], _images(result)
-            named = protocol(result) + (f" ({_encoder(result)})" if several else "")
+            images, named = _images(result), protocol(result) + f" ({_encoder(result)})" * several
             names.setdefault(images, data(result))
-            for metric, value in metrics.items():
-                if is_number(value) and not _is_spread(str(metric), metrics):
-                    cells = scores.setdefault((named, images, str(metric)), [[] for _ in arms])
-                    cells[number].append((float(value), _spread(metrics, str(metric))))
-    rows, best = [], set()
-    for row, ((named, images, metric), cells) in enumerate(scores.items()):
-        rows.append((named, names[images], metric, *map(_shown, cells)))
-        best |= {(row, 3 + arm) for arm in best_of([[value for value, _ in cell] for cell in cells])}
-    return Table(("protocol", "data", "metric", *header) if rows else (), tuple(rows), 3, best)
+            for what, cell in found(result).items():
+                kept.setdefault((named, images, what), [[] for _ in arms])[number].append(cell)
+    return [((named, names[images], what), cells) for (named, images, what), cells in kept.items()]
+
+
+def _metrics(result: Record) -> dict[str, Score]:
+    """The metrics with their spreads."""
+    metrics = result["metrics"]
+    shown = {str(name): value for name, value in metrics.items() if is_number(value)}
+    return {n: (float(v), _spread(metrics, n)) for n, v in shown.items() if not _is_spread(n, metrics)}
 
 
 def _spread(metrics: Record, name: str) -> float | None:
@@ -192,15 +203,6 @@ def _metric(name: str, result: Record) -> str:
     if not is_number(value):
         return text(value)
     return f"{value:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
-
-
-def _seed(result: Record) -> str:
-    return "" if result.get("seed") is None else text(result["seed"])
-
-
-def _time(result: Record) -> str:
-    seconds = result.get("seconds")
-    return format_duration(seconds) if is_number(seconds) else ""
 
 
 def _deviations(result: Record) -> str:

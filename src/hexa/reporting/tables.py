@@ -93,14 +93,14 @@ class Table:
 
     leading: how many columns at the left hold labels; the others hold numbers.
     best: the places (row, column) to stand out.
-    own: how many rows at the top are the reader's own, above published ones.
+    own: the rows to stand out, such as the reader's own above published ones.
     """
 
     header: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     leading: int = 1
     best: Collection[tuple[int, int]] = ()
-    own: int = 0
+    own: Collection[int] = ()
     title: str = ""
 
     def markdown(self) -> str:
@@ -113,15 +113,15 @@ class Table:
         head, *body = (f"| {' | '.join(cells)} |\n" for cells in ([*map(_escape, self.header)], *rows))
         return f"{head}|{'---|' * self.leading}{'---:|' * (len(self.header) - self.leading)}\n{''.join(body)}"
 
-    def terminal(self) -> rich.table.Table:
-        """For rich, the reader's own rows in bold."""
+    def terminal(self, pad_edge: bool = True) -> rich.table.Table:
+        """For rich, the rows that stand out in bold. pad_edge: with a blank at both ends of a line."""
         import rich.table
 
-        drawn = rich.table.Table(box=None)
+        drawn = rich.table.Table(box=None, pad_edge=pad_edge)
         for column, head in enumerate(self.header):
             drawn.add_column(head, justify="left" if column < self.leading else "right")
         for row, cells in enumerate(self.rows):
-            drawn.add_row(*cells, style="bold" if row < self.own else None)
+            drawn.add_row(*cells, style="bold" if row in self.own else None)
         return drawn
 
 
@@ -158,7 +158,7 @@ def beside(
     for row in compared.rows:
         label = row.method + mark * ((row.method, row.epochs) in repeated)
         rows.append((label, *map(text, (row.epochs, *row.values))))
-    return Table(("method", "epochs", *compared.columns), tuple(rows), own=len(own), title=compared.title)
+    return Table(("method", "epochs", *compared.columns), tuple(rows), own=range(len(own)), title=compared.title)
 
 
 def _mean(cell: Cell) -> float | None:

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 
 from hexa.config import UserError
 from hexa.reporting import plots
-from hexa.reporting.plots import Bar, Curve
 
 VALUES = {"Std": [50.0, 51.0, 52.5], "Std+Adv": [53.0, 52.0, 55.0], "Std+Adv+Cmx+CmxA": [54.0]}
 
@@ -28,8 +27,7 @@ def error_bars(ax: Axes) -> list[ErrorbarContainer]:
 
 
 def test_bars_are_as_high_as_the_means_and_whiskers_as_long_as_the_deviations() -> None:
-    group = [Bar(name, values) for name, values in VALUES.items()]
-    figure = plots.bars({"20 epochs each": group, "equal time": group}, y_label="top-1 (%)")
+    figure = plots.bars({"20 epochs each": VALUES, "equal time": VALUES}, y_label="top-1 (%)")
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["20 epochs each", "equal time"]
     for ax in figure.axes:
         (drawn,) = [found for found in ax.containers if isinstance(found, BarContainer)]
@@ -47,7 +45,7 @@ def test_bars_are_as_high_as_the_means_and_whiskers_as_long_as_the_deviations() 
 def test_no_label_lies_over_another() -> None:
     """The bars of the ablation have long names: those of neighbours stay apart when drawn."""
     names = ["Std", "Std+Adv", "Std+Cmx", "Std+Adv+Cmx", "Std+Adv+CmxA", "Std+Adv+Cmx+CmxA"]
-    bars = [Bar(name, [50.0 + number, 51.0 + number], "20 ep.") for number, name in enumerate(names)]
+    bars = {f"{name}\n(20 ep.)": [50.0 + number, 51.0 + number] for number, name in enumerate(names)}
     figure = plots.bars({"20 epochs each": bars, "equal time": bars}, y_label="top-1 (%)")
     figure.draw_without_rendering()
     for ax in figure.axes:
@@ -57,8 +55,8 @@ def test_no_label_lies_over_another() -> None:
 
 
 def test_curves_show_means_over_their_x() -> None:
-    curve = Curve("MoCo-v2", [1, 2, 4], [[10.0, 12.0], [20.0, 22.0], [30.0, 33.0]])
-    figure = plots.curves({"labelled images, k": [curve]}, y_label="mAP (%)", doubling=True)
+    curve = {1: [10.0, 12.0], 2: [20.0, 22.0], 4: [30.0, 33.0]}
+    figure = plots.curves({"labelled images, k": {"MoCo-v2": curve}}, y_label="mAP (%)", doubling=True)
     (ax,) = figure.axes
     (drawn,) = error_bars(ax)
     assert drawn.lines[0].get_xydata().tolist() == [[1, 11.0], [2, 21.0], [4, 31.5]]  # type: ignore[union-attr]
@@ -98,12 +96,12 @@ def test_the_study_of_beta_shows_densities_and_scores() -> None:
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_equal_figures_are_equal_files(tmp_path: Path, suffix: str) -> None:
     for name in "ab":
-        plots.save(plots.bars({"": [Bar("Std", [50.0, 51.0])]}, y_label="top-1 (%)"), tmp_path / f"{name}.{suffix}")
+        plots.save(plots.bars({"": {"Std": [50.0, 51.0]}}, y_label="top-1 (%)"), tmp_path / f"{name}.{suffix}")
     assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
 
 
 def test_figures_are_written_as_png_and_as_svg_with_text(tmp_path: Path) -> None:
-    figure = plots.bars({"": [Bar("Std", [50.0])]}, y_label="top-1 (%)", title="a title")
+    figure = plots.bars({"": {"Std": [50.0]}}, y_label="top-1 (%)", title="a title")
     assert plots.save(figure, tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert "top-1 (%)</text>" in plots.save(figure, tmp_path / "sub/a.svg").read_text()
     with pytest.raises(UserError, match=r"must end in .png or .svg"):

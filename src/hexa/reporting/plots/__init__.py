@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from hexa.reporting.plots.neighbours import EmbeddedImages, clusters, nearest_neighbours
-from hexa.reporting.plots.studies import Bar, Curve, attack_grid, bars, beta_study, curves
+from hexa.reporting.plots.studies import attack_grid, bars, beta_study, curves
 from hexa.reporting.style import SUFFIXES, save
 
 __all__ = [
     "SUFFIXES",
-    "Bar",
-    "Curve",
     "EmbeddedImages",
     "attack_grid",
     "bars",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,62 +20,47 @@ Values = Sequence[float]
 _DASHED = (0, (4, 3))
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One arm: a value for each seed, in percent. remark: a few words below its name."""
-
-    name: str
-    values: Values
-    remark: str = ""
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.values)
-
-    @property
-    def reach(self) -> float:
-        """How far above and below its mean something is drawn."""
-        return max(mean_and_std(self.values)[1] or 0.0, *(abs(value - self.mean) for value in self.values))
-
-
-def bars(
-    groups: Mapping[str, Sequence[Bar]], *, y_label: str, title: str = "", remark: str = "", share_y: bool = True
-) -> Figure:
+def bars(groups: Mapping[str, Mapping[str, Values]], *, y_label: str, title: str = "", remark: str = "") -> Figure:
     """One panel per group and one bar per arm: the mean, ± one standard deviation over seeds, one dot per seed.
 
-    The axis does not begin at zero, which the dashed line at the first bar makes up for: arms are compared with it.
+    groups: for each arm its values, in percent; below the first line of an arm's name stands the rest of it. The axis
+    does not begin at zero, which the dashed line at the first bar makes up for: arms are compared with it.
     """
     width = max(3.4, 1.2 + 0.86 * max(len(group) for group in groups.values()))
-    share_y = share_y and len(groups) > 1
-    with drawing(len(groups), title, remark, width=width, height=3.9, share_y=share_y) as (figure, axes):
-        every = [bar for group in groups.values() for bar in group]
-        for place, (ax, (name, group)) in enumerate(zip(axes, groups.items(), strict=True)):
+    with drawing(len(groups), title, remark, width=width, height=3.9, share_y=len(groups) > 1) as (figure, axes):
+        limits = _limits([values for group in groups.values() for values in group.values()])
+        for ax, (name, group) in zip(axes, groups.items(), strict=True):
             _bars(ax, group)
             ax.set_title(name, loc="left")
-            ax.set_ylim(*_limits(every if share_y else group))
-            if place == 0 or not share_y:
-                ax.set_ylabel(y_label)
+            ax.set_ylim(*limits)
+        axes[0].set_ylabel(y_label)
     return figure
 
 
-def _limits(group: Sequence[Bar]) -> tuple[float, float]:
+def _reach(values: Values) -> float:
+    """How far above and below their mean something is drawn."""
+    mean, std = mean_and_std(values)
+    return max(std or 0.0, *(abs(value - mean) for value in values))
+
+
+def _limits(every: Sequence[Values]) -> tuple[float, float]:
     """Where an axis of percent begins and ends so that differences show; from zero only if values come near it."""
-    low, high = min(bar.mean - bar.reach for bar in group), max(bar.mean + bar.reach for bar in group)
+    ends = [(statistics.fmean(values), _reach(values)) for values in every]
+    low, high = min(mean - reach for mean, reach in ends), max(mean + reach for mean, reach in ends)
     margin = max(0.12 * (high - low), 0.5)
     return max(0.0, low - 3 * margin), high + 1.6 * margin
 
 
-def _bars(ax: Axes, group: Sequence[Bar]) -> None:
-    places = range(len(group))
-    ax.bar(places, [bar.mean for bar in group], 0.66, color=[COLOURS[n % len(COLOURS)] for n in places], alpha=0.85)
-    ax.axhline(group[0].mean, color=MUTED, linewidth=0.9, linestyle=_DASHED)
-    for place, bar in enumerate(group):
-        if len(bar.values) > 1:
-            ax.errorbar(place, bar.mean, mean_and_std(bar.values)[1], color=INK, capsize=4, linewidth=1.3)
-            ax.plot([place + 0.2] * len(bar.values), bar.values, "o", color=INK, markersize=2.6, alpha=0.7)
-        _above(ax, mean_std(bar.values), place, bar.mean + bar.reach, 4)
-    labels = [_broken(bar.name) + (f"\n({bar.remark})" if bar.remark else "") for bar in group]
-    ax.set_xticks(list(places), labels, fontsize=8)
+def _bars(ax: Axes, group: Mapping[str, Values]) -> None:
+    places, means = range(len(group)), [statistics.fmean(values) for values in group.values()]
+    ax.bar(places, means, 0.66, color=[COLOURS[n % len(COLOURS)] for n in places], alpha=0.85)
+    ax.axhline(means[0], color=MUTED, linewidth=0.9, linestyle=_DASHED)
+    for place, mean, values in zip(places, means, group.values(), strict=True):
+        if len(values) > 1:
+            ax.errorbar(place, mean, mean_and_std(values)[1], color=INK, capsize=4, linewidth=1.3)
+            ax.plot([place + 0.2] * len(values), values, "o", color=INK, markersize=2.6, alpha=0.7)
+        _above(ax, mean_std(values), place, mean + _reach(values), 4)
+    ax.set_xticks(list(places), list(map(_broken, group)), fontsize=8)
     ax.tick_params(axis="x", length=0)
     ax.grid(True, axis="y")
     ax.margins(x=0.02)
@@ -87,43 +71,40 @@ def _above(ax: Axes, text: str, x: float, y: float, points: float) -> None:
 
 
 def _broken(name: str) -> str:
-    """A long name on lines that fit below a bar: broken before plus signs and at blanks."""
+    """A long name on lines that fit below a bar: its first line broken before plus signs and at blanks."""
+    name, *rest = name.split("\n")
     lines = [""]
     for part in re.split(r"(?=[+ ])", name):
         if lines[-1] and len(lines[-1] + part) > 10:
             lines.append("")
         lines[-1] += part
-    return "\n".join(line.strip() for line in lines)
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One arm: several values (a seed each) at every x."""
-
-    name: str
-    x: Values
-    values: Sequence[Values]
+    return "\n".join([*(line.strip() for line in lines), *rest])
 
 
 def curves(
-    groups: Mapping[str, Sequence[Curve]], *, y_label: str, title: str = "", remark: str = "", doubling: bool = False
+    groups: Mapping[str, Mapping[str, Mapping[float, Values]]],
+    *,
+    y_label: str,
+    title: str = "",
+    remark: str = "",
+    doubling: bool = False,
 ) -> Figure:
-    """One panel per group, named by its x axis; one line per arm, ± one standard deviation. doubling: log x axis."""
+    """One panel per group, named by its x axis; one line per arm, ± one standard deviation.
+
+    groups: for each arm its values, one a seed, by x. doubling: log x axis.
+    """
     with drawing(len(groups), title, remark, width=4.4, height=3.5, share_y=len(groups) > 1) as (figure, axes):
         for ax, (x_label, group) in zip(axes, groups.items(), strict=True):
-            for number, curve in enumerate(group):
-                means, stds = zip(*map(mean_and_std, curve.values), strict=True)
+            for number, (name, points) in enumerate(group.items()):
+                means, stds = zip(*map(mean_and_std, points.values()), strict=True)
                 errors = [std or 0.0 for std in stds] if any(stds) else None
-                look: dict[str, Any] = {
-                    "color": COLOURS[number % len(COLOURS)],
-                    "marker": MARKERS[number % len(MARKERS)],
-                }
-                ax.errorbar(curve.x, means, errors, capsize=3, elinewidth=1.1, label=curve.name, **look)
+                look: Any = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+                ax.errorbar(list(points), means, errors, capsize=3, elinewidth=1.1, label=name, **look)
             ax.set_xlabel(x_label)
             ax.grid(True, axis="y")
             ax.margins(x=0.06, y=0.1)
             if doubling:  # each x a tick, equally far from its double
-                places = sorted({x for curve in group for x in curve.x})
+                places = sorted({x for points in group.values() for x in points})
                 ax.set_xscale("log", base=2)
                 ax.xaxis.set_minor_locator(NullLocator())
                 ax.set_xticks(places, [format_number(place) for place in places])

@@ -1,0 +1,121 @@
+"""What is asked for of an experiment, checked: images to learn from and to measure on, seeds, epochs, rates, fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hexa.config import UserError
+from hexa.data import Source, open_source
+from hexa.data.sources.known import known_as
+from hexa.runtime.parsing import from_option
+from hexa.training.monitor import MonitorConfig
+from hexa_paper.storage import refuse
+
+#: ImageNet's training images, where a full scale is planned without them.
+_IMAGENET = 1_281_167
+#: Fields that options of their own set.
+_DECIDED = {"data", "seed", "epochs", "optimizer.learning_rate", "monitor.until"}
+#: Sources identified by name.
+_CALLED = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "voc": "VOC07"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """Labelled images that backbones are measured on. several: whether an image may show more than one class.
+
+    known_as: the data set of published numbers that it is, if any.
+    """
+
+    source: str
+    several: bool = False
+    known_as: str | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for, beside the experiment. None leaves a thing to the study, or to the recipes.
+
+    method: moco or dcluster, by default the published one. epochs: of every arm. rates: the learning rates that every
+    arm chooses from; a single one is used without a search. evaluate_on: labelled sources to measure on, by default
+    `data`. data_voc: VOC2007, for the tables and the column that are of it. label_lists: the folder of SimCLR's lists,
+    for table 3. one_run: learning curves as published. until: end every run once k-NN of held-out training images has
+    reached this, in percent, and compare how long that took. workers: runs at once. time: such as 12h, for all
+    experiments together: it decides how many epochs all runs take, at most their recipes'. fields: of every arm's
+    experiment, by path.
+
+    `opened` adds targets and num_images; shared is the folder of the runs that several studies share, from each one's.
+    """
+
+    data: str
+    scale: str = "small"
+    method: str | None = None
+    out: Path | str | None = None
+    seeds: Sequence[int] = (0, 1, 2)
+    epochs: int | None = None
+    rates: Sequence[float] | None = None
+    evaluate_on: Sequence[str] = ()
+    data_voc: str | None = None
+    label_lists: Path | str | None = None
+    one_run: bool | None = None
+    until: float | None = None
+    workers: int = 1
+    time: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    targets: tuple[Target, ...] = ()
+    num_images: int = 0
+    shared: str = ""
+
+    def opened(self, sources: Sequence[str]) -> Request:
+        """With the images to learn from and those of `sources` to measure on. Raises UserError for what is wrong."""
+        seeds, taken = self.seeds, sorted(_DECIDED & set(self.fields))
+        refuse(self.epochs is not None and self.epochs < 1, f"epochs must be ≥ 1, got {self.epochs}")
+        wrong = not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0
+        refuse(wrong, "seeds: give one or more different numbers from 0, such as 0 1 2")
+        refuse(self.workers < 1, f"workers must be ≥ 1, got {self.workers}")
+        options = "--data, --seeds, --epochs, --rates or --until"
+        refuse(taken, f"{''.join(taken[:1])} is what a study decides; use {options}")
+        images, targets = self.images(self.data), tuple(map(self._target, sources))
+        return replace(self, targets=targets, num_images=_IMAGENET if images is None else len(images))
+
+    def images(self, source: str) -> Source | None:
+        """The images of a source; None at the full scale if they are not here, where it can be planned all the same."""
+        try:
+            return open_source(source, "train")
+        except UserError:
+            if self.scale == "full":
+                return None
+            raise
+
+    def _target(self, source: str) -> Target:
+        """The labelled images of a source. Raises UserError if it has none."""
+        opened = self.images(source)
+        if opened is None:
+            return Target(source, several=source.startswith("voc:"), known_as=_CALLED.get(source.partition(":")[0]))
+        remedy = "name labelled images with --evaluate-on SOURCE"
+        refuse(opened.labels is None, f"data '{source}' has no labels to measure with; {remedy}")
+        return Target(source, several=opened.classes is None, known_as=known_as(opened))
+
+    def check_until(self, monitor: MonitorConfig) -> None:
+        """Raises UserError where there are no held-out training images whose k-NN could be measured."""
+        opened = self.images(self.data)
+        several = opened is not None and opened.classes is None
+        refuse(several, f"--until needs one label per image for k-NN, and {opened!r} has none; leave it out")
+        remedy = "leave out monitor.data, and give monitor.holdout above 0"
+        elsewhere = monitor.data is not None or not monitor.holdout
+        refuse(elsewhere, f"--until measures on held-out training images; {remedy}")
+
+    @property
+    def folder(self) -> Path:
+        """Where it is carried out."""
+        assert self.out is not None, "begun"
+        return Path(self.out)
+
+    @property
+    def claim(self) -> dict[str, Any]:
+        """What all runs of its folder have in common whatever the experiment."""
+        plain = {name: from_option(value) if isinstance(value, str) else value for name, value in self.fields.items()}
+        measured_on = [target.source for target in self.targets]
+        return {"data": self.data, "measured_on": measured_on, "epochs": self.epochs, "fields": plain}
