@@ -16,7 +16,7 @@ from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
 from hexa.hard_examples.hard_views import HardViews
 from hexa.methods.cpc import CPC, CPCConfig, PatchHead
-from hexa.objective import Objective, ObjectiveConfig
+from hexa.objective import Objective
 from hexa.ops import puzzles as tiles
 from hexa.ops.contrastive import patch_nce
 from tests.methods.setting import BATCH, DATA, batch, small
@@ -144,19 +144,6 @@ def test_hits_are_counted_over_the_grid() -> None:
     nothing = torch.empty(2, 0, dtype=torch.long)
     _, hits = patch_nce(predictions, targets, 2, torch.arange(2), nothing)
     assert hits[0].tolist() == [[[True, True, True]], [[False, True, True]]]
-
-
-def test_attacked_and_mixed_views_are_told_apart_from_clean_patches_of_the_step() -> None:
-    made = cpc(branches=("main", "aux"))
-    objective = Objective(made, {"adversarial": Adversarial(), "cutmix": CutMix()}, ObjectiveConfig())
-    names = []
-    for term in objective.losses(batch(SIZE)):
-        term.loss.backward()
-        example = term.parts[term.name].example
-        names.append((term.name, len(example.mixture)))
-        stored = {id(labels.patches) for labels, _ in example.mixture}  # type: ignore[attr-defined]
-        assert len(stored) == 1
-    assert names == [("std", 1), ("adversarial", 1), ("cutmix", 2)]
 
 
 def test_crops_of_views_are_refused_and_so_are_views_without_enough_rows() -> None:

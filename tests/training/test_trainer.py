@@ -44,18 +44,20 @@ def final(made: Trainer) -> dict[str, Any]:
     return {"method": made.objective.method.state_dict(), "optimizer": made.optimizer.optimizer.state_dict()}
 
 
-def test_the_loop_is_the_one_of_the_design() -> None:
-    made = trainer(epochs=2)
+def test_the_loop_is_the_one_of_the_design(tmp_path: Path) -> None:
+    made = trainer(tmp_path, epochs=2, log_every=1)
     made.run()
     plain = method()
     objective = Objective(plain, NOW)
     trained = [p for p in plain.parameters() if p.requires_grad]
     velocity: dict[int, torch.Tensor] = {}
-    loader = ToyLoader()
+    loader, losses = ToyLoader(), list[float]()
     for epoch in range(2):
         for batch in loader.epoch(epoch):
+            losses.append(0.0)
             for term in objective.losses(batch):
                 term.loss.backward()
+                losses[-1] += float(term.loss.detach())
             rate = 0.05 * learning_rate_share(made.optimizer.schedule, epoch * STEPS, 2, STEPS)
             for number, p in enumerate(trained):
                 step = p.grad + 1e-4 * p.detach()
@@ -65,6 +67,7 @@ def test_the_loop_is_the_one_of_the_design() -> None:
             objective.commit(batch)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(made.objective.method.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+    assert [line["loss"] for line in metrics(tmp_path)] == pytest.approx(losses, rel=1e-4)
 
 
 @pytest.mark.parametrize(
