@@ -1,4 +1,5 @@
-"""Damaged files drawn by the thousand, every option with every value, every command with every hostile run folder.
+"""Damaged files drawn by the thousand, every option with every value, every command with every hostile run folder, and
+commands that are stopped at random moments.
 
     python benchmarks/fuzz.py [--group NAME …] [--count N] [--seed S] --result FILE.json
 
@@ -22,7 +23,7 @@ import struct
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -34,6 +35,7 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for tests/
 
+from benchmarks.stops import stops
 from hexa import recipes
 from hexa.cli import fields
 from hexa.cli.complaints import complaint
@@ -56,8 +58,8 @@ from tests.data.image_files import PNG_KINDS, png, png_values
 from tests.data.sources.test_voc_boxes import ANNOTATION
 from tests.data.sources.test_webdataset import pack
 from tests.torture import test_command_line, test_run_folders
-from tests.torture.harness import Tally, damaged, forked, outcome
-from tests.torture.test_images import FILES, complaints, spoilt
+from tests.torture.harness import Tally, forked, outcome
+from tests.torture.test_images import FILES, complaints
 from tests.torture.test_packed import MEMBERS, ROWS, headers_of, mend
 from tests.torture.test_weights import damaged_weights
 
@@ -67,6 +69,46 @@ TOGETHER = 50
 
 
 # -- damaged files ----------------------------------------------------------------------------------------------------
+
+
+def damaged(content: bytes, generator: Random, others: Iterable[bytes] = ()) -> bytes:
+    """A truncated, flipped or spliced copy."""
+    others = list(others)
+    kind = generator.choice(("cut", "flip", "flip", "splice", "zero", "grow"))
+    data = bytearray(content)
+    at = generator.randrange(len(data))
+    if kind == "cut":
+        return bytes(data[:at])
+    if kind == "splice" and others:
+        other = generator.choice(others)
+        return bytes(data[:at]) + other[generator.randrange(len(other)) :]
+    if kind == "zero":
+        data[at : at + generator.randrange(1, 64)] = bytes(generator.randrange(1, 64))
+        return bytes(data)
+    if kind == "grow":
+        return bytes(data[:at]) + generator.randbytes(generator.randrange(1, 256)) + bytes(data[at:])
+    for _ in range(generator.choice((1, 1, 4, 32))):
+        data[generator.randrange(len(data))] = generator.randrange(256)
+    return bytes(data)
+
+
+def spoilt(seed: int, files: dict[str, bytes]) -> tuple[str, bytes]:
+    """A file of `files`, damaged one to three times: its name and what is left of it."""
+    generator = Random(seed)
+    kind = generator.choice(sorted({name.split()[0] for name in files}))
+    names = sorted(name for name in files if name.split()[0] == kind)
+    name = generator.choice(names)
+    data, others = files[name], [files[other] for other in names]
+    for _ in range(generator.choice((1, 1, 2, 3))):
+        if generator.random() < 0.4:  # where headers are, and by numbers that hurt
+            flipped = bytearray(data)
+            for _ in range(generator.choice((1, 2, 4))):
+                at = generator.randrange(min(len(data), generator.choice((64, 200, 600))))
+                flipped[at] = generator.choice((0, 1, 127, 128, 255, generator.randrange(256)))
+            data = bytes(flipped)
+        else:
+            data = damaged(data, generator, others) or b"\0"
+    return name, data
 
 
 def drawn(count: int, random: Random, files: dict[str, bytes], **reader: Any) -> Tried:
@@ -186,7 +228,12 @@ def annotations(count: int, random: Random, home: Path) -> Tried:
 
 
 def weights(count: int, random: Random, home: Path) -> Tried:
-    return (("damaged weight files", wrong and (name, wrong)) for name, wrong in damaged_weights(home, random, count))
+    def damages(good: dict[str, bytes]) -> Iterator[tuple[str, bytes]]:
+        for _ in range(count):
+            name, edge = random.choice(list(good)), random.choice((10**9, 300, 2000))
+            yield name, damaged(good[name][:edge], random, good.values()) + good[name][edge:]
+
+    return (("damaged weight files", wrong and (name, wrong)) for name, wrong in damaged_weights(home, damages))
 
 
 def reports(count: int, random: Random, home: Path) -> Tried:
@@ -309,10 +356,10 @@ def _build(experiment: Experiment) -> str | None:
     return None
 
 
-WORK = (images, arrays, tables, datasets, shards, annotations, weights, reports, commands, options, builds)
+WORK = (images, arrays, tables, datasets, shards, annotations, weights, reports, commands, options, builds, stops)
 GROUPS: dict[str, Callable[[int, Random, Path], Tried]] = {work.__name__: work for work in WORK}
-#: How many inputs of a group are tried, if not 3000; the whole of a product.
-USUAL = {"images": 10_000, "arrays": 10_000, "commands": 10**9, "options": 10**9, "builds": 10**9}
+#: How many inputs of a group are tried, if not 3000; the whole of a product; sequences of stops, which take minutes.
+USUAL = {"images": 10_000, "arrays": 10_000, "commands": 10**9, "options": 10**9, "builds": 10**9, "stops": 13}
 
 
 def main() -> int:
@@ -331,7 +378,7 @@ def main() -> int:
         home, count = Path(tempfile.mkdtemp()), given.count or USUAL.get(name, 3000)
         tried = survived = 0
         for group, wrong in GROUPS[name](count, Random(f"{name} {given.seed}"), home):
-            tally.count("input", group, not wrong)
+            tally.count("fault" if name == "stops" else "input", group, not wrong)
             tried, survived = tried + 1, survived + (not wrong)
             if wrong:
                 status = 1

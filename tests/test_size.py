@@ -11,10 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 #: What has been reached; the aim is 15,500 and 17,000, so it may only fall.
-BUDGET = {"src": 17_860, "tests": 19_560}
+BUDGET = {"src": 17_860, "tests": 18_240}
 LONGEST = 300
-#: Tests that are to be divided.
-LONGER = {"tests/test_cli.py", "tests/training/test_trainer.py"}
 
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -34,6 +32,6 @@ def code_lines(text: str) -> int:
 @pytest.mark.parametrize("tree", BUDGET)
 def test_lines_of_code_keep_to_the_budget(tree: str) -> None:
     counted = {path: code_lines(path.read_text()) for path in (ROOT / tree).rglob("*.py")}
-    long = {str(path.relative_to(ROOT)): count for path, count in counted.items() if count > LONGEST}.keys() - LONGER
+    long = {str(path.relative_to(ROOT)): count for path, count in counted.items() if count > LONGEST}
     assert sum(counted.values()) <= BUDGET[tree]
     assert not long

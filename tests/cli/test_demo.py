@@ -12,6 +12,7 @@ from rich.console import Console
 
 from hexa.cli import demo as demos
 from hexa.config import UserError
+from hexa.recipes.experiment import dump
 from hexa.run.folder import LOCK, mine
 from hexa.runtime.lock import locked
 from hexa.runtime.peers import Peer
@@ -33,6 +34,10 @@ def test_a_run_that_is_trained_is_not_replaced(tmp_path: Path, monkeypatch: pyte
         assert (folder / "config.yaml").exists()
     demos._clear(folder, experiment)
     assert not folder.exists()
+    folder.mkdir()
+    dump(experiment, folder / "config.yaml")
+    demos._clear(folder, experiment)  # the same run is gone on with
+    assert folder.exists()
 
 
 def test_a_folder_of_a_demo_that_was_killed_at_once_is_in_nobodys_way(tmp_path: Path) -> None:

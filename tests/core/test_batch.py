@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hexa.config import ConfigError, UserError
+from hexa.config import UserError
 from hexa.core import Batch, Setting
 from hexa.methods.moco import MoCo, MoCoConfig
 from hexa.methods.swav import SwAV, SwAVConfig
@@ -94,17 +94,6 @@ def test_crops_that_are_no_batch_of_floats_are_refused() -> None:
         batch(torch.zeros(8, 3, 8, 8, dtype=torch.uint8))
     with pytest.raises(UserError, match=r"batch: crops \[\] with an index"):
         Batch((), torch.arange(8), Stream(0))
-
-
-@pytest.mark.parametrize("queue_size", [4, 12])
-def test_moco_refuses_a_queue_that_does_not_fit_without_build(queue_size: int) -> None:
-    with pytest.raises(ConfigError, match=f"method.queue_size: {queue_size} is not divisible by the 8 keys of a step"):
-        moco(queue_size)
-
-
-def test_swav_refuses_a_queue_of_less_than_a_batch_without_build() -> None:
-    with pytest.raises(ConfigError, match=r"method.queue_size: 4 is less than a batch"):
-        swav(4)
 
 
 @pytest.mark.parametrize(("make", "size"), [(moco, 24), (swav, 6), (swav, 24)])

@@ -28,7 +28,6 @@ def work(home: str) -> None:
     said: list[str] = []
     found: dict[str, Any] = {}
     good = checkpoints.newest_good_of_all(folder / "good", said.append, CPU)
-    assert good is not None
     found["opened"] = resident(good[0])
     half = slice(rank * ROWS // 2, (rank + 1) * ROWS // 2)
     found["rows"] = good[1]["bank"][half].clone()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,16 @@ from typing import Any
 import pytest
 import torch
 
-from hexa.core import Batch, Setting
+from hexa.core import Batch
 from hexa.hard_examples.adversarial import Adversarial
-from hexa.methods.moco import MoCoConfig
-from hexa.nn.backbones import NetworkConfig, build
-from hexa.objective import Objective
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.signals import Interrupted
-from hexa.training.config import TrainingConfig
-from hexa.training.journal import METRICS, Journal
+from hexa.training.journal import METRICS
 from hexa.training.losses import LossWindow, NonFiniteError
 from hexa.training.trainer import Trainer
 from tests.distributed.together import run_together
-from tests.training.toy import BATCH, ToyLoader, scheduled
+from tests.training import toy
+from tests.training.toy import BATCH, ToyLoader
 
 
 class Share(ToyLoader):
@@ -33,44 +31,23 @@ class Share(ToyLoader):
         size = BATCH // processes.world_size()
         rows = slice(processes.rank() * size, (processes.rank() + 1) * size)
         for batch in super().epoch(epoch, start_step):
-            yield replace(batch, crops=tuple(crop[rows] for crop in batch.crops), index=batch.index[rows])
+            crops = tuple(crop[rows].double() for crop in batch.crops)  # the two differ by less than a step in fp64
+            yield replace(batch, crops=crops, index=batch.index[rows])
 
 
-def trainer(folder: Path, loader: ToyLoader) -> Trainer:
-    torch.manual_seed(0)
-    setting = Setting(64, BATCH, world_size=processes.world_size(), branches=("main", "aux"))
-    network = build(NetworkConfig(name="small-resnet", widths=(4, 8)))
-    method = MoCoConfig(queue_size=32, dim=8, bn_groups=2, momentum=0.9).build(network, setting).double()
-    config = TrainingConfig(log_every=2, channels_last=False)
-    optimizer = scheduled(method, 2, loader.steps_per_epoch)
-    objective = Objective(method, {"adversarial": Adversarial()})
-    if processes.is_main():
-        folder.mkdir()
-    journal = Journal(folder if processes.is_main() else None).open()
-    return Trainer(objective, optimizer, loader, config, torch.device("cpu"), folder, journal)
+def trainer(folder: Path, before: Callable[[int], None] = lambda step: None) -> Trainer:
+    return toy.trainer(folder, Share(before), epochs=2, hard={"adversarial": Adversarial()}, dtype=torch.float64)
 
 
 def parameters(made: Trainer) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in made.objective.method.named_parameters()}
 
 
-def double(loader: ToyLoader) -> ToyLoader:
-    """fp64 crops, so that one and two processes differ by less than a step."""
-    whole = loader.epoch
-
-    def epoch(number: int, start_step: int = 0) -> Iterator[Batch]:
-        for batch in whole(number, start_step):
-            yield replace(batch, crops=tuple(crop.double() for crop in batch.crops))
-
-    loader.epoch = epoch  # type: ignore[method-assign]
-    return loader
-
-
 def work(home: str) -> None:
     folder, rank = Path(home), processes.rank()
     found: dict[str, Any] = {}
 
-    made = trainer(folder / "whole", double(Share()))
+    made = trainer(folder / "whole")
     made.run()
     found["whole"] = parameters(made)
 
@@ -78,13 +55,13 @@ def work(home: str) -> None:
         if rank == 1 and step == 3:
             signal.raise_signal(signal.SIGTERM)
 
-    made = trainer(folder / "stopped", double(Share(interrupt)))
+    made = trainer(folder / "stopped", interrupt)
     try:
         made.run()
     except Interrupted as stop:
         found["stopped"] = (stop.exit_code, stop.step)
 
-    made = trainer(folder / "nan", double(Share()))
+    made = trainer(folder / "nan")
     if rank == 1:
         losses = made.objective.losses
 
@@ -118,7 +95,7 @@ def test_both_hold_the_same_weights_and_those_of_one_process_with_two_groups(
     both: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     _, found = both
-    alone = trainer(tmp_path / "alone", double(Share()))
+    alone = trainer(tmp_path / "alone")
     alone.run()
     for name, value in parameters(alone).items():
         assert torch.equal(found[0]["whole"][name], found[1]["whole"][name]), name
@@ -126,10 +103,8 @@ def test_both_hold_the_same_weights_and_those_of_one_process_with_two_groups(
 
 
 def test_losses_are_averaged_over_processes(both: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
-    import json
-
     home, _ = both
-    trainer(tmp_path / "alone", double(Share())).run()
+    trainer(tmp_path / "alone").run()
 
     def losses(folder: Path) -> list[float]:
         lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
@@ -142,7 +117,6 @@ def test_one_process_writes_the_files(both: tuple[Path, list[dict[str, Any]]]) -
     home, _ = both
     assert {path.name for path in (home / "whole").iterdir()} == {"checkpoints", METRICS}
     found = checkpoints.newest_good(home / "whole" / "checkpoints", pytest.fail)
-    assert found is not None
     assert found[1]["world_size"] == 2
 
 

@@ -6,14 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
-import yaml
 from PIL import Image
 
 import hexa
@@ -31,39 +29,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return safetensors.torch.load_file(run / "backbone.safetensors")
-
-
-def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    assert set(one) == set(other)
-    assert all(torch.equal(value, other[name]) for name, value in one.items())
-
-
-def test_a_run_describes_itself(finished: Path) -> None:
-    config = yaml.safe_load((finished / "config.yaml").read_text())
-    assert config["recipe"] == "digits-hexa-moco"
-    assert (config["epochs"], config["batch_size"], config["method"]["queue_size"]) == (2, 64, 128)
-    assert set(config["hard_examples"]) == {"adversarial", "cutmix"}
+def test_a_run_is_looked_at_while_it_trains(finished: Path) -> None:
     lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
-    assert {"start", "train", "monitor", "checkpoint", "end"} <= {line["event"] for line in lines}
-    trained = [line for line in lines if line["event"] == "train"][-1]
-    assert {"loss/std", "loss/adversarial", "loss/cutmix"} <= set(trained)
-    assert 0.5 < trained["perturbation/adversarial"] <= 1.001
-    for name in ("environment.json", "backbone.safetensors", "report.html", "checkpoints", "tensorboard"):
-        assert (finished / name).exists()
-
-
-def test_resuming_a_complete_run_changes_nothing(finished: Path) -> None:
-    before = weights(finished)
-    assert cli.main(["resume", str(finished)]) == 0
-    assert_equal(weights(finished), before)
+    assert {"start", "train", "monitor", "checkpoint", "end"} == {line["event"] for line in lines}
+    assert all((finished / name).exists() for name in ("report.html", "tensorboard"))
 
 
 def test_its_config_fed_back_gives_the_same_weights(finished: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     assert cli.main(["pretrain", "--config", str(finished / "config.yaml"), "--out", str(again)]) == 0
-    assert_equal(weights(again), weights(finished))
+    assert hexa.load_backbone(again).content_hash() == hexa.load_backbone(finished).content_hash()
 
 
 def test_evaluate_keeps_the_result_with_its_protocol(finished: Path, tmp_path: Path) -> None:
@@ -78,23 +53,12 @@ def test_evaluate_keeps_the_result_with_its_protocol(finished: Path, tmp_path: P
     assert result["metrics"] in [entry["metrics"] for entry in stored]
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
-def test_embed_writes_features_labels_and_paths(finished: Path, tmp_path: Path, suffix: str) -> None:
-    out = tmp_path / f"features{suffix}"
+def test_embed_writes_features_labels_and_paths(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "features.npz"
     assert cli.main(["embed", str(finished), "--data", "digits#test", "--out", str(out)]) == 0
-    if suffix == ".npz":
-        with np.load(out) as arrays:
-            features, labels, paths = arrays["features"], arrays["labels"], arrays["paths"]
-    else:
-        import pyarrow.parquet
-
-        table = pyarrow.parquet.read_table(out)
-        features = np.stack([np.asarray(row, dtype=np.float32) for row in table["features"].to_pylist()])
-        labels, paths = np.array(table["labels"].to_pylist()), table["paths"].to_pylist()
-    assert features.shape == (450, 16)
-    assert features.dtype == np.float32
-    assert labels.shape == (450,)
-    assert len(set(paths)) == 450
+    with np.load(out) as arrays:
+        features, labels, paths = arrays["features"], arrays["labels"], arrays["paths"]
+    assert (features.shape, features.dtype, labels.shape, len(set(paths))) == ((450, 16), np.float32, (450,), 450)
     assert np.ptp(features, axis=0).max() > 0
 
 
@@ -120,82 +84,16 @@ def test_visualize_and_report_write_one_file_each(finished: Path, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "picture.png"]
 
 
-def photographs(folder: Path, count: int) -> None:
-    folder.mkdir(parents=True)
-    for number in range(count):
-        Image.new("RGB", (20, 20), (number * 9 % 256, 40, 90)).save(folder / f"{number}.png")
-
-
-def nothing(folder: Path) -> None:
-    pass
-
-
-def empty(folder: Path) -> None:
-    (folder / "empty").mkdir()
-
-
-def unlabelled(folder: Path) -> None:
-    photographs(folder / "flat", 6)
-
-
-@pytest.mark.parametrize(
-    ("prepare", "arguments", "expected"),
-    [
-        (nothing, ["pretrain", *TINY, "--methd.queue_size", "64"], ["methd", "did you mean 'method'"]),
-        (nothing, ["pretrain", *TINY, "--data", "folder:missing"], ["missing", "no such folder"]),
-        (nothing, ["pretrain", *TINY, "--data", "digts"], ["digts", "did you mean 'digits'"]),
-        (empty, ["pretrain", *TINY, "--data", "folder:empty"], ["empty"]),
-        (nothing, ["pretrain", *TINY, "--batch-size", "4096", "--method.queue_size", "4096"], ["batch_size", "1347"]),
-        (nothing, ["pretrain", *TINY, "--method.queue_size", "100"], ["method.queue_size", "divisible"]),
-        (nothing, ["pretrain", *TINY, "--device", "cuda:99x"], ["cuda:99x"]),
-        (nothing, ["pretrain", *TINY, "--network.name", "resnet19"], ["resnet19"]),
-        (unlabelled, ["evaluate", "knn", "RUN", "--data", "folder:flat"], ["flat", "label"]),
-        (nothing, ["evaluate", "knn", "RUN", "--data", "digits", "--kk", "3"], ["kk", "k"]),
-        (nothing, ["evaluate", "knm", "RUN", "--data", "digits"], ["knm", "did you mean 'knn'"]),
-        (nothing, ["evaluate", "knn", "missing-run", "--data", "digits"], ["missing-run"]),
-        (nothing, ["export", "RUN", "--to", "tim", "--out", "out.safetensors"], ["tim"]),
-        (nothing, ["embed", "missing-run", "--data", "digits", "--out", "features.npz"], ["missing-run"]),
-        (nothing, ["visualize", "missing-run", "--data", "digits", "--out", "picture.png"], ["missing-run"]),
-        (nothing, ["report", "missing-run", "--out", "page.html"], ["missing-run"]),
-        (nothing, ["resume", "missing-run"], ["missing-run"]),
-        (nothing, ["pretrain", *TINY, "--out", "RUN"], ["holds a run", "hexa resume"]),
-    ],
-)
-def test_a_mistake_is_one_line_and_leaves_nothing(
-    prepare: Callable[[Path], None],
-    arguments: list[str],
-    expected: list[str],
-    finished: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    prepare(tmp_path)
-    before = sorted(tmp_path.rglob("*"))
-    monkeypatch.chdir(tmp_path)
-    capsys.readouterr()
-    assert cli.main([str(finished) if word == "RUN" else word for word in arguments]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("hexa: error: ")
-    assert err.count("\n") == 1, err
-    for part in expected:
-        assert part in err
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 @pytest.mark.usefixtures("few_digits")
-def test_the_demo_prints_its_table_and_can_be_run_again(
+def test_the_demo_prints_its_table_and_replaces_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hexa.cli.demo.ATTACK", {"epsilons": (8, 16), "steps": 1, "restarts": 1, "images": 40})
     out = tmp_path / "demo"
-    for _ in range(2):
-        assert cli.main(["demo", "--epochs", "1", "--out", str(out)]) == 0
-        printed = capsys.readouterr().out
-        for name in ("raw pixels", "random init", "MoCo-v2", "HEXA-MoCo"):
-            assert name in printed
-        assert "ε=16" in printed
-        assert "Accuracy under attack" in (out / "report.html").read_text()
+    assert cli.main(["demo", "--epochs", "1", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("raw pixels", "random init", "MoCo-v2", "HEXA-MoCo", "ε=16"))
+    assert "Accuracy under attack" in (out / "report.html").read_text()
     stranger = tmp_path / "stranger"
     (stranger / "digits-moco-v2").mkdir(parents=True)
     (stranger / "digits-moco-v2" / "thesis.txt").write_text("mine")
@@ -203,14 +101,26 @@ def test_the_demo_prints_its_table_and_can_be_run_again(
     assert list(stranger.rglob("*")) == [stranger / "digits-moco-v2", stranger / "digits-moco-v2" / "thesis.txt"]
 
 
-@pytest.mark.parametrize("program", [(sys.executable, "-m", "hexa"), (str(Path(sys.executable).with_name("hexa")),)])
-def test_files_of_the_current_folder_are_not_imported(program: tuple[str, ...], tmp_path: Path) -> None:
+def test_files_of_the_current_folder_are_not_imported(tmp_path: Path) -> None:
     """Named like modules, they would be in all processes, those of the SVMs too."""
     for name in ("random", "torch", "numpy", "joblib", "token", "inspect", "queue"):
         (tmp_path / f"{name}.py").write_text("from pathlib import Path\nPath('imported').touch()\n")
-    arguments = ("evaluate", "svm", "pixels:8", "--data", "digits", "--costs", "0.5", "--device", "cpu")
+    command = (
+        sys.executable,
+        "-m",
+        "hexa",
+        "evaluate",
+        "svm",
+        "pixels:8",
+        "--data",
+        "digits",
+        "--costs",
+        "0.5",
+        "--device",
+        "cpu",
+    )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    done = subprocess.run([*program, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "mAP" in done.stdout
     assert not (tmp_path / "imported").exists()

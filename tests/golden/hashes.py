@@ -23,41 +23,13 @@ from typing import Any
 
 import torch
 
-METHODS = [
-    "moco-v2",
-    "infomin",
-    "simclr",
-    "simsiam",
-    "byol",
-    "dino",
-    "dino-vit",
-    "swav",
-    "swav-6crop",
-    "deepcluster-v2",
-    "deepcluster-v2-6crop",
-    "pcl-v2",
-    "pirl",
-    "instdisc",
-    "cmc",
-    "cpc",
-    "jigsaw",
-    "rotation",
-]
+METHODS = """moco-v2 infomin simclr simsiam byol dino dino-vit swav swav-6crop deepcluster-v2
+deepcluster-v2-6crop pcl-v2 pirl instdisc cmc cpc jigsaw rotation"""
 HARD = ["--hard_examples.adversarial.weight=1", "--hard_examples.cutmix.weight=1"]
 #: Views of puzzles, which cannot be mixed.
 PUZZLES = ("pirl", "jigsaw")
-SMALL = [
-    "--data=digits",
-    "--epochs=2",
-    "--max_steps=3",
-    "--batch_size=64",
-    "--training.device=cpu",
-    "--training.precision=fp32",
-    "--training.report=false",
-    "--training.tensorboard=false",
-    "--monitor.knn_every=0",
-    "--seed=1",
-]
+SMALL = """--data=digits --epochs=2 --max_steps=3 --batch_size=64 --training.device=cpu
+--training.precision=fp32 --training.report=false --training.tensorboard=false --monitor.knn_every=0 --seed=1"""
 PROTOCOLS = {
     "knn": [],
     "probe": [],
@@ -118,7 +90,7 @@ def trained(method: str, kind: str, out: Path) -> str:
     """Three steps of a method: plain, hard (adversarial and cut-mixed), or hard in two processes."""
     hard = [] if kind == "plain" else HARD[: 1 if method in PUZZLES else 2]
     run = two if kind == "two" else hexa
-    run("pretrain", f"cifar10-{method}+small", f"--out={out}", *SMALL, *hard)
+    run("pretrain", f"cifar10-{method}+small", f"--out={out}", *SMALL.split(), *hard)
     return state(out)
 
 
@@ -126,7 +98,7 @@ def measured(protocol: str, folder: Path) -> dict[str, float]:
     """The metrics of a protocol on a backbone of few steps."""
     backbone, out = folder / "backbone", folder / f"{protocol}.json"
     if not backbone.exists():
-        hexa("pretrain", "cifar10-moco-v2+small", f"--out={backbone}", *SMALL)
+        hexa("pretrain", "cifar10-moco-v2+small", f"--out={backbone}", *SMALL.split())
     options = ["--data=digits", "--device=cpu", f"--out={out}", *PROTOCOLS[protocol]]
     hexa("evaluate", protocol, str(backbone / "backbone.safetensors"), *options)
     metrics: dict[str, float] = json.loads(out.read_text())["metrics"]
@@ -136,7 +108,7 @@ def measured(protocol: str, folder: Path) -> dict[str, float]:
 def all_of_it(folder: Path, only: list[str]) -> dict[str, Any]:
     """Name -> hash or metrics. only: methods and protocols; all if empty."""
     found: dict[str, Any] = {}
-    for method in METHODS:
+    for method in METHODS.split():
         for kind in ("plain", "hard", "two"):
             if not only or method in only:
                 name = f"{method}-{kind}"

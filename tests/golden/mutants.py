@@ -21,6 +21,7 @@ from pathlib import Path
 os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 import pytest
+import yaml
 
 for heavy in ("torch.distributed", "torchvision", "timm", "sklearn.cluster"):  # once, for all forks
     importlib.import_module(heavy)
@@ -31,86 +32,10 @@ ROOT = Path(__file__).parent.parent.parent
 FEWER = "(variants if method in STRAINING else variants[:1])"
 
 #: (file, what stands there, what the mutant has instead)
-MUTANTS = [
-    ("core/example.py", "weight[:, permutation] * (1 - kept)", "weight * (1 - kept)"),
-    ("core/example.py", "(own, weight * kept)", "(own, weight)"),
-    ("core/example.py", "shared_gradient is not None and same_pass", "shared_gradient is not None"),
-    ("core/example.py", "branch=replace(branch, update=False), shared", "branch=branch, shared"),
-    ("core/example.py", "mixture=tuple((labels[index], weight[:, index])", "mixture=tuple((labels, weight[:, index])"),
-    ("core/example.py", "branch=Branch(name, update=update_statistics)", "branch=Branch(name)"),
-    (
-        "core/example.py",
-        "return replace(self, crops=crops, shared_gradient=None, facts={})",
-        "return replace(self, crops=crops)",
-    ),
-    (
-        "objective/objective.py",
-        "loss = example.score.of(embedding, example.mixture).mean()",
-        "loss = example.score.of(embedding, example.mixture).sum()",
-    ),
-    ("objective/objective.py", "return replace(made, score=made.score.hard)", "return made"),
-    ("objective/shares.py", "if hard.weight > 0]", "]"),
-    ("objective/objective.py", 'batch.stream.child("hard example", name)', 'batch.stream.child("hard example")'),
-    ("objective/objective.py", "(b.name, b.training) == (branch.name, branch.training)", "True"),
-    ("objective/shares.py", "min(max(round(end * batch_size), start + 1), batch_size)", "round(end * batch_size) - 1"),
-    ("hard_examples/adversarial.py", "gradient.sign()", "-gradient.sign()"),
-    ("hard_examples/adversarial.py", "delta.clamp(-radius, radius)", "delta"),
-    ("hard_examples/adversarial.py", "view.clamp(0, 1) if self.clip else view", "view"),
-    (
-        "hard_examples/adversarial.py",
-        "* (radius / norms.clamp_min(torch.finfo(delta.dtype).tiny)).clamp(max=1.0)",
-        "* (2 * radius / norms.clamp_min(torch.finfo(delta.dtype).tiny)).clamp(max=1.0)",
-    ),
-    (
-        "hard_examples/adversarial.py",
-        "None if self.random_start else Branch.of(self.generation)",
-        "Branch.of(self.generation)",
-    ),
-    ("hard_examples/adversarial.py", "first = step == 0 and not self.random_start", "first = step == 0"),
-    ("hard_examples/adversarial.py", "branch=Branch(self.branch), facts=facts", "facts=facts"),
-    ("hard_examples/chain.py", "example = replace(example, score=example.score.hard)", "pass"),
-    ("hard_examples/cutmix.py", "count if self.per_sample else 1", "1"),
-    ("ops/boxes.py", "1 - ((bottom - top) * (right - left))", "1 - ((bottom - top) * (bottom - top))"),
-    ("ops/boxes.py", "images[:, :, top:bottom, left:right][permutation]", "images[:, :, top:bottom, left:right]"),
-    ("ops/boxes.py", "images[permutation], images)", "images, images[permutation])"),
-    (
-        "ops/contrastive.py",
-        "torch.mm(weights, negatives) * (gradients[0]",
-        "torch.mm(weights, negatives) * 2 * (gradients[0]",
-    ),
-    ("ops/contrastive.py", "views[..., None] * size  # [V", "0 * size  # [V"),
-    ("ops/sinkhorn.py", "codes /= codes.sum(1, keepdim=True)", "codes /= codes.sum(0, keepdim=True)"),
-    ("methods/moco.py", "self.partner[1][index])", "self.partner[1])"),
-    ("methods/moco.py", "own=self.own[index], partner=partner", "partner=partner"),
-    ("methods/moco.py", "partner=(first.keys, first.own)", "partner=(second.keys, second.own)"),
-    (
-        "methods/simclr.py",
-        "return replace(self, own=self.own[index], shown=self.shown[index], crops=crops)",
-        "return replace(self, own=self.own[index], crops=crops)",
-    ),
-    ("methods/simclr.py", "embed(labels.crops, _STILL)", "embed(labels.crops, Branch())"),
-    (
-        "methods/deepcluster.py",
-        "return replace(self, clusters=self.clusters[:, index], weight=self.weight[index])",
-        "return replace(self, clusters=self.clusters[:, index])",
-    ),
-    ("methods/swav.py", "return replace(self, codes=self.codes[:, index])", "return self"),
-    (
-        "methods/pcl.py",
-        "contrast=second, targets=self.targets[:, permutation], weight=self.weight[permutation]",
-        "contrast=second, targets=self.targets[:, permutation]",
-    ),
-    ("methods/rotation.py", "return Turns(self.turns[:, index])", "return self"),
-    ("methods/byol.py", "reversed(batch.crops)", "batch.crops"),
-    ("nn/branch_norm.py", 'self if switch.name == "main" else getattr(self, switch.name)', "self"),
-    ("nn/branch_norm.py", "elif switch.update:", "elif True:"),
-    ("nn/branch_norm.py", "y = self._grouped(x, chosen, switch.update)", "y = self._grouped(x, chosen, True)"),
-    ("nn/branch_norm.py", "if self.kept or not", "if not"),
-    (
-        "nn/encoder.py",
-        "return unit(self.project(crops, through, together))",
-        "return self.project(crops, through, together)",
-    ),
+MUTANTS: list[tuple[str, str, str]] = [
+    (file, *pair)
+    for file, pairs in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
+    for pair in pairs
 ]
 
 
@@ -132,7 +57,7 @@ class NearFirst:
         if test.startswith(self.own):
             return 0
         if test.startswith("tests/laws/test_laws.py"):
-            return 1 if test.partition("[")[2].startswith(tuple(f"{one}(" for one in self.likely)) else 3
+            return 1 if any(f"-{one}(" in test for one in self.likely) else 3
         return 2
 
 

@@ -10,8 +10,6 @@ from hexa.core import MAIN, Batch, Branch
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.objective import STD, ObjectiveConfig
 from hexa.ops import draws
-from hexa.runtime import processes
-from hexa.runtime.random import Stream
 from tests.laws.cases import BATCH, Case, batch
 
 
@@ -29,33 +27,12 @@ def test_one_step_is_the_printed_formula() -> None:
     torch.testing.assert_close(adversarial, expected, atol=1e-15, rtol=0)
 
 
-def test_grid_of_epsilon_and_step_depends_on_the_smaller_alone() -> None:
-    """(1,1) ≡ (1,3) ≡ (3,1) ≠ (3,3) for one step (F13, F30)."""
-    views = {(e, s): attack(epsilon=e, step_size=s)[1] for e in (1.0, 3.0) for s in (1.0, 3.0)}
-    torch.testing.assert_close(views[1.0, 3.0], views[1.0, 1.0], atol=1e-15, rtol=0)
-    torch.testing.assert_close(views[3.0, 1.0], views[1.0, 1.0], atol=1e-15, rtol=0)
-    assert not torch.allclose(views[3.0, 3.0], views[1.0, 1.0])
-
-
 @pytest.mark.parametrize(("epsilon", "step"), [(1.0, 1.0), (3.0, 2.0), (2.0, 8.0)])
 def test_size_in_grey_levels(epsilon: float, step: float) -> None:
     clean, adversarial, gradient = attack(epsilon=epsilon, step_size=step)
     free = (gradient != 0) & (clean > 0.1) & (clean < 0.9)
     size = 255 * (adversarial - clean).abs()[free]
     torch.testing.assert_close(size, torch.full_like(size, min(epsilon, step)))
-
-
-def test_several_steps_against_a_loop() -> None:
-    case = Case("moco", {}, {"adversarial": {"steps": 3, "epsilon": 4.0, "step_size": 2.0}})
-    objective = case.objective(case.build())
-    made = objective.examples(batch())
-    clean = made[STD]
-    x, delta = clean.crops[0], torch.zeros_like(clean.crops[0])
-    for _ in range(3):
-        gradient = objective.score.gradient(clean.at((x + delta,)), MAIN)[0]
-        delta = (delta + 2 / 255 * gradient.sign()).clamp(-4 / 255, 4 / 255)
-        delta = (x + delta).clamp(0, 1) - x
-    torch.testing.assert_close(made["adversarial"].crops[0], x + delta, atol=1e-12, rtol=0)
 
 
 def test_from_a_random_start_the_first_step_climbs_there() -> None:
@@ -112,15 +89,6 @@ def test_a_list_of_radii_in_several_steps_against_a_loop() -> None:
         delta = (x + delta).clamp(0, 1) - x
     assert len(set(radii)) == 2
     torch.testing.assert_close(made["adversarial"].crops[0], x + delta, atol=1e-12, rtol=0)
-
-
-def test_radii_are_those_of_the_images_places_in_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = draws.integers(8, 3, Stream(1))
-    halves = []
-    for rank in range(2):
-        monkeypatch.setattr(processes, "rank", lambda rank=rank: rank)
-        halves.append(draws.integers(4, 3, Stream(1)))
-    assert torch.equal(torch.cat(halves), whole)
 
 
 @pytest.mark.parametrize("epsilon", [0.25, 2.0])
@@ -203,18 +171,6 @@ def test_facts_of_the_log() -> None:
     assert facts[STD] == {}
 
 
-def test_adversarial_accuracy_is_not_above_clean() -> None:
-    """F30: if it were, attack or branch would be broken. A large ε, through the branch it is made with."""
-    fields = {"epsilon": 8.0, "step_size": 8.0, "branch": "main"}
-    case = Case("moco", {"bn_groups": 1}, {"adversarial": fields})
-    losses = {}
-    for term in case.objective(case.build()).losses(batch()):
-        term.loss.backward()
-        losses |= {name: (float(part.loss), float(part.accuracy())) for name, part in term.parts.items()}
-    assert losses["adversarial"][0] > losses[STD][0]
-    assert losses["adversarial"][1] <= losses[STD][1]
-
-
 def test_shares_that_do_not_fit_are_refused() -> None:
     case = Case("moco", {}, {"adversarial": {"fraction": 0.6}})
     with pytest.raises(ConfigError, match=r"std 0\.5 \+ adversarial 0\.6"):
@@ -225,9 +181,3 @@ def test_shares_that_do_not_fit_are_refused() -> None:
 def test_views_are_trained_through_the_branch_that_is_asked_for(branch: str) -> None:
     case = Case("moco", {}, {"adversarial": {"branch": branch, "generation": "aux_eval"}})
     assert case.objective(case.build()).examples(batch())["adversarial"].branch == Branch(branch)
-
-
-def test_only_a_first_step_at_the_clean_view_takes_the_gradient_of_its_pass() -> None:
-    assert Adversarial().gradient_of_source == MAIN
-    assert Adversarial(generation="aux_eval").gradient_of_source == Branch.of("aux_eval")
-    assert Adversarial(random_start=True).gradient_of_source is None

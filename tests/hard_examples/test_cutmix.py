@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from hexa.core import MAIN
@@ -11,12 +10,6 @@ from hexa.objective import STD
 from hexa.ops import draws
 from hexa.runtime.random import Stream
 from tests.laws.cases import BATCH, Case, batch
-
-
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every image is its own partner."""
-    monkeypatch.setattr(draws, "partners", lambda count, stream: torch.arange(count))
 
 
 def test_score_is_two_standard_losses_weighed_by_area() -> None:
@@ -31,29 +24,6 @@ def test_score_is_two_standard_losses_weighed_by_area() -> None:
     expected = expected + (1 - share) * objective.method.loss(embedding, labels[order])
     torch.testing.assert_close(mixed.score(mixed), expected)
     assert 0 < float(share[0, 0]) < 1
-
-
-@pytest.mark.usefixtures("alone")
-def test_identity_permutation_is_the_clean_loss() -> None:
-    """λ does not matter where an image is mixed with itself: L^Cmx = L^Std(x) (F30)."""
-    objective = Case("moco", {"bn_groups": 1}).objective(Case("moco", {"bn_groups": 1}).build())
-    clean = objective.examples(batch())[STD]
-    mixed = CutMix()(clean, Stream(0))
-    assert torch.equal(mixed.crops[0], clean.crops[0])
-    torch.testing.assert_close(mixed.score(mixed), clean.score(clean))
-
-
-def test_an_empty_box_is_the_identity() -> None:
-    class Empty(CutMix):
-        def boxes(self, count: int, size: int, stream: Stream) -> torch.Tensor:
-            return torch.tensor([[3, 3, 0, 4]])
-
-    objective = Case("moco", {"bn_groups": 1}).objective(Case("moco", {"bn_groups": 1}).build())
-    clean = objective.examples(batch())[STD]
-    mixed = Empty()(clean, Stream(0))
-    assert torch.equal(mixed.crops[0], clean.crops[0])
-    assert bool((mixed.mixture[0][1] == 1).all())
-    torch.testing.assert_close(mixed.score(mixed), clean.score(clean))
 
 
 def test_one_permutation_for_all_crops_and_a_box_for_each() -> None:

@@ -13,7 +13,6 @@ from hexa.hard_examples.hard_views import HardViews
 from hexa.objective import STD
 from hexa.ops import draws
 from hexa.ops.geometry import UNIFORMS_PER_BOX, random_boxes
-from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from tests.laws.cases import BATCH, CROPS, Case, batch
 
@@ -85,21 +84,6 @@ class Easy:
     def __call__(self, example: Example) -> torch.Tensor:
         self.asked -= 1
         return torch.full((len(example.crops), len(example)), float(self.asked))
-
-
-def test_it_never_lowers_the_score_it_selects_by() -> None:
-    case = Case("moco", {"bn_groups": 1}, {"hard_views": {"scored_at": 1.0}})
-    made = case.objective(case.build()).examples(batch())
-    assert float(made["hard_views"].facts["rise"]) > 0
-
-
-def test_boxes_are_those_of_the_images_places_in_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = draws.uniforms(8, 3, Stream(1))
-    halves = []
-    for rank in range(2):
-        monkeypatch.setattr(processes, "rank", lambda rank=rank: rank)
-        halves.append(draws.uniforms(4, 3, Stream(1)))
-    assert torch.equal(torch.cat(halves), whole)
 
 
 def test_puzzles_refuse() -> None:

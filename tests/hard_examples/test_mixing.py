@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hexa.core import MAIN, Example
+from hexa.core import Example
 from hexa.hard_examples.mixup import Mixup
 from hexa.hard_examples.unmix import UnMix
 from hexa.objective import STD
 from hexa.ops import draws
 from hexa.runtime.random import Stream
-from tests.laws.cases import BATCH, Case, batch
+from tests.laws.cases import BATCH, Case
 
 STREAM = Stream(3)
 
@@ -34,21 +34,6 @@ def test_mixup_lays_two_images_over_each_other(per_sample: bool) -> None:
             torch.testing.assert_close(made.crops[v][i], expected, atol=1e-6, rtol=0)
     assert (len(set(weight[0].tolist())) > 1) == per_sample
     assert weight[0, 0] != weight[1, 0]  # each crop has a share of its own
-
-
-def test_mixups_score_is_two_losses_by_weight() -> None:
-    clean = clean_example()
-    made = Mixup()(clean, STREAM)
-    method, labels, order = clean.score.method, clean.mixture[0][0], draws.partners(BATCH, STREAM)
-    embedding, share = method.embed(made.crops, MAIN), made.mixture[0][1]
-    expected = share * method.loss(embedding, labels) + (1 - share) * method.loss(embedding, labels[order])
-    torch.testing.assert_close(made.score(made), expected)
-
-
-def test_mixup_can_have_batch_norms_of_its_own() -> None:
-    made = Mixup(branch="mixed")(clean_example(), STREAM)
-    assert made.branch.name == "mixed"
-    assert Mixup(branch="mixed").branches() == ("mixed",)
 
 
 @pytest.mark.parametrize("box", [0.0, 1.0])
@@ -76,9 +61,3 @@ def test_unmix_chooses_between_images_and_boxes_as_often_as_asked() -> None:
         made = maker(clean, STREAM.child(step))
         boxed += int(bool((made.crops[0] == clean.crops[0]).all(1).double().mean() > 0.2))
     assert 8 <= boxed <= 32
-
-
-def test_a_mixed_example_of_an_adversarial_one_goes_through_its_branch() -> None:
-    case = Case("moco", {}, {"adversarial": {}, "mixup": {"source": "adversarial"}})
-    made = case.objective(case.build()).examples(batch())
-    assert made["mixup"].branch.name == "aux"

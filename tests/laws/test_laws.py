@@ -32,8 +32,6 @@ from tests.laws.cases import STRAINING, Case, all_cases
 
 CASES = all_cases()
 HARD = [case for case in CASES if case.hard_examples]
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
-each_hard_case = pytest.mark.parametrize("case", HARD, ids=str)
 
 
 #: Methods whose crops of one size go through the network one after another, as published.
@@ -237,10 +235,3 @@ def test_a_fraction_is_the_term_of_the_first_images(fraction: float) -> None:
     assert len(example) == fraction * BATCH
     clean = Case("moco").batch().crops[0][: len(example)]
     assert float((example.crops[0] - clean).abs().max()) <= 1 / 255 + 1e-12
-
-
-def test_mean_reduction_divides_by_the_sum_of_weights() -> None:
-    case = Case("moco", {}, {"adversarial": {"weight": 0.5}, "cutmix": {}})
-    weights = case.objective(case.build(), ObjectiveConfig(reduction="mean")).weights()
-    assert weights == {"std": 0.4, "adversarial": 0.2, "cutmix": 0.4}
-    assert case.objective(case.build()).weights() == {"std": 1.0, "adversarial": 0.5, "cutmix": 1.0}

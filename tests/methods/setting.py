@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from hexa.core import Batch, Method, MethodConfig, Setting
+from hexa.core import Batch, MethodConfig, Setting
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.runtime.random import Stream
 
 DATA, BATCH = 16, 4
 
 
-def small(config: MethodConfig, num_crops: int = 2, **setting: object) -> Method:
+def small(config: MethodConfig, num_crops: int = 2, **setting: Any) -> Any:
     """The method around a narrow ResNet, with seeded weights; of two streams if the setting says so."""
     torch.manual_seed(0)
     streams = setting.get("streams", "one")
     network = build(NetworkConfig.model_validate({"name": "small-resnet", "widths": (4, 8), "streams": streams}))
-    return config.build(network, Setting(DATA, BATCH, num_crops=num_crops, **setting)).double()  # type: ignore[arg-type]
+    return config.build(network, Setting(DATA, BATCH, num_crops=num_crops, **setting)).double()
 
 
 def batch(*sizes: int, step: int = 0) -> Batch:

@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hexa.config import ConfigError
 from hexa.core import MAIN, Batch, Setting
@@ -28,9 +26,7 @@ SEEN = DATA // BATCH * BATCH
 def method(**fields: object) -> DeepCluster:
     torch.manual_seed(0)
     config = DeepClusterConfig(dim=6, hidden=10, num_prototypes=HEADS, **fields)  # type: ignore[arg-type]
-    made = config.build(build(NetworkConfig(name="small-resnet", widths=(4, 8))), Setting(DATA, BATCH)).double()
-    assert isinstance(made, DeepCluster)
-    return made
+    return config.build(build(NetworkConfig(name="small-resnet", widths=(4, 8))), Setting(DATA, BATCH)).double()
 
 
 def batch(number: int, stream: Stream) -> Batch:
@@ -51,11 +47,6 @@ class Data:
 
     def images(self) -> Iterator[Batch]:
         raise AssertionError("DeepCluster-v2 clusters views")
-
-
-def linear(module: nn.Module) -> Tensor:
-    assert isinstance(module, nn.Linear)
-    return module.weight
 
 
 def test_the_bank_holds_clean_embeddings_of_the_crops_to_assign() -> None:
@@ -84,7 +75,7 @@ def test_heads_cluster_banks_0_1_0_and_centroids_become_prototypes() -> None:
     missing = set(range(DATA)) - {int(i) for part in Data().views() for i in part.index}
     assert len(missing) == DATA - SEEN
     for head, bank in enumerate((0, 1, 0)):
-        prototypes, table = linear(made.prototypes[head]), made.clusters[head]
+        prototypes, table = made.prototypes[head].weight, made.clusters[head]
         assert prototypes.shape == (HEADS[head], 6)
         torch.testing.assert_close(prototypes.norm(dim=1), torch.ones(HEADS[head], dtype=torch.float64))
         for image in range(DATA):
@@ -121,7 +112,7 @@ def test_loss_is_the_mean_over_heads_of_cross_entropies_over_seen_rows() -> None
             for image in range(BATCH):
                 cluster = int(made.clusters[head, step.index[image]])
                 if cluster != UNASSIGNED:
-                    scores = [float(embedding[view, image].detach() @ c) / 0.1 for c in linear(made.prototypes[head])]
+                    scores = [float(embedding[view, image].detach() @ c) / 0.1 for c in made.prototypes[head].weight]
                     rows.append(-scores[cluster] + math.log(sum(math.exp(s) for s in scores)))
         heads.append(sum(rows) / len(rows))
     assert float(made.loss(embedding, labels).mean().detach()) == pytest.approx(sum(heads) / 3, rel=1e-12)
@@ -137,34 +128,13 @@ def test_a_batch_without_any_cluster_costs_nothing_and_is_no_nan() -> None:
     assert all(bool(p.grad.isfinite().all()) for p in made.parameters() if p.grad is not None)
 
 
-def test_mixed_loss_weighs_both_clusters_and_skips_the_unseen_half() -> None:
-    made = method()
-    made.start_epoch(0, Data())
-    step = batch(0, Stream(3))
-    embedding, labels = made.embed(step.crops, MAIN), made.pseudo_labels(step, None)
-    order = torch.tensor([1, 0, 3, 2])
-    first, second = labels.mixed(order)
-    share = torch.tensor([0.7, 0.4, 0.9], dtype=torch.float64)[:, None]
-    mixed = (share * made.loss(embedding, first) + (1 - share) * made.loss(embedding, second)).mean()
-    expected = torch.zeros((), dtype=torch.float64)
-    for head in range(3):
-        scores = embedding @ linear(made.prototypes[head]).T / 0.1
-        for view in range(3):
-            own = F.cross_entropy(scores[view], made.clusters[head, step.index].long(), ignore_index=UNASSIGNED)
-            other = F.cross_entropy(
-                scores[view], made.clusters[head, step.index[order]].long(), ignore_index=UNASSIGNED
-            )
-            expected += (share[view, 0] * own + (1 - share[view, 0]) * other) / 9
-    torch.testing.assert_close(mixed, expected)
-
-
 @pytest.mark.parametrize(("steps", "step", "learns"), [(None, 100, False), (2, 1, False), (2, 2, True)])
 def test_prototypes_learn_only_when_asked_to(steps: int | None, step: int, learns: bool) -> None:
     made = method(freeze_prototypes_steps=steps)
     made.start_epoch(0, Data())
     data = replace(batch(0, Stream(3)), step=step)
     made.loss(made.embed(data.crops, MAIN), made.pseudo_labels(data, None)).mean().backward()
-    assert (linear(made.prototypes[0]).grad is not None) == learns
+    assert (made.prototypes[0].weight.grad is not None) == learns
 
 
 def test_more_prototypes_than_images_is_one_line_with_a_number_that_works() -> None:
@@ -177,16 +147,3 @@ def test_more_prototypes_than_images_is_one_line_with_a_number_that_works() -> N
     DeepClusterConfig(num_prototypes=(128, 20)).check(Setting(1300, 128))
     with pytest.raises(ConfigError, match=r"views\.num_views: 1 views .*; use at least 2"):
         DeepClusterConfig(num_prototypes=(20,)).check(Setting(1300, 128, num_crops=1))
-
-
-def test_a_checkpoint_holds_bank_and_clusters() -> None:
-    made, other = method(), method()
-    made.start_epoch(0, Data())
-    method_after_an_epoch(made)
-    made.commit(
-        batch(0, Stream(3)), torch.rand(3, BATCH, 6, dtype=torch.float64), made.pseudo_labels(batch(0, Stream(3)), None)
-    )
-    other.restore(made.checkpoint())
-    assert all(torch.equal(value, other.state_dict()[name]) for name, value in made.state_dict().items())
-    assert torch.equal(made.bank.seen, other.bank.seen)
-    assert bool(made.bank.seen.any())

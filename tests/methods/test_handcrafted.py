@@ -18,15 +18,11 @@ from tests.methods.setting import BATCH, DATA, batch, small
 
 
 def rotation() -> Rotation:
-    made = small(RotationConfig(), 1)
-    assert isinstance(made, Rotation)
-    return made
+    return small(RotationConfig(), 1)
 
 
 def jigsaw(**fields: object) -> Jigsaw:
-    made = small(JigsawConfig.model_validate({"puzzle": {"grid": 2}, "num_permutations": 24, "hidden": 5, **fields}), 1)
-    assert isinstance(made, Jigsaw)
-    return made
+    return small(JigsawConfig.model_validate({"puzzle": {"grid": 2}, "num_permutations": 24, "hidden": 5, **fields}), 1)
 
 
 def test_every_image_is_turned_four_ways_and_knows_by_how_much() -> None:

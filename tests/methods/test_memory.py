@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,21 +17,18 @@ from hexa.nn.instance_bank import InstanceBank, partition
 from hexa.ops import puzzles as tiles
 from hexa.runtime.random import Stream
 from tests.methods.setting import BATCH, DATA, batch, small
+from tests.methods.test_infomin import infomin
 
 TAU = 0.2
 
 
 def instdisc(**fields: object) -> InstDisc:
-    made = small(InstDiscConfig(dim=6, temperature=TAU, num_negatives=5, **fields), 1)  # type: ignore[arg-type]
-    assert isinstance(made, InstDisc)
-    return made
+    return small(InstDiscConfig(dim=6, temperature=TAU, num_negatives=5, **fields), 1)  # type: ignore[arg-type]
 
 
 def pirl(**fields: object) -> PIRL:
     fields = {"dim": 6, "temperature": TAU, "num_negatives": 5, "puzzle": {"grid": 2}, **fields}
-    made = small(PIRLConfig.model_validate(fields))
-    assert isinstance(made, PIRL)
-    return made
+    return small(PIRLConfig.model_validate(fields))
 
 
 def naive_nce(query: Tensor, own: Tensor, others: Tensor, z: float) -> Tensor:
@@ -100,15 +98,15 @@ def test_pirls_two_terms_are_an_image_and_a_puzzle_of_the_other_view() -> None:
             torch.testing.assert_close(losses[v, i], 2 * share * expected)
 
 
-def test_pirls_puzzle_goes_through_the_backbone_tile_by_tile() -> None:
-    made, data = pirl(), batch(16, 16)
-    made.eval()
-    _, puzzle = made.anchors(data)
-    found = made.embed(made.anchors(data), MAIN)[1]
-    for i in range(BATCH):
-        rows = [made.encoder.features(tile[None])[0] for tile in tiles.cut(puzzle[i : i + 1], 2)]
-        each = torch.cat([made.puzzle_head.each(row) for row in rows])
-        torch.testing.assert_close(found[i], F.normalize(made.puzzle_head.joined(each), dim=0))
+def test_puzzles_go_through_the_backbone_tile_by_tile() -> None:
+    for made, data in ((pirl().eval(), batch(16, 16)), (infomin().eval(), batch(16, 16, 16))):
+        encoder = made.encoder if isinstance(made, PIRL) else made.contrast.query
+        puzzle = made.anchors(data)[1]
+        found = made.embed(made.anchors(data), MAIN)[1]
+        for i in range(BATCH):
+            rows = [encoder.features(tile[None])[0] for tile in tiles.cut(puzzle[i : i + 1], 2)]
+            each = torch.cat([made.puzzle_head.each(row) for row in rows])
+            torch.testing.assert_close(found[i], F.normalize(made.puzzle_head.joined(each), dim=0))
 
 
 def test_pirls_memory_follows_the_image_branch() -> None:
@@ -119,8 +117,6 @@ def test_pirls_memory_follows_the_image_branch() -> None:
 
 
 def test_images_of_another_data_set_are_their_own_memory() -> None:
-    from dataclasses import replace
-
     for made, data in ((instdisc(), batch(12)), (pirl(), batch(16, 16))):
         data = replace(data, known=False, index=torch.full((BATCH,), 10**6))
         embedding = made.embed(made.anchors(data), MAIN).detach()

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import timm
 import torch
-import torchvision
 from torch import nn
 
 from hexa.config import UserError
-from hexa.nn.branch_norm import BranchBatchNorm, convert, plain_state_dict, use_branch
+from hexa.nn.branch_norm import convert, plain_state_dict, use_branch
 
 
 def images(count: int = 12, seed: int = 0) -> torch.Tensor:
@@ -88,7 +87,6 @@ def test_grouped_norm_keeps_channels_last() -> None:
     y = ours(x)
     y.sum().backward()
     assert y.is_contiguous(memory_format=torch.channels_last)
-    assert x.grad is not None
     assert x.grad.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -128,26 +126,8 @@ def test_surgery_on_timm_networks(name: str) -> None:
     plain.load_state_dict(plain_state_dict(ours))
 
 
-def test_surgery_on_torchvision_and_plain_checkpoints() -> None:
-    plain = torchvision.models.resnet18(num_classes=4)
-    ours = convert(copy.deepcopy(plain))
-    missing = ours.load_state_dict(plain.state_dict(), strict=False)
-    assert not missing.unexpected_keys
-    assert all(".aux." in key for key in missing.missing_keys)
-    assert ours.bn1.aux.weight.shape == ours.bn1.weight.shape
-    assert set(dict(ours.bn1.named_children())) == {"aux"}
-
-
-def test_a_network_without_batch_norm_has_one_branch() -> None:
-    network = convert(nn.Sequential(nn.Linear(2, 2)))
-    with use_branch(network, "aux"):
-        assert network(torch.ones(1, 2)).shape == (1, 2)
-    assert plain_state_dict(network).keys() == network.state_dict().keys()
-
-
 def test_aux_starts_as_a_copy_of_main() -> None:
     ours = convert(nn.Sequential(seeded_norm()), ("main", "aux", "mixed"))[0]
-    assert isinstance(ours, BranchBatchNorm)
     for extra in (ours.aux, ours.mixed):
         torch.testing.assert_close(extra.weight, ours.weight)
         assert extra.weight.data_ptr() != ours.weight.data_ptr()

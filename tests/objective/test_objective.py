@@ -76,12 +76,3 @@ def test_a_term_is_its_weight_times_the_mean_of_its_scores() -> None:
         torch.testing.assert_close(part.loss, mean.detach())
         seen[name] = float(term.loss.detach() / mean.detach())
     assert seen == pytest.approx({"std": 1.0, "adversarial": 0.5, "cutmix": 1.0})
-
-
-def test_a_weight_of_zero_is_no_term() -> None:
-    case = Case("moco", {}, {"adversarial": {"weight": 0.0}, "cutmix": {}})
-    terms = []
-    for term in case.objective(case.build()).losses(case.batch()):
-        term.loss.backward()
-        terms += term.parts
-    assert terms == ["std", "cutmix"]

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from hexa.ops import kmeans
 from hexa.ops.kmeans import Clusters, memory_bytes, spherical_kmeans
 from hexa.runtime import processes
+from tests.distributed.together import run_together
 
 K = 12
 #: Of the rows of `clouds`, those of the first process; not half.
@@ -58,24 +55,17 @@ def naive(rows: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, lis
     return torch.stack(centroids), found, objective
 
 
-@pytest.mark.parametrize("iterations", [0, 1, 3, 10])
-def test_it_does_what_a_plain_loop_does(iterations: int) -> None:
-    """From the same rows, after exactly so many updates; more or fewer give other centroids."""
-    rows = clouds(100)
-    found = spherical_kmeans(rows, K, seeded(), iterations=iterations)
-    centroids, assignments, objective = naive(rows, first(rows), iterations)
+@pytest.mark.parametrize("iterations", [0, 1, 3, None])
+def test_it_does_what_a_plain_loop_does(iterations: int | None) -> None:
+    """From the same rows, after exactly that many updates, by default ten; more or fewer give other centroids."""
+    rows = normalize(torch.randn(400, 8, dtype=torch.float64))  # without structure: still moving after ten
+    given = {} if iterations is None else {"iterations": iterations}
+    found = spherical_kmeans(rows, K, seeded(), **given)
+    centroids, assignments, objective = naive(rows, first(rows), 10 if iterations is None else iterations)
     torch.testing.assert_close(found.centroids, centroids, atol=1e-12, rtol=0)
     assert found.assignments.tolist() == assignments
     assert found.counts.tolist() == [assignments.count(k) for k in range(K)]
     assert found.objective.item() == pytest.approx(objective, abs=1e-12)
-
-
-def test_ten_updates_are_the_default() -> None:
-    rows = normalize(torch.randn(400, 8, dtype=torch.float64))  # without structure: still moving after ten
-    default = spherical_kmeans(rows, K, seeded())
-    assert torch.equal(default.centroids, spherical_kmeans(rows, K, seeded(), iterations=10).centroids)
-    for other in (9, 11):
-        assert not torch.equal(default.centroids, spherical_kmeans(rows, K, seeded(), iterations=other).centroids)
 
 
 def test_an_empty_cluster_keeps_its_centroid() -> None:
@@ -207,10 +197,8 @@ def test_it_is_no_worse_than_faiss() -> None:
         assert ours.objective > reached - 5e-4
 
 
-def work(rank: int, port: int, folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
-    torch.set_num_threads(1)
-    processes.initialize()
+def work(folder: str) -> None:
+    rank = processes.rank()
     rows, valid = clouds(), torch.arange(300) % 9 != 0
     part = slice(None, FIRST) if rank == 0 else slice(FIRST, None)
     results = {
@@ -226,16 +214,12 @@ def work(rank: int, port: int, folder: str) -> None:
     except ValueError as error:
         results["error"] = str(error)  # type: ignore[assignment]
     torch.save({k: v if isinstance(v, str) else vars(v) for k, v in results.items()}, f"{folder}/{rank}.pt")
-    processes.shutdown()
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("two")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(work, (port, str(folder)), nprocs=2)
+    run_together(2, work, str(folder))
     return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(2)]
 
 
@@ -256,22 +240,3 @@ def test_two_processes_with_uneven_shards_equal_one(two: list[dict[str, Any]], c
 
 def test_all_processes_refuse_too_many_clusters(two: list[dict[str, Any]]) -> None:
     assert [results["error"] for results in two] == ["301 clusters for 300 rows; use at most 300 clusters"] * 2
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_on_cuda_it_is_deterministic_and_never_waits_in_its_loop(precision: Any) -> None:
-    rows, generator = clouds(20_000).float().cuda(), seeded()
-    a, b = (spherical_kmeans(rows, 100, seeded(), precision=precision) for _ in range(2))
-    assert torch.equal(a.centroids, b.centroids)
-    assert torch.equal(a.assignments, b.assignments)
-    cpu = spherical_kmeans(rows.cpu(), 100, generator, precision="fp32")
-    assert a.objective.item() == pytest.approx(cpu.objective.item(), abs=2e-3)
-    shard = kmeans._Shard(rows, None)
-    centroids = kmeans._first_centroids(shard, 100, seeded())
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        nearest, _ = kmeans._assign(rows, centroids, kmeans._working_dtype(precision, rows), None)
-        kmeans._sums(shard, nearest, 100)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

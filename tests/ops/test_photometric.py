@@ -12,10 +12,6 @@ from torchvision.transforms.v2 import functional as reference
 from hexa.ops.photometric import (
     ORDERS,
     Jitter,
-    adjust_brightness,
-    adjust_contrast,
-    adjust_hue,
-    adjust_saturation,
     blur_radius,
     color_jitter,
     gaussian_blur,
@@ -60,23 +56,6 @@ def _assert_equal(made: Tensor, images: Tensor, values: Tensor, single: Single, 
     assert made.shape == images.shape
     for number, image in enumerate(images):
         torch.testing.assert_close(made[number], single(image, float(values[number])), atol=atol, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("operation", "single"),
-    [
-        (adjust_brightness, reference.adjust_brightness),
-        (adjust_contrast, reference.adjust_contrast),
-        (adjust_saturation, reference.adjust_saturation),
-        (adjust_hue, reference.adjust_hue),
-    ],
-)
-def test_operations_equal_torchvision_per_image(
-    images: Tensor, factor: Tensor, shift: Tensor, operation: Callable[[Tensor, Tensor], Tensor], single: Single
-) -> None:
-    values, before = shift if operation is adjust_hue else factor, images.clone()
-    _assert_equal(operation(images, values), images, values, single)
-    assert torch.equal(images, before)
 
 
 def test_grayscale_and_solarize_equal_torchvision(images: Tensor) -> None:

@@ -26,6 +26,9 @@ def asks(something):
 
 def fails():
     return {}["nothing"]
+
+def wrong():
+    return 3
 """
 
 
@@ -35,7 +38,8 @@ def fails():
         ("x = (\n", "recipe", r"line 1: SyntaxError"),
         ("import os\nimport notthere\n", "recipe", "line 2: ModuleNotFoundError: No module named 'notthere'"),
         (GOOD, "asks", "a recipe is a function without arguments"),
-        (GOOD, "recipes", "has no function 'recipes'"),
+        (GOOD, "recipee", "has no function 'recipee'; did you mean 'recipe'"),
+        (GOOD, "wrong", "returned int"),
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path: Path, source: str, function: str, said: str) -> None:

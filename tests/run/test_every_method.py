@@ -20,6 +20,7 @@ from hexa.recipes.experiment import Experiment, override
 from hexa.run.run import pretrain, resume
 from hexa.run.visualize import Look
 from hexa.training.journal import METRICS
+from tests.end_to_end.endings import ALONE
 from tests.laws.cases import CROPS, NETWORK, SMALL, nested
 
 METHODS = sorted(choices(MethodConfig, "name", "hexa.methods"))
@@ -35,17 +36,15 @@ def experiment(name: str, hard: tuple[str, ...] = ("adversarial",), **changes: A
     for place in (method, method.get("contrast", {})):
         if "queue_size" in place:
             place["queue_size"] = 512
-    fields = {
+    fields = ALONE | {
         "method": {"name": name, **method},
         **{f"network.{field}": value for field, value in NETWORK.get(name, {}).items()},
         "network.widths": [4, 8],
         "batch_size": 256,
         "epochs": 2,
+        "views.extra_crops": [{"count": 2, "size": 8, "scale": [0.1, 0.3]}] if 8 in CROPS.get(name, ()) else [],
         "views.num_views": 3 if name == "infomin" else min(2, len(CROPS.get(name, (0, 0)))),
         "hard_examples": {kind: {"kind": kind} for kind in hard},
-        "monitor.knn_every": 0,
-        "training.report": False,
-        "training.tensorboard": False,
         "training.log_every": 2,
         "training.checkpoint_every_steps": 3,
         "training.keep": 9,
@@ -71,12 +70,14 @@ def test_metrics_are_complete_and_attacks_move_a_grey_level(run: tuple[str, Path
         assert 0.5 < line["perturbation/adversarial"] <= 1.001
 
 
-def test_a_run_goes_on_bit_identically(run: tuple[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [3, 9])
+def test_a_run_goes_on_bit_identically(run: tuple[str, Path], step: int, tmp_path: Path) -> None:
+    """In the first epoch and in the second, which begins with clusters where there are any."""
     _, folder = run
     other = tmp_path / "stopped"
     shutil.copytree(folder, other)
     for path in (other / "checkpoints").iterdir():
-        if path.name > "step-00000003.pt":
+        if path.name > f"step-{step:08d}.pt":
             path.unlink()
     (other / "backbone.safetensors").unlink()
     resume(other, console=QUIET)
@@ -89,9 +90,10 @@ def test_the_backbone_of_a_checkpoint_is_that_of_the_file(run: tuple[str, Path])
     assert last.content_hash() == load_backbone(folder).content_hash()
 
 
-def test_pictures_of_other_images_are_attacked(run: tuple[str, Path], tmp_path: Path) -> None:
-    grid = Look.at(run[1], "digits#test").gallery(3, gain=1)
-    assert abs(grid.tiles[:, 1].astype(int) - 128).max() == 1
+def test_pictures_of_own_and_of_other_images_are_attacked(run: tuple[str, Path], tmp_path: Path) -> None:
+    for data in (None, "digits#test"):
+        grid = Look.at(run[1], data).gallery(3, gain=1)
+        assert abs(grid.tiles[:, 1].astype(int) - 128).max() == 1
 
 
 @pytest.mark.parametrize("name", UNMIXABLE)

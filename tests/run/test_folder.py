@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,7 +19,6 @@ from hexa.run.run import pretrain, resume
 from hexa.runtime import checkpoints, files
 from hexa.runtime.peers import Peer
 from hexa.training.journal import Journal
-from hexa.training.trainer import Trainer
 from hexa.weights.pretrained import load_backbone
 
 from .test_run import events, quiet, tiny
@@ -125,31 +123,11 @@ def test_a_line_that_the_disk_refuses_ends_the_run_and_is_not_tried_again(tmp_pa
     assert events(tmp_path) == ["train"]
 
 
-def test_a_folder_that_is_removed_while_it_trains_stays_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, step = tmp_path / "run", Trainer._train_step
-
-    def removing(self: Trainer, batch: Any) -> None:
-        if self.step == 7:
-            shutil.rmtree(folder)
-        step(self, batch)
-
-    monkeypatch.setattr(Trainer, "_train_step", removing)
-    for every in (1, 100):  # lines of metrics are noticed first, or the checkpoint
-        with pytest.raises(UserError, match=f"the run stops; {folder} has nothing to continue from$"):
-            pretrain(tiny(training__log_every=every), folder, console=quiet())
-        assert not folder.exists()
-
-
 def test_reports_and_trackers_that_fail_are_warnings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path
 ) -> None:
     """… in the journal and, once, on the terminal: of a report, and of TensorBoard on a full disk."""
-
-    def fails(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    fails = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr("hexa.reporting.report.report", fails)
     monkeypatch.setattr("hexa.training.trackers.TensorBoard._write", fails)
     looked = tiny(training__report=True, training__tensorboard=True)

@@ -31,6 +31,18 @@ def features(backbone: Backbone, split: str) -> tuple[Any, Any]:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True), labels
 
 
+def few(kind: type[ArraySource]) -> Any:
+    """200 digits."""
+    digits = open_source("digits", "train")
+    return kind(digits.images[:200], digits.labels[:200], digits.class_names)  # type: ignore[index]
+
+
+def monitor_of(source: ArraySource, **changes: Any) -> Any:
+    experiment = tiny(**{"monitor__knn_every": 1, **changes})
+    machine = Machine.of(experiment)
+    return KnnMonitor.of(experiment, source, build_method(experiment, setting_of(experiment, 200), machine), machine)
+
+
 def test_it_votes_as_published_and_leaves_the_run_as_it_is(tmp_path: Path) -> None:
     with_it = pretrain(tiny(monitor__knn_every=1, monitor__k=20), tmp_path / "with", console=quiet())
     without = pretrain(tiny(), tmp_path / "without", console=quiet())
@@ -51,14 +63,7 @@ def test_it_votes_as_published_and_leaves_the_run_as_it_is(tmp_path: Path) -> No
 
 
 def test_a_source_without_a_test_split_is_asked_about_itself() -> None:
-    digits = open_source("digits", "train")
-    assert isinstance(digits, ArraySource)
-    alone = ArraySource(digits.images[:200], digits.labels[:200], digits.class_names)  # type: ignore[index]
-    experiment = tiny(monitor__knn_every=1, monitor__max_images=50)
-    machine = Machine.of(experiment)
-    method = build_method(experiment, setting_of(experiment, 200), machine)
-    monitor = KnnMonitor.of(experiment, alone, method, machine)
-    assert monitor is not None
+    monitor = monitor_of(few(ArraySource), monitor__max_images=50)
     bank, queries = monitor.parts()
     assert (len(bank), len(queries)) == (50, 40)
     assert not set(bank.paths) & set(queries.paths)
@@ -79,14 +84,8 @@ class Torn(ArraySource):
 
 def test_images_that_cannot_be_read_are_left_out_however_many(tmp_path: Path) -> None:
     """What the training takes is its own affair: it has another sample, and a share of its own."""
-    digits = open_source("digits", "train")
-    assert isinstance(digits, ArraySource)
-    torn = Torn(digits.images[:200], digits.labels[:200], digits.class_names)  # type: ignore[index]
-    experiment = tiny(monitor__knn_every=1)
-    machine = Machine.of(experiment)
-    method = build_method(experiment, setting_of(experiment, 200), machine)
-    monitor = KnnMonitor.of(experiment, torn, method, machine)
-    assert monitor is not None
+    torn = few(Torn)
+    monitor = monitor_of(torn)
     said: list[str] = []
     torn.unreadable = range(100)
     assert 0 <= monitor(said.append)["knn"] <= 100
@@ -101,12 +100,8 @@ def test_images_that_cannot_be_read_are_left_out_however_many(tmp_path: Path) ->
 
 
 def test_without_labels_there_is_none() -> None:
-    digits = open_source("digits", "train")
-    assert isinstance(digits, ArraySource)
-    experiment = tiny(monitor__knn_every=1)
-    machine = Machine.of(experiment)
-    method = build_method(experiment, setting_of(experiment, 1347), machine)
-    assert KnnMonitor.of(experiment, ArraySource(digits.images), method, machine) is None
-    assert KnnMonitor.of(tiny(), digits, method, machine) is None
+    labelled = few(ArraySource)
+    assert monitor_of(ArraySource(labelled.images)) is None
+    assert monitor_of(labelled, monitor__knn_every=0) is None
     with pytest.raises(UserError, match=r"monitor\.until: .* has no labels to vote; give monitor\.data"):
-        KnnMonitor.of(tiny(monitor__knn_every=1, monitor__until=60.0), ArraySource(digits.images), method, machine)
+        monitor_of(ArraySource(labelled.images), monitor__until=60.0)

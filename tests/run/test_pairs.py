@@ -86,13 +86,6 @@ def test_the_command_says_who_belongs_together(tmp_path: Path, capsys: pytest.Ca
     assert main([*arguments, "--pairs", table(tmp_path / "a.csv"), "--pairs.probability", "0.3"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "pairs: 1,347 of 1,347 images are in 300 groups of two or more; " in said
-    assert main([*arguments[:-6], "--out", str(tmp_path / "other"), "--pairs", str(tmp_path)]) == 2
-    assert "is a folder; give a CSV file" in capsys.readouterr().err
-    assert not (tmp_path / "other").exists()
-    (tmp_path / "x.csv").write_text("a.png,1\n")
-    assert main([*arguments[:-6], "--out", str(tmp_path / "other"), "--pairs", str(tmp_path / "x.csv")]) == 2
-    assert "1 of 1 rows name images that are not in digits#train" in capsys.readouterr().err
-    assert not (tmp_path / "other").exists()
 
 
 def test_a_measured_step_reads_pairs_as_a_run_does(tmp_path: Path) -> None:

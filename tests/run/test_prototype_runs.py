@@ -1,4 +1,4 @@
-"""Whole runs of the methods that cluster: what they write, resuming in the middle of an epoch, pictures, benchmark."""
+"""Whole runs of the methods that cluster: what they write, pictures, the benchmark, and passes between epochs."""
 
 from __future__ import annotations
 
@@ -13,51 +13,28 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hexa import load_backbone, recipes
+from hexa import load_backbone
 from hexa.config import UserError
 from hexa.core import Batch
 from hexa.data.loading.loaders import EpochPasses
 from hexa.measure.benchmark import Bench
-from hexa.recipes.experiment import Experiment, override
+from hexa.recipes.experiment import Experiment
 from hexa.run.build import Machine
 from hexa.run.run import pretrain, resume
-from hexa.run.visualize import Look, visualize
+from hexa.run.visualize import visualize
 from hexa.runtime.signals import Interrupted
 from hexa.training.journal import METRICS
+from tests.run.test_every_method import experiment as of_every
 
-METHODS: dict[str, dict[str, Any]] = {
-    "deepcluster-v2": {"hidden": 16, "num_prototypes": [12, 10, 8]},
-    "swav": {
-        "hidden": 16,
-        "num_prototypes": 12,
-        "freeze_prototypes_steps": 3,
-        "queue_size": 512,
-        "queue_start_epoch": 0,
-    },
-    "pcl-v2": {"contrast": {"queue_size": 512}, "num_clusters": [12, 20], "warmup_epochs": 1},
-}
+METHODS = ("deepcluster-v2", "swav", "pcl-v2")
 
 
 def experiment(name: str, **changes: Any) -> Experiment:
-    """Two epochs of five steps of 256 digits, small crops beside the large ones where the method takes them."""
-    small = [] if name == "pcl-v2" else [{"count": 2, "size": 8, "scale": [0.1, 0.3]}]
-    fields = {
-        "method": {"name": name, **METHODS[name]},
-        "network.widths": [4, 8],
-        "batch_size": 256,
-        "epochs": 2,
-        "views.extra_crops": small,
-        "monitor.knn_every": 0,
-        "training.report": False,
-        "training.tensorboard": False,
-        "training.log_every": 2,
-        "training.checkpoint_every_steps": 3,
-        "training.keep": 9,
-    }
-    return override(recipes.get("digits-hexa-dcluster"), fields | changes)
+    """Two epochs of five steps of 256 digits, the first of which warms up PCL."""
+    return of_every(name, **({"method.warmup_epochs": 1} if name == "pcl-v2" else {}), **changes)
 
 
-@pytest.fixture(scope="module", params=list(METHODS))
+@pytest.fixture(scope="module", params=METHODS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, str]:
     said = io.StringIO()
     folder = tmp_path_factory.mktemp("prototypes") / request.param
@@ -77,36 +54,6 @@ def test_memory_is_stated_first_and_the_health_of_clusters_is_logged(run: tuple[
     assert ("clusters/nmi_previous" in epochs[-1]) == (name == "deepcluster-v2")
 
 
-@pytest.mark.parametrize("step", [3, 5, 9])
-def test_a_run_goes_on_bit_identically_from_any_step(run: tuple[str, Path, str], step: int, tmp_path: Path) -> None:
-    _, folder, _ = run
-    other = tmp_path / "stopped"
-    shutil.copytree(folder, other)
-    for path in (other / "checkpoints").iterdir():
-        if path.name > f"step-{step:08d}.pt":
-            path.unlink()
-    (other / "backbone.safetensors").unlink()
-    resume(other, console=Console(file=io.StringIO()))
-    assert load_backbone(other).content_hash() == load_backbone(folder).content_hash()
-    assert load_backbone(other).info["encoder"] == load_backbone(folder).info["encoder"]
-
-
-def test_the_backbone_of_a_checkpoint_is_that_of_the_file(run: tuple[str, Path, str]) -> None:
-    name, folder, _ = run
-    last = load_backbone(folder / "checkpoints" / "step-00000010.pt")
-    whole = load_backbone(folder)
-    assert last.content_hash() == whole.content_hash()
-    assert last.info["encoder"] == whole.info["encoder"] == ("query" if name == "pcl-v2" else "encoder")
-
-
-@pytest.mark.parametrize("data", [None, "digits#test"])
-def test_pictures_of_own_and_of_other_images_are_attacked(
-    run: tuple[str, Path, str], data: str | None, tmp_path: Path
-) -> None:
-    moved = Look.at(run[1], data).gallery(3, gain=1).tiles[:, 1].astype(int) - 128
-    assert abs(moved).max() == 1
-
-
 def test_a_picture_of_other_images_says_if_the_own_are_needed(run: tuple[str, Path, str], tmp_path: Path) -> None:
     name, folder, _ = run
     other = tmp_path / "moved"
@@ -122,23 +69,10 @@ def test_a_picture_of_other_images_says_if_the_own_are_needed(run: tuple[str, Pa
 
 def test_benchmark_measures_what_comes_after_the_warm_up() -> None:
     changes = {"batch_size": 8, "views.size": 8, "method.warmup_epochs": 20, "method.num_negatives": 4}
-    made = experiment("pcl-v2", **changes)
+    made = of_every("pcl-v2", **changes)
     bench = Bench(made, Machine.of(made))
     for batch in (bench._next(), next(bench.batches)):
         assert bench.method.pseudo_labels(batch, None).compared
-
-
-def test_too_many_prototypes_are_refused_with_a_number_that_works(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        pretrain(experiment("deepcluster-v2", **{"method.num_prototypes": [3000]}), tmp_path / "run")
-    said = str(caught.value)
-    assert said == "method.num_prototypes: 3000 are more than the 1280 images an epoch sees; use [128]"
-    assert not (tmp_path / "run").exists()
-    pretrain(
-        experiment("deepcluster-v2", **{"method.num_prototypes": [128], "epochs": 1}),
-        tmp_path / "run",
-        console=Console(file=io.StringIO()),
-    )
 
 
 def test_ctrl_c_in_a_pass_between_epochs_stops_there_and_loses_nothing(

@@ -26,18 +26,10 @@ from hexa.training.optimizers import Pace
 from hexa.training.schedules import ScheduleConfig
 from hexa.weights import start
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
+from tests.end_to_end.endings import ALONE
 
 NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
-TINY: dict[str, Any] = {
-    "batch_size": 64,
-    "epochs": 1,
-    "method.queue_size": 256,
-    "training.device": "cpu",
-    "training.precision": "fp32",
-    "training.report": False,
-    "training.tensorboard": False,
-    "monitor.knn_every": 0,
-}
+TINY = ALONE | {"batch_size": 64, "epochs": 1, "method.queue_size": 256}
 
 
 @pytest.fixture

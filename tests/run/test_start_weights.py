@@ -124,7 +124,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("resnet18.pt", "vit.safetensors"):
         (folder / f"cut-{name}").write_bytes((folder / name).read_bytes()[:50_000])
     (folder / "text.pt").write_text("hello\n")
-    (folder / "text.safetensors").write_text("hello\n")
     return folder
 
 
@@ -132,28 +131,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("file", "given", "words"),
     [
         ("resnet18.pt", {"network.name": "resnet50"}, "are of resnet18; leave the name out"),
-        ("resnet18.pt", {"network.name": "vit_tiny_patch16_224"}, "are of resnet18; leave the name out"),
         ("resnet18.pt", {"network.small_stem": True}, r"of another shape are conv1\.weight .*; leave out what you set"),
         (
             "resnet18.pt#resnet50",
             {},
             r"it lacks layer1\.0\.conv3\.weight.*; name the timm network .*: .*18\.pt#NETWORK",
         ),
-        ("resnet18.pt#convnext_atto", {}, r"it lacks stem\.0\.weight.*; name the timm network that it was saved from"),
         ("vit.safetensors", {"network.options": VIT | {"depth": 3}}, r"it lacks blocks\.2.*; leave out what you set"),
-        (
-            "vit.safetensors",
-            {"network.options": VIT | {"embed_dim": 48}},
-            "of another shape are .*; leave out what you",
-        ),
         ("vit.pt", {}, r"not a ResNet by its key names .*; if timm has this network, name it: .*vit\.pt#NETWORK"),
         ("vit.pt#vit_tiny_patch16_224", {}, r"it lacks blocks\.2.*; name the timm network that it was saved from"),
         ("cut-resnet18.pt", {}, r"not a complete checkpoint \(.*\); copy it again"),
         ("cut-vit.safetensors", {}, r"not a complete safetensors file \(.*\); copy it again"),
         ("head.pt", {}, r"has only a head \(fc\.weight, fc\.bias\); give a file with the whole network"),
-        ("head.pt#resnet18", {}, r"has only a head \(fc\.weight, fc\.bias\); give a file with the whole network"),
         ("text.pt", {}, "not a checkpoint: it begins with b'hello.*; give a file of weights"),
-        ("text.safetensors", {}, r"not a complete safetensors file \(.*\); copy it again"),
     ],
 )
 def test_what_does_not_fit_is_one_line_that_says_what_to_do(

@@ -75,21 +75,6 @@ def test_columns_are_those_that_are_trained_on_and_their_sources() -> None:
     assert heads == ("view", "perturbation × 64", "adversarial", "late of adversarial")
 
 
-def test_photographs_of_any_size_and_an_unreadable_file(tmp_path: Path) -> None:
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    draw = np.random.default_rng(0)
-    for number, size in enumerate([(40, 60), (30, 30), (90, 33)]):
-        Image.fromarray(draw.integers(0, 255, (*size, 3), dtype=np.uint8)).save(folder / f"{number}.png")
-    (folder / "broken.jpg").write_bytes(b"\xff\xd8\xff not an image")
-    assert len(Look.at(tiny(), f"folder:{folder}").gallery(4).tiles) == 4
-    for image in folder.glob("*.png"):
-        image.unlink()
-    with pytest.raises(UserError, match="none of its images can be read"):
-        visualize(tiny(), f"folder:{folder}", tmp_path / "b.png")
-    assert not (tmp_path / "b.png").exists()
-
-
 def test_mistakes_are_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"neither a run folder nor a recipe.*digits-hexa-moco"):
         visualize("digits-hexa-mocco", "digits", tmp_path / "a.png")
@@ -121,13 +106,20 @@ def test_the_views_are_those_of_the_configuration() -> None:
 
 def test_broken_images_are_passed_over_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "photos").mkdir()
-    for number in range(6):
-        Image.new("RGB", (40, 40), (40 * number, 0, 9)).save(tmp_path / "photos" / f"{number}.png")
-    for number in (1, 4):
-        (tmp_path / "photos" / f"{number}.png").write_bytes(b"broken")
-    arguments = ["digits-hexa-moco", "--data", f"folder:{tmp_path / 'photos'}", "--out", str(tmp_path / "a.png")]
-    fields = [word for name, value in TINY.items() for word in (f"--{name}", value)]
-    assert cli.main(["visualize", *arguments, *fields]) == 0
+    for number, size in enumerate([(60, 40), (30, 30), (33, 90), (40, 40), (7, 9), (8, 8)]):
+        Image.new("RGB", size, (40 * number, 0, 9)).save(tmp_path / "photos" / f"{number}.png")
+
+    def look(*broken: int) -> int:
+        for number in broken:
+            (tmp_path / "photos" / f"{number}.png").write_bytes(b"broken")
+        arguments = ["digits-hexa-moco", "--data", f"folder:{tmp_path / 'photos'}", "--out", str(tmp_path / "a.png")]
+        return cli.main(["visualize", *arguments, *(f"--{name}={value}" for name, value in TINY.items())])
+
+    assert look(1, 4) == 0
     said = capsys.readouterr().out
     assert "2 images could not be read and were skipped: " in said
     assert "4.png: not an image" in said
+    (tmp_path / "a.png").unlink()
+    assert look(*range(6)) == 2
+    assert "none of its images can be read" in capsys.readouterr().err
+    assert not (tmp_path / "a.png").exists()

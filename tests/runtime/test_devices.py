@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 import timm
 import torch
@@ -25,11 +27,8 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, n
 
 @pytest.mark.parametrize("name", ["meta", "mps", "xpu"])
 def test_a_device_without_data_or_support_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsupported(*given: object, **options: object) -> torch.Tensor:
-        raise AssertionError("Torch not compiled with it enabled")
-
     if name != "meta":  # which some machine has
-        monkeypatch.setattr(torch, "zeros", unsupported)
+        monkeypatch.setattr(torch, "zeros", Mock(side_effect=AssertionError("Torch not compiled with it enabled")))
     with pytest.raises(UserError, match=f"^device '{name}' cannot be used here .*; use auto, cpu or cuda$"):
         pick_device(name)
 

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -47,7 +48,6 @@ def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
     lock = tmp_path / "locks" / "one"
     command = [sys.executable, "-c", HOLD, str(lock)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
         child = int(holder.stdout.readline())
         with pytest.raises(UserError, match=f"^process {holder.pid} on .* works$"), locked(lock, "works"):
             pass
@@ -103,10 +103,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, make: Callable[[Pa
 
 
 def test_a_disk_without_locks_is_said_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", refuses)
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
     said: list[str] = []
     with locked(tmp_path / "new" / "lock", "works", say=said.append), locked(tmp_path / "new" / "lock", "works"):
         assert list((tmp_path / "new").iterdir()) == []
@@ -129,7 +126,6 @@ def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's end on Linux alone")
 def test_a_child_ends_when_its_parent_is_killed() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE)
-    assert parent.stdout is not None
     assert parent.stdout.readline() == b"ready\n"
     parent.kill()
     parent.wait()

@@ -12,6 +12,7 @@ import sys
 import tomllib
 from importlib import metadata, util
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -72,10 +73,7 @@ def test_a_checkout_installs_itself(installed: Path, tmp_path: Path, monkeypatch
 
 
 def test_without_metadata_the_name_is_ours(monkeypatch: pytest.MonkeyPatch, installed: Path) -> None:
-    def absent(name: str) -> None:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "distribution", absent)
+    monkeypatch.setattr(metadata, "distribution", Mock(side_effect=metadata.PackageNotFoundError))
     assert packages.install_extra("onnx") == "/venv/bin/python -m pip install 'hexa-ssl[onnx]'"
 
 

@@ -25,6 +25,7 @@ def test_what_we_write_is_read_as_it_was(name: str, tmp_path: Path) -> None:
     text = (tmp_path / "config.yaml").read_text()
     assert from_yaml(text) == yaml.safe_load(text) == experiment.model_dump(mode="json")
     assert load(tmp_path / "config.yaml") == experiment
+    assert experiment.recipe == name
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import torch
@@ -159,25 +158,21 @@ def _megabytes(name: str) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith(f"{name}:")) / 1024
 
 
-def damaged(content: bytes, generator: Random, others: Iterable[bytes] = ()) -> bytes:
-    """A truncated, flipped or spliced copy."""
-    others = list(others)
-    kind = generator.choice(("cut", "flip", "flip", "splice", "zero", "grow"))
-    data = bytearray(content)
-    at = generator.randrange(len(data))
-    if kind == "cut":
-        return bytes(data[:at])
-    if kind == "splice" and others:
-        other = generator.choice(others)
-        return bytes(data[:at]) + other[generator.randrange(len(other)) :]
-    if kind == "zero":
-        data[at : at + generator.randrange(1, 64)] = bytes(generator.randrange(1, 64))
-        return bytes(data)
-    if kind == "grow":
-        return bytes(data[:at]) + generator.randbytes(generator.randrange(1, 256)) + bytes(data[at:])
-    for _ in range(generator.choice((1, 1, 4, 32))):
-        data[generator.randrange(len(data))] = generator.randrange(256)
-    return bytes(data)
+def _overwritten(data: bytes, place: slice) -> bytes:
+    """A copy whose bytes at this place, such as every 50th, are others."""
+    copy = bytearray(data)
+    copy[place] = bytes(byte ^ 0x55 for byte in data[place])
+    return bytes(copy)
+
+
+#: One of each kind of damage to a file; benchmarks/fuzz.py draws others.
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda data: data[: len(data) // 2],
+    "header": lambda data: _overwritten(data, slice(12, 20)),
+    "middle": lambda data: _overwritten(data, slice(len(data) // 2, len(data) // 2 + 4)),
+    "peppered": lambda data: _overwritten(data, slice(60, -20, 50)),
+    "spliced": lambda data: data[: len(data) // 2] + data[len(data) // 4 :],
+}
 
 
 def look(spec: str) -> str:

@@ -14,9 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.util import Finalize
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -30,18 +27,11 @@ HOOKS = {
     "evaluate": "hexa.evaluation.measure:measure",
     "reproduce": "hexa_paper.work:Work.costs",
     "step": "hexa.training.trainer:Trainer._train_step",
-    "log": "hexa.training.trainer:Trainer._log",
     "append to the journal": "hexa.training.journal:Journal._append",
     "monitor": "hexa.run.monitor:KnnMonitor.__call__",
-    "keep the best weights": "hexa.run.run:_Session._backbone",
-    "finish": "hexa.run.run:_Session._finish",
-    "write config.yaml": "hexa.recipes.experiment:dump",
-    "write environment.json": "hexa.run.run:write_environment",
     "save a checkpoint": "hexa.runtime.checkpoints:save",
     "sum up a checkpoint": "hexa.runtime.checkpoints:checksum",
-    "open a checkpoint": "torch.serialization:_open_zipfile_writer_buffer.__init__",
     "end a checkpoint": "torch.serialization:_open_zipfile_writer_buffer.__exit__",  # in its temporary file
-    "rename a file": "os:replace",
 }
 PRELOADED = ["hexa.cli", "hexa.run.run", "hexa.methods.moco"]
 
@@ -77,20 +67,6 @@ def owner_of(hook: str) -> tuple[Any, str]:
     return owner, last
 
 
-class _Countdown:
-    """A profiler that acts at a function call, counted from its beginning."""
-
-    def __init__(self, calls: int, act: Callable[[], object]) -> None:
-        self.calls, self.act = calls, act
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        if event in ("call", "c_call"):
-            self.calls -= 1
-            if not self.calls:
-                sys.setprofile(None)
-                self.act()
-
-
 # -- what may happen ------------------------------------------------------------------------------------------------
 
 
@@ -101,21 +77,8 @@ def send(number: signal.Signals) -> None:
 kill = partial(send, signal.SIGKILL)
 
 
-def after(calls: int, act: Callable[[], object]) -> None:
-    """`act` at this function call from now on."""
-    sys.setprofile(_Countdown(calls, act))
-
-
-def count_calls(path: Path) -> None:
-    """Write down how many functions this process calls from now until its end."""
-    counter = _Countdown(-1, lambda: None)
-    sys.setprofile(counter)
-    Finalize(None, lambda: path.write_text(str(-1 - counter.calls)), exitpriority=0)
-
-
 def kill_a_worker() -> None:
     child = multiprocessing.active_children()[0].pid
-    assert child is not None
     os.kill(child, signal.SIGKILL)
 
 
@@ -152,7 +115,6 @@ class Started:
             self._process.kill()
             self._process.join()
         self._said.close()
-        assert self._process.exitcode is not None
         return Ended(self._process.exitcode, "", said.decode(errors="backslashreplace"))
 
 

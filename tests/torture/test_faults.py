@@ -19,7 +19,7 @@ from hexa.runtime import checkpoints
 from hexa.weights.pretrained import load_backbone
 from tests.end_to_end.endings import FIELDS, RECIPE, STEPS, difference, options
 from tests.evaluation.test_detect import NETWORK, TINY, squares
-from tests.torture.harness import Ended, Tally, damaged, forked
+from tests.torture.harness import DAMAGES, Ended, Tally, forked
 from tests.torture.struck import HOOKS, Started, Strike, fill, kill, kill_a_worker, owner_of, struck
 
 MONITORED = {"monitor__knn_every": 1, "monitor__k": 20}
@@ -53,7 +53,7 @@ def test_what_is_struck_exists() -> None:
 
 
 def test_killed_where_it_hurts(tmp_path: Path, whole: Path, tally: Tally) -> None:
-    """In the middle of a checkpoint, at the monitor, which has not been saved, and somewhere. More: test_stopped.py."""
+    """In a checkpoint, at the monitor, which has not been saved, and somewhere. More: benchmarks/stops.py."""
     folder, draw = tmp_path / "run", random.Random(0)
     moments = (("end a checkpoint", 2, 4), ("monitor", 1, 3), ("step", 1, 6))
     ends = [go_on(folder, Strike(kill, at, draw.randrange(*calls))) for at, *calls in moments]
@@ -62,59 +62,32 @@ def test_killed_where_it_hurts(tmp_path: Path, whole: Path, tally: Tally) -> Non
         tally.fault("kill -9 while training", left is None and end.code == -signal.SIGKILL, (left, end))
 
 
-#: What is being written when the disk is full: (its name, before what it fills up, what a file may be large then).
-FULL = (
-    ("step-000000", "save a checkpoint", 3, 20_000),
-    *(
-        pytest.param(*one, marks=pytest.mark.slow)
-        for one in (
-            ("metrics.jsonl", "log", 10, 1),
-            ("config.yaml", "write config.yaml", 1, 1),
-            ("environment.json", "write environment.json", 1, 1),
-            ("backbone.safetensors", "finish", 1, 1),
-        )
-    ),
-)
-
-
-@pytest.mark.parametrize(("name", "at", "call", "most"), FULL)
-def test_a_full_disk(tmp_path: Path, whole: Path, name: str, at: str, call: int, most: int, tally: Tally) -> None:
+def test_a_full_disk(tmp_path: Path, whole: Path, tally: Tally) -> None:
+    """… in the middle of a checkpoint; other files: tests/run/test_folder.py."""
     folder = tmp_path / "run"
-    end = go_on(folder, Strike(partial(fill, most), at, call))
+    end = go_on(folder, Strike(partial(fill, 20_000), "save a checkpoint", 3))
     last = end.err.strip().splitlines()[-1]
-    begun = (folder / "config.yaml").exists()
-    way = f"go on with: hexa resume {folder}" if begun else f"{folder} has nothing to continue from"
-    said = f"/{name}" in last and "the limit on the size of files" in last and last.endswith(way)
+    told = "/step-000000" in last and "the limit on the size of files" in last
+    said = told and last.endswith(f"go on with: hexa resume {folder}")
     left = finish(folder, whole)
     tally.fault("a full disk", end.complaint is None and said and left is None, (end, left))
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_damaged_checkpoints(tmp_path: Path, whole: Path, count: int, tally: Tally) -> None:
+def test_damaged_checkpoints(tmp_path: Path, whole: Path, tally: Tally) -> None:
     """The one before it is used; or it itself, where the damage is in the gaps of its file."""
-    stopped, draw = tmp_path / "stopped", random.Random(count)
+    stopped = tmp_path / "stopped"
     go_on(stopped, Strike(kill, "step", STEPS))
     newest = checkpoints.checkpoints(stopped / "checkpoints")[-1].name
-    for number in range(count):
-        folder = Path(shutil.copytree(stopped, tmp_path / str(number)))
+    for kind, damage in DAMAGES.items():
+        folder = Path(shutil.copytree(stopped, tmp_path / kind))
         path = folder / "checkpoints" / newest
-        path.write_bytes(damaged(path.read_bytes(), draw))
+        path.write_bytes(damage(path.read_bytes()))
         resume(folder)
         left = difference(folder, whole)
         tally.fault("damaged checkpoints", left is None, left)
 
 
-#: What the run is about to do when its folder is removed.
-BEFORE = [("sum up a checkpoint", 1)]
-BEFORE_TOO = [
-    ("open a checkpoint", 1),
-    ("rename a file", 5),
-    ("keep the best weights", 1),
-    ("append to the journal", 9),
-]
-
-
-@pytest.mark.parametrize(("at", "call"), [*BEFORE, *(pytest.param(*one, marks=pytest.mark.slow) for one in BEFORE_TOO)])
+@pytest.mark.parametrize(("at", "call"), [("sum up a checkpoint", 1), ("append to the journal", 9)])
 def test_a_run_folder_that_is_removed(tmp_path: Path, at: str, call: int, tally: Tally) -> None:
     """… is not made again, neither for a checkpoint nor for the weights that were best so far."""
     folder = tmp_path / "run"

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import io
-import random
 import struct
 import time
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -26,7 +22,7 @@ from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views, ViewsConfig
 from hexa.runtime.random import Stream
 from tests.data.image_files import bmp_in_runs, chunk, every_format, exif, photograph, png, png_values, saved
-from tests.torture.harness import Tally, damaged, forked
+from tests.torture.harness import DAMAGES, Tally, forked
 
 #: What a file may take: seconds on a busy machine and MB, for itself, for each million pixels that its header declares
 #: (up to the limit on pixels), and for each MB of it.
@@ -40,25 +36,6 @@ Decoded = tuple[str | None, float, float, float]
 def test_every_format_is_read() -> None:
     assert {tuple(decode(data).shape) for data in FILES.values()} == {(3, 23, 31), (3, 31, 23), (3, 200, 300)}
     assert {name.split()[0] for name in FILES} == {"BMP", "GIF", "JP2", "JPEG", "PNG", "PPM", "TIFF", "WEBP"}
-
-
-def spoilt(seed: int, files: Mapping[str, bytes] = FILES) -> tuple[str, bytes]:
-    """A file of `files`, damaged one to three times: its name and what is left of it."""
-    generator = random.Random(seed)
-    kind = generator.choice(sorted({name.split()[0] for name in files}))
-    names = sorted(name for name in files if name.split()[0] == kind)
-    name = generator.choice(names)
-    data, others = files[name], [files[other] for other in names]
-    for _ in range(generator.choice((1, 1, 2, 3))):
-        if generator.random() < 0.4:  # where headers are, and by numbers that hurt
-            flipped = bytearray(data)
-            for _ in range(generator.choice((1, 2, 4))):
-                at = generator.randrange(min(len(data), generator.choice((64, 200, 600))))
-                flipped[at] = generator.choice((0, 1, 127, 128, 255, generator.randrange(256)))
-            data = bytes(flipped)
-        else:
-            data = damaged(data, generator, others) or b"\0"
-    return name, data
 
 
 def read(data: bytes) -> None:
@@ -105,9 +82,9 @@ def complaints(files: Sequence[bytes], reader: Callable[[bytes], object] = read)
 
 
 def test_damaged_files_are_read_or_refused(tally: Tally) -> None:
-    """More of them, each in a group of its format: benchmarks/fuzz.py."""
-    found = complaints([spoilt(seed)[1] for seed in range(150)])
-    tally.input("damaged image files", not found, found)
+    for kind, damage in DAMAGES.items():
+        found = complaints([damage(data) for data in FILES.values()])
+        tally.input("damaged image files", not found, (kind, found))
 
 
 # -- small files that ask for much ----------------------------------------------------------------------------------
@@ -242,25 +219,3 @@ def test_a_folder_of_odd_images_goes_all_the_way(resident: bool, tmp_path: Path,
     assert sorted([*positions.tolist(), *problems]) == list(range(len(source)))
     for position, path in enumerate(source.paths):
         tally.input("odd images in folders", (position in problems) == (path in unread), path)
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_pngs_with_flipped_bytes_in_a_parquet_file(num_workers: int, tmp_path: Path, tally: Tally) -> None:
-    """Each of these used to end the process."""
-    generator, files = random.Random(0), [saved(photograph(8, 8), "PNG")]
-    for number in range(30):
-        data = bytearray(saved(photograph(64, 64).rotate(number), "PNG"))
-        for _ in range(20):
-            data[generator.randrange(60, len(data) - 20)] = generator.randrange(256)
-        files.append(bytes(data))
-    images = [{"bytes": data, "path": f"{number}.png"} for number, data in enumerate(files)]
-    pq.write_table(pa.table({"image": images}), tmp_path / "train.parquet")
-    source = open_source(f"parquet:{tmp_path}")
-
-    def work() -> int:
-        given: dict[str, Any] = {"num_workers": num_workers, "tolerance": 1.0, "problems": {}}
-        shown = list(evaluation_batches(source, EvaluationTransform(16), 32, **given))
-        return sum(len(index) for _, _, index in shown) + len(given["problems"])
-
-    found = forked(work)
-    tally.input("damaged PNGs in Parquet files", found.value == len(files), found)

@@ -75,11 +75,7 @@ TABLES: list[Case] = [
     ("no image", _table(image=[*ROWS, None, {"bytes": None, "path": None}], label=[0] * 4), "^4 images, 2 unreadable"),
     ("no label", _table(label=[0, None]), "^2 images, 0 unreadable, no labels"),
     ("8 bits", _table(label=pa.array([0, 255], pa.uint8())), r"labels \[0, 255\]"),
-    (
-        "64 bits",
-        _table(label=pa.array([0, 2**64 - 1], pa.uint64())),
-        "^refused: .*the label 18446744073709551615",
-    ),
+    ("64 bits", _table(label=pa.array([0, 2**64 - 1], pa.uint64())), "^refused: .*the label 18446744073709551615"),
     ("labels of other kinds", _table(label=[0.5, float("nan")], target=["a", "b"]), "0 unreadable, no labels"),
     *((f"metadata {one[:2]!r}", _table(one), _READ) for one in (b"{", b"\xff\xfe\0", b'["info"]', b"[" * 200_000)),
     *((f"names {str(one)[:9]}", _names(one), _READ) for one in (7, {"a": "b"}, ["a"], ["a"] * 1_000_000)),
@@ -87,11 +83,7 @@ TABLES: list[Case] = [
     ("no rows", _table(image=pa.array([], IMAGE), label=pa.array([], pa.int64())), "^refused: .*no images in"),
     ("no columns", _several({}), "^refused: .*no image column.*its columns: none"),
     ("bytes of numbers", _table(image=[{"bytes": 10**12, "path": "a"}], label=[0]), "^refused: .*no image column"),
-    (
-        "bad paths",
-        _table(image=_struct(_BYTES, pa.array([b"\xff"] * 2).view(pa.string()))),
-        "^refused: .*cannot read",
-    ),
+    ("bad paths", _table(image=_struct(_BYTES, pa.array([b"\xff"] * 2).view(pa.string()))), "^refused: .*cannot read"),
     *((f"image of {name}", _table(image=one), "^2 images, 0 unreadable") for name, one in _OTHER_TYPES.items()),
     (
         "numbers of other lengths",
@@ -182,11 +174,7 @@ SHARDS: list[Case] = [
         _labelled(b'{"label": "3"}', b"[1]", b'{"label": 1e400}', b'{"label": ' + b"[" * 500_000, kind="json"),
         "^4 images, 0 unreadable, no labels$",
     ),
-    (
-        "a long description",
-        _labelled(b"0", b" " * 2_000_000, kind="json"),
-        "a header or label of 2000000 bytes",
-    ),
+    ("a long description", _labelled(b"0", b" " * 2_000_000, kind="json"), "a header or label of 2000000 bytes"),
     ("a hard link", _member(type=tarfile.LNKTYPE, linkname="0.bmp"), "^3 images, 1 unreadable"),
     ("a link to itself", _member(type=tarfile.SYMTYPE, linkname="odd.bmp"), "^3 images, 1 unreadable"),
     ("a pipe", _member(type=tarfile.FIFOTYPE), "^3 images, 1 unreadable"),

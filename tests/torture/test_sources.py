@@ -109,11 +109,7 @@ _AIRCRAFT = "fgvc-aircraft-2013b/data/images_variant_trainval.txt"
 FOLDERS: list[Case] = [
     ("not files", partial(_folder, _not_files), r"^2 images, 0 unreadable, labels \[0, 1\] of \['a', 'b'\]$"),
     ("not images", partial(_folder, _not_images), "^7 images, 5 unreadable"),
-    (
-        "names that are not text",
-        partial(_folder, _odd_names),
-        r"^4 images, 0 .* of \['a', 'b', '\\udcff'\]",
-    ),
+    ("names that are not text", partial(_folder, _odd_names), r"^4 images, 0 .* of \['a', 'b', '\\udcff'\]"),
     ("a name that is too long", lambda root: f"folder:{root}/{'x' * 5000}", "^refused: .*File name too long"),
     ("a name that no file can have", lambda root: "folder:photos\0", "^refused: .*zero byte"),
     ("the home of nobody", lambda root: "folder:~nobody-of-this-name/photos", "^refused: .*no such folder"),
@@ -133,16 +129,8 @@ FOLDERS: list[Case] = [
     ("boxes: an unknown encoding", _boxes('<?xml version="1.0" encoding="klingon"?><annotation/>'), _NOT_VALID),
     ("boxes: an infinite number", _boxes(ANNOTATION.replace("<xmax>12<", "<xmax>1e400<")), "extends beyond the image"),
     ("boxes: no width", _boxes(ANNOTATION.replace("<width>12<", "<width>0<")), "an image of 0 x 8 pixels"),
-    (
-        "boxes: a pipe",
-        partial(_voc, partial(pipe, "Annotations/trainval0.xml")),
-        "boxes refused: .*regular file",
-    ),
-    (
-        "VOC: an image is a pipe",
-        partial(_voc, partial(pipe, "JPEGImages/trainval0.jpg")),
-        "1 listed images",
-    ),
+    ("boxes: a pipe", partial(_voc, partial(pipe, "Annotations/trainval0.xml")), "boxes refused: .*regular file"),
+    ("VOC: an image is a pipe", partial(_voc, partial(pipe, "JPEGImages/trainval0.jpg")), "1 listed images"),
     ("VOC: a label of 5000 digits", _lists(f"trainval0 {'9' * 5000}\n"), "^refused: .*cat_trainval.txt is not a list"),
     ("VOC: a binary list", _lists("\udcff\udcfe\0"), "^refused: .*cat_trainval.txt is not a list"),
     ("VOC: an empty list", _lists(""), "^refused: .*list different images"),

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import os
 import pickle
-import random
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.runtime import checkpoints
 from hexa.weights.layouts import LAYOUTS, names
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
-from tests.torture.harness import Forked, Tally, damaged, forked, hexa
+from tests.torture.harness import DAMAGES, Forked, Tally, forked
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 Make = Callable[[Path], Path]
@@ -148,7 +146,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
 RESNET, VIT = {"name": "resnet18"}, {"name": "vit_tiny_patch16_224"}
 NETWORKS: list[Any] = [
     *({"widths": widths} for widths in ([0, 8], [-4, 8], [100_000, 100_000], [4] * 100, [], "wide")),
-    *({"name": name} for name in ("resnet18", "r" * 1_000_000, "hf-hub:stranger/network", "local-dir:/tmp")),
+    *({"name": name} for name in ("resnet18", "r" * 1_000_000, "hf-hub:stranger/network", "local-dir:/tmp", "python")),
     *({**RESNET, "options": one} for one in ({"checkpoint_path": "x"}, {"features_only": True}, {"stem_type": "/"})),
     *({**VIT, "options": one} for one in ({"depth": 1_000_000}, {"embed_dim": 10**12}, {"depth": "x"})),
     *({"stem_stride": 0}, {"d" * 1_000_000: 3}, "[1, 2]", DEEP),
@@ -190,15 +188,8 @@ ARRAYS: list[Make] = [
     *(written(content, "x.pkl") for content in (b"\x80\x02}r\xff\xff\xff\xff.", b"\x80\x04\x8e" + bytes(7) + b"\x10.")),
     written(pickle.dumps(itself("model", np.ones(1))), "x.pkl"),
 ]
-_LETTERS = "abcdefghijk"
-_DOUBLING = "".join(f"{n}: &{n} [*{m}, *{m}]\n" for m, n in itertools.pairwise(_LETTERS))
-CONFIGS = (
-    "[" * 100_000,
-    "- 1",
-    "\0",
-    f"a: &a [x]\n{_DOUBLING}network: *k",
-    "network: !!python/object/apply:os.system [x]",
-)
+#: What a parser refuses: tests/runtime/test_parsing.py.
+CONFIGS = ("[" * 100_000, "- 1", "network: !!python/object/apply:os.system [x]")
 RUNS: list[Make] = [
     *(run(lambda folder, text=text: (folder / "config.yaml").write_text(text)) for text in CONFIGS),
     *(run(lambda folder, make=make: make(folder / "backbone.safetensors")) for make in (os.mkfifo, Path.mkdir)),
@@ -228,8 +219,12 @@ def test_a_zoo_of_files(group: str, tmp_path: Path, tally: Tally) -> None:
         tally.input(group, survived(found), (number, found))
 
 
-def seeds(home: Path) -> dict[str, str]:
-    """Good files of every kind, and what to load them as."""
+#: Good files of every kind, and what to load them as.
+GOOD = {name: name for name in ("a.safetensors", "2.pkl", "run/checkpoints/step-00000003.pt")}
+GOOD |= {name: f"{name}#test_vit" for name in ("zip.pth", "old.pth")}
+
+
+def good_files(home: Path) -> dict[str, bytes]:
     save_backbone(random_backbone(SMALL, 16), home / "a.safetensors")
     network = timm.create_model("test_vit", num_classes=0).state_dict()
     torch.save({"state_dict": network}, home / "zip.pth")
@@ -238,31 +233,26 @@ def seeds(home: Path) -> dict[str, str]:
     arrays = {name: state[own].numpy() for own, name in names(LAYOUTS["Detectron2"], state).items()}
     (home / "2.pkl").write_bytes(pickle.dumps({"model": arrays}, 2))
     run_of(home / "run")
-    own = {name: name for name in ("a.safetensors", "2.pkl", "run/checkpoints/step-00000003.pt")}
-    return own | {name: f"{name}#test_vit" for name in ("zip.pth", "old.pth")}
+    return {name: (home / name).read_bytes() for name in GOOD}
 
 
-def damaged_weights(home: Path, generator: random.Random, count: int) -> list[tuple[str, Forked | None]]:
+def damaged_weights(
+    home: Path, damages: Callable[[dict[str, bytes]], Iterable[tuple[str, bytes]]]
+) -> Iterator[tuple[str, Forked | None]]:
     """What was damaged, and what came of it where that is wrong: a file that keeps a sum is refused or as written."""
-    specs, found = seeds(home), list[tuple[str, Forked | None]]()
-    good = {name: (home / name).read_bytes() for name in specs}
-    meant = {name: loaded(f"{home}/{spec}").value for name, spec in specs.items()}
-    for _ in range(count):
-        name, edge = generator.choice(list(specs)), generator.choice((10**9, 300, 2000))
-        head, tail = good[name][:edge], good[name][edge:]
-        (home / name).write_bytes(damaged(head, generator, good.values()) + tail)
-        ended = loaded(f"{home}/{specs[name]}")
+    good = good_files(home)
+    meant = {name: loaded(f"{home}/{spec}").value for name, spec in GOOD.items()}
+    for name, content in damages(good):
+        (home / name).write_bytes(content)
+        ended = loaded(f"{home}/{GOOD[name]}")
         fine = survived(ended) and (name == "old.pth" or ended.value[0] == "refused" or ended.value == meant[name])
-        found.append((name, None if fine else ended))
+        yield name, None if fine else ended
         (home / name).write_bytes(good[name])
-    return found
 
 
 def test_damaged_files(tmp_path: Path, tally: Tally) -> None:
-    for name, wrong in damaged_weights(tmp_path, random.Random(0), 12):
+    def damages(good: dict[str, bytes]) -> list[tuple[str, bytes]]:
+        return [(name, damage(content)) for name, content in good.items() for damage in DAMAGES.values()]
+
+    for name, wrong in damaged_weights(tmp_path, damages):
         tally.input("damaged weight files", wrong is None, (name, wrong))
-
-
-def test_the_command_line_says_one_line(tmp_path: Path, tally: Tally) -> None:
-    ended = hexa("evaluate", "knn", CHECKPOINTS[0](tmp_path), "--data", "digits")
-    tally.input("checkpoints made by hand", ended.complaint is None, ended)

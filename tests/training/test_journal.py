@@ -47,12 +47,6 @@ def test_resuming_drops_later_and_broken_lines(tmp_path: Path) -> None:
     ]
 
 
-def test_other_processes_write_nothing(tmp_path: Path) -> None:
-    with closing(Journal(None).open()) as journal:
-        journal.write("train", 1, loss=1.0)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_tensorboard_holds_the_same_numbers_once(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

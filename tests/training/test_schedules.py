@@ -16,15 +16,6 @@ def rates(config: ScheduleConfig, epochs: int, steps: int, base: float = 1.0) ->
     return [base * learning_rate_share(config, step, epochs, steps) for step in range(epochs * steps)]
 
 
-def test_cosine_per_epoch_is_mocos() -> None:
-    found = rates(ScheduleConfig(kind="cosine", per="epoch"), epochs=7, steps=3, base=0.03)
-    expected = []
-    for epoch in range(7):
-        expected += 3 * [0.03 * 0.5 * (1.0 + math.cos(math.pi * epoch / 7))]
-    assert found == pytest.approx(expected, rel=1e-12)
-    assert found[0] == 0.03
-
-
 def test_cosine_per_epoch_agrees_with_torchs_scheduler() -> None:
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=9)
@@ -59,10 +50,6 @@ def test_steps_fall_at_milestones() -> None:
 def test_warm_up_leads_into_a_cosine_per_epoch() -> None:
     found = rates(ScheduleConfig(warmup_epochs=1, warmup_start_share=0.5), epochs=3, steps=3)
     assert found == pytest.approx([0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5])
-
-
-def test_constant_stays() -> None:
-    assert set(rates(ScheduleConfig(kind="constant"), 3, 4)) == {1.0}
 
 
 def test_a_warm_up_that_leaves_nothing_is_refused() -> None:

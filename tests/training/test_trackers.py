@@ -12,6 +12,7 @@ import sys
 import types
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from safetensors.torch import load_file
@@ -20,7 +21,6 @@ from hexa.config import ConfigError, UserError
 from hexa.run.run import pretrain, resume
 from hexa.training import trackers
 from hexa.training.journal import METRICS, Journal
-from hexa.training.trackers import MLflow, Wandb
 from tests.run.test_run import events, quiet, tiny
 
 
@@ -32,13 +32,11 @@ class FakeWandb(types.ModuleType):
         self.__spec__ = importlib.util.spec_from_loader("wandb", None)
         self.runs: dict[str, dict[str, Any]] = {}
         self.broken = self.unreachable = False
-        self.sittings = 0
         self.Settings = lambda **options: options
 
     def init(self, **options: Any) -> Any:
         if self.unreachable:
             raise ConnectionError("no\nroute to host")
-        self.sittings += 1
         kept = self.runs.setdefault(options["id"], {"options": options, "log": [], "summary": {}, "exits": []})
         assert options["resume"] == "allow"
 
@@ -120,15 +118,8 @@ def test_a_missing_package_is_said_before_anything_is_done(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda *_: None)
     with pytest.raises(ConfigError, match=rf"training\.tracker: {name} is not installed; install it .*\[{name}\]"):
-        trackers.check(name)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="is not installed"):
         pretrain(tiny(training__tracker=name, data="folder:nowhere"), tmp_path / "run", console=quiet())
     assert not (tmp_path / "run").exists()
-
-
-def test_an_unknown_tracker_is_a_mistake() -> None:
-    with pytest.raises(ConfigError, match=r"training\.tracker"):
-        tiny(training__tracker="tensorbord")
 
 
 def test_only_finite_numbers_are_told() -> None:
@@ -137,11 +128,8 @@ def test_only_finite_numbers_are_told() -> None:
 
 
 def test_a_failure_at_the_end_is_a_warning_too(tmp_path: Path) -> None:
-    def fail(*_: object) -> None:
-        raise OSError("disk full")
-
-    tracker: Any = types.SimpleNamespace(log=fail, finish=fail)
-    Journal(tmp_path).open(0, [tracker]).close()
+    fail = Mock(side_effect=OSError("disk full"))
+    Journal(tmp_path).open(0, [Mock(log=fail, finish=fail)]).close()
     assert (tmp_path / METRICS).read_text().count("disk full") == 1
 
 
@@ -157,7 +145,6 @@ def test_mlflow_for_real_without_a_server(store: str, tmp_path: Path, monkeypatc
     folder = tmp_path / "run"
     folder.mkdir()
     first = trackers.start("mlflow", folder, {f"field.{n}": "x" * 600 for n in range(150)})
-    assert isinstance(first, MLflow)
     first.log({"loss": 2.0, "loss/std": 1.5}, 10)
     first.finish("interrupted", {})
     client = MlflowClient()
@@ -184,7 +171,6 @@ def test_wandb_for_real_without_a_network(tmp_path: Path, monkeypatch: pytest.Mo
     folder = tmp_path / "run"
     folder.mkdir()
     first = trackers.start("wandb", folder, {"epochs": 3})
-    assert isinstance(first, Wandb)
     first.log({"loss": 2.0}, 10)
     first.finish("interrupted", {})
     again = trackers.start("wandb", folder, {"epochs": 3}, resumed=True)

@@ -13,6 +13,7 @@ import torch
 
 from hexa.config import UserError
 from hexa.core import HardExample
+from hexa.objective import Objective
 from hexa.runtime import checkpoints
 from hexa.runtime.signals import Interrupted
 from hexa.training.journal import METRICS
@@ -23,43 +24,42 @@ from hexa.training.schedules import learning_rate_share
 from hexa.training.state import restore, state_of
 from hexa.training.trainer import Trainer
 
+from ..end_to_end.endings import TIMES
+from ..end_to_end.endings import metric_lines as metrics
 from ..runtime.test_checkpoints import assert_identical
 from .toy import BATCH, LATE, NOW, STEPS, ToyLoader, method, trainer
 
-TIMES = {"seconds", "images_per_second", "data_wait", "time"}
+
+def newest(folder: Path) -> checkpoints.State:
+    """The newest checkpoint, which is intact."""
+    found = checkpoints.newest_good(folder / "checkpoints", pytest.fail)
+    return found[1]
 
 
-def metrics(folder: Path, *events: str) -> list[dict[str, Any]]:
-    """The lines of the journal without what depends on the clock."""
-    lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
-    return [
-        {k: v for k, v in line.items() if k not in TIMES} for line in lines if line["event"] in (events or ("train",))
-    ]
+class Kill(BaseException):
+    """Ends the process at once, as far as the trainer can tell."""
 
 
 def final(made: Trainer) -> dict[str, Any]:
     return {"method": made.objective.method.state_dict(), "optimizer": made.optimizer.optimizer.state_dict()}
 
 
-def test_the_loop_is_the_one_of_the_design() -> None:
-    made = trainer(epochs=2)
+def test_the_loop_is_the_one_of_the_design(tmp_path: Path) -> None:
+    made = trainer(tmp_path, epochs=2, log_every=1)
     made.run()
-    from hexa.hard_examples.adversarial import Adversarial
-    from hexa.hard_examples.cutmix import CutMix
-    from hexa.objective import Objective
-
     plain = method()
-    objective = Objective(plain, {"adversarial": Adversarial(), "cutmix": CutMix()})
+    objective = Objective(plain, NOW)
     trained = [p for p in plain.parameters() if p.requires_grad]
     velocity: dict[int, torch.Tensor] = {}
-    loader = ToyLoader()
+    loader, losses = ToyLoader(), list[float]()
     for epoch in range(2):
         for batch in loader.epoch(epoch):
+            losses.append(0.0)
             for term in objective.losses(batch):
                 term.loss.backward()
+                losses[-1] += float(term.loss.detach())
             rate = 0.05 * learning_rate_share(made.optimizer.schedule, epoch * STEPS, 2, STEPS)
             for number, p in enumerate(trained):
-                assert p.grad is not None
                 step = p.grad + 1e-4 * p.detach()
                 velocity[number] = 0.9 * velocity[number] + step if number in velocity else step
                 p.data -= rate * velocity[number]
@@ -67,6 +67,7 @@ def test_the_loop_is_the_one_of_the_design() -> None:
             objective.commit(batch)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(made.objective.method.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+    assert [line["loss"] for line in metrics(tmp_path)] == pytest.approx(losses, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +80,6 @@ def test_resuming_equals_never_having_stopped_bit_for_bit(
     whole = trainer(tmp_path / "whole", hard=hard, checkpoint_every_steps=1)
     whole.run()
 
-    class Kill(BaseException):
-        pass
-
     def kill(step: int) -> None:
         if step == stop:
             raise Kill
@@ -89,31 +87,13 @@ def test_resuming_equals_never_having_stopped_bit_for_bit(
     first = trainer(tmp_path / "stopped", ToyLoader(kill), hard=hard, checkpoint_every_steps=1)
     with pytest.raises(Kill):
         first.run()
-    found = checkpoints.newest_good(tmp_path / "stopped" / "checkpoints", pytest.fail)
-    assert found is not None
-    assert found[1]["step"] == stop
-    second = trainer(tmp_path / "stopped", state=found[1], hard=hard, checkpoint_every_steps=1)
+    state = newest(tmp_path / "stopped")
+    assert state["step"] == stop
+    second = trainer(tmp_path / "stopped", state=state, hard=hard, checkpoint_every_steps=1)
     second.run()
     assert_identical(final(whole), final(second))
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "stopped")
-    assert isinstance(second.loader, ToyLoader)
     assert second.loader.asked == list(range(stop, 3 * STEPS))
-
-
-def test_resuming_from_an_older_checkpoint_repeats_steps_exactly(tmp_path: Path) -> None:
-    whole = trainer(tmp_path, epochs=3, checkpoint_every=1, keep=3)
-    whole.run()
-    expected, lines = final(whole), metrics(tmp_path)
-    checkpoints.path_of(tmp_path / "checkpoints", 3 * STEPS).write_bytes(b"half a file")
-    said: list[str] = []
-    found = checkpoints.newest_good(tmp_path / "checkpoints", said.append)
-    assert found is not None
-    assert found[1]["step"] == 2 * STEPS
-    assert len(said) == 1
-    again = trainer(tmp_path, state=found[1])
-    again.run()
-    assert_identical(expected, final(again))
-    assert metrics(tmp_path) == lines
 
 
 def test_every_promised_metric_is_there(tmp_path: Path) -> None:
@@ -124,14 +104,8 @@ def test_every_promised_metric_is_there(tmp_path: Path) -> None:
     terms = ("std", "adversarial", "cutmix")
     for name in (*(f"loss/{t}" for t in terms), *(f"accuracy/{t}" for t in terms), "loss", *TIMES - {"time"}):
         assert isinstance(raw[name], float), name
-    for name in (
-        "perturbation/adversarial",
-        "zero_gradient/adversarial",
-        "lambda/cutmix",
-        "feature_std",
-        "effective_rank",
-    ):
-        assert raw[name] >= 0, name
+    facts = "perturbation/adversarial zero_gradient/adversarial lambda/cutmix feature_std effective_rank"
+    assert all(raw[name] >= 0 for name in facts.split())
     assert raw["loss"] == pytest.approx(sum(raw[f"loss/{t}"] for t in terms), rel=1e-5)
     assert lines[0]["epoch"] == pytest.approx(2 / STEPS)
     assert lines[3]["learning_rate"] == pytest.approx(0.05 * 0.75)
@@ -156,23 +130,6 @@ def test_a_term_is_logged_from_where_it_sets_in_and_is_a_mean_over_its_own_steps
             assert not known or line[name] == pytest.approx(sum(known) / len(known), rel=1e-5)
 
 
-def test_a_line_holds_the_mean_over_its_steps(tmp_path: Path) -> None:
-    trainer(tmp_path / "each", log_every=1).run()
-    trainer(tmp_path / "three", log_every=3).run()
-    each, three = metrics(tmp_path / "each"), metrics(tmp_path / "three")
-    assert [line["step"] for line in three] == [3, 6, 9, 12, 15]
-    for number, line in enumerate(three):
-        mean = sum(single["loss/std"] for single in each[3 * number : 3 * number + 3]) / 3
-        assert line["loss/std"] == pytest.approx(mean, rel=1e-5)
-
-
-def test_logging_and_checkpoints_change_nothing() -> None:
-    often, seldom = trainer(log_every=1), trainer(log_every=1000)
-    often.run()
-    seldom.run()
-    assert_identical(final(often), final(seldom))
-
-
 @pytest.mark.parametrize("term", ["std", "adversarial", "cutmix"])
 def test_a_loss_that_is_not_finite_stops_before_the_weights_change(tmp_path: Path, term: str) -> None:
     made = trainer(tmp_path, checkpoint_every_steps=2)
@@ -193,16 +150,12 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change(tmp_path: Pat
     for words in ("step 7", term, "0.0375", "step-00000006.pt"):
         assert words in str(error)
     assert "\n" not in str(error)
-    found = checkpoints.newest_good(tmp_path / "checkpoints", pytest.fail)
-    assert found is not None
-    assert found[1]["step"] == 6
-    assert_identical(found[1]["method"], objective.method.state_dict() | _moved_by_forwards(objective.method, found[1]))
+    state = newest(tmp_path)
+    assert state["step"] == 6
+    # batch-norm statistics move in the forward passes of the step that failed; everything else must not
+    moved = {name: value for name, value in state["method"].items() if "running_" in name or "num_batches" in name}
+    assert_identical(state["method"], objective.method.state_dict() | moved)
     assert metrics(tmp_path, "non-finite")[0]["step"] == 7
-
-
-def _moved_by_forwards(model: torch.nn.Module, state: checkpoints.State) -> dict[str, torch.Tensor]:
-    """Batch-norm statistics move in the forward passes of the step that failed; everything else must not."""
-    return {name: value for name, value in state["method"].items() if "running_" in name or "num_batches" in name}
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
@@ -230,10 +183,9 @@ def test_a_signal_finishes_the_step_and_saves(tmp_path: Path, number: signal.Sig
     assert f"hexa resume {tmp_path}" in str(caught.value)
     assert caught.value.step == 7
     assert signal.getsignal(number) is before
-    found = checkpoints.newest_good(tmp_path / "checkpoints", pytest.fail)
-    assert found is not None
-    assert found[1]["step"] == 7
-    again = trainer(tmp_path, state=found[1])
+    state = newest(tmp_path)
+    assert state["step"] == 7
+    again = trainer(tmp_path, state=state)
     again.run()
     whole = trainer()
     whole.run()
@@ -266,7 +218,7 @@ def test_the_monitor_runs_at_its_epochs_and_at_the_end(tmp_path: Path) -> None:
     found = metrics(tmp_path, "monitor")
     assert [(line["step"], line["knn"]) for line in found] == [(2 * STEPS, 50.0), (3 * STEPS, 50.0)]
     assert made.objective.method.training
-    plain = trainer(epochs=3)
+    plain = trainer(epochs=3, log_every=1000)  # and without checkpoints
     plain.run()
     assert_identical(final(plain), final(made))
 
@@ -284,19 +236,8 @@ def monitored(folder: Path, monitor: Callable[[Trainer], float], state: Any = No
 
 def judged(made: Trainer) -> float:
     """A function of the weights; poor, so that the watch has something to say."""
-    assert made.watch is not None
     made.watch.accuracy = 1.0
     return float(10 + sum(p.detach().double().sum() for p in made.objective.method.parameters()).tanh())
-
-
-def test_what_is_monitored_is_saved_first(tmp_path: Path) -> None:
-    def monitor(made: Trainer) -> float:
-        found = checkpoints.checkpoints(tmp_path / "checkpoints")
-        assert checkpoints.step_of(found[-1]) == made.step
-        return 50.0
-
-    monitored(tmp_path, monitor).run()
-    assert len(metrics(tmp_path, "monitor")) == 3
 
 
 def test_a_run_ends_where_its_accuracy_is_reached(tmp_path: Path) -> None:
@@ -338,9 +279,6 @@ def test_a_monitor_that_fails_is_one_warning_and_tried_again(tmp_path: Path) -> 
         "the k-NN monitor failed (ValueError: no such file); the run is not affected",
     )
     assert [line["step"] for line in metrics(tmp_path, "monitor")] == [3 * STEPS]
-    plain = trainer(epochs=3)
-    plain.run()
-    assert_identical(final(plain), final(made))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -349,9 +287,6 @@ def test_a_run_that_is_killed_at_the_monitor_makes_up_for_it(tmp_path: Path, whe
     """… once, and the watch remembers what it said of it, whether or not its line was written."""
     whole = monitored(tmp_path / "whole", judged)
     whole.run()
-
-    class Kill(BaseException):
-        pass
 
     def kill(made: Trainer) -> float:
         if when == "before" and made.step == epoch * STEPS:
@@ -372,15 +307,12 @@ def test_a_run_that_is_killed_at_the_monitor_makes_up_for_it(tmp_path: Path, whe
         reporter.say = killed  # type: ignore[method-assign]
     with pytest.raises(Kill):
         made.run()
-    found = checkpoints.newest_good(tmp_path / "stopped" / "checkpoints", pytest.fail)
-    assert found is not None
-    assert found[1]["step"] == epoch * STEPS
-    again = monitored(tmp_path / "stopped", judged, found[1])
+    state = newest(tmp_path / "stopped")
+    assert state["step"] == epoch * STEPS  # what is monitored is saved first
+    again = monitored(tmp_path / "stopped", judged, state)
     again.run()
     assert_identical(final(whole), final(again))
     assert metrics(tmp_path / "whole", "train", "monitor") == metrics(tmp_path / "stopped", "train", "monitor")
-    assert whole.watch is not None
-    assert again.watch is not None
     assert whole.watch.state == again.watch.state
     assert "shortcut" in whole.watch.given
 

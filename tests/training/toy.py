@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from hexa.core import Batch, HardExample, Method, Passes, Setting
+from hexa.core import Batch, HardExample, Method, Setting
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.objective import Objective
+from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from hexa.training import optimizers
 from hexa.training.config import TrainingConfig
@@ -51,38 +53,16 @@ class ToyLoader:
             crops = tuple(torch.rand(BATCH, 3, SIZE, SIZE, generator=generator) for _ in range(2))
             yield Batch(crops, torch.arange(BATCH), stream, number)
 
-    def passes(self, epoch: int) -> Passes:
-        return ToyPasses(epoch)
+    def passes(self, epoch: int) -> Any:
+        """MoCo makes none."""
+        return SimpleNamespace(labels=None, stream=Stream(0))
 
 
-class ToyPasses:
-    """Two batches of views, and all images once."""
-
-    labels = None
-
-    def __init__(self, epoch: int) -> None:
-        self.stream = Stream(0).child("passes", epoch)
-
-    def views(self) -> Iterator[Batch]:
-        for number in range(2):
-            yield self._batch(number, 2)
-
-    def images(self) -> Iterator[Batch]:
-        for number in range(2):
-            yield self._batch(number, 1)
-
-    def _batch(self, number: int, views: int) -> Batch:
-        stream = self.stream.child(number)
-        generator = stream.generator()
-        crops = tuple(torch.rand(BATCH, 3, SIZE, SIZE, generator=generator) for _ in range(views))
-        return Batch(crops, number * BATCH + torch.arange(BATCH), stream)
-
-
-def method() -> Method:
+def method(dtype: torch.dtype = torch.float32) -> Method:
     torch.manual_seed(0)
     network = build(NetworkConfig(name="small-resnet", widths=(4, 8)))
-    setting = Setting(64, BATCH, branches=("main", "aux"))
-    return MoCoConfig(queue_size=32, dim=8, bn_groups=2, momentum=0.9).build(network, setting)
+    setting = Setting(64, BATCH, world_size=processes.world_size(), branches=("main", "aux"))
+    return MoCoConfig(queue_size=32, dim=8, bn_groups=2, momentum=0.9).build(network, setting).to(dtype)
 
 
 def scheduled(model: Method, epochs: int, steps: int) -> ScheduledOptimizer:
@@ -98,13 +78,14 @@ def trainer(
     epochs: int = 3,
     state: Any = None,
     hard: Mapping[str, HardExample] = NOW,
+    dtype: torch.dtype = torch.float32,
     **training: Any,
 ) -> Trainer:
     """A trainer, gone on from `state` if given; `training` overrides fields of its TrainingConfig."""
-    model = method()
+    model = method(dtype)
     fields = {"log_every": 2, "channels_last": False, **training}
     loader = loader or ToyLoader()
-    journal = Journal(folder)
+    journal = Journal(folder if processes.is_main() else None)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         journal.open(0 if state is None else state["step"])

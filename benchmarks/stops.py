@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-import random
+import os
 import shutil
 import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing.util import Finalize
 from pathlib import Path
+from random import Random
+from types import FrameType
 from typing import Any
-
-import pytest
 
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.end_to_end.endings import RECIPE, difference, options
-from tests.torture.harness import Tally
-from tests.torture.struck import Strike, after, count_calls, send, struck
-
-pytestmark = pytest.mark.slow
+from tests.torture.struck import Strike, send, struck
 
 HOW = {signal.SIGKILL: "kill -9 of", signal.SIGTERM: "SIGTERM to", signal.SIGHUP: "SIGHUP to"}
 #: What is run, before which of struck.HOOKS its moments begin, and how many sequences of stops are drawn.
@@ -58,42 +59,65 @@ def outcome(command: str, folder: Path, whole: Path) -> Any:
     return result["protocol"], result["metrics"], result["details"]
 
 
-@pytest.fixture(scope="module", params=list(COMMANDS))
-def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, int]:
-    """A command, a folder where nothing happened to it, and how many functions it called there."""
-    command, folder = request.param, tmp_path_factory.mktemp("whole")
-    network = NetworkConfig(name="small-resnet", widths=(8, 16), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
-    save_backbone(random_backbone(network, 8, seed=5), folder / "start.safetensors")
-    counted = Strike(partial(count_calls, folder / "calls"), COMMANDS[command][0])
-    end = struck(*words(command, folder), strike=counted)
-    assert end.code == 0, end
-    return command, folder, int((folder / "calls").read_text())
+class _Countdown:
+    """A profiler that acts at a function call, counted from its beginning."""
+
+    def __init__(self, calls: int, act: Callable[[], object]) -> None:
+        self.calls, self.act = calls, act
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if event in ("call", "c_call"):
+            self.calls -= 1
+            if not self.calls:
+                sys.setprofile(None)
+                self.act()
 
 
-@pytest.mark.parametrize("number", range(max(count for _, count in COMMANDS.values())))
-def test_stopped_at_any_moment_and_given_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[str, Path, int], number: int, tally: Tally
-) -> None:
-    """… until it ends, three times."""
-    command, ended, calls = whole
-    hook, count = COMMANDS[command]
-    if number >= count:
-        pytest.skip("enough of this command")
-    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "cache"))
-    folder, draw = tmp_path / "folder", random.Random(f"{command} {number}")
+def after(calls: int, act: Callable[[], object]) -> None:
+    """`act` at this function call from now on."""
+    sys.setprofile(_Countdown(calls, act))
+
+
+def count_calls(path: Path) -> None:
+    """Write down how many functions this process calls from now until its end."""
+    counter = _Countdown(-1, lambda: None)
+    sys.setprofile(counter)
+    Finalize(None, lambda: path.write_text(str(-1 - counter.calls)), exitpriority=0)
+
+
+def stops(count: int, random: Random, home: Path) -> Iterator[tuple[str, object]]:
+    """What was stopped and how, and what is wrong with what came of it. count: of sequences of three stops."""
+    shares = sum(share for _, share in COMMANDS.values())
+    for command, (hook, share) in COMMANDS.items():
+        ended = home / command
+        ended.mkdir()
+        network = NetworkConfig(name="small-resnet", widths=(8, 16), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
+        save_backbone(random_backbone(network, 8, seed=5), ended / "start.safetensors")
+        end = struck(*words(command, ended), strike=Strike(partial(count_calls, ended / "calls"), hook))
+        assert end.code == 0, end
+        calls = int((ended / "calls").read_text())
+        for _ in range(max(1, count * share // shares)):
+            with tempfile.TemporaryDirectory(dir=home) as place:
+                yield from _stopped_thrice(command, ended, calls, random, Path(place))
+
+
+def _stopped_thrice(command: str, ended: Path, calls: int, random: Random, place: Path) -> Iterator[tuple[str, object]]:
+    os.environ["HEXA_CACHE"] = str(place / "cache")
+    folder = place / "folder"
     (folder / "out").mkdir(parents=True)
     shutil.copy(ended / "start.safetensors", folder)
     if command == "reproduce":  # costs decide which runs there are
         for name in ("costs.json", "study.json"):
             shutil.copy(ended / "out" / name, folder / "out")
-    numbers = draw.choices(list(HOW), k=3)
-    moments = [Strike(partial(after, draw.randrange(1, calls), partial(send, one)), hook) for one in numbers]
+    numbers = random.choices(list(HOW), k=3)
+    moments = [
+        Strike(partial(after, random.randrange(1, calls), partial(send, one)), COMMANDS[command][0]) for one in numbers
+    ]
     ends = [struck(*words(command, folder), strike=moment) for moment in moments]
     again = struck(*words(command, folder))
-    assert again.code == 0, again
-    same = outcome(command, folder, ended) == outcome(command, ended, ended)
+    same = again.code == 0 and outcome(command, folder, ended) == outcome(command, ended, ended)
     for one, end in zip(numbers, ends, strict=True):
         told = end.code == 128 + one and ("the same command" in end.err or "go on with" in end.err)
         if end.code:  # it may have ended before the moment; at its end a signal is what it always is
             fine = same and (end.code == -one or told) and "Traceback" not in end.err
-            tally.fault(f"{HOW[one]} {command}", fine, (same, end))
+            yield f"{HOW[one]} {command}", None if fine else (same, end, again)
