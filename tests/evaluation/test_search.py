@@ -66,11 +66,11 @@ def test_of_images(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
         Features(out).like("nowhere.png")
 
 
-@pytest.mark.parametrize("kind", ["missing", "text", "one", "infinite"])
+@pytest.mark.parametrize("kind", ["missing", "text", "zip", "one", "infinite"])
 def test_other_files_are_one_line(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "x.npz"
-    if kind == "text":
-        file.write_text("not an archive")
+    if kind in ("text", "zip"):
+        file.write_bytes(b"not an archive" if kind == "text" else b"PK\x03\x04 cut off")
     elif kind != "missing":
         features = np.full((1 if kind == "one" else 3, 4), np.inf if kind == "infinite" else 1.0, np.float32)
         np.savez(file, features=features, paths=np.array(["a.png"] * len(features)))

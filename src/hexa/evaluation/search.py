@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import DBSCAN
 from sklearn.neighbors import NearestNeighbors
 
-from hexa.config import UserError, nearest, reason
+from hexa.config import UserError
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,9 @@ class Features:
         path = Path(path)
         try:
             features, paths = _read(path)
-        except (OSError, ValueError, KeyError, pyarrow.ArrowException) as error:
-            raise UserError(f"{path}: not a .npz or .parquet that hexa embed wrote ({reason(error)})") from None
+        except (OSError, ValueError, KeyError, pyarrow.ArrowException, zipfile.BadZipFile) as error:
+            why = error.strerror if isinstance(error, OSError) else None
+            raise UserError(f"{path}: {why or 'not what hexa embed writes'}; give a .npz or .parquet of it") from None
         if features.ndim != 2 or len(features) != len(paths) or len(features) < 2 or not np.isfinite(features).all():
             raise UserError(f"{path}: its features have shape {features.shape}, expected those of two images or more")
         centred = features.astype(np.float32) - features.mean(0, dtype=np.float32)
@@ -66,7 +68,7 @@ class Features:
     def like(self, path: str, count: int = 10) -> list[Found]:
         """The images with the largest cosine to that of this path, largest first. Raises UserError if there is none."""
         if path not in self.paths:
-            raise UserError(f"{path}: no image of that path in the file; {nearest(path, self.paths)}")
+            raise UserError(f"{path}: no image of that path in the file, such as {self.paths[0]}")
         place = self.paths.index(path)
         distances, places = self._neighbours.kneighbors(
             self.directions[place : place + 1], min(count + 1, len(self.paths))
