@@ -85,7 +85,9 @@ def test_from_a_folder_to_a_decision(
     assert "is finished" in capsys.readouterr().out
     # another request does not touch it
     assert main(command(weights, photos, out, "--time=21m")) == 2
-    assert "holds an adaptation made with seconds 1200" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "holds the adaptation of another command: hexa adapt " in said
+    assert " --time 1200s " in said
 
 
 def test_killed_and_gone_on_with_it_is_the_same(weights: Path, photos: Path, tmp_path: Path) -> None:
@@ -233,6 +235,9 @@ def test_the_verdict_wants_certainty() -> None:
 def test_without_labels_features_must_agree_more_and_not_draw_together() -> None:
     start = {"neighbours": 20.0, "uniformity": 3.5}
     assert verdict.without_labels(start, {"neighbours": 26.0, "uniformity": 3.4})[0]
+    better, said = verdict.without_labels(start, {"neighbours": 50.2, "uniformity": 3.5}, (224, 64))
+    assert not better
+    assert "it can't be told whether 64 px helped where the start takes 224 px; the start is kept" in said
     for worse in ({"neighbours": 24.0, "uniformity": 3.6}, {"neighbours": 40.0, "uniformity": 3.2}):
         better, said = verdict.without_labels(start, worse)
         assert not better

@@ -23,6 +23,7 @@ from hexa.core import Method
 from hexa.data import Source, open_source
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment, override
+from hexa.reporting.comparison import adaptation
 from hexa.reporting.report import report
 from hexa.run.build import Machine
 from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, is_ours
@@ -159,7 +160,9 @@ def _compare(experiment: Experiment, out: Path, record: dict[str, Any], say: Cal
     if labels is not None:
         better, conclusion = verdict.by_labels(*labels)
     else:
-        better, conclusion = verdict.without_labels(sides["start"], sides["result"])
+        better, conclusion = verdict.without_labels(
+            sides["start"], sides["result"], (start.image_size, result.image_size)
+        )
     rows = verdict.table(sides["start"], sides["result"], labels)
     winner = (start, result)[better] if best is None else best[better].backbone
     checked = export(winner, "timm", out / WINNER)
@@ -264,11 +267,10 @@ def _read_record(out: Path, request: AdaptRequest) -> dict[str, Any] | None:
         return None
     try:
         record = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
-        ours, theirs, _ = request.record, record["request"], record.get("verdict") or record["experiment"]
-        differing = [name for name in ours if ours[name] != theirs.get(name)]
+        theirs, _ = record["request"], record.get("verdict") or record["experiment"]
+        same, given = theirs == request.record, " ".join(adaptation(theirs))
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give another --out") from None
-    if differing:
-        how = ", ".join(f"{name} {theirs.get(name)}, not {ours[name]}" for name in differing)
-        raise UserError(f"{out} holds an adaptation made with {how}; repeat its command, or give another --out")
+    if not same:
+        raise UserError(f"{out} holds the adaptation of another command: {given}; repeat that, or give another --out")
     return cast(dict[str, Any], record)

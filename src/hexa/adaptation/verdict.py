@@ -138,18 +138,24 @@ def by_labels(start: Labelled, result: Labelled) -> tuple[bool, str]:
     return False, f"not better; the start is kept: these labels show no significant difference ({why})"
 
 
-def without_labels(start: Mapping[str, float], result: Mapping[str, float]) -> tuple[bool, str]:
-    """Whether the result seems better without labels, and a sentence on it.
+def without_labels(
+    start: Mapping[str, float], result: Mapping[str, float], sizes: tuple[int, int] = (0, 0)
+) -> tuple[bool, str]:
+    """Whether the result seems better without labels, and a sentence on it. sizes: image sizes of start and result.
 
-    Views of an image must agree clearly more on its neighbours, and features must not contract, which is a sign of
-    failure. docs/your-own-images.md says how often this was right.
+    Where they differ this can't be told: both are measured at the result's, at which the start may be far from its
+    best. Otherwise views of an image must agree clearly more on its neighbours, and features must not contract, which
+    is a sign of failure. docs/your-own-images.md says how often this was right.
     """
     before, after = start["neighbours"], result["neighbours"]
     lost = start["uniformity"] - result["uniformity"]
     better = after >= _RISE * before and lost <= _LOSS
     uniformity = f"uniformity {start['uniformity']:.2f} → {result['uniformity']:.2f}"
-    conclusion = "it seems to have helped" if better else "it does not seem to have helped; the start is kept"
     scores = f"neighbours {before:.1f} → {after:.1f} %, {uniformity}"
+    if sizes[0] != sizes[1]:
+        said = f"without labels it can't be told whether {sizes[1]} px helped where the start takes {sizes[0]} px"
+        return False, f"{said}; the start is kept: {scores}, both at {sizes[1]} px; give labelled images (--labelled)"
+    conclusion = "it seems to have helped" if better else "it does not seem to have helped; the start is kept"
     return better, f"{conclusion}: {scores}; labelled images (--labelled) would show it reliably"
 
 

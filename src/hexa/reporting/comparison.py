@@ -48,7 +48,7 @@ def command(run: Run) -> str:
     if not run.config:
         return ""
     try:
-        words = _adaptation(run.adaptation["request"]) if run.adaptation else _pretraining(run.config)
+        words = adaptation(run.adaptation["request"]) if run.adaptation else _pretraining(run.config)
     except (ImportError, AttributeError, LookupError, TypeError, ValueError):  # no such recipe, or other fields
         return fallback
     if any(one_line(word) != word for word in words):  # nothing to be pasted into a terminal
@@ -56,7 +56,7 @@ def command(run: Run) -> str:
     return " ".join(words) if len(words) < 4 else " \\\n  ".join(words)
 
 
-def _adaptation(request: Record) -> list[str]:
+def adaptation(request: Record) -> list[str]:
     """`hexa adapt` and its options, one each."""
     named = {name: request[name] for name in ("data", "labelled", "domain")} | {"time": f"{request['seconds']:.10g}s"}
     options = named | request["fields"]
