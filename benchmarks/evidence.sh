@@ -17,8 +17,6 @@ FIVE="0 1 2 3 4"
 few() { "$PYTHON" benchmarks/few_images.py --cifar10 "$CIFAR10" --work "$WORK/few" --precision "$PRECISION" \
     --result "$RESULTS/2026-11-23-few-images.json" "$@"; }
 
-# attacks that set in late, five seeds at the rate that was found (the last quarter has them): 0.7 h
-few --lengths 400 --rates 0.12 --seeds $FIVE --arms plain "from ¾" +adversarial+late +adversarial
 # half of each batch mixed, at the two rates that were never tried, beside plain at its best: 9 h
 few --lengths 1600 --rates 0.12 0.24 --seeds 0 --arms plain +split --search
 few --lengths 1600 --rates 0.12 --seeds $FIVE --arms plain
