@@ -128,7 +128,7 @@ def test_a_vit_is_told_that_it_has_one_branch(tmp_path: Path) -> None:
     said = io.StringIO()
     options = {"img_size": 16, "patch_size": 8, "embed_dim": 12, "depth": 1, "num_heads": 2}
     network = {"name": "vit_tiny_patch16_224", "options": options, "widths": []}
-    made = experiment("dino", **{"network": network, "views.size": 16, "epochs": 1})
+    made = experiment("dino", **{"network": network, "views.size": 16, "views.extra_crops": [], "epochs": 1})
     out = pretrain(made, tmp_path / "run", console=Console(file=said, width=200))
     assert said.getvalue().count("the backbone has no batch-norm: aux examples go through it as clean ones do") == 1
     assert load_backbone(out).content_hash() == load_backbone(out / "checkpoints" / "step-00000005.pt").content_hash()

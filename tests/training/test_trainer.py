@@ -255,11 +255,11 @@ def test_a_run_ends_where_its_accuracy_is_reached(tmp_path: Path) -> None:
     for lines in (journal.read_text(), journal.read_text().replace('"ended"', '"lost"')):
         journal.write_text(lines)
         again = monitored(tmp_path, score, state_of(made))
-        again.best.until = 40.0
+        again.scoring.best.until = 40.0
         again.run()
         assert again.step == 2 * STEPS
     longer = monitored(tmp_path / "longer", score)
-    longer.best.until = 70.0
+    longer.scoring.best.until = 70.0
     longer.run()
     assert longer.step == 3 * STEPS
 
