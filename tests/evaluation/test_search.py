@@ -64,16 +64,18 @@ def test_of_images(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "0 groups among 450 images" in capsys.readouterr().out
     with pytest.raises(UserError, match="no image of that path"):
         Features(out).like("nowhere.png")
+    assert cli.main(["search", str(out), "--duplicates", "--least", "2"]) == 2
+    assert "--least must be a cosine similarity, from -1 to 1, got 2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["missing", "text", "zip", "one", "infinite"])
+@pytest.mark.parametrize("kind", ["missing", "text", "zip", "one", "words", "infinite"])
 def test_other_files_are_one_line(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "x.npz"
     if kind in ("text", "zip"):
         file.write_bytes(b"not an archive" if kind == "text" else b"PK\x03\x04 cut off")
     elif kind != "missing":
         features = np.full((1 if kind == "one" else 3, 4), np.inf if kind == "infinite" else 1.0, np.float32)
-        np.savez(file, features=features, paths=np.array(["a.png"] * len(features)))
+        np.savez(file, features=features.astype("U3") if kind == "words" else features, paths=["a.png"] * len(features))
     with pytest.raises(UserError, match=r"x\.npz: ") as caught:
         Features(file)
     assert "\n" not in str(caught.value)

@@ -272,5 +272,5 @@ def _read_record(out: Path, request: AdaptRequest) -> dict[str, Any] | None:
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give another --out") from None
     if not same:
-        raise UserError(f"{out} holds the adaptation of another command: {given}; repeat that, or give another --out")
+        raise UserError(f"{out} is of another command: {given} --out {out}; repeat that one, or give another --out")
     return cast(dict[str, Any], record)

@@ -141,11 +141,12 @@ def by_labels(start: Labelled, result: Labelled) -> tuple[bool, str]:
 def without_labels(
     start: Mapping[str, float], result: Mapping[str, float], sizes: tuple[int, int] = (0, 0)
 ) -> tuple[bool, str]:
-    """Whether the result seems better without labels, and a sentence on it. sizes: image sizes of start and result.
+    """Judge by measures without labels: whether the result seems better than the start, and a sentence that says why.
 
-    Where they differ this can't be told: both are measured at the result's, at which the start may be far from its
-    best. Otherwise views of an image must agree clearly more on its neighbours, and features must not contract, which
-    is a sign of failure. docs/your-own-images.md says how often this was right.
+    sizes: the image sizes of start and result. Where they differ the start is kept: both are measured at the result's,
+    at which the start may be far from its best. Otherwise the result is better if views of an image agree clearly more
+    on its neighbours, and features have not contracted, which is a sign of failure. docs/your-own-images.md says how
+    often this was right.
     """
     before, after = start["neighbours"], result["neighbours"]
     lost = start["uniformity"] - result["uniformity"]
@@ -153,7 +154,7 @@ def without_labels(
     uniformity = f"uniformity {start['uniformity']:.2f} → {result['uniformity']:.2f}"
     scores = f"neighbours {before:.1f} → {after:.1f} %, {uniformity}"
     if sizes[0] != sizes[1]:
-        said = f"without labels it can't be told whether {sizes[1]} px helped where the start takes {sizes[0]} px"
+        said = f"without labels nothing shows that training at {sizes[1]} px helped a start of {sizes[0]} px"
         return False, f"{said}; the start is kept: {scores}, both at {sizes[1]} px; give labelled images (--labelled)"
     conclusion = "it seems to have helped" if better else "it does not seem to have helped; the start is kept"
     return better, f"{conclusion}: {scores}; labelled images (--labelled) would show it reliably"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -143,22 +142,14 @@ def embed(given: Given, extra: Fields) -> int:
     return 0
 
 
-def _cosine(text: str) -> float:
-    """The type of an option: a cosine similarity."""
-    value = float(text)
-    if not -1 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"must be from -1 to 1, got {text}")
-    return value
-
-
 @command(
     "find near-duplicates, outliers, or the images most like one, by the features that embed wrote",
     option("FEATURES", "a .npz or .parquet of hexa embed"),
     flag("--duplicates", "groups of images whose features nearly agree"),
     flag("--outliers", "the images that are least like any others"),
     option("--like PATH", "the images most like the one of this path in the file"),
-    option("--least X", "the similarity from which on they do", type=_cosine, default=0.95),
-    option("--count N", "how many outliers or similar images; 20 if not given", type=COUNT, default=20),
+    option("--least X", "cosine similarity of duplicates; %(default)s if not given", type=float, default=0.95),
+    option("--count N", "how many outliers or similar images; %(default)s if not given", type=COUNT, default=20),
     JSON,
     description="Cosine similarities are of features whose mean is removed. An outlier's similarity is the mean over "
     "its ten nearest neighbours.",

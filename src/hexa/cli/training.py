@@ -216,7 +216,7 @@ def _next(run: Path, data: str) -> list[str]:
     from hexa.data import open_source
 
     command = ["hexa", "evaluate", "knn", str(run), "--data", data]
-    if data.startswith(("folder:", "parquet:")):
+    if data.startswith(("folder:", "parquet:")) or Path(data.partition("#")[0]).is_dir():
         with contextlib.suppress(UserError):
             source = open_source(data, "train")
             if source.labels is None:

@@ -19,7 +19,7 @@ from hexa.runtime.random import Stream
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method must know of its surroundings to reserve everything it will remember."""
+    """Sizes and surroundings of a run, from which a method allocates its buffers."""
 
     data_size: int
     """Images that are trained on."""
@@ -28,21 +28,21 @@ class Setting:
     epochs: int = 1
     """Passes over the images that the run is to have, for schedules of the method's own."""
     world_size: int = 1
-    """Processes."""
+    """Number of processes."""
     num_crops: int = 2
     """Views of an image."""
     branches: tuple[str, ...] = ("main",)
     """Names of all sets of batch-norms that some pass will use."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    """Of each channel, for images in [0, 1]; the backbone subtracts it."""
+    """Mean of each channel, for pixels in [0, 1]; the backbone subtracts it."""
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
-    """Of each channel; the backbone divides by it."""
+    """Standard deviation of each channel; the backbone divides by it."""
     seed: int = 0
-    """Of the run."""
+    """The run's seed."""
     keep_statistics: bool = False
     """The backbone's batch-norms normalise by the running statistics they begin with, which stay as they are."""
     streams: str = "one"
-    """How the backbone's features are composed, `network.streams`."""
+    """The value of `network.streams`: which networks the backbone's features come from."""
     view_size: int | None = None
     """Pixels of a view's side, if known."""
 

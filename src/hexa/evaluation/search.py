@@ -39,8 +39,10 @@ class Features:
         except (OSError, ValueError, KeyError, pyarrow.ArrowException, zipfile.BadZipFile) as error:
             why = error.strerror if isinstance(error, OSError) else None
             raise UserError(f"{path}: {why or 'not what hexa embed writes'}; give a .npz or .parquet of it") from None
-        if features.ndim != 2 or len(features) != len(paths) or len(features) < 2 or not np.isfinite(features).all():
-            raise UserError(f"{path}: its features have shape {features.shape}, expected those of two images or more")
+        floats = features.dtype.kind == "f" and features.ndim == 2 and np.isfinite(features).all()
+        if not floats or not 2 <= len(features) == len(paths):
+            given = f"{features.dtype} of shape {features.shape} and {len(paths)} paths"
+            raise UserError(f"{path}: features are {given}; expected finite floats [N, D] and N ≥ 2 paths; embed again")
         centred = features.astype(np.float32) - features.mean(0, dtype=np.float32)
         self.directions = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
         self.paths = paths
@@ -48,6 +50,8 @@ class Features:
 
     def duplicates(self, least: float = 0.95) -> list[Found]:
         """Groups of images linked by a cosine of at least `least`, the most similar pair of each; closest first."""
+        if not -1 <= least <= 1:
+            raise UserError(f"--least must be a cosine similarity, from -1 to 1, got {least:g}")
         reach = max(1 - least, 1e-6)  # what rounding leaves between equal images
         linked = DBSCAN(eps=reach, min_samples=2, metric="cosine", algorithm="brute").fit_predict(self.directions)
         groups = [self._group(np.flatnonzero(linked == one)) for one in range(linked.max() + 1)]
@@ -55,9 +59,8 @@ class Features:
 
     def _group(self, places: NDArray[np.int64]) -> Found:
         members = self.directions[places]
-        similarity = members @ members.T
-        np.fill_diagonal(similarity, -1)
-        return Found([self.paths[place] for place in places], float(similarity.max()))
+        distances, _ = NearestNeighbors(n_neighbors=1, metric="cosine", algorithm="brute").fit(members).kneighbors()
+        return Found([self.paths[place] for place in places], 1 - float(distances.min()))
 
     def outliers(self, count: int = 20, k: int = 10) -> list[Found]:
         """The images with the lowest mean cosine to their k nearest neighbours, lowest first."""

@@ -93,19 +93,19 @@ class Best:
     """The highest score of a measure so far, and for how many scores it has stood. `state` survives a resume."""
 
     measure: str | None = None
-    """The name of the score; None: there is no best one."""
+    """The name of the score that is compared; None compares none."""
     patience: int | None = None
     """Scores in a row without a rise after which the run ends."""
     until: float | None = None
     """The k-NN accuracy in percent at which the run ends."""
     reached: float | None = field(default=None, init=False)
-    """The score that was as high as `until`."""
+    """The first score that was not below `until`."""
     value: float | None = field(default=None, init=False)
     """The highest score so far."""
     step: int = field(default=0, init=False)
-    """The step it is of."""
+    """The step at which it was measured."""
     waited: int = field(default=0, init=False)
-    """Scores since it."""
+    """Number of scores measured since then."""
 
     @property
     def state(self) -> dict[str, object]:
@@ -150,7 +150,7 @@ class Scoring:
     """When the frozen features are scored, and what follows from it."""
 
     monitor: Monitor | None = None
-    """Measures; None: there is nothing to measure on."""
+    """Measures the features; None if there are no images to measure on."""
     every: int = 0
     """Epochs between two scores, the last epoch always has one; 0 for never."""
     best: Best = field(default_factory=Best)

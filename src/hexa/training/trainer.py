@@ -48,7 +48,7 @@ class Trainer:
     journal: Journal = field(default_factory=Journal)
     """Takes metrics, events and warnings; by default none are kept."""
     fingerprint: str = ""
-    """Of all that decides the trajectory; a checkpoint with another one is refused."""
+    """A hash of all that decides the trajectory; a checkpoint with another one is refused."""
     scoring: Scoring = field(default_factory=Scoring)
     """What the frozen features are worth, and which weights to keep; by default never measured."""
     watch: Watch | None = None

@@ -67,7 +67,7 @@ class Source:
     labels: Labels | None = None
     """int64 [N], one class per image; or multi-label [N, C], 1 for present, −1 for absent, 0 for difficult."""
     unlabelled: int = 0
-    """How many images lack a label although others have one, in which case `labels` is None."""
+    """Number of images without a label where others have one; `labels` is None then."""
     class_names: list[str] | None = None
     """By label."""
     paths: list[str]
@@ -80,7 +80,7 @@ class Source:
     max_image_pixels: int = decoding.MAX_IMAGE_PIXELS
     """Larger images are unreadable."""
     channels: int = 3
-    """Of every image; images with another number are unreadable."""
+    """Channels of every image; images with another number are unreadable."""
 
     def __len__(self) -> int:
         return len(self.paths)
