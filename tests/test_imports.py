@@ -30,7 +30,7 @@ FLOORS = (
     ("evaluation",),
     ("recipes",),
     ("reporting", "testing"),
-    ("run",),
+    ("run", "comparison"),
     ("measure", "adaptation"),
     ("cli", "__main__", ""),
 )

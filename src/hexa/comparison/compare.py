@@ -1,0 +1,207 @@
+"""`hexa compare`: backbones beside each other on a person's images, and which of them is better."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hexa.comparison import labelled, leakage, unlabelled, verdict
+from hexa.comparison.extraction import FEWEST, Extraction, affordable, passes_of
+from hexa.comparison.verdict import Side, Verdict
+from hexa.config import UserError
+from hexa.data import Source, open_source
+from hexa.data.sources.source import Subset
+from hexa.evaluation.features import extract
+from hexa.runtime import precision as precisions
+from hexa.runtime.files import write_text
+from hexa.weights.pretrained import Backbone, load_backbone
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareRequest(Extraction):
+    """What is asked for."""
+
+    backbones: tuple[str, ...]
+    """The first is what the others are compared with."""
+    data: str
+    """The images; judged by their labels if they have one each and no others are given."""
+    labelled: str | None = None
+    """Labelled images to judge by instead."""
+    size: int | None = None
+    """A common image size in pixels; each backbone's own if None."""
+    max_image_pixels: int | None = None
+    """Larger images count as unreadable."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was compared on which images, and what was found."""
+
+    sides: tuple[Side, ...]
+    verdict: Verdict
+    images: Source
+    """The images that were judged or, without labels, looked at."""
+    judge: labelled.Judge | None
+    """How the labels were used; None without."""
+    notes: tuple[str, ...]
+    """Sentences on what was left out."""
+    duplicates: tuple[tuple[str, str], ...]
+    """Paths of near-duplicates, the first of which was left out."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """All numbers, for JSON."""
+        sides = []
+        for side in self.sides:
+            facts = {"name": side.name, "size": side.size, "num_features": side.features.shape[1], "free": side.free}
+            reached = {name: side.reached(name) for name in labelled.DECIDING} if side.scores else {}
+            few = {str(shots): draws.tolist() for shots, draws in side.scores.few.items()} if side.scores else {}
+            sides.append({**facts, "weights": side.backbone.content_hash(), "scores": reached, "few": few})
+        pairs = [
+            {**vars(pair), "differences": {name: [d.points, d.half] for name, d in pair.differences.items()}}
+            for pair in self.verdict.pairs
+        ]
+        return {
+            "images": len(self.images),
+            "judged": 0 if self.judge is None else len(self.judge.judged),
+            "verdict": self.verdict.sentence,
+            "best": None if self.verdict.best is None else self.sides[self.verdict.best].name,
+            "backbones": sides,
+            "pairs": pairs,
+            "notes": list(self.notes),
+            "duplicates": [list(pair) for pair in self.duplicates],
+        }
+
+
+def compare(request: CompareRequest, progress: Progress = lambda label, done, total: None) -> Comparison:
+    """Compare two backbones or more. Raises UserError."""
+    if len(request.backbones) < 2:
+        raise UserError("a comparison needs two backbones or more; give another one")
+    loaded = [load_backbone(name, size=request.size) for name in request.backbones]
+    channels = sorted({len(one.mean) for one in loaded})
+    if len(channels) > 1:
+        raise UserError(
+            f"the backbones take images of {' and '.join(map(str, channels))} channels; compare those alike"
+        )
+    how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels[0]}
+    data = open_source(request.data, "train", **how)
+    judging = data if request.labelled is None else open_source(request.labelled, "train", **how)
+    if request.labelled is not None:
+        labelled.labels_of(judging)  # raises now, before the work
+    return of_backbones(dict(zip(_names(request.backbones), loaded, strict=True)), data, judging, request, progress)
+
+
+def _names(given: Sequence[str]) -> list[str]:
+    """Short names of backbones that tell them apart."""
+    short = [name if ":" in name else Path(name).name for name in given]
+    return [
+        name if short.count(name) == 1 else f"{full} ({place})"
+        for place, (name, full) in enumerate(zip(short, given, strict=True), 1)
+    ]
+
+
+def of_backbones(
+    backbones: Mapping[str, Backbone],
+    data: Source,
+    judging: Source,
+    how: Extraction,
+    progress: Progress = lambda label, done, total: None,
+    trials: int = 1,
+) -> Comparison:
+    """Compare loaded backbones, by name; the first is what the others are compared with.
+
+    judging: labelled images, or `data` itself, by whose labels, if it has any, backbones are judged. trials: how many
+    states a backbone was chosen from by these labels, which widens the intervals.
+    """
+    device, notes, twins = precisions.pick_device(how.device), list[str](), tuple[tuple[str, str], ...]()
+    judged = judging.classes is not None
+    if judged:
+        rows, twins = _apart(data, judging, how, notes, progress)
+        judging = Subset(judging, rows)
+    if len(judging) < FEWEST:
+        raise UserError(f"{judging!r}: too few images to compare by; give {FEWEST} distinct ones or more")
+    rows = affordable(list(backbones.values()), judging, how, 1 if judged else 4, device)
+    if len(rows) < len(judging):
+        notes.append(f"{len(rows):,} of {len(judging):,} images were drawn; more --time looks at more")
+    images = Subset(judging, rows)
+    found, free = list[tuple[Tensor, Tensor]](), list[dict[str, float]]()
+    for name, backbone in backbones.items():
+        tell = functools.partial(progress, f"{name}, {backbone.image_size} px")
+        if judged:
+            settings: dict[str, Any] = {"precision": how.precision, "num_workers": how.num_workers, "tolerance": 1.0}
+            features, _, positions = extract(backbone, images, device=device, progress=tell, **settings)
+            free.append({})
+        else:
+            passes, places = passes_of(backbone, images, how, device, tell)
+            features, positions = passes.images, torch.from_numpy(places)
+            free.append(unlabelled.measures(passes, how.seed))
+        found.append((features, positions))
+    every, shared = verdict.common(found)
+    if len(shared) < len(images):
+        notes.append(f"{len(images) - len(shared)} of {len(images):,} images cannot be read")
+        images = Subset(images, shared.numpy())
+    sides = [
+        Side(name, backbone, features, free=measured)
+        for (name, backbone), features, measured in zip(backbones.items(), every, free, strict=True)
+    ]
+    judge = labelled.Judge(labelled.labels_of(images), how.seed) if judged else None
+    if judge is not None:
+        for place, side in enumerate(sides):
+            progress("judging", place, len(sides))
+            sides[place] = replace(side, scores=judge.scores(side.features))
+        progress("judging", len(sides), len(sides))
+    sizes = sorted({side.size for side in sides})
+    if len(sizes) > 1:
+        notes.append(
+            f"each at its own image size: {' and '.join(map(str, sizes))} px; --size N compares at a common one"
+        )
+    said = verdict.by_labels(sides, trials) if judge is not None else verdict.without_labels(sides)
+    return Comparison(tuple(sides), said, images, judge, tuple(notes), twins)
+
+
+def _apart(
+    data: Source, judging: Source, how: Extraction, notes: list[str], progress: Progress
+) -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...]]:
+    """Positions of the labelled images without near-duplicates, and paths of those that are left out with their twins.
+
+    An image is left out if it is like one before it, or like one of other images that were learned from. Where most are
+    like those, the labelled images were meant to be among them: all stay, and a note says so.
+    """
+    progress("looking for near-duplicates", 0, 1)
+    thumbs, places = leakage.thumbnails(judging, how.num_workers)
+    found = leakage.duplicates(thumbs)
+    drop = found >= 0
+    twins = [(judging.paths[places[row]], judging.paths[places[found[row]]]) for row in np.flatnonzero(drop)]
+    if drop.any():
+        notes.append(f"left out: {drop.sum()} labelled images that are near-duplicates of other labelled ones")
+    if data is not judging and data.fingerprint != judging.fingerprint:
+        others, rows = leakage.thumbnails(data, how.num_workers)
+        found = leakage.duplicates(thumbs, others)
+        seen = (found >= 0) & ~drop
+        if 2 * seen.sum() > len(seen):
+            notes.append(
+                f"{seen.sum()} of {len(seen)} labelled images are among --data, whose labels are not used there"
+            )
+        elif seen.any():
+            drop |= seen
+            twins += [(judging.paths[places[row]], data.paths[rows[found[row]]]) for row in np.flatnonzero(seen)]
+            notes.append(f"left out: {seen.sum()} labelled images that are near-duplicates of images of --data")
+    progress("looking for near-duplicates", 1, 1)
+    unreadable = np.setdiff1d(np.arange(len(judging)), places)  # noted where features are extracted
+    return np.sort(np.concatenate([places[~drop], unreadable])), tuple(twins)
+
+
+def write_record(comparison: Comparison, path: Path) -> Path:
+    """Write all numbers as JSON."""
+    return write_text(path, json.dumps(comparison.record, indent=1) + "\n")

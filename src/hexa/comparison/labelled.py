@@ -1,0 +1,149 @@
+"""Compares backbones on labelled images: cross-validated k-NN and probe, few labels, paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+from torch.nn import functional
+
+from hexa.config import UserError
+from hexa.data import Source
+from hexa.evaluation.protocols.knn import knn_classify
+from hexa.evaluation.protocols.probe import WEIGHT_DECAYS, fit_probe
+from hexa.evaluation.split import draw_per_class, folds
+from hexa.runtime.random import Stream
+
+#: Neighbours that vote, folds of the cross-validation, labelled images per class of the few-label probe, draws of each.
+NEIGHBOURS, FOLDS, SHOTS, DRAWS = 15, 5, (1, 2, 4, 8, 16), 5
+#: The measures that decide, by the names that tables use.
+DECIDING = ("k-NN", "linear probe")
+CONFIDENCE = 0.95
+
+Right = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference in percentage points, and half the width of its 95 % interval."""
+
+    points: float
+    half: float
+
+    @property
+    def sign(self) -> int:
+        """1 or −1 where the interval excludes 0; else 0."""
+        return int(np.sign(self.points)) if abs(self.points) > self.half else 0
+
+    def __str__(self) -> str:
+        return f"{self.points:+.1f} ± {self.half:.1f}".replace("-", "−")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a backbone reaches.
+
+    right: measure -> bool [M], whether each of the M judged images is classified correctly. few: labels per class ->
+    accuracy in percent, one per draw.
+    """
+
+    right: dict[str, Right]
+    few: dict[int, NDArray[np.float64]]
+
+    def accuracy(self, measure: str) -> float:
+        """In percent."""
+        return 100 * float(self.right[measure].mean())
+
+
+class Judge:
+    """Labelled images, split once by the seed, so that backbones are compared image by image and draw by draw.
+
+    Every image of a class of two or more is judged once, by the images of the other folds; those of classes of one only
+    take part in the vote.
+    """
+
+    def __init__(self, labels: Rows, seed: int = 0) -> None:
+        """labels: int64 [N], classes. Raises UserError if there are not two classes with two images each."""
+        stream = Stream(seed).child("comparison")
+        self.labels, self.seed, counts = labels, seed, np.bincount(labels)
+        self.parts = folds(labels, FOLDS, stream)
+        if (counts > 1).sum() < 2:
+            given = f"{int((counts > 1).sum())} of {int((counts > 0).sum())} classes have two labelled images or more"
+            raise UserError(f"{given}, and a comparison needs two such classes; label more images")
+        self.judged = np.sort(np.concatenate(self.parts))
+        self.draws: dict[int, list[Rows]] = {}
+        for shots in SHOTS:
+            rows = np.flatnonzero(counts[labels] > shots)  # one image at least is left to classify
+            if len(np.unique(labels[rows])) > 1:
+                streams = (stream.child("draw", shots, number) for number in range(DRAWS))
+                self.draws[shots] = [rows[draw_per_class(labels[rows], shots, one)] for one in streams]
+
+    def scores(self, features: Tensor) -> Scores:
+        """What the features [N, D] of a backbone reach."""
+        wanted, classes = torch.from_numpy(self.labels), int(self.labels.max()) + 1
+        right = {measure: np.zeros(len(wanted), dtype=np.bool_) for measure in DECIDING}
+        decays: tuple[float, ...] = WEIGHT_DECAYS
+        for part in self.parts:
+            rest = np.setdiff1d(np.arange(len(wanted)), part)
+            votes = knn_classify(features[rest], wanted[rest], features[part], NEIGHBOURS, num_classes=classes)
+            probe = fit_probe(features[rest], wanted[rest], classes, weight_decays=decays, seed=self.seed)
+            decays = (probe.weight_decay,)  # chosen once: it hardly depends on the fold
+            for measure, scored in zip(DECIDING, (votes, probe.scores(features[part])), strict=True):
+                right[measure][part] = (scored.argmax(1) == wanted[part]).numpy()
+        few = {
+            shots: np.array([self._nearest_mean(features, rows) for rows in drawn])
+            for shots, drawn in self.draws.items()
+        }
+        return Scores({measure: row[self.judged] for measure, row in right.items()}, few)
+
+    def _nearest_mean(self, features: Tensor, drawn: Rows) -> float:
+        """Accuracy in percent of the nearest class mean of the `drawn` features, on the other images of their classes.
+
+        Features are centred on the mean of the drawn ones and normalised to unit length (SimpleShot's CL2N, Wang et al.
+        2019).
+        """
+        asked = np.isin(self.labels, self.labels[drawn])
+        asked[drawn] = False
+        x = functional.normalize(features - features[drawn].mean(0), dim=1)
+        classes, place = np.unique(self.labels[drawn], return_inverse=True)
+        means = torch.zeros(len(classes), x.shape[1]).index_add_(0, torch.from_numpy(place), x[drawn])
+        nearest = (x[asked] @ functional.normalize(means, dim=1).T).argmax(1).numpy()
+        return 100 * float((classes[nearest] == self.labels[asked]).mean())
+
+
+def paired(before: NDArray[np.generic], after: NDArray[np.generic], comparisons: int = 1) -> Difference:
+    """after − before in percentage points, d paired by image or by draw: mean d ± t · s / √n.
+
+    bool [M], right or not; or accuracies in percent, one per draw. t is Student's for n − 1 degrees of freedom at a
+    confidence of 1 − 0.05 / `comparisons` (Bonferroni), so that all intervals hold together with 95 %.
+    """
+    scale = 100.0 if before.dtype == np.bool_ else 1.0
+    d = scale * (after.astype(np.float64) - before.astype(np.float64))
+    reach = stats.t.isf((1 - CONFIDENCE) / 2 / comparisons, len(d) - 1)
+    return Difference(float(d.mean()), float(reach * d.std(ddof=1) / len(d) ** 0.5) if len(d) > 1 else float("inf"))
+
+
+def decide(start: Scores, other: Scores, comparisons: int = 1) -> tuple[int, Mapping[str, Difference]]:
+    """Whether `other` is better (1), worse (−1), or neither (0), and the paired differences that say so.
+
+    Better: of the deciding measures one or more differ from 0, with intervals for all `comparisons` of two backbones
+    together, and none is below it; worse: the opposite.
+    """
+    count = comparisons * len(DECIDING)
+    found = {name: paired(start.right[name], other.right[name], count) for name in DECIDING}
+    signs = {difference.sign for difference in found.values()} - {0}
+    return (signs.pop() if len(signs) == 1 else 0), found
+
+
+def labels_of(source: Source) -> Rows:
+    """The classes of all images. Raises UserError if they have none, or several."""
+    if source.classes is None:
+        problem = "have no labels" if source.labels is None else "are multi-label"
+        raise UserError(f"the images of {source!r} {problem}; give class folders, or a column of one label an image")
+    return source.classes

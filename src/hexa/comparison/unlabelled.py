@@ -1,0 +1,133 @@
+"""What can be measured of backbones without labels, and when that says which of two is better: rarely."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hexa.evaluation.label_free import NEIGHBOURS, label_free
+from hexa.evaluation.protocols.knn import knn_classify
+from hexa.ops.kmeans import spherical_kmeans
+from hexa.runtime.random import Stream
+
+#: The measures, and which way is good, where one is.
+ARROWS = {
+    "neighbours": "↑",
+    "clusters": "↑",
+    "alignment": "↑",
+    "uniformity": "↑",
+    "rank": "",
+    "LiDAR": "",
+    "alpha": "",
+    "learnability": "↑",
+    "dimension": "",
+    "mixing": "↑",
+}
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Features [N, D] of N images, of two random views of each, and of each cut-mixed with a partner.
+
+    partners: int64 [N], the partner's row. shares: float [N], λ, how much of the mixed image is the image's own.
+    """
+
+    images: Tensor
+    first: Tensor
+    second: Tensor
+    mixed: Tensor
+    partners: Tensor
+    shares: Tensor
+
+
+@torch.no_grad()
+def measures(passes: Passes, seed: int = 0) -> dict[str, float]:
+    """Those of `label_free`, and more; x, a, b, m are centred features of unit length of images, views and mixtures.
+
+    LiDAR        exp(−Σ p log p), p the shares of the eigenvalues of Σw^−½ Σb Σw^−½, of the features of views between
+                 and within images                                            (Thilak et al. 2023)
+    alpha        −slope of log eigenvalue by log index of the covariance of x (α-ReQ, Agrawal et al. 2022)
+    learnability the accuracy in percent of k-NN on clusters of x, CL         (CLID, Lu et al. 2023)
+    dimension    the intrinsic dimension of x by two nearest neighbours, ID   (CLID; TwoNN, Facco et al. 2017)
+    mixing       the correlation in percent of λ with cos(m, x) − cos(m, x_partner): whether what is between two
+                 images lies between their features
+    """
+    mean = passes.images.mean(0)
+    x, a, b, m = (
+        functional.normalize(one.float() - mean, dim=1)
+        for one in (passes.images, passes.first, passes.second, passes.mixed)
+    )
+    lean = (m * x).sum(1) - (m * x[passes.partners]).sum(1)
+    return label_free(passes.images, passes.first, passes.second, seed) | {
+        "LiDAR": _lidar(a, b),
+        "alpha": _alpha(x),
+        "learnability": 100 * _learnability(x, seed),
+        "dimension": _dimension(x),
+        "mixing": 100 * float(torch.corrcoef(torch.stack([lean, passes.shares.float()]))[0, 1].nan_to_num()),
+    }
+
+
+def _lidar(a: Tensor, b: Tensor, ridge: float = 1e-4) -> float:
+    """With the two views of an image as its class; ridge: δ of Σw + δI."""
+    centre, half = (a + b).double() / 2, (a - b).double() / 2
+    between = torch.cov(centre.T)
+    within = 2 * half.T @ half / len(half)
+    values, vectors = torch.linalg.eigh(within + ridge * torch.eye(len(within), dtype=within.dtype))
+    root = vectors * values.clamp_min(ridge).rsqrt()
+    found = torch.linalg.eigvalsh(root.T @ between @ root).clamp_min(0)
+    return float(torch.special.entr(found / found.sum().clamp_min(1e-30)).sum().exp())
+
+
+def _alpha(x: Tensor) -> float:
+    """Over the eigenvalues from the tenth to the half of them; fewer where there are not as many."""
+    values = torch.linalg.svdvals(x.double()).square()
+    values = values[values > values[0] * 1e-9]
+    kept = values[min(10, len(values) // 4) : max(len(values) // 2, 3)]
+    index = torch.arange(1, len(kept) + 1, dtype=torch.float64) + min(10, len(values) // 4)
+    return -float(np.polyfit(index.log().numpy(), kept.log().numpy(), 1)[0])
+
+
+def _learnability(x: Tensor, seed: int) -> float:
+    """The share of images whose cluster is that of most of their nearest neighbours."""
+    stream = Stream(seed).child("learnability")
+    clusters = max(2, round(len(x) ** 0.5))
+    found = spherical_kmeans(x, clusters, stream.generator(x.device), precision="fp32").assignments
+    order = torch.randperm(len(x), generator=stream.child("order").generator())
+    half = len(x) // 2
+    right = 0
+    for fit, test in ((order[:half], order[half:]), (order[half:], order[:half])):
+        votes = knn_classify(x[fit], found[fit], x[test], NEIGHBOURS, num_classes=clusters)
+        right += int((votes.argmax(1) == found[test]).sum())
+    return right / len(x)
+
+
+def _dimension(x: Tensor) -> float:
+    """The maximum-likelihood estimate N / Σ log(r₂ / r₁) of the distances to the two nearest images."""
+    near = torch.cdist(x, x).fill_diagonal_(torch.inf).topk(2, largest=False).values.clamp_min(1e-6)
+    return len(x) / float((near[:, 1] / near[:, 0]).log().sum().clamp_min(1e-6))
+
+
+@torch.no_grad()
+def neighbours(features: Tensor, k: int = NEIGHBOURS) -> Tensor:
+    """The k images most similar to each, itself left out: int64 [N, k], by cosine of centred features [N, D]."""
+    x = functional.normalize(features.float() - features.float().mean(0), dim=1)
+    return (x @ x.T).fill_diagonal_(-2).topk(min(k, len(x) - 1)).indices
+
+
+def kept(reference: Tensor, other: Tensor, k: int = NEIGHBOURS) -> Tensor:
+    """The share of each image's k nearest that survives from one backbone's features [N, D] to another's; float [N]."""
+    near = [
+        torch.zeros(len(one), len(one), dtype=torch.bool).scatter_(1, neighbours(one, k), True)
+        for one in (reference, other)
+    ]
+    return (near[0] & near[1]).sum(1).double() / min(k, len(reference) - 1)
+
+
+def judge(start: Mapping[str, float], other: Mapping[str, float], survive: float, same_size: bool) -> tuple[int, str]:
+    """1, −1 or 0 (cannot be told), and why. Placeholder."""
+    return 0, ""

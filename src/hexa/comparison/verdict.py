@@ -1,0 +1,188 @@
+"""Which of several backbones is better, in a sentence, and the difference of every two."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hexa.comparison import labelled, unlabelled
+from hexa.comparison.labelled import DECIDING, Difference, Scores
+from hexa.config import UserError
+from hexa.weights.pretrained import Backbone
+
+#: How a row is called that tells accuracy from k labelled images of each class.
+FEW = "{} label{} per class"
+
+
+@dataclass(frozen=True)
+class Side:
+    """A backbone and what was found of it."""
+
+    name: str
+    """As the user knows it."""
+    backbone: Backbone
+    """The network, with its image size and normalisation."""
+    features: Tensor
+    """[N, D] of the images that all backbones could be given."""
+    scores: Scores | None = None
+    """What it reaches by labels; None without."""
+    free: Mapping[str, float] = field(default_factory=dict)
+    """What is measured without labels; empty with them."""
+
+    @property
+    def size(self) -> int:
+        """Side of its images in pixels."""
+        return self.backbone.image_size
+
+    def reached(self, measure: str) -> float:
+        """Accuracy in percent by labels."""
+        assert self.scores is not None
+        return self.scores.accuracy(measure)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sides, by place, and how they differ."""
+
+    first: int
+    second: int
+    better: int
+    """1 if the second is better, −1 if it is worse, 0 if neither can be said."""
+    differences: Mapping[str, Difference] = field(default_factory=dict)
+    """second − first in percentage points, with labels."""
+    kept: float | None = None
+    """Without labels: the share in percent of the first's neighbourhoods that survive in the second."""
+    why: str = ""
+    """What the measures without labels say."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a comparison."""
+
+    best: int | None
+    """The place of the side that is better than all others; None if there is none."""
+    sentence: str
+    pairs: tuple[Pair, ...]
+
+
+def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
+    """By k-NN and linear probe; intervals hold for all pairs, both measures and `trials` together.
+
+    trials: how many states a side was chosen from by the same labels.
+    """
+    count = trials * math.comb(len(sides), 2)
+    pairs = []
+    for (a, first), (b, second) in itertools.combinations(enumerate(sides), 2):
+        mine, theirs = first.scores, second.scores
+        if mine is None or theirs is None:
+            raise UserError(f"{first.name} and {second.name} are to be compared by labels, but were not judged by any")
+        better, differences = labelled.decide(mine, theirs, count)
+        few = {
+            FEW.format(shots, "s" * (shots > 1)): labelled.paired(mine.few[shots], theirs.few[shots], count)
+            for shots in mine.few
+        }
+        pairs.append(Pair(a, b, better, {**differences, **few}))
+    beaten = {place: {_other(pair, place) for pair in pairs if _favours(pair, place)} for place in range(len(sides))}
+    best = next((place for place, others in beaten.items() if len(others) == len(sides) - 1), None)
+    highest = max(range(len(sides)), key=lambda place: sides[place].reached(DECIDING[0])) if best is None else best
+    nearest = min((pair for pair in pairs if highest in (pair.first, pair.second)), key=lambda pair: _gap(pair))
+    if best is not None:
+        others = _listed([side.name for place, side in enumerate(sides) if place != best])
+        said = f"{sides[best].name} is better than {others}: {_scores(sides, nearest, best)}"
+    elif len(sides) == 2:
+        contradict = len({nearest.differences[name].sign for name in DECIDING} - {0}) > 1
+        begin = "the measures contradict each other" if contradict else "these labels show no significant difference"
+        said = f"{begin}: {_scores(sides, nearest, 1)}"
+    else:
+        even = [side.name for place, side in enumerate(sides) if place not in beaten[highest] | {highest}]
+        said = f"{sides[highest].name} reaches most, but {_listed(even)} not significantly less: "
+        said += _scores(sides, nearest, highest)
+    return Verdict(best, said, tuple(pairs))
+
+
+def without_labels(sides: Sequence[Side]) -> Verdict:
+    """By the measures of `unlabelled`, each side against the first."""
+    pairs = []
+    for place, side in enumerate(sides[1:], 1):
+        kept = float(unlabelled.kept(sides[0].features, side.features).mean())
+        better, why = unlabelled.judge(sides[0].free, side.free, kept, sides[0].size == side.size)
+        pairs.append(Pair(0, place, better, kept=100 * kept, why=why))
+    ahead = [pair for pair in pairs if pair.better > 0]
+    remedy = "give labelled images (--labelled), a few per class, to know"
+    if len(ahead) == 1:
+        winner = sides[ahead[0].second]
+        said = f"{winner.name} seems better than {sides[0].name}: {ahead[0].why}; {remedy}"
+        return Verdict(ahead[0].second, said, tuple(pairs))
+    if all(pair.better < 0 for pair in pairs):
+        said = f"{sides[0].name} seems better than {_listed([side.name for side in sides[1:]])}: {pairs[0].why}"
+        return Verdict(0, f"{said}; {remedy}", tuple(pairs))
+    why = pairs[0].why if len(pairs) == 1 else "the measures say nothing reliable of these backbones"
+    return Verdict(None, f"without labels it cannot be told which is better: {why}; {remedy}", tuple(pairs))
+
+
+def table(sides: Sequence[Side], verdict: Verdict) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: a measure with an arrow for which way is good, every side, and its difference to the first."""
+    header = ["", *(f"{side.name} ({side.size} px)" for side in sides)]
+    header += [f"{side.name} − {sides[0].name}" for side in sides[1:]]
+    pairs = [pair for pair in verdict.pairs if pair.first == 0]
+    rows = []
+    if sides[0].scores is not None:
+        for name in pairs[0].differences:
+            rows.append([f"{name}, % ↑", *(_shown(side, name) for side in sides)])
+            rows[-1] += [str(pair.differences[name]) for pair in pairs]
+        return header, rows
+    for name, arrow in unlabelled.ARROWS.items():
+        values = [side.free[name] for side in sides]
+        rows.append([f"{name} {arrow}".strip(), *(f"{value:.2f}" for value in values)])
+        rows[-1] += [f"{value - values[0]:+.2f}".replace("-", "−") for value in values[1:]]
+    kept = [f"{pair.kept:.0f} %" for pair in pairs]
+    return header, [*rows, [f"neighbourhoods of {sides[0].name} kept", "100 %", *kept, *[""] * len(pairs)]]
+
+
+def _shown(side: Side, name: str) -> str:
+    assert side.scores is not None
+    if name in side.scores.right:
+        return f"{side.scores.accuracy(name):.1f}"
+    draws = side.scores.few[int(name.split()[0])]
+    return f"{draws.mean():.1f} ± {draws.std(ddof=1):.1f}"
+
+
+def _other(pair: Pair, place: int) -> int:
+    return pair.first + pair.second - place
+
+
+def _favours(pair: Pair, place: int) -> bool:
+    return place == (pair.second if pair.better > 0 else pair.first) and pair.better != 0
+
+
+def _gap(pair: Pair) -> float:
+    return abs(pair.differences[DECIDING[0]].points)
+
+
+def _scores(sides: Sequence[Side], pair: Pair, place: int) -> str:
+    """The deciding measures of the side at this place against the other of the pair."""
+    turn = 1 if place == pair.second else -1
+    before, after, parts = sides[_other(pair, place)], sides[place], []
+    for name in DECIDING:
+        found = pair.differences[name]
+        shown = Difference(turn * found.points, found.half)
+        parts.append(f"{name} {before.reached(name):.1f} → {after.reached(name):.1f} % ({shown} points)")
+    return ", ".join(parts)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def common(features: Sequence[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], Tensor]:
+    """Of features [N_b, D_b] with ascending positions [N_b] those of the positions that all have, and these."""
+    shared = features[0][1]
+    for _, positions in features[1:]:
+        shared = shared[torch.isin(shared, positions)]
+    return [x[torch.isin(positions, shared)] for x, positions in features], shared
