@@ -162,6 +162,31 @@ def embed(backbone: str | Path | Backbone, data: str, out: str | Path, **options
     return run(named(backbone), data, out, **options).path
 
 
+@_public
+def compare(
+    backbones: list[Any] | tuple[Any, ...],
+    data: str,
+    labelled: str | None = None,
+    out: str | Path | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Compare two backbones or more on images -> verdict, best, backbones with their scores, pairs with differences.
+
+    backbones: each is anything `load_backbone` takes; the first is what the others are compared with. labelled: images
+    to judge by, those of `data` if None and they have labels. out: a folder for compare.html and compare.json. options:
+    seconds, size, domain, seed, device, precision, num_workers, max_image_pixels (`hexa.comparison.compare`).
+    """
+    from hexa.comparison.compare import CompareRequest
+    from hexa.comparison.compare import compare as run
+    from hexa.comparison.page import write
+
+    request = CompareRequest(backbones=tuple(map(named, backbones)), data=data, labelled=labelled, **options)
+    found = run(request)
+    if out is not None:
+        write(found, request, Path(out))
+    return found.record
+
+
 def named(spec: str | Path | Backbone, seed: int = 0) -> str | Path | Backbone:
     """`spec` as it is, unless it is random:RECIPE or random:FILE.py:FUNCTION: that untrained network, from this seed.
 

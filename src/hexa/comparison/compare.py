@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from hexa.data import Source, open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.features import extract
 from hexa.runtime import precision as precisions
-from hexa.runtime.files import write_text
 from hexa.weights.pretrained import Backbone, load_backbone
 
 Progress = Callable[[str, int, int], None]
@@ -32,7 +30,7 @@ Progress = Callable[[str, int, int], None]
 class CompareRequest(Extraction):
     """What is asked for."""
 
-    backbones: tuple[str, ...]
+    backbones: tuple[str | Path | Backbone, ...]
     """The first is what the others are compared with."""
     data: str
     """The images; judged by their labels if they have one each and no others are given."""
@@ -102,12 +100,13 @@ def compare(request: CompareRequest, progress: Progress = lambda label, done, to
     return of_backbones(dict(zip(_names(request.backbones), loaded, strict=True)), data, judging, request, progress)
 
 
-def _names(given: Sequence[str]) -> list[str]:
+def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
     """Short names of backbones that tell them apart."""
-    short = [name if ":" in name else Path(name).name for name in given]
+    full = [one.network_config.name if isinstance(one, Backbone) else str(one) for one in given]
+    short = [name if ":" in name else Path(name).name for name in full]
     return [
-        name if short.count(name) == 1 else f"{full} ({place})"
-        for place, (name, full) in enumerate(zip(short, given, strict=True), 1)
+        name if short.count(name) == 1 else f"{whole} ({place})"
+        for place, (name, whole) in enumerate(zip(short, full, strict=True), 1)
     ]
 
 
@@ -200,8 +199,3 @@ def _apart(
     progress("looking for near-duplicates", 1, 1)
     unreadable = np.setdiff1d(np.arange(len(judging)), places)  # noted where features are extracted
     return np.sort(np.concatenate([places[~drop], unreadable])), tuple(twins)
-
-
-def write_record(comparison: Comparison, path: Path) -> Path:
-    """Write all numbers as JSON."""
-    return write_text(path, json.dumps(comparison.record, indent=1) + "\n")

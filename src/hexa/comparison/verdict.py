@@ -128,10 +128,10 @@ def without_labels(sides: Sequence[Side]) -> Verdict:
 
 def table(sides: Sequence[Side], verdict: Verdict) -> tuple[list[str], list[list[str]]]:
     """Header and rows: a measure with an arrow for which way is good, every side, and its difference to the first."""
-    header = ["", *(f"{side.name} ({side.size} px)" for side in sides)]
-    header += [f"{side.name} − {sides[0].name}" for side in sides[1:]]
+    names = [side.name for side in sides]
+    header = ["", *names, *(f"{name} − {names[0]}" if len(sides) > 2 else "difference" for name in names[1:])]
     pairs = [pair for pair in verdict.pairs if pair.first == 0]
-    rows = []
+    rows = [["image size, px", *(str(side.size) for side in sides), *[""] * len(pairs)]]
     if sides[0].scores is not None:
         for name in pairs[0].differences:
             rows.append([f"{name}, % ↑", *(_shown(side, name) for side in sides)])

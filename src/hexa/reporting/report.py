@@ -58,19 +58,7 @@ def report(
 
 def render(runs: Sequence[Run], makers: Makers | None = None) -> str:
     """The page as text."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hexa.reporting", "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["svg"] = Markup  # charts escape their texts themselves
     names = curves.labels(runs)
-
-    def package_file(name: str) -> Markup:
-        assert environment.loader is not None
-        return Markup(environment.loader.get_source(environment, name)[0])
 
     tables: dict[str, Any] = {
         "charts": [*curves.charts(runs), *attacks.charts(runs, names)],
@@ -93,15 +81,30 @@ def render(runs: Sequence[Run], makers: Makers | None = None) -> str:
         "published": ("Beside published results", tables["published"]),
         "details": ("Details", any(page["environment"] or page["config"] for page in pages)),
     }
-    return environment.get_template("report.html").render(
+    return rendered(
+        "report.html",
         title=names[0] if len(runs) == 1 else f"{len(runs)} runs compared",
-        style=package_file("report.css"),
-        script=package_file("report.js"),
         pages=pages,
         pictures=pictures,
         sections={name: title for name, (title, content) in sections.items() if content},
         **tables,
     )
+
+
+def rendered(template: str, **shown: Any) -> str:
+    """A page of this package: the template with what it shows, the style and the script."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("hexa.reporting", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["svg"] = Markup  # charts escape their texts themselves
+    assert environment.loader is not None
+    for name in ("css", "js"):
+        shown[name] = Markup(environment.loader.get_source(environment, f"report.{name}")[0])
+    return environment.get_template(template).render(shown)
 
 
 def _page(run: Run, name: str, slot: int) -> Shown:
@@ -184,14 +187,14 @@ def _pictures(
         try:
             if path.exists():
                 parsing.check(path, _LARGEST_FILE, within=run.folder)
-                yield {"name": page["name"], "slot": page["slot"]} | _picture(Gallery.load(path))
+                yield {"name": page["name"], "slot": page["slot"]} | picture(Gallery.load(path))
             elif not makers and run.config:
                 notes.append(f"no pictures ({kind}): hexa report --data SOURCE makes them of your images")
         except Exception as error:  # whatever a stranger's file leads to
             notes.append(f"no pictures ({kind}): {_said(error)}")
 
 
-def _picture(gallery: Gallery) -> Shown:
+def picture(gallery: Gallery) -> Shown:
     """What the template shows of a gallery. A row: a label, and (data URI, caption, alternative) a picture."""
     step = max(1, round(gallery.tiles.shape[2] / _LARGEST_TILE))
     tiles = gallery.tiles[:, :, ::step, ::step]

@@ -1,0 +1,92 @@
+"""Cross-validated scores against naive loops, paired intervals against scipy, and what decides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from hexa.comparison.labelled import DECIDING, SHOTS, Judge, Scores, decide, paired
+from hexa.config import UserError
+from hexa.evaluation.protocols.probe import fit_probe
+
+LABELS = np.array([0] * 30 + [1] * 25 + [2] * 20 + [3] * 3 + [4])  # 4 stands alone
+DRAW = np.random.default_rng(0)
+FEATURES = torch.from_numpy((DRAW.normal(size=(79, 8)) + 1.2 * np.eye(8)[LABELS]).astype(np.float32))
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def test_votes_are_those_of_the_other_folds_and_images_of_their_own_class_alone_only_vote() -> None:
+    judge, x = Judge(LABELS), unit(FEATURES.numpy().astype(np.float64))
+    assert judge.judged.tolist() == list(range(78))
+    assert sorted(np.concatenate(judge.parts)) == list(range(78))
+    expected = []
+    for image in judge.judged:
+        part = next(part for part in judge.parts if image in part)
+        votes = np.zeros(5)
+        others = [other for other in range(79) if other not in part]
+        for other in sorted(others, key=lambda other: -x[image] @ x[other])[:15]:
+            votes[LABELS[other]] += np.exp(x[image] @ x[other] / 0.07)
+        expected.append(votes.argmax() == LABELS[image])
+    assert judge.scores(FEATURES).right["k-NN"].tolist() == expected
+
+
+def test_the_probe_is_fitted_to_the_other_folds() -> None:
+    judge, y = Judge(LABELS), torch.from_numpy(LABELS)
+    found = judge.scores(FEATURES).right["linear probe"]
+    part = judge.parts[0]
+    rest = np.setdiff1d(np.arange(79), part)
+    scores = fit_probe(FEATURES[rest], y[rest], 5).scores(FEATURES[part])
+    assert found[np.isin(judge.judged, part)].tolist() == (scores.argmax(1) == y[part]).tolist()
+
+
+def test_few_labels_are_nearest_means_of_classes_that_have_more() -> None:
+    judge = Judge(LABELS)
+    assert set(judge.draws) == set(SHOTS)
+    assert [len(np.unique(LABELS[judge.draws[shots][0]])) for shots in SHOTS] == [4, 4, 3, 3, 3]
+    drawn, expected = judge.draws[4][1], []
+    x = FEATURES.numpy().astype(np.float64) - FEATURES.numpy()[drawn].mean(0, dtype=np.float64)
+    means = {label: unit(unit(x[[row for row in drawn if LABELS[row] == label]]).mean(0)) for label in (0, 1, 2)}
+    for image in range(75):
+        if image not in drawn:
+            nearest = max(means, key=lambda label: unit(x[image]) @ means[label])
+            expected.append(nearest == LABELS[image])
+    assert judge.scores(FEATURES).few[4][1] == pytest.approx(100 * np.mean(expected))
+
+
+@pytest.mark.parametrize("comparisons", [1, 6])
+def test_intervals_are_those_of_the_paired_t_test(comparisons: int) -> None:
+    before, after = DRAW.random((2, 50)) < [[0.5], [0.8]]
+    found = paired(before, after, comparisons)
+    test = stats.ttest_rel(100 * after, 100 * before).confidence_interval(1 - 0.05 / comparisons)
+    assert [found.points - found.half, found.points + found.half] == pytest.approx([test.low, test.high])
+    assert paired(before, before).sign == 0
+
+
+def reached(knn: float, probe: float) -> Scores:
+    """Right for the first images, to these shares of 400."""
+    return Scores({name: np.arange(400) < 400 * share for name, share in zip(DECIDING, (knn, probe), strict=True)}, {})
+
+
+@pytest.mark.parametrize(
+    ("other", "trials", "better"),
+    [
+        (reached(0.6, 0.5), 1, 1),
+        (reached(0.5, 0.4), 1, -1),
+        (reached(0.6, 0.4), 1, 0),  # they contradict each other
+        (reached(0.505, 0.5), 1, 0),
+        (reached(0.515, 0.5), 1, 1),
+        (reached(0.515, 0.5), 20, 0),  # the best of many states
+    ],
+)
+def test_better_only_where_the_measures_agree_beyond_chance(other: Scores, trials: int, better: int) -> None:
+    assert decide(reached(0.5, 0.5), other, trials)[0] == better
+
+
+def test_two_classes_with_two_images_are_needed() -> None:
+    with pytest.raises(UserError, match="1 of 3 classes have two labelled images or more, and a comparison needs two"):
+        Judge(np.array([0, 0, 0, 1, 2]))
