@@ -164,7 +164,7 @@ def embed(backbone: str | Path | Backbone, data: str, out: str | Path, **options
 
 @_public
 def compare(
-    backbones: list[Any] | tuple[Any, ...],
+    backbones: list | tuple,  # type: ignore[type-arg]  # names that `_public` compares
     data: str,
     labelled: str | None = None,
     out: str | Path | None = None,

@@ -8,6 +8,7 @@ A block after `<!-- skip: reason -->` is only shown.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shlex
 from dataclasses import dataclass
@@ -35,6 +36,13 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
+    if page.suffix == ".ipynb":
+        cells = json.loads(page.read_text())["cells"]
+        return [
+            Block("python", "".join(c["source"]), None, place)
+            for place, c in enumerate(cells)
+            if c["cell_type"] == "code"
+        ]
     text = page.read_text()
     return [
         Block(found["language"], found["text"], found["reason"], text.count("\n", 0, found.start()) + 1)
@@ -49,7 +57,9 @@ def commands_of(block: Block) -> list[list[str]]:
 
 def quick(text: str) -> str:
     """The same with one epoch of small views: what the page says is run, not how long."""
-    text = re.sub(r"--time \w+", "--time 30m --epochs 1 --views.size 32", text)
+    text = re.sub(r"(hexa adapt .*?)--time \w+", r"\1--time 30m --epochs 1 --views.size 32", text, flags=re.DOTALL)
+    text = re.sub(r"(hexa compare .*?)--time \w+", r"\1--time 20s --size 32", text, flags=re.DOTALL)
+    text = re.sub(r'time="\w+"', 'time="30m", epochs=1', text)
     text = re.sub(r"--epochs[ =]\d+", "--epochs 1", text)
     text = re.sub(r"--views\.size[ =]\d+", "--views.size 32", text)
     return re.sub(r"\bepochs=\d+", "epochs=1", text)
@@ -86,7 +96,7 @@ def make_photographs(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("few_digits")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/first-steps.ipynb"], ids=lambda page: page.name)
 def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_photographs(tmp_path)
     monkeypatch.chdir(tmp_path)

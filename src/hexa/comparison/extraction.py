@@ -25,7 +25,7 @@ from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
 #: Fewest images that tell anything, and the most that views are made of.
-FEWEST, MOST_VIEWS = 32, 1000
+FEWEST, MOST_VIEWS = 10, 1000
 #: The share of the time that networks may take; probes, neighbours and the page take the rest.
 _SHARE = 0.7
 
