@@ -19,6 +19,8 @@ Radius = Annotated[float, pydantic.Field(ge=0)]
 
 #: The largest ε in grey levels, a quarter of the range.
 _FARTHEST = 64
+#: The least ε in grey levels to which networks were seen to overfit, and the steps of the attack that shows it.
+_FEARED, _JUDGED_BY = 2, 10
 
 
 class Adversarial(HardExample):
@@ -75,6 +77,18 @@ class Adversarial(HardExample):
             remedy = f"give step_size {largest / self.steps:g} or more"
             raise ValueError(f"{self.steps} x step_size {self.step_size:g} never reaches epsilon {largest:g}; {remedy}")
         return self
+
+    def judge(self) -> Self | None:
+        """Ten steps of ε / 4 in the same ball, for one sign step of 2 grey levels and more."""
+        radius = self.epsilon
+        if (
+            isinstance(radius, tuple)
+            or self.steps > 1
+            or radius < _FEARED
+            or (self.norm, self.unit) != ("linf", "grey")
+        ):
+            return None
+        return self.but(steps=_JUDGED_BY, step_size=radius / 4, random_start=1.0, project=True)
 
     def branches(self) -> tuple[str, ...]:
         return (self.branch, Branch.of(self.generation).name)
