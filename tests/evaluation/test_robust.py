@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
-from hexa.evaluation.attack import projected_gradient, smallest_radius
+from hexa.evaluation.attack import LOSSES, Attack, projected_gradient, random_starts, smallest_radius
+from hexa.evaluation.auto_attack import auto_attack
 from hexa.evaluation.corruptions.kinds import KINDS, corrupt
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocols.probe import fit_probe
@@ -85,23 +87,70 @@ def test_a_linear_classifier_falls_at_its_margin() -> None:
 
     radii = [0.005, 0.01, 0.02, 0.04]
     streams = [Stream(0).child(number) for number in range(40)]
-    found = smallest_radius(scores, images, labels, radii, 20, 2.5, 1, streams)
+    attacks = random_starts(20, 2.5, 1, ["cross-entropy"])
+    found = smallest_radius(scores, images, labels, radii, attacks, streams)
     needed = margin.abs() / weight.abs().sum()
     expected = [min((radius for radius in radii if radius > need), default=math.inf) for need in needed.tolist()]
     assert found.tolist() == expected
     assert {0.005, math.inf} < set(expected)
     labels[5] = 1 - labels[5]
-    assert smallest_radius(scores, images, labels, radii, 20, 2.5, 1, streams)[5] == 0
+    assert smallest_radius(scores, images, labels, radii, attacks, streams)[5] == 0
 
 
-def test_what_is_drawn_for_an_image_does_not_depend_on_its_batch() -> None:
+@pytest.mark.parametrize(
+    "attacks", [random_starts(3, 2.5, 2, ["cross-entropy"]), auto_attack(5, 2, 20)], ids=["pgd", "autoattack"]
+)
+def test_what_is_drawn_for_an_image_does_not_depend_on_its_batch(attacks: list[Attack]) -> None:
     scores, images, labels = draw(16)
     streams = [Stream(3).child(number) for number in range(16)]
-    how = ([0.01, 0.03], 3, 2.5, 2)
+    how = ([0.01, 0.03], attacks)
     together = smallest_radius(scores, images, labels, *how, streams)
     parts = [smallest_radius(scores, images[p], labels[p], *how, streams[p]) for p in (slice(0, 5), slice(5, 16))]
     assert together.tolist() == torch.cat(parts).tolist()
-    assert {0.03, math.inf} <= set(together.tolist())
+    assert len(set(together.tolist())) > 1
+
+
+@pytest.mark.parametrize("name", ["APGD", "APGDT", "Square"])
+@pytest.mark.parametrize("radius", [0.01, 0.015])
+def test_attacks_find_what_torchattacks_finds(name: str, radius: float) -> None:
+    torchattacks = pytest.importorskip("torchattacks")
+    scores, images, labels = draw(100)
+    scores, images = scores.float(), images.float()
+    options: dict[str, dict[str, Any]] = {
+        "APGD": {"steps": 50, "loss": "ce"},
+        "APGDT": {"steps": 50, "n_classes": 4},
+        "Square": {"n_queries": 300},
+    }
+    attack = getattr(torchattacks, name)(scores, eps=radius, n_restarts=1, seed=0, **options[name])
+    theirs = attack(images, labels).detach()
+    assert float((theirs - images).abs().max()) <= radius + 1e-6
+    ours = {"APGD": slice(0, 1), "APGDT": slice(1, 4), "Square": slice(4, 5)}[name]
+    streams = [Stream(0).child(number) for number in range(100)]
+    found = smallest_radius(scores, images, labels, [radius], auto_attack(50, 3, 300)[ours], streams).isfinite()
+    with torch.no_grad():
+        expected = scores(theirs).argmax(1) != labels
+    assert 15 < int(expected.sum()) < 97
+    assert int((expected & ~found).sum()) <= 1  # of one hundred
+    # Square there draws the same squares for a whole batch, and finds fewer
+    assert int((found & ~expected).sum()) <= (10 if name == "Square" else 1)
+
+
+def test_the_margin_finds_what_a_cross_entropy_without_a_slope_does_not() -> None:
+    """Scores times 10,000: the cross-entropy is 0 in single precision, and so is its gradient."""
+    network, images, labels = draw(40)
+    network, images = network.float(), images.float()
+    streams = [Stream(0).child(number) for number in range(40)]
+    found = {
+        name: smallest_radius(
+            lambda x: 1e4 * network(x), images, labels, [0.03], random_starts(10, 2.5, 1, [name]), streams
+        )
+        for name in LOSSES
+    }
+    plain = smallest_radius(network, images, labels, [0.03], random_starts(10, 2.5, 1, ["margin"]), streams)
+    assert found["margin"].tolist() == plain.tolist()
+    assert int(found["cross-entropy"].isinf().sum()) > int(plain.isinf().sum()) + 5
+    logits, known = torch.tensor([[1.0, 5.0, 2.0], [3.0, 0.0, 1.0]]), torch.tensor([0, 0])
+    assert LOSSES["margin"](logits, known).tolist() == [4.0, -2.0]
 
 
 @pytest.mark.parametrize(("count", "width"), [(60, 8), (20, 40)])
@@ -130,6 +179,22 @@ def test_an_evaluation_tells_each_image_and_its_mean() -> None:
     other = QUIET | {"epsilons": [1], "steps": 1, "extraction_batch": 17, "seed": 1}
     again = evaluate("robust", backbone, "digits", images=60, **other)
     assert again["details"]["positions"] == details["positions"]
+
+
+@pytest.mark.parametrize(
+    ("preset", "options", "named"),
+    [
+        ("pgd", {"steps": 2, "restarts": 1}, "pgd2x1-eps2-images=30"),
+        ("pgd", {"steps": 2, "losses": "cross-entropy,margin"}, "pgd2x2-eps2-images=30-losses=cross-entropy,margin"),
+        ("autoattack", {"steps": 3, "targets": 1, "queries": 4}, "apgd3+apgd3t1+square4-eps2-images=30"),
+    ],
+)
+def test_an_identity_names_what_was_run(preset: str, options: dict[str, Any], named: str) -> None:
+    result = evaluate(
+        "robust", random_backbone(SMALL, 8), "digits", preset=preset, images=30, epsilons=2, **options, **QUIET
+    )
+    assert result["protocol"] == f"robust/{named}"
+    assert result["metrics"]["top1"] >= result["metrics"]["robust@2"]
 
 
 def test_unattacked_images_score_as_in_the_probe() -> None:

@@ -47,6 +47,25 @@ def test_from_a_random_start_the_first_step_climbs_there() -> None:
     assert bool((slope.sign() != made[STD].gradient(MAIN)[0].sign()).any())
 
 
+def test_n_fgsm_is_one_step_from_noise_that_is_not_projected() -> None:
+    """x + n + ε·sign ∂L/∂x(x + n), n uniform in [−2ε, 2ε]; only pixels are clipped."""
+    noise, whole = ({"epsilon": 4.0, "random_start": 2.0, "project": False, "step_size": step} for step in (0.0, 4.0))
+    case = Case("moco", {}, {"adversarial": whole})
+    objective = case.objective(case.build())
+    made = objective.examples(batch())
+    x, (_, start, _) = made[STD].crops[0], attack(**noise)
+    slope = objective.score.gradient(made[STD].at((start,)), MAIN)[0]
+    view = made["adversarial"].crops[0]
+    torch.testing.assert_close(view, (start + 4 / 255 * slope.sign()).clamp(0, 1), atol=1e-12, rtol=0)
+    free = (x > 0.1) & (x < 0.9)
+    moved = 255 * (start - x)[free]
+    assert 7.9 < float(moved.abs().max()) <= 8 + 1e-9
+    assert abs(float(moved.abs().mean()) - 4) < 0.2  # uniform
+    assert 11.5 < 255 * float((view - x).abs().max()) <= 12 + 1e-9
+    projected = attack(**{**whole, "project": True})[1]
+    assert 255 * float((projected - x).abs().max()) <= 4 + 1e-9
+
+
 def test_l2_steps_along_the_gradient_of_each_image() -> None:
     clean, adversarial, gradient = attack(norm="l2", unit="pixel", epsilon=0.5, step_size=0.2, clip=False)
     for x, view, slope in zip(clean, adversarial, gradient, strict=True):
@@ -110,6 +129,9 @@ def test_root_mean_square_grey_levels_make_the_norms_comparable(epsilon: float) 
         ({"epsilon": [1, -4], "step_size": 4}, "greater than or equal to 0"),
         ({"epsilon": []}, "epsilon"),
         ({"unit": "rms"}, "unit rms measures an l2 ball"),
+        ({"epsilon": 100}, "grey levels of 255, and such views show nothing; give at most 64"),
+        ({"epsilon": 0, "random_start": True}, "give epsilon above 0"),
+        ({"project": False}, "give random_start 2"),
     ],
 )
 def test_radii_that_cannot_be(fields: dict[str, object], said: str) -> None:

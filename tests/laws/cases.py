@@ -40,6 +40,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "infomin": {"contrast.queue_size": 32, "contrast.dim": 8, "contrast.bn_groups": 2, "puzzle": {"grid": 2}},
     "jigsaw": {"hidden": 8, "puzzle": {"grid": 2}, "num_permutations": 24, "bn_groups": 2},
     "rotation": {"bn_groups": 2},
+    "teacher": {"projector": "linear", "bn_groups": 2},
     "dino": {
         "hidden": 16,
         "bottleneck": 8,
@@ -76,6 +77,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"epsilon": (0.25, 1.0, 4.0), "step_size": 4.0},
         {"steps": 3, "epsilon": 4.0, "step_size": 2.0},
         {"random_start": True},
+        {"random_start": 2.0, "project": False},
         {"generation": "aux_train"},
         {"generation": "aux_eval"},
         {"generation": "main_eval"},
@@ -129,6 +131,7 @@ METHODS: dict[str, list[dict[str, Any]]] = {
     "cpc": [{}, {"ahead": (1, 3), "bn_groups": 1}],
     "pirl": [{}, {"puzzle_weight": 0.2, "bn_groups": 1}],
     "infomin": [{}, {"puzzle_weight": 0.2, "contrast.bn_groups": 1}],
+    "teacher": [{}, {"projector": "none", "bn_groups": 1}, {"projector": "mlp", "distance": "cosine"}],
     "dino": [{}, {"freeze_prototypes_epochs": 1}, {"teacher_crops": 1, "bn_groups": 1}],
 }
 

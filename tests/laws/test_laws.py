@@ -99,7 +99,7 @@ ATTACKS = [case for case in HARD if list(case.hard_examples) == ["adversarial"] 
 @pytest.mark.parametrize("case", ATTACKS, ids=str)
 def test_attack_stays_in_its_ball_and_raises_the_loss_it_attacks(case: Case) -> None:
     """Law 3: through the branch and mode that generates it; where the gradient is not zero the view differs."""
-    small = {**case.hard_examples["adversarial"], "random_start": False}
+    small = {**case.hard_examples["adversarial"], "random_start": False, "project": True}
     if small.get("norm") == "l2":
         small |= {"epsilon": 1e-3, "step_size": 1e-3}
     else:

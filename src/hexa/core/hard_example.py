@@ -43,6 +43,10 @@ class HardExample(Config):
         """
         return None
 
+    def judge(self) -> Self | None:
+        """A stronger attack, to show whether the network resists this one alone; None if there is nothing to show."""
+        return None
+
     def but(self, **fields: Any) -> Self:
         """This with other values of some fields, which are valid."""
         return self.model_copy(update=fields)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, runtime_checkable
 
@@ -45,6 +45,10 @@ class Setting:
     """The value of `network.streams`: which networks the backbone's features come from."""
     view_size: int | None = None
     """Pixels of a view's side, if known."""
+    begins_with: str | None = None
+    """The weights that the backbone begins with, by name; None for random ones."""
+    load: Callable[[str], tuple[nn.Module, int]] | None = None
+    """Loads a further backbone by name: a network of pixels in [0, 1] -> features, and its image size."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -132,6 +136,12 @@ class MethodConfig(Config):
     def views_needed(self) -> tuple[int, int | None, str]:
         """`num_views`, and more where one of the fields names further views."""
         return self.num_views
+
+    @property
+    def begins_at_minimum(self) -> bool:
+        """Whether a network with fixed batch-norm statistics begins at the least loss of clean views, where their
+        gradient is zero, so that an attack must begin elsewhere."""
+        return False
 
     def check(self, setting: Setting) -> None:
         """Raise ConfigError if the method can't run in this setting, before anything is built or written."""

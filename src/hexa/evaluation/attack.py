@@ -12,16 +12,45 @@ from hexa.runtime.random import Stream
 
 #: Pixels in [0, 1], [B, C, H, W] -> class scores [B, K], differentiable.
 Scores = Callable[[Tensor], Tensor]
+#: Class scores [B, K] and labels [B] -> what an attack raises, [B].
+Loss = Callable[[Tensor, Tensor], Tensor]
+#: (scores, images, labels, radius, streams of the images) -> whether each is misclassified somewhere, bool [B].
+Attack = Callable[[Scores, Tensor, Tensor, float, Sequence[Stream]], Tensor]
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """−log softmax(z)_y, [B]."""
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """max_j≠y z_j − z_y, [B]: above 0 where misclassified (Carlini & Wagner 2017).
+
+    Its gradient does not vanish where the classifier is certain, as that of the cross-entropy does.
+    """
+    own = logits.gather(1, labels[:, None])
+    others = logits.scatter(1, labels[:, None], -torch.inf)
+    return others.amax(1) - own[:, 0]
+
+
+LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "margin": margin}
 
 
 def projected_gradient(
-    scores: Scores, images: Tensor, labels: Tensor, start: Tensor, radius: float, step: float, steps: int
+    scores: Scores,
+    images: Tensor,
+    labels: Tensor,
+    start: Tensor,
+    radius: float,
+    step: float,
+    steps: int,
+    loss: Loss = cross_entropy,
 ) -> tuple[Tensor, Tensor]:
     """Images [B, C, H, W] within `radius` of `images`, and whether each is misclassified, bool [B].
 
-    x_t+1 = clip(Π(x_t + step · sign ∂ℓ/∂x(x_t))), x_0 = start, with the cross-entropy ℓ, Π onto the box
-    |x − image| ≤ radius and clip to [0, 1] (Madry et al. 2018, arXiv 1706.06083). All of x_0 … x_steps count: an image
-    stays at the first that is misclassified, and costs no further pass. Lengths are in the unit of pixels.
+    x_t+1 = clip(Π(x_t + step · sign ∂ℓ/∂x(x_t))), x_0 = start, with the loss ℓ, Π onto the box |x − image| ≤ radius and
+    clip to [0, 1] (Madry et al. 2018, arXiv 1706.06083). All of x_0 … x_steps count: an image stays at the first that
+    is misclassified, and costs no further pass. Lengths are in the unit of pixels.
     """
     low, high = (images - radius).clamp_(min=0), (images + radius).clamp_(max=1)
     moved = start.clamp(low, high)
@@ -31,15 +60,32 @@ def projected_gradient(
         views = moved[rows].contiguous(memory_format=torch.channels_last).requires_grad_(number < steps)
         with torch.set_grad_enabled(number < steps):
             logits = scores(views)
-            loss = F.cross_entropy(logits, labels[rows], reduction="sum")
+            value = loss(logits, labels[rows]).sum()
         right = logits.argmax(1) == labels[rows]
         wrong[rows] = ~right
         if number == steps or not right.any():
             break
-        (gradient,) = torch.autograd.grad(loss, views)
+        (gradient,) = torch.autograd.grad(value, views)
         rows = rows[right]
         moved[rows] = torch.clamp(views.detach()[right] + step * gradient[right].sign(), low[rows], high[rows])
     return moved, wrong
+
+
+def random_starts(steps: int, relative_step: float, restarts: int, losses: Sequence[str]) -> list[Attack]:
+    """`projected_gradient` with each loss from `restarts` random points of the box.
+
+    Its steps are relative_step · radius / steps long. What is drawn for an image does not depend on its batch.
+    """
+
+    def attack(loss: Loss, number: int) -> Attack:
+        def attacked(s: Scores, x: Tensor, y: Tensor, radius: float, streams: Sequence[Stream]) -> Tensor:
+            start = x + radius * noise(x, streams, number)
+            return projected_gradient(s, x, y, start, radius, relative_step * radius / steps, steps, loss)[1]
+
+        return attacked
+
+    pairs = [(LOSSES[name], restart) for name in losses for restart in range(restarts)]
+    return [attack(loss, number) for number, (loss, _) in enumerate(pairs)]
 
 
 def smallest_radius(
@@ -47,36 +93,32 @@ def smallest_radius(
     images: Tensor,
     labels: Tensor,
     radii: Sequence[float],
-    steps: int,
-    relative_step: float,
-    restarts: int,
+    attacks: Sequence[Attack],
     streams: Sequence[Stream],
 ) -> Tensor:
     """For each image the smallest of `radii` at which an attack succeeds, float64 [B]: 0 if the image itself is
     misclassified, infinity if no attack does.
 
-    Each attack starts at a random point of the box, `restarts` times, and steps by relative_step · radius / steps. The
-    box of a radius lies in that of a larger one, so an image is no longer attacked once an attack has succeeded: the
-    worst of all restarts and of all smaller radii, at the lowest cost. streams: of each image; what is drawn for it
-    does not depend on the batch it is in.
+    The box of a radius lies in that of a larger one, so an image is no longer attacked once an attack has succeeded:
+    the worst of all attacks and of all smaller radii, at the lowest cost. streams: of each image.
     """
     result = torch.full((len(images),), torch.inf, dtype=torch.float64)
-    _, wrong = projected_gradient(scores, images, labels, images, 0.0, 0.0, 0)
+    with torch.no_grad():
+        wrong = scores(images.contiguous(memory_format=torch.channels_last)).argmax(1) != labels
     result[wrong.cpu()] = 0.0
     for radius in sorted(radii):
-        for restart in range(restarts):
+        for attack in attacks:
             rows = result.isinf().nonzero()[:, 0]
             if not len(rows):
                 return result
             here, known = images[rows.to(images.device)], labels[rows.to(labels.device)]
-            noise = torch.stack([_uniform(here.shape[1:], streams[row], restart) for row in rows.tolist()])
-            start = here + radius * noise.to(here.device)
-            step = relative_step * radius / steps
-            _, wrong = projected_gradient(scores, here, known, start, radius, step, steps)
+            wrong = attack(scores, here, known, radius, [streams[row] for row in rows.tolist()])
             result[rows[wrong.cpu()]] = radius
     return result
 
 
-def _uniform(shape: torch.Size, stream: Stream, restart: int) -> Tensor:
-    """Numbers in [−1, 1)."""
-    return 2 * torch.rand(shape, generator=stream.child("start", restart).generator()) - 1
+def noise(images: Tensor, streams: Sequence[Stream], number: int) -> Tensor:
+    """Numbers in [−1, 1), in the shape of the images [B, C, H, W], each image's from its stream."""
+    shape = images.shape[1:]
+    drawn = [torch.rand(shape, generator=stream.child("start", number).generator()) for stream in streams]
+    return 2 * torch.stack(drawn).to(images.device) - 1

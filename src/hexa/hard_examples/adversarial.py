@@ -17,6 +17,11 @@ from hexa.runtime.random import Stream
 
 Radius = Annotated[float, pydantic.Field(ge=0)]
 
+#: The largest ε in grey levels, a quarter of the range.
+_FARTHEST = 64
+#: The least ε in grey levels to which networks were seen to overfit, and the steps of the attack that shows it.
+_FEARED, _JUDGED_BY = 2, 10
+
 
 class Adversarial(HardExample):
     """x_adv = clip(x + δ), after n steps of δ ← Π_ε(δ + η·sign ∂L/∂x(x + δ)), the pseudo-labels held fixed.
@@ -24,7 +29,8 @@ class Adversarial(HardExample):
     With one step and no random start this is x + min(ε, η)·sign ∂L/∂x, in grey levels. It is data from then on: no
     gradient flows through the attack. The pixels are in [0, 1], so one radius serves all channels of any data set.
     Costs n input-gradient passes, the first of them free if the source's own pass left its gradient (F18).
-    Projected gradient ascent on the source's loss. The default is the published one: 1 step, ε = η = 1.
+    Projected gradient ascent on the source's loss. The default is the published one: 1 step, ε = η = 1. N-FGSM (de
+    Jorge et al., NeurIPS 2022, algorithm 1) is x + n + ε·sign ∂L/∂x(x + n) for noise n uniform in [−2ε, 2ε].
     """
 
     kind: Literal["adversarial"] = "adversarial"
@@ -39,8 +45,11 @@ class Adversarial(HardExample):
     squares over an image in grey levels, so that a step is as long as a sign step of the same η, at every size."""
     steps: int = pydantic.Field(default=1, ge=1)
     """Steps of the attack; the first is free where the gradient is shared."""
-    random_start: bool = False
-    """Start from a random point of the ball; then no step is free (D4)."""
+    random_start: float = pydantic.Field(default=0.0, ge=0)
+    """Start from a random point of the ball of this multiple of ε (true is 1); then no step is free (D4)."""
+    project: bool = True
+    """Keep views in the ball, Π_ε; false leaves them where the step from a random start ends, as N-FGSM does, which is
+    random_start 2 and step_size ε."""
     clip: bool = True
     """Keep pixels in [0, 1] (D3)."""
     generation: Literal["main_train", "aux_train", "aux_eval", "main_eval"] = "main_train"
@@ -55,14 +64,31 @@ class Adversarial(HardExample):
     def _reaches_its_radii(self) -> Self:
         if self.unit == "rms" and self.norm == "linf":
             raise ValueError("unit rms measures an l2 ball: give norm l2, or unit grey")
-        if isinstance(self.epsilon, tuple):
-            largest = max(self.epsilon)
-            if self.steps * self.step_size < largest:  # of a single radius, as published, it means the smaller of both
-                remedy = f"give step_size {largest / self.steps:g} or more"
-                raise ValueError(
-                    f"{self.steps} x step_size {self.step_size:g} never reaches epsilon {largest:g}; {remedy}"
-                )
+        largest = max(self.epsilon) if isinstance(self.epsilon, tuple) else self.epsilon
+        if (self.norm, self.unit) == ("linf", "grey") and largest > _FARTHEST:
+            remedy = f"give at most {_FARTHEST}, or unit pixel for parts of the whole range"
+            raise ValueError(f"epsilon {largest:g} is in grey levels of 255, and such views show nothing; {remedy}")
+        if not largest and (self.random_start or not self.project):
+            raise ValueError("a random start within epsilon 0 is the clean view; give epsilon above 0")
+        if not self.project and not self.random_start:
+            raise ValueError("without projection a random start is needed; give random_start 2")
+        # of a single radius, as published, it means the smaller of both
+        if isinstance(self.epsilon, tuple) and self.steps * self.step_size < largest:
+            remedy = f"give step_size {largest / self.steps:g} or more"
+            raise ValueError(f"{self.steps} x step_size {self.step_size:g} never reaches epsilon {largest:g}; {remedy}")
         return self
+
+    def judge(self) -> Self | None:
+        """Ten steps of ε / 4 in the same ball, for one sign step of 2 grey levels and more."""
+        radius = self.epsilon
+        if (
+            isinstance(radius, tuple)
+            or self.steps > 1
+            or radius < _FEARED
+            or (self.norm, self.unit) != ("linf", "grey")
+        ):
+            return None
+        return self.but(steps=_JUDGED_BY, step_size=radius / 4, random_start=1.0, project=True)
 
     def branches(self) -> tuple[str, ...]:
         return (self.branch, Branch.of(self.generation).name)
@@ -106,7 +132,7 @@ class Adversarial(HardExample):
             return clean
         noise = (draws.uniform_like(crop, stream.child("start", number)) for number, crop in enumerate(clean))
         moved = zip(clean, noise, strict=True)
-        radii = (self._scale(crop) * epsilon for crop in clean)
+        radii = (self.random_start * self._scale(crop) * epsilon for crop in clean)
         return tuple(
             self._inside(crop, (2 * drawn - 1) * radius, radius)
             for (crop, drawn), radius in zip(moved, radii, strict=True)
@@ -121,13 +147,13 @@ class Adversarial(HardExample):
             direction = gradient / _norms(gradient).clamp_min(torch.finfo(gradient.dtype).tiny)
         scale = self._scale(clean)
         delta = (view - clean) + scale * self.step_size * direction
-        return self._inside(clean, delta, scale * epsilon)
+        return self._inside(clean, delta, scale * epsilon if self.project else None)
 
-    def _inside(self, clean: Tensor, delta: Tensor, radius: float | Tensor) -> Tensor:
-        """clean + δ with δ projected to the ball, and pixels to [0, 1]."""
-        if self.norm == "linf":
+    def _inside(self, clean: Tensor, delta: Tensor, radius: float | Tensor | None) -> Tensor:
+        """clean + δ with δ projected to the ball, unless the radius is None, and pixels to [0, 1]."""
+        if radius is not None and self.norm == "linf":
             delta = delta.clamp(-radius, radius)  # type: ignore[arg-type]  # both numbers or both tensors
-        else:
+        elif radius is not None:
             norms = _norms(delta)
             delta = delta * (radius / norms.clamp_min(torch.finfo(delta.dtype).tiny)).clamp(max=1.0)
         view = clean + delta

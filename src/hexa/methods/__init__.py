@@ -15,6 +15,7 @@ from hexa.methods.rotation import Rotation, RotationConfig
 from hexa.methods.simclr import SimCLR, SimCLRConfig
 from hexa.methods.simsiam import SimSiam, SimSiamConfig
 from hexa.methods.swav import SwAV, SwAVConfig
+from hexa.methods.teacher import Teacher, TeacherConfig
 
 __all__ = [
     "BYOL",
@@ -47,4 +48,6 @@ __all__ = [
     "SimSiamConfig",
     "SwAV",
     "SwAVConfig",
+    "Teacher",
+    "TeacherConfig",
 ]

@@ -1,9 +1,11 @@
-"""To begin from weights, on your own images: what `hexa adapt` plans with."""
+"""To begin from weights, on your own images: what `hexa adapt` plans with, and what makes weights robust."""
 
 from __future__ import annotations
 
 from hexa.data.views.making import ViewsConfig
+from hexa.hard_examples.adversarial import Adversarial
 from hexa.methods.simclr import SimCLRConfig
+from hexa.methods.teacher import TeacherConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.objective import ObjectiveConfig
 from hexa.recipes import recipe
@@ -38,4 +40,30 @@ def adapt() -> Experiment:
         optimizer=OptimizerConfig(learning_rate=0.005, weight_decay=1e-4),
         schedule=ScheduleConfig(kind="cosine", per="step"),
         monitor=MonitorConfig(k=15, label_free=True),
+    )
+
+
+@recipe
+def teacher() -> Experiment:
+    """A robust copy of weights that are good already: adversarial views are to have the features of the clean ones.
+
+    One step of N-FGSM within 4 grey levels, through the only batch-norms, whose statistics are kept; views are the
+    images, mirrored or not. An eighth of each batch also has its clean term.
+
+    Command: hexa pretrain teacher --start BACKBONE --data folder:photos
+
+    Expected: docs/hard-examples.md.
+
+    Cost: ten minutes of one core for ten epochs of 2,000 images of 64 pixels with EfficientNet-Lite0.
+    """
+    hard = Adversarial(epsilon=4.0, step_size=4.0, random_start=2.0, project=False, branch="main")
+    return adapt().model_copy(
+        update={
+            "recipe": "teacher",
+            "views": ViewsConfig.model_validate({"recipe": "crop-flip", "scale": (1.0, 1.0), "ratio": (1.0, 1.0)}),
+            "method": TeacherConfig(),
+            "hard_examples": {"adversarial": hard},
+            "objective": ObjectiveConfig(reduction="mean", clean_fraction=0.125),
+            "optimizer": OptimizerConfig(name="adamw", learning_rate=1e-3, weight_decay=1e-4),
+        }
     )

@@ -26,7 +26,7 @@ from hexa.nn import backbones
 from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
 from hexa.nn.encoder import Encoder
 from hexa.objective import Objective
-from hexa.objective.shares import branches, needed
+from hexa.objective.shares import STD, branches, needed
 from hexa.recipes.experiment import Experiment, override
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
@@ -89,6 +89,8 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
         keep_statistics=experiment.start.keeps_statistics,
         streams=experiment.network.streams,
         view_size=experiment.views.size,
+        begins_with=experiment.start.weights,
+        load=_teacher,
     )
     experiment.method.check(setting)
     return setting
@@ -137,7 +139,18 @@ def refusals(experiment: Experiment) -> list[tuple[str, str]]:
     """The hard examples that the method does not support: (dotted path, why not)."""
     hard, method = experiment.hard_examples, experiment.method
     reasons = {name: hard[name].refusal(method) for name in needed(hard)}
-    return [(f"hard_examples.{name}", f"not for {method.name}: {why}") for name, why in reasons.items() if why]
+    refused = [(f"hard_examples.{name}", f"not for {method.name}: {why}") for name, why in reasons.items() if why]
+    if method.begins_at_minimum:
+        why = f"the clean view is where the loss of {method.name} begins at its least, and the gradient is zero; give 1"
+        still = (n for n in needed(hard) if hard[n].source == STD and hard[n].gradient_of_source is not None)
+        refused += [(f"hard_examples.{name}.random_start", f"{why}, or 2 as N-FGSM does") for name in still]
+    return refused
+
+
+def _teacher(weights: str) -> tuple[nn.Module, int]:
+    """`Setting.load`. Raises UserError."""
+    backbone = start.read(weights, "method.teacher")
+    return backbone, backbone.image_size
 
 
 def build_loader(experiment: Experiment, source: Source, machine: Machine) -> PretrainLoader:

@@ -28,6 +28,8 @@ STUCK_LINES = 10
 FEW_CLUSTERS = 0.5
 #: A contrastive accuracy above this with a k-NN hardly above chance: the task is solved by other means than content.
 HIGH_ACCURACY = 0.97
+#: Many steps of an attack that raise the loss above this multiple of what one step does: the one step is no longer one.
+OVERFITTED = 2.0
 
 
 #: What a monitor may measure; higher is better.
@@ -225,6 +227,16 @@ class Watch:
             full < FEW_CLUSTERS,
             f"only {100 * full:.0f} % of the clusters have an image: the embedding has collapsed, or they are too "
             "many; lower method.num_prototypes (PCL: num_clusters) or optimizer.learning_rate",
+        )
+
+    def attacked(self, name: str, one: float, many: float) -> list[str]:
+        """Warnings about the loss of a hard example's one step, and that of many steps in the same ball."""
+        return self._once(
+            f"overfitting {name}",
+            many > OVERFITTED * one,
+            f"many steps of {name} raise the loss to {many:.3g}, the one step that is trained on to {one:.3g}: the "
+            f"network resists that step alone (catastrophic overfitting); give hard_examples.{name} a random_start 2 "
+            "without project, more steps, or a smaller epsilon",
         )
 
     def knn(self, percent: float) -> list[str]:

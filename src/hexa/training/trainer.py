@@ -22,6 +22,7 @@ from hexa.training.loader import Loader, Prepared
 from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finite
 from hexa.training.monitor import PERCENT, Monitor, Scoring, Watch
 from hexa.training.optimizers import ScheduledOptimizer
+from hexa.training.overfitting import one_step_and_many
 from hexa.training.state import state_of
 from hexa.training.step import prepared, step
 
@@ -101,6 +102,7 @@ class Trainer:
                         if self.step == self.total_steps:
                             break
                     self._list_problems()
+                    self._compare_attacks(batch)
         finally:
             self.journal.reporter.close()
 
@@ -258,6 +260,14 @@ class Trainer:
         if new := [problem for problem in self.loader.problems if problem not in self._problems]:
             self._problems.update(new)
             self.warn([f"{len(new)} images could not be read and were replaced: {some(new, '; ', 10)}"])
+
+    def _compare_attacks(self, batch: Batch) -> None:
+        """At the end of an epoch, warn of attacks that its last batch resists while it falls to stronger ones."""
+        if self.watch is not None:
+            with self.clock.paused():
+                pairs = one_step_and_many(self.objective, prepared(batch, self.config.channels_last))
+                for name, (one, many) in pairs.items():
+                    self.warn(self.watch.attacked(name, one, many))
 
     def _raise_if_not_finite(self) -> None:
         bad = self.window.first_non_finite()

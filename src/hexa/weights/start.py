@@ -74,12 +74,16 @@ def digest(weights: str, backbone: Backbone) -> str:
     return backbone.content_hash()
 
 
-def read(weights: str) -> Backbone:
-    """The initial backbone. Raises UserError unless these are weights of a network that can be built again."""
+def read(weights: str, field: str = "start.weights") -> Backbone:
+    """The initial backbone. Raises UserError unless these are weights of a network that can be built again.
+
+    field: the field of an experiment that names them.
+    """
     if weights.startswith("python:"):  # first, since a config.yaml from elsewhere must not run code
-        raise UserError(f"start.weights: {weights} is code, which a file must not name; use --start {weights}")
+        remedy = f"use --start {weights}" if field == "start.weights" else "give a file of its weights"
+        raise UserError(f"{field}: {weights} is code, which a file must not name; {remedy}")
     if weights.startswith("pixels:"):
-        raise UserError(f"start.weights: {weights} has no weights; give a run, a file of weights or timm:NAME")
+        raise UserError(f"{field}: {weights} has no weights; give a run, a file of weights or timm:NAME")
     return load_backbone(weights)
 
 

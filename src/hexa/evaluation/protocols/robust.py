@@ -1,5 +1,6 @@
 """Accuracy of a softmax regression on the frozen backbone (that of `probe`) where images are not as they were. Presets
 `pgd`: under attack by projected gradients on the pixels through both, 20 steps from random points, ε in grey levels;
+`autoattack`: by APGD on the cross-entropy and the targeted DLR loss, and Square, on 1,000 images;
 `corruptions`: on the fifteen corruptions of ImageNet-C and CIFAR-10-C, five severities each.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Annotated, Literal
 
 import numpy as np
 import pydantic
@@ -19,10 +21,11 @@ from hexa.config import Config, UserError
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Subset
 from hexa.data.views.evaluation import OwnAspect
-from hexa.evaluation.attack import Scores, smallest_radius
+from hexa.evaluation.attack import Attack, Scores, random_starts, smallest_radius
+from hexa.evaluation.auto_attack import auto_attack
 from hexa.evaluation.corruptions import kinds as corruptions
 from hexa.evaluation.features import extract_part, note_lost, nothing_read
-from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, named_changes
+from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, listed, named_changes
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
@@ -36,16 +39,58 @@ class CorruptionOptions(Config):
 
 
 class AttackOptions(CorruptionOptions):
-    """Options of the protocol `robust`, preset pgd."""
+    """How far pixels are moved."""
 
     epsilons: Positive[float] = pydantic.Field(default=(0.5, 1.0, 2.0, 4.0, 8.0), min_length=1)
     """How far a pixel may be moved, ε, in grey levels of 255 (the L∞ ball); `top1` is the accuracy at 0."""
+
+    def attacks(self) -> list[Attack]:
+        """One of them has to succeed."""
+        raise NotImplementedError
+
+    def identity(self) -> str:
+        """What is run, for the protocol id."""
+        raise NotImplementedError
+
+
+class PGDOptions(AttackOptions):
+    """Options of the protocol `robust`, preset pgd."""
+
     steps: int = pydantic.Field(default=20, gt=0)
     """Steps of an attack."""
     relative_step: float = pydantic.Field(default=2.5, gt=0)
     """The length of a step, as a multiple of ε / steps."""
     restarts: int = pydantic.Field(default=2, gt=0)
     """Attacks, each from another random point of the ball, of which one has to succeed."""
+    losses: Annotated[tuple[Literal["cross-entropy", "margin"], ...], pydantic.BeforeValidator(listed)] = (
+        "cross-entropy",
+    )
+    """What the attacks raise; of several, each with all restarts. The margin max_j≠y z_j − z_y finds more."""
+
+    def attacks(self) -> list[Attack]:
+        return random_starts(self.steps, self.relative_step, self.restarts, self.losses)
+
+    def identity(self) -> str:
+        return f"pgd{self.steps}x{self.restarts}"
+
+
+class AutoAttackOptions(AttackOptions):
+    """Options of the protocol `robust`, preset autoattack: AutoAttack's standard attacks but for FAB-T."""
+
+    images: int | None = pydantic.Field(default=1000, gt=0)
+    epsilons: Positive[float] = pydantic.Field(default=(1.0, 2.0, 4.0), min_length=1)
+    steps: int = pydantic.Field(default=100, gt=0)
+    """Steps of APGD, on the cross-entropy and for each target."""
+    targets: int = pydantic.Field(default=9, ge=0)
+    """Other classes that the targeted DLR loss aims at, the most likely first; at most those that there are."""
+    queries: int = pydantic.Field(default=5000, gt=0)
+    """Views that Square tries."""
+
+    def attacks(self) -> list[Attack]:
+        return auto_attack(self.steps, self.targets, self.queries)
+
+    def identity(self) -> str:
+        return f"apgd{self.steps}+apgd{self.steps}t{self.targets}+square{self.queries}"
 
 
 def run(task: Task, options: CorruptionOptions) -> Outcome:
@@ -65,9 +110,7 @@ def attacked(task: Task, options: AttackOptions) -> Outcome:
     smallest = np.full(len(task.test), np.nan)
     for images, labels, places in test_batches(task, rows):
         streams = [stream.child(int(place)) for place in places]
-        smallest[places] = smallest_radius(
-            scores, images, labels, radii, options.steps, options.relative_step, options.restarts, streams
-        )
+        smallest[places] = smallest_radius(scores, images, labels, radii, options.attacks(), streams)
         task.report("attacking", int(np.searchsorted(rows, places[-1])) + 1, len(rows))
     places = np.flatnonzero(~np.isnan(smallest))
     broken = smallest[places]  # the radius that was enough
@@ -172,17 +215,21 @@ def interval_of_mean(values: NDArray[np.float64], stream: Stream, draws: int = 1
     return [100 * float(end) for end in np.quantile(means, (0.025, 0.975))]
 
 
+#: Options that an identity names in its own words.
+_NAMED = ("epsilons", "steps", "restarts", "targets", "queries")
+
+
 def _identity(preset: str, options: CorruptionOptions) -> str:
-    changed = named_changes(PROTOCOL.presets[preset], options, ("epsilons", "steps", "restarts"))
+    changed = named_changes(PROTOCOL.presets[preset], options, _NAMED)
     if not isinstance(options, AttackOptions):
         return f"corruptions{changed}"
     epsilons = ",".join(f"{epsilon:g}" for epsilon in sorted(set(options.epsilons)))
-    return f"pgd{options.steps}x{options.restarts}-eps{epsilons}{changed}"
+    return f"{options.identity()}-eps{epsilons}{changed}"
 
 
 PROTOCOL = Protocol(
     run=run,
-    presets={"pgd": AttackOptions(), "corruptions": CorruptionOptions()},
+    presets={"pgd": PGDOptions(), "autoattack": AutoAttackOptions(), "corruptions": CorruptionOptions()},
     identity=_identity,
     extracts=lambda options: ("fit",),
 )

@@ -1,0 +1,150 @@
+"""Attacks of AutoAttack (Croce & Hein 2020, arXiv 2003.01690) without a step size: APGD on two losses, and Square.
+
+Its fourth, FAB-T, is not here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hexa.evaluation.attack import Attack, Loss, Scores, cross_entropy, margin, noise
+from hexa.runtime.random import Stream
+
+#: Square's share of the pixels at first, and the queries of 10,000 after which it halves (Andriushchenko et al. 2020,
+#: section 4.1 and its code).
+_SHARE, _HALVES = 0.8, (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+
+
+def auto_attack(steps: int, targets: int, queries: int) -> list[Attack]:
+    """APGD on the cross-entropy; on the targeted DLR loss, against each of the most likely other classes; Square."""
+
+    def untargeted(s: Scores, x: Tensor, y: Tensor, radius: float, streams: Sequence[Stream]) -> Tensor:
+        return auto_pgd(s, x, y, radius, x + radius * noise(x, streams, 0), steps, cross_entropy)
+
+    def targeted(number: int) -> Attack:
+        def attacked(s: Scores, x: Tensor, y: Tensor, radius: float, streams: Sequence[Stream]) -> Tensor:
+            with torch.no_grad():
+                logits = s(x.contiguous(memory_format=torch.channels_last))
+            if number >= logits.shape[1] - 1:
+                return torch.zeros(len(x), dtype=torch.bool, device=x.device)
+            others = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)
+            # the target goes through beside the label, as the attack leaves out images on its way
+            both = torch.stack([y, others[:, number]], 1)
+            return auto_pgd(s, x, both, radius, x + radius * noise(x, streams, 1 + number), steps, targeted_dlr)
+
+        return attacked
+
+    def square(s: Scores, x: Tensor, y: Tensor, radius: float, streams: Sequence[Stream]) -> Tensor:
+        return square_attack(s, x, y, radius, queries, streams)
+
+    return [untargeted, *map(targeted, range(targets)), square]
+
+
+def targeted_dlr(logits: Tensor, both: Tensor) -> Tensor:
+    """(z_t − z_y) / (z_π1 − (z_π3 + z_π4) / 2), [B], for labels and targets `both` [B, 2] (section 4.1).
+
+    z_π1 ≥ z_π2 ≥ … are the sorted scores: scaled scores give the same. With fewer than four classes nothing divides.
+    """
+    label, target = logits.gather(1, both).unbind(1)
+    if logits.shape[1] < 4:
+        return target - label
+    top = logits.topk(4).values
+    return (target - label) / (top[:, 0] - top[:, 2:].mean(1) + 1e-12)
+
+
+def auto_pgd(
+    scores: Scores, images: Tensor, labels: Tensor, radius: float, start: Tensor, steps: int, loss: Loss
+) -> Tensor:
+    """Whether images [B, C, H, W] are misclassified on the way from `start` within `radius`, bool [B] (algorithm 1).
+
+    z = Π(x_k + η·sign ∂ℓ/∂x), x_k+1 = Π(x_k + ¾·(z − x_k) + ¼·(x_k − x_k−1)), with η = 2·radius at first. At
+    checkpoints, which grow closer, η is halved and x goes back to where ℓ was largest, for images whose ℓ rose in at
+    most three quarters of the steps since the last one, or whose largest ℓ is the same and η, too. labels: [B], or
+    labels and targets [B, 2], as `loss` takes them.
+    """
+    wrong = torch.zeros(len(images), dtype=torch.bool, device=images.device)
+    rows = torch.arange(len(images), device=images.device)  # of images that are still classified correctly
+    low, high = (images - radius).clamp(min=0), (images + radius).clamp(max=1)
+    view = start.clamp(low, high)
+    none = torch.zeros(len(images), device=images.device, dtype=images.dtype)
+    now = {"view": view, "before": view, "best": view, "slope": torch.zeros_like(view), "best slope": view}
+    now |= {"low": low, "high": high, "labels": labels, "step": none + 2 * radius, "risen": none}
+    now |= {"value": none - torch.inf, "largest": none - torch.inf, "checked": none - torch.inf, "halved": none + 1}
+    length, since = max(int(0.22 * steps), 1), 0
+    for number in range(steps + 1):
+        views = now["view"].contiguous(memory_format=torch.channels_last).requires_grad_()
+        with torch.enable_grad():
+            logits = scores(views)
+            values = loss(logits, now["labels"])
+        (slope,) = torch.autograd.grad(values.sum(), views)
+        own = now["labels"] if labels.ndim == 1 else now["labels"][:, 0]
+        right = logits.argmax(1) == own
+        wrong[rows] = ~right
+        values = values.detach()
+        now["risen"] = now["risen"] + (values > now["value"])
+        grown = values > now["largest"]
+        now |= {"value": values, "slope": slope, "largest": torch.where(grown, values, now["largest"])}
+        wide = grown[:, None, None, None]
+        now |= {"best": torch.where(wide, views.detach(), now["best"])}
+        now |= {"best slope": torch.where(wide, slope, now["best slope"])}
+        rows, now = rows[right], {name: value[right] for name, value in now.items()}
+        if number == steps or not len(rows):
+            break
+        if number == 0:
+            now |= {"risen": torch.zeros_like(now["risen"]), "checked": now["largest"]}
+        elif (since := since + 1) == length:
+            stuck = (now["halved"] == 0) & (now["checked"] >= now["largest"])
+            halve = (now["risen"] <= 0.75 * length) | stuck
+            back = halve[:, None, None, None]
+            now |= {"step": torch.where(halve, now["step"] / 2, now["step"]), "halved": halve.to(now["step"].dtype)}
+            now |= {"view": torch.where(back, now["best"], now["view"]), "checked": now["largest"]}
+            now |= {"slope": torch.where(back, now["best slope"], now["slope"])}
+            now["risen"] = torch.zeros_like(now["risen"])
+            length, since = max(length - max(int(0.03 * steps), 1), max(int(0.06 * steps), 1)), 0
+        view, share = now["view"], 0.75 if number else 1.0
+        ahead = torch.clamp(view + now["step"][:, None, None, None] * now["slope"].sign(), now["low"], now["high"])
+        moved = view + share * (ahead - view) + (1 - share) * (view - now["before"])
+        now |= {"before": view, "view": torch.clamp(moved, now["low"], now["high"])}
+    return wrong
+
+
+@torch.no_grad()
+def square_attack(
+    scores: Scores, images: Tensor, labels: Tensor, radius: float, queries: int, streams: Sequence[Stream]
+) -> Tensor:
+    """Whether images [B, C, H, W] are misclassified by one of `queries` views without gradients, bool [B].
+
+    Stripes of ±radius at first; then, one square of pixels after another, ±radius of each channel, kept where the
+    margin grows (Andriushchenko et al. 2020, arXiv 1912.00049, algorithms 1 and 2).
+    """
+    (channels, height, width), side = images.shape[1:], min(images.shape[2:])
+    low, high = (images - radius).clamp(min=0), (images + radius).clamp(max=1)
+    drawn = [torch.rand(queries, 2 + channels, generator=s.child("square").generator()) for s in streams]
+    places = torch.stack(drawn).to(images)  # [B, queries, 2 + C]
+    stripes = [torch.rand(channels, 1, width, generator=s.child("stripes").generator()) for s in streams]
+    best = torch.clamp(images + radius * (torch.stack(stripes).to(images) - 0.5).sign(), low, high)
+    logits = scores(best.contiguous(memory_format=torch.channels_last))
+    wrong, largest = logits.argmax(1) != labels, margin(logits, labels)
+    y, x = (torch.arange(n, device=images.device).view(1, -1) for n in (height, width))
+    for number in range(1, queries):
+        rows = (~wrong).nonzero()[:, 0]
+        if not len(rows):
+            break
+        halvings = sum(number / queries * 10000 > query for query in _HALVES)
+        size = min(max(round(math.sqrt(_SHARE / 2**halvings * height * width)), 1), side)
+        top, left, *signs = places[rows, number].unbind(1)
+        first = [(at * (n - size + 1)).floor()[:, None] for at, n in ((top, height), (left, width))]
+        tall, wide = ((at >= start) & (at < start + size) for at, start in zip((y, x), first, strict=True))
+        square = (tall[:, :, None] & wide[:, None, :])[:, None]
+        ends = radius * (torch.stack(signs, 1) - 0.5).sign()[:, :, None, None]
+        view = torch.where(square, torch.clamp(images[rows] + ends, low[rows], high[rows]), best[rows])
+        logits = scores(view.contiguous(memory_format=torch.channels_last))
+        values = margin(logits, labels[rows])
+        grown = values > largest[rows]
+        best[rows[grown]], largest[rows[grown]] = view[grown], values[grown]
+        wrong[rows] = logits.argmax(1) != labels[rows]
+    return wrong

@@ -1,0 +1,35 @@
+"""Catastrophic overfitting (Wong et al., ICLR 2020): a network resists the one step it is trained on, and no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from hexa.core import Batch
+from hexa.objective import STD, Objective
+
+#: Images that are attacked at the end of an epoch.
+_IMAGES = 64
+
+
+def one_step_and_many(objective: Objective, batch: Batch) -> dict[str, tuple[float, float]]:
+    """The loss of some images of `batch` attacked as in training, and by `HardExample.judge`, of each that has one.
+
+    Without a trace: what the passes move is put back.
+    """
+    method, found = objective.method, {}
+    some = replace(batch, crops=tuple(crop[:_IMAGES] for crop in batch.crops), index=batch.index[:_IMAGES])
+    for name, hard in objective.present(batch.step).items():
+        judge = hard.judge() if hard.weight and hard.source == STD else None
+        if judge is None:
+            continue
+        before = {path: value.clone() for path, value in method.named_buffers()}
+        attacks = Objective(method, {"one": hard, "many": judge}, autocast=objective.score.autocast)
+        made = attacks.examples(some)
+        with torch.no_grad():
+            one, many = (float(made[n].score_at(made[n].crops).mean()) for n in ("one", "many"))
+            for path, value in method.named_buffers():
+                value.copy_(before[path])
+        found[name] = one, many
+    return found

@@ -1,0 +1,153 @@
+"""The teacher's loss against its formula, what refuses to begin, and what a run keeps of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hexa
+from hexa import recipes
+from hexa.config import ConfigError, UserError
+from hexa.core import MAIN, Method, Setting
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.methods import TeacherConfig
+from hexa.nn.backbones import NetworkConfig
+from hexa.objective import STD, Objective
+from hexa.recipes.experiment import Experiment, override
+from hexa.run.build import Machine, build_method, setting_of
+from hexa.run.run import resume
+from hexa.run.start import begin_from_weights
+from hexa.runtime import checkpoints
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from tests.methods.setting import BATCH, DATA, batch, small
+
+
+class Means(nn.Module):
+    """A teacher of two features: the means of red and green."""
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        assert pixels.shape[-1] == 6
+        return pixels.mean((2, 3))[:, :2]
+
+
+def load(name: str) -> tuple[nn.Module, int]:
+    assert name == "means"
+    return Means(), 6
+
+
+def built(**fields: Any) -> Any:
+    return small(TeacherConfig(**fields), num_crops=1, keep_statistics=True, load=load)
+
+
+@pytest.mark.parametrize("distance", ["l2", "cosine"])
+def test_the_loss_is_the_distance_of_each_image(distance: str) -> None:
+    method = built(distance=distance, teacher="means", projector="linear")
+    data = batch(12)
+    pixels = nn.functional.interpolate(data.crops[0], 6, mode="bicubic", antialias=True).clamp(0, 1)
+    embedding = method.embed(data.crops, MAIN)
+    loss = method.loss(embedding, method.pseudo_labels(data, None))
+    for number in range(BATCH):
+        z, t = embedding[0, number], pixels[number].mean((1, 2))[:2]
+        expected = ((z - t) ** 2).sum() / (t**2).sum()
+        if distance == "cosine":
+            expected = 1 - z @ t / (z.norm() * t.norm())
+        torch.testing.assert_close(loss[0, number], expected)
+
+
+def test_a_copy_of_the_start_is_the_teacher_and_stays_what_it_was() -> None:
+    method = built()
+    data = batch(12)
+    before = {name: value.clone() for name, value in method.teacher.state_dict().items()}
+    plain = method.loss(method.embed(data.crops, MAIN), method.pseudo_labels(data, None))
+    assert not plain.any()  # the same network, the same statistics
+    method.train()
+    objective = Objective(method, {"adversarial": Adversarial(random_start=1.0, epsilon=4.0, branch="main")})
+    optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
+    for term in objective.losses(data):
+        term.loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    assert all(torch.equal(value, before[name]) for name, value in method.teacher.state_dict().items())
+    after = method.loss(method.embed(data.crops, MAIN), method.pseudo_labels(data, None))
+    assert after.all()
+
+
+def test_a_mixed_view_has_both_images_features_by_area() -> None:
+    from hexa.hard_examples.cutmix import CutMix
+
+    method, data = built(teacher="means", projector="linear"), batch(12)
+    mixed = Objective(method, {"cutmix": CutMix(branch="main")}).examples(data)["cutmix"]
+    (own, kept), (other, given) = mixed.mixture
+    features = method.pseudo_labels(data, None).features
+    assert torch.equal(own.features, features)
+    assert sorted(other.features[0, :, 0].tolist()) == sorted(features[0, :, 0].tolist())
+    embedding = method.embed(mixed.crops, MAIN)
+    scores = kept * method.loss(embedding, own) + given * method.loss(embedding, other)
+    torch.testing.assert_close(mixed.score(mixed), scores)
+
+
+def test_another_width_needs_a_projector() -> None:
+    with pytest.raises(ConfigError, match=r"the teacher has 2 features and the student 8; give method.projector"):
+        built(teacher="means")
+    with pytest.raises(ConfigError, match=r"method.teacher: 'means' needs Setting\(load="):
+        TeacherConfig(teacher="means").build(nn.Linear(2, 2), Setting(DATA, BATCH, num_crops=1))
+
+
+def digits(**fields: Any) -> Experiment:
+    quiet = {"training.report": False, "training.tensorboard": False, "monitor.knn_every": 0, "training.device": "cpu"}
+    sizes = {"data": "digits", "views.size": 8, "batch_size": 64, "epochs": 2, "max_steps": 6}
+    network = {"network": NetworkConfig(name="small-resnet", widths=(4, 8)).model_dump(mode="json")}
+    return override(recipes.get("teacher"), {**quiet, **sizes, **network, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({"random_start": 0, "project": True}, True),
+        ({"random_start": 1}, False),
+        ({"random_start": 0, "project": True, "weight": 0}, False),
+    ],
+)
+def test_an_attack_from_the_clean_view_is_refused(fields: dict[str, Any], refused: bool) -> None:
+    made = digits(**{f"hard_examples.adversarial.{name}": value for name, value in fields.items()})
+    if refused:
+        with pytest.raises(ConfigError, match=r"hard_examples.adversarial.random_start: .* gradient is zero; give 1"):
+            setting_of(made, 1000)
+        setting_of(override(made, {"method.projector": "linear"}), 1000)
+    else:
+        setting_of(made, 1000)
+
+
+def test_the_teacher_of_a_resumed_run_is_in_its_checkpoint(tmp_path: Path) -> None:
+    """Neither what the checkpoint is filled into nor a start that has gone changes it."""
+    start = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8, seed=3)
+    file = save_backbone(start, tmp_path / "start.safetensors")
+    fields = {"start.weights": str(file), "max_steps": 40, "training.checkpoint_every": 1, "training.keep": 3}
+    whole = hexa.pretrain(begin_from_weights(digits(**fields), fields), out=tmp_path / "run")
+    finished = load_backbone(whole).content_hash()
+    first, last = checkpoints.checkpoints(whole / "checkpoints")[-2:]
+    for stale in (last, whole / "backbone.safetensors", file):
+        stale.unlink()
+    state = torch.load(first, weights_only=True)["method"]
+    taught = {name.removeprefix("teacher.network.1."): value for name, value in state.items() if "teacher." in name}
+    expected = start.network.state_dict()
+    assert set(taught) == set(expected)
+    assert all(torch.equal(value, taught[name]) for name, value in expected.items())
+    assert load_backbone(resume(whole)).content_hash() == finished != start.content_hash()
+
+
+def test_code_is_not_run_for_a_teacher() -> None:
+    made = digits(**{"method.teacher": "python:x:y"})
+    with pytest.raises(UserError, match=r"method.teacher: python:x:y is code, which a file must not name; give a file"):
+        build_method(made, setting_of(made, 1000), Machine(torch.device("cpu"), "fp32"))
+
+
+def test_examples_are_made_in_the_ball_of_the_recipe() -> None:
+    hard = recipes.get("teacher").hard_examples
+    method: Method = built()
+    made = Objective(method, hard).examples(batch(12))
+    moved = 255 * float((made["adversarial"].crops[0] - made[STD].crops[0]).abs().max())
+    assert 4 < moved <= 12 + 1e-6

@@ -1,0 +1,84 @@
+"""Attacks that a network resists while it falls to stronger ones: seen, said, and measured without a trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hexa
+from hexa.core import HardExample
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.objective import Objective
+from hexa.testing.laws import differing, state
+from hexa.training import trainer
+from hexa.training.monitor import Watch
+from hexa.training.overfitting import one_step_and_many
+from tests.laws.cases import Case, batch
+
+
+@pytest.mark.parametrize(
+    ("fields", "judged"),
+    [
+        ({"epsilon": 4, "step_size": 4}, True),
+        ({"epsilon": 4, "step_size": 4, "random_start": 2, "project": False}, True),
+        ({}, False),
+        ({"epsilon": 4, "steps": 3}, False),
+        ({"epsilon": 4, "norm": "l2"}, False),
+        ({"epsilon": [1, 4], "step_size": 4}, False),
+    ],
+)
+def test_one_large_sign_step_is_judged_by_ten_in_its_ball(fields: dict[str, Any], judged: bool) -> None:
+    judge = Adversarial.model_validate(fields).judge()
+    assert (judge is not None) == judged
+    if judge is not None:
+        assert (judge.steps, judge.epsilon, judge.step_size, judge.random_start, judge.project) == (10, 4, 1, 1, True)
+
+
+def test_losses_are_those_of_the_attacks_and_nothing_is_moved() -> None:
+    hard: dict[str, HardExample] = {
+        "adversarial": Adversarial(epsilon=4.0, step_size=4.0),
+        "silent": Adversarial(epsilon=4.0, step_size=4.0, weight=0.0),
+        "late": Adversarial(epsilon=4.0, step_size=4.0, start=0.5),
+    }
+    method = Case("moco", {}, {"adversarial": {}}).build()
+    before = state(method)
+    objective = Objective(method, hard, steps=10)
+    found = one_step_and_many(objective, batch())
+    assert not differing(before, state(method))
+    assert list(found) == ["adversarial"]
+    one, many = found["adversarial"]
+    made = Objective(method, {"one": hard["adversarial"]}).examples(batch())["one"]
+    with torch.no_grad():
+        assert one == pytest.approx(float(made.score_at(made.crops).mean()))
+    assert many > one > 0
+
+
+def test_the_warning_comes_once_until_it_has_passed() -> None:
+    watch = Watch(None, None)
+    assert watch.attacked("adversarial", 1.0, 1.9) == []
+    (said,) = watch.attacked("adversarial", 1.0, 2.1)
+    assert "resists that step alone" in said
+    assert "hard_examples.adversarial" in said
+    assert watch.attacked("adversarial", 1.0, 3.0) == []
+    assert watch.attacked("adversarial", 1.0, 1.0) == []
+    assert watch.attacked("adversarial", 1.0, 3.0) == [said.replace("2.1", "3")]
+
+
+def test_a_run_warns_at_the_end_of_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def overfitted(objective: Objective, data: Any) -> dict[str, tuple[float, float]]:
+        seen.append(data.step)
+        return {"adversarial": (0.1, 5.0)}
+
+    monkeypatch.setattr(trainer, "one_step_and_many", overfitted)
+    quiet = {"training.report": False, "training.tensorboard": False, "monitor.knn_every": 0, "views.size": 8}
+    small = {"network.widths": [4, 8], "training.device": "cpu"}
+    run = hexa.pretrain("digits-moco-v2", epochs=2, out=tmp_path / "run", **quiet, **small)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert seen == [9, 19]
+    assert [line["step"] for line in lines if "catastrophic" in line.get("message", "")] == [10]
