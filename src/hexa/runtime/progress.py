@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
 from hexa.runtime.output import one_line
@@ -65,13 +65,14 @@ class Reporter:
         """Begin to show steps, of which some are already done."""
         self._total, self._first, self._begin = total, done, time.monotonic()
         self._shown = self._begin - _PAUSE
-        self._progress.add_task("training", total=total, completed=done)
+        self._progress.add_task("training", total=total, completed=done, unit="step ")
         self._progress.start()
 
-    def step(self, step: int, **fields: str) -> None:
-        """Show that a step is done."""
+    def step(self, step: int, total: int | None = None, **fields: str) -> None:
+        """Show that a step is done. total: of all steps, if that has changed."""
+        self._total = total or self._total
         for task in self._progress.task_ids:
-            self._progress.update(task, completed=step, **fields)  # type: ignore[arg-type]
+            self._progress.update(task, completed=step, total=self._total, **fields)  # type: ignore[arg-type]
 
     def metrics(self, step: int, line: Mapping[str, object]) -> None:
         """Show a line of metrics."""
@@ -94,9 +95,21 @@ class Reporter:
 
 def _progress(console: Console) -> Progress:
     """A bar on a terminal; elsewhere nothing is drawn."""
-    name, left = TextColumn("{task.description}", markup=False), TimeRemainingColumn(elapsed_when_finished=True)
+    name = TextColumn("{task.description}", markup=False)
     hidden = console.quiet or not console.is_terminal
-    return Progress(name, BarColumn(), MofNCompleteColumn(), left, console=console, transient=True, disable=hidden)
+    # steps may take many seconds, and those of the head alone are quicker than the later ones
+    return Progress(
+        name, BarColumn(), _Left(), console=console, transient=True, disable=hidden, speed_estimate_period=120.0
+    )
+
+
+class _Left(ProgressColumn):
+    """`step 6 of 400 · 3:52 left`."""
+
+    def render(self, task: Task) -> Text:
+        seconds = task.time_remaining
+        left = "" if not seconds else f" · {_duration(seconds)} left"
+        return Text(f"{task.fields.get('unit', '')}{task.completed:,.0f} of {task.total or 0:,.0f}{left}")
 
 
 def _print(console: Console, line: str) -> None:
