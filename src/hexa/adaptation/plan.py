@@ -226,8 +226,11 @@ def plan(
     experiment = override(at_size(draft, size, fields), {k: v for k, v in changes.items() if k not in fields})
     what = _lines(experiment, seen, chosen, max(costs.steps), shares.get(size))
     judged = () if labelled is None else (_labels(labelled, apart, compared, queries, bank),)
-    length = f"length: {chosen.passes:.1f} passes in batches of {experiment.batch_size}"
-    return Plan(experiment, (*what, *judged, f"{length}, about {format_duration(seconds)} in all"), max(0, compared))
+    passes = min(experiment.epochs, (experiment.max_steps or math.inf) / max(1, per_epoch))
+    length = f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
+    return Plan(
+        experiment, (*what, *judged, length + f", {format_duration(seconds)} in all" * by_clock), max(0, compared)
+    )
 
 
 @torch.no_grad()

@@ -242,7 +242,7 @@ class Trainer:
 
     def _run_monitor(self, monitor: Monitor) -> None:
         scores: dict[str, float] = {}
-        with self.journal.looking("the k-NN monitor", self.step):
+        with self.journal.looking("the k-NN monitor", self.step), processes.alone():
             scores = monitor(lambda message: self.warn([message]))
         self.objective.method.train()
         if not scores:
