@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from hexa.config import UserError
-from hexa.core import HardExample
+from hexa.core import Batch, HardExample
 from hexa.objective import Objective
 from hexa.runtime import checkpoints
 from hexa.runtime.signals import Interrupted
 from hexa.training.journal import METRICS
 from hexa.training.losses import NonFiniteError
-from hexa.training.monitor import Watch
+from hexa.training.monitor import Scoring, Watch
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import learning_rate_share
 from hexa.training.state import restore, state_of
@@ -360,3 +360,34 @@ def test_decay_and_rate_follow_their_groups_and_long_gradients_are_scaled(monkey
     share = (len(seen) - 1) / len(seen)
     assert last[2] == pytest.approx(config.weight_decay_at(share))
     assert last[3:] == pytest.approx((0.05, 0.0))
+
+
+@pytest.mark.parametrize("seconds", [31.0, 7.5, 100.0])
+def test_the_length_is_fitted_to_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """At a second a step, and two for each score, the run ends within a step of its time, the schedule at its end."""
+    now = [0.0]
+    monkeypatch.setattr("hexa.training.clock.time.perf_counter", lambda: now[0])
+    made = trainer(tmp_path, epochs=4, max_seconds=seconds)
+
+    def score(warn: Callable[[str], object]) -> dict[str, float]:
+        now[0] += 2
+        return {"knn": 50.0}
+
+    made.scoring = Scoring(score, every=2)
+    step = made._train_step
+
+    def slow(batch: Batch) -> None:
+        now[0] += 1
+        step(batch)
+
+    monkeypatch.setattr(made, "_train_step", slow)
+    made.run()
+    assert seconds - 2 <= now[0] <= seconds + 2
+    assert made.step == made.optimizer.total_steps == newest(tmp_path)["total_steps"]
+    last = made.optimizer.learning_rate(made.step - 1)
+    assert last == 0.05 * learning_rate_share(
+        made.optimizer.schedule, (made.step - 1) * 4 * STEPS // made.step, 4, STEPS
+    )
+    again = trainer(tmp_path, epochs=4, max_seconds=seconds)
+    restore(again, newest(tmp_path))
+    assert again.total_steps == made.step

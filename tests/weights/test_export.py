@@ -67,6 +67,20 @@ def test_the_line_that_is_printed_loads_the_file_without_hexa(
         assert_same(names["network"].eval()(by_hand(backbone, images)), backbone(images))
 
 
+@pytest.mark.parametrize("config", [RESNET, VIT, NetworkConfig(name="tf_efficientnet_lite0")], ids=lambda c: c.name)
+@pytest.mark.parametrize("classes", [7, 1000])
+def test_the_line_for_timm_takes_a_new_head(tmp_path: Path, config: NetworkConfig, classes: int) -> None:
+    backbone = trained(config)
+    line = export(backbone, "timm", tmp_path / "out.safetensors")["load"]
+    names: dict[str, Any] = {}
+    exec(line.replace("num_classes=0", f"num_classes={classes}", 1), names)
+    network, images = names["network"].eval(), torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        assert network(images).shape == (2, classes)
+        features = network.forward_head(network.forward_features(by_hand(backbone, images)), pre_logits=True)
+        assert_same(features, backbone(images))
+
+
 @pytest.mark.parametrize("target", ["timm", "torchvision", "safetensors"])
 def test_a_network_of_ours_says_how_to_rebuild_it(tmp_path: Path, target: str) -> None:
     backbone, out = trained(SMALL, 16), tmp_path / "out.safetensors"

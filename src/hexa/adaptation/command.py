@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,24 +11,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import torch
 from torch import nn
 
 from hexa.adaptation import verdict
-from hexa.adaptation.looking import Seen, look
-from hexa.adaptation.plan import Plan, first_draft, plan
+from hexa.adaptation.looking import FEWEST, look
+from hexa.adaptation.plan import Budget, first_draft, plan
 from hexa.config import UserError
 from hexa.core import Method
 from hexa.data import Source, open_source
+from hexa.evaluation.collective import from_main
+from hexa.recipes import domains
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment, override
-from hexa.reporting.comparison import adaptation
-from hexa.reporting.report import report
+from hexa.reporting.comparison import options
 from hexa.run.build import Machine
 from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, is_ours
 from hexa.run.monitor import KnnMonitor, without_holdout
 from hexa.run.run import pretrain, resume
-from hexa.runtime import parsing
+from hexa.runtime import parsing, precision, processes
 from hexa.runtime.console import Console
 from hexa.runtime.files import write_text
 from hexa.runtime.signals import Interrupted
@@ -39,12 +38,8 @@ from hexa.weights.pretrained import Backbone, load_backbone
 
 #: The better of start and result, for timm.
 WINNER = "winner.safetensors"
-#: Most and fewest labelled images in the comparison, and the share of the time that one pass over them may take.
-_MOST, _LEAST, _SHARE = 2000, 200, 0.02
-#: Images held out for scores, and their largest share of all images.
-_HELD, _HELD_SHARE = 500, 0.2
-#: Seconds to import torch and to write the report, which are not measured.
-_END = 8.0
+#: More labelled images than a plan compares on.
+_ALL = 10**6
 
 
 @dataclass(frozen=True)
@@ -67,95 +62,102 @@ class AdaptRequest:
 
 
 def adapt(
-    request: AdaptRequest, out: Path, *, only_plan: bool = False, console: Console | None = None
+    request: AdaptRequest,
+    out: Path,
+    *,
+    only_plan: bool = False,
+    console: Console | None = None,
+    begun: float | None = None,
 ) -> dict[str, Any]:
     """Train `request.backbone` further on the images within the time, and say whether it helped.
 
     `out` becomes a run folder that also has ADAPTATION (plan, scores of start and result, verdict), the comparison at
-    the top of its report, and WINNER, the better of the two for timm. After an interruption, the same command
-    continues. only_plan: print the plan and write nothing. Returns the contents of ADAPTATION. Raises UserError.
+    the top of its report, and WINNER, the better of the two for timm. If the time is not enough it has ADAPTATION
+    alone. After an interruption, the same command continues. Under torchrun every process calls it; the main one plans
+    and compares. only_plan: print the plan and write nothing. begun: when the time began, by `time.perf_counter`; now
+    if not given. Returns the contents of ADAPTATION, in other processes the plan. Raises UserError.
     """
+    now = time.perf_counter()
+    budget = Budget(request.seconds, now, 0.0) if begun is None else Budget(request.seconds, begun, now - begun)
     console = console or Console(stderr=True)
-    say: Callable[[str], None] = lambda line: console.print(line, markup=False, soft_wrap=True)  # noqa: E731
+    processes.initialize(precision.pick_device(str(request.fields.get("training.device", "auto"))))
+    main, failed = processes.is_main(), True
+    try:
+        record, has_begun = from_main(lambda: _begin(request, out, only_plan, console, budget))
+        if only_plan or "verdict" in record:
+            return record
+        experiment = experiments.validate(record["experiment"])
+        if has_begun:
+            resume(out, console=console)  # the group of processes ends with it
+        else:
+            pretrain(experiment, out, console=console)
+        failed = False
+    except UserError as error:
+        error.speaks = main  # type: ignore[attr-defined]
+        raise
+    except Interrupted as stop:  # `hexa resume` would train, but not compare
+        raise Interrupted(stop.number, stop.step, None, "the same command") from None
+    finally:
+        processes.shutdown(failed)
+    return _compare(experiments.load(out / CONFIG), out, record, console) if main else record
+
+
+def _begin(
+    request: AdaptRequest, out: Path, only_plan: bool, console: Console, budget: Budget
+) -> tuple[dict[str, Any], bool]:
+    """The record so far, and whether training has begun. In the main process; says what was planned or found."""
     record = _read_record(out, request)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("hexa adapt runs in one process; for several use hexa pretrain adapt --start BACKBONE")
     if record is None:
         if out.exists():
             is_ours(out)  # raises, before the work, if something else is in the way
-        begin = time.perf_counter()
-        planned, record = _Prepared.of(request).plan(begin)
-        for line in planned.lines:
-            say(line)
-        if only_plan:
-            return record
-        out.mkdir(parents=True, exist_ok=True)
-        _write(out, record)
+        with processes.alone():
+            record = _planned(request, budget)
+        for line in record["plan"]:
+            console.print(line)
+        if not only_plan:
+            out.mkdir(parents=True, exist_ok=True)
+            _write(out, record)
     elif "verdict" in record:
-        say(f"{out} is finished: {record['verdict']}")
-        return record
-    begun = (out / CONFIG).is_file()
-    experiment = experiments.load(out / CONFIG) if begun else experiments.validate(record["experiment"])
-    try:
-        if begun:
-            resume(out, console=console)
-        else:
-            pretrain(experiment, out, console=console)
-    except Interrupted as stop:  # `hexa resume` would train, but not compare
-        raise Interrupted(stop.number, stop.step, None, "the same command") from None
-    return _compare(experiment, out, record, say)
+        console.print(f"{out} is finished: {record['verdict']}")
+    return record, (out / CONFIG).is_file()
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """A request whose images are inspected and whose weights are read."""
-
-    request: AdaptRequest
-    draft: Experiment
-    source: Source
-    seen: Seen
-    scored: bool
-    """Whether there are labels to score by."""
-
-    @classmethod
-    def of(cls, request: AdaptRequest) -> _Prepared:
-        most = request.fields.get("training.max_image_pixels")
-        channels = int(request.fields.get("network.channels", 3))
-        source = open_source(request.data, "train", None if most is None else int(most), channels)
-        seen = look(source)
-        draft = first_draft(request.backbone, request.data, seen, request.domain, request.fields)
-        scored = request.labelled or (request.data if seen.classes > 1 else None)
-        changes: dict[str, Any] = {"monitor.holdout": round(min(_HELD_SHARE, _HELD / len(source)), 4)}
-        if scored is not None:
-            changes |= {"monitor.keep_best": "knn"}
-        if request.labelled is not None:
-            changes |= {"monitor.data": request.labelled}
-            verdict.labelled_images(_opened(draft, request.labelled), _MOST, [])  # raises now if they are unsuitable
-        changes = {name: value for name, value in changes.items() if name not in request.fields}
-        return cls(request, override(draft, changes), source, seen, scored is not None)
-
-    def plan(self, begin: float) -> tuple[Plan, dict[str, Any]]:
-        """The plan, and the record to store. The start is scored once to measure how long a score takes."""
-        images, _ = without_holdout(self.draft, self.source)
-        labelled = 3 * _SHARE * self.request.seconds if self.scored else 0.0  # start and result, perhaps at two sizes
-        spent = time.perf_counter() - begin + labelled + _END
-        planned = plan(self.draft, images, self.seen, self.request.seconds, spent, _score_start, self.request.fields)
-        record = {
-            "request": self.request.record,
-            "plan": list(planned.lines),
-            "experiment": planned.experiment.model_dump(mode="json"),
-        }
-        return planned, record
+def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
+    """Inspect the images, read the weights, measure and plan: the record to store."""
+    console = Console(stderr=True)
+    say: Callable[[str], None] = lambda line: console.print(f"{line} …", style="dim")  # noqa: E731
+    most = request.fields.get("training.max_image_pixels")
+    channels = int(request.fields.get("network.channels", 3))
+    say("looking at the images")
+    source = open_source(request.data, "train", None if most is None else int(most), channels)
+    if len(source) < FEWEST:
+        raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
+    draft = first_draft(request.backbone, request.data, len(source), request.fields)
+    seen, pixels = look(source, draft.views.size)
+    changes = dict(domains.changes(request.domain or seen.domain, request.fields))
+    labelled = source if seen.classes > 1 else None
+    if request.labelled is not None:
+        changes |= {"monitor.data": request.labelled} if "monitor.data" not in request.fields else {}
+        labelled = _opened(draft, request.labelled)
+        verdict.labelled_images(labelled, 2000, [])  # raises now if they are unsuitable
+    made = plan(override(draft, changes), source, seen, pixels, labelled, budget, request.fields, say)
+    record: dict[str, Any] = {"request": request.record, "plan": list(made.lines), "compared": made.compared}
+    if made.experiment is None:
+        return record | {"verdict": made.lines[-1], "kept": "start"}
+    return record | {"experiment": made.experiment.model_dump(mode="json")}
 
 
-def _compare(experiment: Experiment, out: Path, record: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+def _compare(experiment: Experiment, out: Path, record: dict[str, Any], console: Console) -> dict[str, Any]:
     """Compare start and result, export the winner, and write the record and the report."""
+    from hexa.reporting.report import report  # imports matplotlib, which a plan does not need
+
+    Console(stderr=True).print("comparing start and result …", style="dim")
     start = starts.read(experiment.start.weights or "")
     # both must resize images the same way: that alone is worth a point on small images
     result = load_backbone(out / BACKBONE, crop=start.preparation.crop, interpolation=start.preparation.interpolation)
     sides = {"start": _score_start(experiment), "result": _monitor(result.network, experiment)()}
     notes: list[str] = []
-    best = _by_labels(experiment, start, result, record["request"]["seconds"], notes)
+    best = _by_labels(experiment, start, result, record["compared"], notes)
     labels = None if best is None else (best[0].labels, best[1].labels)
     if labels is not None:
         better, conclusion = verdict.by_labels(*labels)
@@ -177,15 +179,20 @@ def _compare(experiment: Experiment, out: Path, record: dict[str, Any], say: Cal
     }
     _write(out, record)
     for row in [record["table"]["header"], *rows]:
-        say(f"{row[0]:28} {row[1]:>14} {row[2]:>14} {row[3]:>18}")
-    for line in [*notes, conclusion, f"the winner, for timm: {out / WINNER}"]:
-        say(line)
+        console.print(f"{row[0]:28} {row[1]:>14} {row[2]:>14} {row[3]:>18}")
     report([out], out / REPORT)
+    for line in notes:
+        console.print(line)
+    console.print(conclusion, style="bold")
+    console.print(f"report: {out / REPORT}")
+    console.print(f"the winner: {checked['load']}")
+    if "pretrained=True" in checked["load"]:
+        console.print("for fine-tuning, num_classes is the number of classes")
     return record
 
 
 def _by_labels(
-    experiment: Experiment, start: Backbone, result: Backbone, seconds: float, notes: list[str]
+    experiment: Experiment, start: Backbone, result: Backbone, most: int, notes: list[str]
 ) -> tuple[_Side, _Side] | None:
     """Start and result on labelled images that had no part in choosing the state; None without labels.
 
@@ -195,9 +202,8 @@ def _by_labels(
         return None
     machine = Machine.of(experiment)
     sizes = sorted({start.image_size, result.image_size})
-    voting, _ = _monitor(start.network, experiment).parts()
-    rate = _images_per_second(next(_at_sizes(start, sizes[::-1])), machine.device)
-    images = verdict.labelled_images(voting, int(min(_MOST, max(_LEAST, _SHARE * seconds * rate))), notes)
+    voting, _ = _monitor(start.network, override(experiment, {"monitor.max_images": _ALL})).parts()
+    images = verdict.labelled_images(voting, most, notes)
 
     def best_side(backbone: Backbone) -> _Side:
         at_sizes = _at_sizes(backbone, sizes)
@@ -224,17 +230,6 @@ def _at_sizes(backbone: Backbone, sizes: list[int]) -> Iterator[Backbone]:
     for size in sizes:
         with contextlib.suppress(UserError):  # a ViT of a fixed size
             yield backbone if size == backbone.image_size else backbone.prepared(size=size)
-
-
-def _images_per_second(backbone: Backbone, device: torch.device) -> float:
-    size = backbone.image_size
-    pixels = torch.rand(16, backbone.network_config.channels, size, size, device=device)
-    backbone.to(device)
-    with torch.no_grad():
-        backbone(pixels)
-        begin = time.perf_counter()
-        backbone(pixels).sum().item()
-    return len(pixels) / max(time.perf_counter() - begin, 1e-6)
 
 
 def _score_start(experiment: Experiment) -> dict[str, float]:
@@ -267,10 +262,17 @@ def _read_record(out: Path, request: AdaptRequest) -> dict[str, Any] | None:
         return None
     try:
         record = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
-        theirs, _ = record["request"], record.get("verdict") or record["experiment"]
-        same, given = theirs == request.record, " ".join(adaptation(theirs))
+        _ = record.get("verdict") or (record["experiment"], record["compared"])
+        theirs, ours = options(record["request"]), options(request.record)
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give another --out") from None
-    if not same:
-        raise UserError(f"{out} is of another command: {given} --out {out}; repeat that one, or give another --out")
+    if "verdict" in record and "table" not in record:  # the time was not enough: with more, or another time, it may be
+        return None
+    other = [
+        f"{name} {theirs.get(name, 'none')}, not {ours.get(name, 'none')}"
+        for name in dict.fromkeys((*theirs, *ours))
+        if theirs.get(name) != ours.get(name)
+    ]
+    if other:
+        raise UserError(f"{out} is of another command: {'; '.join(other)}; repeat that one, or give another --out")
     return cast(dict[str, Any], record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +13,13 @@ from torch.nn import functional
 from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.sources.decode import DecodeError
+from hexa.data.views.evaluation import EvaluationTransform
 from hexa.ops.photometric import unit
 from hexa.runtime.random import Stream
 
-#: Images that are opened, and the fewest images, and distinct ones, that training makes sense with.
-_SAMPLE, FEWEST, _FEWEST_DISTINCT = 500, 64, 32
+#: Images that are opened, in at most this many seconds once there are as many as training needs; and the fewest images,
+#: and distinct ones, that training makes sense with.
+_SAMPLE, _SECONDS, FEWEST, _FEWEST_DISTINCT = 150, 2.0, 64, 32
 #: Side of the thumbnails that are compared, and the largest distance of near-duplicates: the root mean square
 #: difference of grey levels, standardised per thumbnail to mean 0 and deviation 1.
 _THUMB, _ALIKE = 16, 0.1
@@ -57,40 +60,50 @@ class Seen:
         return "documents" if self.pages > 0.5 else "medical-grey"
 
 
-def look(source: Source, seed: int = 0) -> Seen:
-    """Inspect a sample. Raises UserError if there are too few images, or too few distinct ones."""
+def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
+    """Inspect a sample; returns also its images as evaluation sees them at this size, float [n, C, S, S] in [0, 1].
+
+    Raises UserError if there are too few images, or too few distinct ones.
+    """
     if len(source) < FEWEST:
         raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     order = torch.randperm(len(source), generator=Stream(seed).child("looking").generator())[:_SAMPLE].tolist()
-    sides, grey, pages, thumbs = [], [], [], []
+    sides, grey, pages, thumbs, kept = [], [], [], [], []
+    transform, begin, tried = EvaluationTransform(size), time.perf_counter(), 0
     for position in order:
+        if len(sides) >= FEWEST and time.perf_counter() - begin > _SECONDS:
+            break
+        tried += 1
         try:
-            image = unit(source.decode(position))  # [C, H, W]
+            decoded = source.decode(position)
         except DecodeError:
             continue
+        kept.append(unit(transform(decoded)))
+        image = unit(decoded)  # [C, H, W]
         sides.append(min(image.shape[1:]))
         small = functional.interpolate(image[None], (_THUMB, _THUMB), mode="area")[0]
         grey.append(bool((small.amax(0) - small.amin(0) < _GREY).float().mean() > 0.98))
         mid = image.mean(0)
         pages.append(bool(((mid < _EXTREME) | (mid > 1 - _EXTREME)).float().mean() > 0.8))
         thumbs.append(small.mean(0).flatten())
-    if len(sides) < len(order) / 2:
-        raise UserError(f"{source!r}: {len(order) - len(sides)} of {len(order)} images cannot be read; repair the data")
+    if len(sides) < tried / 2:
+        raise UserError(f"{source!r}: {tried - len(sides)} of {tried} images cannot be read; repair the data")
     distinct = _distinct(torch.stack(thumbs))
     if distinct < _FEWEST_DISTINCT:
         raise UserError(
             f"{source!r}: only {distinct} of {len(thumbs)} sampled images are distinct, the others are "
             "near-duplicates; give more varied images"
         )
-    return Seen(
+    seen = Seen(
         count=len(source),
         size=int(np.median(sides)),
         grey=float(np.mean(grey)),
         pages=float(np.mean(pages)),
         duplicates=1 - distinct / len(thumbs),
         classes=0 if source.classes is None else len(np.unique(source.classes)),
-        unreadable=1 - len(sides) / len(order),
+        unreadable=1 - len(sides) / tried,
     )
+    return seen, torch.stack(kept)
 
 
 def _distinct(thumbs: Tensor) -> int:
@@ -100,3 +113,16 @@ def _distinct(thumbs: Tensor) -> int:
     apart = torch.cdist(flat, flat) / flat.shape[1] ** 0.5
     earlier = torch.ones(len(flat), len(flat), dtype=torch.bool).tril(-1)
     return int((~((apart < _ALIKE) & earlier).any(1)).sum())
+
+
+def kept(own: Tensor, other: Tensor, k: int = 10) -> float:
+    """The share of each image's k nearest by `own` features [N, D] that are among its k nearest by `other` [N, D'].
+
+    Cosine similarity of features whose mean is removed.
+    """
+    near = []
+    for features in (own, other):
+        x = functional.normalize(features - features.mean(0), dim=1)
+        places = (x @ x.T).fill_diagonal_(-2).topk(min(k, len(x) - 1)).indices
+        near.append(torch.zeros(len(x), len(x), dtype=torch.bool).scatter_(1, places, True))
+    return float((near[0] & near[1]).sum() / near[0].sum())

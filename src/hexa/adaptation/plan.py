@@ -1,207 +1,264 @@
-"""Plans an adaptation: its size, batch and length for the given time on this machine."""
+"""Plans an adaptation: image size, and what is trained for how long in the given time on this machine."""
 
 from __future__ import annotations
 
-import itertools
 import math
-import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from hexa import recipes
-from hexa.adaptation.looking import Seen
+from hexa.adaptation.costs import Costs, at_size, measure, memory_of
+from hexa.adaptation.looking import Seen, kept
 from hexa.config import UserError
-from hexa.core import Batch
 from hexa.data import Source
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.tables import format_duration
-from hexa.run.build import Machine, build_loader, build_method, build_objective, build_optimizer, kernels, setting_of
+from hexa.run.build import Machine
 from hexa.run.start import begin_from_weights
-from hexa.runtime.allocator import return_freed_memory
-from hexa.training.step import prepared
-from hexa.training.step import step as train_step
+from hexa.runtime import processes
+from hexa.weights import start as starts
+from hexa.weights.pretrained import Backbone
 
-#: Sides of views, and the passes over the images that a larger size must leave time for.
-_SIZES, _PASSES = (64, 96, 128, 160, 192, 224), 6
+#: Sizes below the start's own that are tried, and the share of its neighbourhoods that the start must keep there,
+#: measured on as many images as take this many seconds, within bounds.
+_SIZES, _KEPT, _LOOKING, _FEWEST_SEEN = (448, 384, 320, 256, 224, 192, 160, 128, 96, 64), 0.9, 2.0, 40
+#: The fewest passes over the images, the share of the time that they may take by the measurement, and the fewest images
+#: (or all) that they are worth making over.
+PASSES, _SPARE, _LEAST_IMAGES = 6, 0.9, 500
+#: With this number of passes or more only the head learns in the first: a random head would damage the backbone.
+_HEAD_FIRST = 3
+#: Scores during training, and in all; the largest share of the time for each, and bounds on the images held out.
+SCORES, _SCORED, _SCORE_SHARE, _HELD, _HELD_SHARE, _FEWEST_SCORED = 4, 6, 0.01, 500, 0.2, 64
+#: Most and fewest labelled images in the comparison, and the share of the time that one pass over them may take.
+_MOST, _LEAST, _SHARE = 2000, 200, 0.015
+#: Images whose clusters the report shows, seconds to draw pictures, and the share of the time from which they are left
+#: out.
+_PICTURES, _DRAWING, _PICTURES_SHARE = 500, 10.0, 0.03
 #: The share of the memory that a step may take, and the smallest batch that is tried to achieve it.
 _ROOM, _LEAST_BATCH = 0.4, 16
-#: If there are this many passes, only the head learns in the first: a random head would damage the backbone.
-_HEAD_FIRST = 3
-#: Scores during training, and in all: with one for the plan and one for each side at the end.
-SCORES, _SCORED = 4, 7
-#: Steps are timed for this share of the given time, within bounds in seconds, and at least two.
-_TIMING, _LEAST, _MOST = 0.02, 3.0, 15.0
+#: Seconds to write the results, which are not measured, and those to import torch where these were taken.
+_END, _IMPORT = 6.0, 6.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The time for everything. begun: by `time.perf_counter`. imported: seconds that imports took, 0 if unknown."""
+
+    seconds: float
+    begun: float
+    imported: float = 0.0
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self.seconds - (time.perf_counter() - self.begun)
+
+    def here(self, seconds: float) -> float:
+        """What takes these seconds on an idle machine, on this one."""
+        return seconds * max(1.0, self.imported / _IMPORT)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is trained: views of `size` pixels, the last `stages` of the network, on `images` for some `passes`."""
+
+    size: int
+    stages: int
+    images: int
+    passes: float
+
+
+def choose(
+    costs: Costs,
+    sizes: Sequence[int],
+    images: int,
+    room: Callable[[int], float],
+    keeps: Callable[[int], bool],
+    shorter_side: int = 10**6,
+) -> Choice:
+    """The plan that fits into the seconds that `room` leaves for training at a size. Its `images` may be too few.
+
+    sizes: the start's own first, then smaller ones. A smaller one is taken if the start keeps its neighbourhoods there,
+    and six passes do not fit at the larger one or images (`shorter_side` pixels) would be enlarged. Then passes are
+    cut, but not below six; then the stages that learn; then the images. The head learns alone in the first pass.
+    """
+
+    def once(size: int, stages: int, passes: float = PASSES) -> float:
+        """Seconds for an image in all passes."""
+        return costs.train(size, 0) + (passes - 1) * costs.train(size, stages)
+
+    def fits(size: int, stages: int) -> bool:
+        return images * once(size, stages) <= _SPARE * room(size)
+
+    learning = sorted((stages for stages in costs.steps if stages), reverse=True)
+    size = sizes[0]
+    for smaller in sizes[1:]:
+        if (fits(size, learning[0]) and size <= shorter_side) or not keeps(smaller):
+            break
+        size = smaller
+    stages = next((stages for stages in learning if fits(size, stages)), learning[-1])
+    if not fits(size, stages):
+        images = max(0, int(_SPARE * room(size) / once(size, stages)))
+    left = room(size) / max(1, images) - costs.train(size, 0)
+    return Choice(size, stages, images, 1 + left / costs.train(size, stages))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """An experiment that fits into the given time, and lines that describe it."""
+    """What to do, in lines for the user. experiment: None if the time is not enough. compared: labelled images."""
 
-    experiment: Experiment
-    seconds: float
-    """Expected length of the training."""
+    experiment: Experiment | None
     lines: tuple[str, ...]
+    compared: int = 0
 
 
-def first_draft(backbone: str, data: str, seen: Seen, domain: str | None, fields: Mapping[str, Any]) -> Experiment:
-    """The experiment without its size and length. domain: preset of views; None to choose it by the images."""
-    from hexa.recipes import domains
+def first_draft(backbone: str, data: str, count: int, fields: Mapping[str, Any]) -> Experiment:
+    """The experiment on `count` images without its views and length, at the start's own size."""
+    changes: dict[str, Any] = {"data": data, "start.weights": backbone, "batch_size": _batch(count)} | dict(fields)
+    return begin_from_weights(override(recipes.get("adapt"), changes), {**fields, "start.weights": backbone})
 
-    batch = min(128, 1 << (seen.count // 4).bit_length() - 1)
-    changes: dict[str, Any] = {"data": data, "start.weights": backbone, "batch_size": batch}
-    changes |= domains.changes(domain or seen.domain, fields) | dict(fields)
-    draft = override(recipes.get("adapt"), changes)
-    return begin_from_weights(draft, {**fields, "start.weights": backbone})
+
+def _batch(count: int) -> int:
+    return min(128, 1 << (count // 4).bit_length() - 1)
 
 
 def plan(
     draft: Experiment,
     source: Source,
     seen: Seen,
-    seconds: float,
-    spent: float,
-    score: Callable[[Experiment], object],
+    pixels: Tensor,
+    labelled: Source | None,
+    budget: Budget,
     fields: Mapping[str, Any],
+    say: Callable[[str], object],
 ) -> Plan:
-    """The largest size with which enough passes over the images fit into what is left of `seconds`.
+    """Measure, and plan.
 
-    spent: seconds for everything else except scores. score: scores a state; timed here once. fields: those set by the
-    user, which are kept. Raises UserError if not even one pass fits.
+    pixels: some of the images at the start's size. labelled: images to judge by, `source` itself if it has classes.
+    fields: those set by the user, which are kept.
     """
+    say("timing a few steps")
+    costs = measure(draft, source, fields).shared(processes.helpers() + 1)
     by_clock = not {"epochs", "max_steps"} & fields.keys()
-    native, timing = draft.views.size, min(_MOST, max(_LEAST, _TIMING * seconds)) if by_clock else 0.0
-    smaller = [] if "views.size" in fields else [size for size in _SIZES if size < native]
-    # enlarging images more than twice would only take longer
-    sizes = [size for size in [*smaller, native] if size <= max(_SIZES[0], 2 * seen.size)] or [native]
-    chosen = _at_size(draft, sizes[0], fields)
-    step, memory = cost_of_a_step(chosen, source, timing)
-    begin = time.perf_counter()
-    score(chosen)
-    scores = _SCORED * (time.perf_counter() - begin)
-    room = _ROOM * _memory(Machine.of(draft).device)
-    while memory > room and "batch_size" not in fields and chosen.batch_size > _LEAST_BATCH:
-        draft = override(draft, {"batch_size": chosen.batch_size // 2})
-        chosen = _at_size(draft, sizes[0], fields)
-        step, memory = cost_of_a_step(chosen, source, timing)
+    seconds, native = budget.seconds, draft.views.size
+    backbone = starts.read(draft.start.weights or "")
+    backbone.to(Machine.of(draft).device)
+    shares: dict[int, float] = {}
 
-    def left(size: int) -> float:
-        """Seconds left for training; time and memory are proportional to the area of views."""
-        return seconds - spent - 2 * timing - scores * (size / sizes[0]) ** 2
+    def keeps(size: int) -> bool:
+        """Whether the start keeps its neighbourhoods at this size."""
+        say(f"asking whether {size} px would do")
+        some = pixels[: max(_FEWEST_SEEN, int(_LOOKING / costs.score(native)))]
+        try:
+            shares[size] = kept(*(_features(backbone.prepared(size=one), some) for one in (native, size)))
+        except UserError:  # a ViT of a fixed size
+            return False
+        return shares[size] >= _KEPT
 
-    def fits(size: int) -> bool:
-        """Whether views of this size leave time for enough passes, and fit into memory."""
-        share = (size / sizes[0]) ** 2
-        return memory * share <= room and left(size) / (step * share) * chosen.batch_size >= _PASSES * len(source)
+    most = max(_FEWEST_SCORED, int(_SCORE_SHARE * seconds / (4 * costs.score(native)))) if by_clock else 10**6
+    apart = labelled is not None and labelled is not source
+    held = 0 if apart else int(min(_HELD, _HELD_SHARE * len(source), most))
+    if "monitor.holdout" in fields:
+        held = round(draft.monitor.holdout * len(source))
+    queries = held or min(most, round(0.2 * len(labelled or ())))
+    bank = min(most, draft.monitor.max_images, len(labelled or ()) - queries) if labelled is not None else 0
+    compared = min(_MOST, max(_LEAST, int(_SHARE * seconds / costs.score(native))), len(labelled or ()) - queries)
 
-    wanted = max(filter(fits, sizes), default=sizes[0])
-    if wanted != sizes[0]:
-        chosen = _at_size(draft, wanted, fields)
-        step, _ = cost_of_a_step(chosen, source, timing)
-    per_epoch = len(source) // chosen.batch_size
-    steps = chosen.epochs * per_epoch if "epochs" in fields else int(left(wanted) / step)
-    head_first = steps >= _HEAD_FIRST * per_epoch
-    if head_first and "epochs" not in fields:  # training the head alone saves the backward pass, two thirds of the work
-        steps += 2 * per_epoch // 3
-    if steps < per_epoch:
-        needed = seconds - left(wanted) + per_epoch * step
-        raise UserError(
-            f"--time is too short: with one pass over {len(source):,} images at {chosen.views.size} px an adaptation "
-            f"takes about {format_duration(needed)} here; give --time {math.ceil(1.2 * needed / 60)}m or more, or "
-            "fewer images"
-        )
-    epochs = math.ceil(steps / per_epoch)
+    def pictures(size: int) -> float:
+        """Seconds to draw pictures for the report."""
+        return budget.here(_DRAWING) + _PICTURES * costs.score(size)
+
+    def after(size: int) -> float:
+        """Seconds for all but training and the scores in it."""
+        read = 3 * (queries + bank) + 2 * max(0, compared)
+        sides = 2 * max(0, compared) * (1 + (size != native)) + (_SCORED - SCORES) * (3 * queries + bank)
+        drawn = pictures(size) if pictures(size) < _PICTURES_SHARE * seconds else 0.0
+        return sides * costs.score(size) + read * costs.read + drawn + 2 * costs.setup + budget.here(_END)
+
+    def room(size: int) -> float:
+        """Seconds for training at this size."""
+        scores = SCORES * (3 * queries + bank) * costs.score(size)
+        return budget.left - after(size) - scores
+
+    sizes = [native, *(size for size in _SIZES if size < native and by_clock and "views.size" not in fields)]
+    trainable = len(source) - held
+    chosen = choose(costs, sizes, trainable, room, keeps, seen.size)
+    if not by_clock:
+        chosen = Choice(native, max(costs.steps), trainable, draft.epochs)
+    size = chosen.size
+    least = min(trainable, _LEAST_IMAGES)
+    if chosen.images < least:
+        six = least * (costs.train(size, 0) + (PASSES - 1) * costs.train(size, chosen.stages)) / _SPARE
+        minutes = math.ceil(1.1 * (seconds - room(size) + six) / 60)
+        said = f"not enough time: the start is kept; from {minutes} minutes on it is worth a try"
+        return Plan(None, (f"images: {seen}", said))
+
+    batch = draft.batch_size if "batch_size" in fields else min(draft.batch_size, _batch(chosen.images))
+    room_for = _ROOM * memory_of(Machine.of(draft).device)
+    needed = costs.memory * (size / costs.size) ** 2
+    while "batch_size" not in fields and needed * batch > room_for and batch > _LEAST_BATCH:
+        batch //= 2
+    per_epoch = chosen.images // batch
+    epochs = max(1, math.ceil(chosen.passes)) if by_clock else draft.epochs
     changes: dict[str, Any] = {
         "epochs": epochs,
-        "max_steps": steps,
-        "start.freeze_backbone": int(head_first),
+        "batch_size": batch,
+        "start.freeze_backbone": int(min(epochs * per_epoch, draft.max_steps or math.inf) >= _HEAD_FIRST * per_epoch),
+        "start.trainable_stages": None if chosen.stages == max(costs.steps) else chosen.stages,
+        "monitor.holdout": round(1 - chosen.images / len(source), 4),
+        "monitor.max_images": min(most, draft.monitor.max_images),
+        "monitor.knn_every": math.ceil(epochs / SCORES),
     }
-    if by_clock:  # half an epoch less, since the clock is checked after each epoch
-        changes |= {"training.max_seconds": (1.05 * steps - per_epoch / 2) * step}
-    changes |= {"monitor.knn_every": math.ceil(epochs / SCORES)}
-    experiment = override(chosen, {name: value for name, value in changes.items() if name not in fields})
-    lines = _lines(experiment, seen, seconds, steps / per_epoch, native)
-    if by_clock and steps < _PASSES * per_epoch:
-        enough = math.ceil(1.1 * (seconds - left(wanted) + _PASSES * per_epoch * step) / 60)
-        lines = (*lines, f"these are few: give --time {enough}m or more for {_PASSES} passes")
-    return Plan(experiment, steps * step, lines)
-
-
-def _at_size(draft: Experiment, size: int, fields: Mapping[str, Any]) -> Experiment:
-    if size == draft.views.size:
-        return draft
-    changed = override(draft, {"views.size": size, "start.sha256": None})
-    return begin_from_weights(changed, {**fields, "views.size": size})
-
-
-def _lines(experiment: Experiment, seen: Seen, seconds: float, passes: float, native: int) -> tuple[str, ...]:
-    size, start = experiment.views.size, experiment.start
-    method = " + ".join([experiment.method.name, *(n for n, h in experiment.hard_examples.items() if h.weight > 0)])
-    statistics = "kept" if start.batch_norm == "keep" else start.batch_norm
-    head_first = ", only the head in the first pass" * (start.freeze_backbone == 1)
-    smaller = f" (with the weights' {native} px, passes would be too few or images enlarged)" * (size != native)
-    return (
-        f"images: {seen}",
-        f"method: {method}, from {start.weights}, batch-norm statistics {statistics}{head_first}",
-        f"views: {experiment.views.based_on} for {seen.domain}, {size} px{smaller}",
-        f"length: {passes:.1f} passes in batches of {experiment.batch_size}, about {format_duration(seconds)} in all",
+    if labelled is not None:
+        changes |= {"monitor.keep_best": "knn"}
+    if by_clock:
+        changes |= {
+            "max_steps": max(1, int(chosen.passes * per_epoch)),
+            "training.max_seconds": budget.left - after(size),
+            "training.report": pictures(size) < _PICTURES_SHARE * seconds,
+        }
+    experiment = override(at_size(draft, size, fields), {k: v for k, v in changes.items() if k not in fields})
+    what = _lines(experiment, seen, chosen, max(costs.steps), shares.get(size))
+    judged = () if labelled is None else (_labels(labelled, apart, compared, queries, bank),)
+    passes = min(experiment.epochs, (experiment.max_steps or math.inf) / max(1, per_epoch))
+    length = f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
+    return Plan(
+        experiment, (*what, *judged, length + f", {format_duration(seconds)} in all" * by_clock), max(0, compared)
     )
 
 
-def cost_of_a_step(experiment: Experiment, source: Source, seconds: float) -> tuple[float, int]:
-    """Seconds and bytes of a training step on this machine, measured for `seconds`."""
-    machine = Machine.of(experiment)
-    with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
-        method = build_method(experiment, setting_of(experiment, len(source)), machine, filled=True)
-        objective = build_objective(experiment, method, machine)
-        loader = build_loader(experiment, source, machine)
-        optimizer = build_optimizer(experiment, method, loader.steps_per_epoch)
-
-        def train(batch: Batch) -> None:
-            batch = prepared(batch, experiment.training.channels_last)
-            train_step(objective, optimizer, batch, optimizer.total_steps - 1)  # the last, in which all layers learn
-
-        with closing(loader):
-            batches = (batch for epoch in itertools.count() for batch in loader.epoch(epoch))
-            first = next(batches)  # not timed: workers start, and cuDNN chooses its algorithms
-            memory = peak_bytes(lambda: train(first), machine.device)
-            begin, count = time.perf_counter(), 0
-            while count < 2 or time.perf_counter() - begin < seconds:
-                train(next(batches))
-                if machine.device.type == "cuda":
-                    torch.cuda.synchronize(machine.device)
-                count += 1
-            return (time.perf_counter() - begin) / count, memory
+@torch.no_grad()
+def _features(backbone: Backbone, pixels: Tensor) -> Tensor:
+    """Features of images [n, C, S, S] at the size of the backbone, on the CPU."""
+    side = (backbone.image_size,) * 2
+    device = next(backbone.parameters()).device
+    same = pixels.shape[-1] == side[0]
+    small = pixels if same else functional.interpolate(pixels, side, mode="bilinear", antialias=True)
+    return torch.cat([backbone(some.to(device)).float().cpu() for some in small.split(16)])
 
 
-def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
-    """The most memory that `work` needs: a GPU's tensors, or what this process grows by (Linux; elsewhere 0)."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        work()
-        return int(torch.cuda.max_memory_allocated(device))
-    with suppress(OSError):
-        return_freed_memory()
-        Path("/proc/self/clear_refs").write_text("5")  # VmHWM, the peak, is counted from here
-    before = _resident("VmRSS")
-    work()
-    return max(0, _resident("VmHWM") - before)
+def _lines(experiment: Experiment, seen: Seen, chosen: Choice, stages: int, share: float | None) -> tuple[str, ...]:
+    size, start = experiment.views.size, experiment.start
+    method = " + ".join([experiment.method.name, *(n for n, h in experiment.hard_examples.items() if h.weight > 0)])
+    statistics = "kept" if start.batch_norm == "keep" else start.batch_norm
+    smaller = f", where the start keeps {share:.0%} of its neighbourhoods" if share is not None else ""
+    learns = f"the last {start.trainable_stages} of {stages} stages" if start.trainable_stages else "the whole network"
+    head_first = ", in the first pass only the head" * (start.freeze_backbone == 1)
+    fewer = f", {chosen.images:,} of them trained on" * (chosen.images < seen.count)
+    return (
+        f"images: {seen}{fewer}",
+        f"method: {method}, from {start.weights}, batch-norm statistics {statistics}",
+        f"learning: {learns}{head_first}",
+        f"views: {experiment.views.based_on} for {seen.domain}, {size} px{smaller}",
+    )
 
 
-def _resident(name: str) -> int:
-    """Bytes of an entry of /proc/self/status."""
-    with suppress(OSError):
-        return 1024 * int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0])
-    return 0
-
-
-def _memory(device: torch.device) -> int:
-    """Bytes of the device."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def _labels(labelled: Source, apart: bool, compared: int, queries: int, bank: int) -> str:
+    whose = repr(labelled) if apart else "those of the images themselves"
+    return f"labels: {whose}; {compared:,} in the comparison, {queries + bank:,} to score states by"

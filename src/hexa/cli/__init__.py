@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -73,14 +74,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     An interrupted run that was saved gives 128 + signal number; one stopped by a non-finite loss or by the end of
     another process gives 1. Output that cannot be written (a closed pipe, a full disk) is dropped.
     """
+    begun = time.perf_counter()
     os.environ["PYTHONSAFEPATH"] = "1"  # no process that is started here imports files of the current folder
     with forgiving():
-        return _guarded(list(sys.argv[1:] if arguments is None else arguments))
+        return _guarded(list(sys.argv[1:] if arguments is None else arguments), begun)
 
 
-def _guarded(arguments: list[str]) -> int:
+def _guarded(arguments: list[str], begun: float) -> int:
     try:
-        return _run(arguments)
+        return _run(arguments, begun)
     except KeyboardInterrupt:
         return _say("interrupted", 130)
     except Exception as error:
@@ -97,7 +99,7 @@ def _guarded(arguments: list[str]) -> int:
         return _say("this is a bug in hexa: please report it with the lines above and the output of `hexa doctor`", 1)
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], begun: float) -> int:
     name = arguments[0] if arguments else ""
     if name in ("", "-h", "--help", "--version"):
         parser, _ = build_parser(only="no command")
@@ -135,7 +137,7 @@ def _run(arguments: list[str]) -> int:
     if left:
         told = f"`{parsers[name].prog}` does not take: {some(left, ' ')}"
         raise UserError(f"{told}; quote patterns such as *.tar, and see `{parsers[name].prog} --help`")
-    given.options = options
+    given.options, given.begun = options, begun
     return COMMANDS[name].run(given, extra)
 
 

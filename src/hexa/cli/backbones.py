@@ -34,6 +34,7 @@ from hexa.evaluation import protocols
 if TYPE_CHECKING:
     from hexa.config import Config
     from hexa.recipes.experiment import Experiment
+    from hexa.runtime.progress import ProgressBar
 
 
 @contextmanager
@@ -77,12 +78,11 @@ def evaluate(given: Given, extra: Fields) -> int:
     from hexa.evaluation.results import NotWritten
     from hexa.reporting import tables
     from hexa.runtime.console import Console
-    from hexa.runtime.progress import ProgressBar
 
     options = _requested(EvaluationRequest, given, extra)
     lost = None
     try:
-        with ProgressBar(Console(stderr=True)) as progress:
+        with _progress() as progress:
             result = hexa.evaluate(given.protocol, given.backbone, given.data, progress=progress, **options)
     except NotWritten as error:
         lost, result = error, error.result
@@ -181,9 +181,12 @@ def embed(given: Given, extra: Fields) -> int:
     from hexa.evaluation.embed import embed as run
     from hexa.evaluation.request import EmbeddingRequest
 
-    made = run(named(given.backbone), given.data, out, **_requested(EmbeddingRequest, given, extra))
+    options = _requested(EmbeddingRequest, given, extra)
+    with _progress() as progress:
+        made = run(named(given.backbone), given.data, out, progress=progress, **options)
     what = "feature maps" if maps else "features"
     say(
+        _unfinished(given.backbone),
         f"note: {made.preparation}" if made.preparation else "",
         f"{' × '.join(map(str, (made.num_images, *made.shape)))} {what} of {made.source} written to {out}",
         *(f"left out: {problem}" for problem in made.left_out[:20]),
@@ -254,7 +257,17 @@ def visualize(given: Given, extra: Fields) -> int:
         given.recipe = given.target
         target = experiment_of(given, extra)
     skipped: list[str] = []
-    path = run(target, given.data, out, num_images=given.num_images, seed=given.seed, gain=given.gain, problems=skipped)
+    with _progress() as progress:
+        path = run(
+            target,
+            given.data,
+            out,
+            num_images=given.num_images,
+            seed=given.seed,
+            gain=given.gain,
+            problems=skipped,
+            progress=progress,
+        )
     say(f"written to {path}")
     if skipped:
         say(f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}")
@@ -286,7 +299,9 @@ def figure(given: Given, extra: Fields) -> int:
         _import_if_trusted(given)
     elif given.kind in OF_FEATURES:
         target = named(target, given.seed)
-    say(f"written to {run(given.kind, target, given.data, out, seed=given.seed)}")
+    with _progress() as progress:
+        path = run(given.kind, target, given.data, out, seed=given.seed, progress=progress)
+    say(f"written to {path}")
     return 0
 
 
@@ -305,7 +320,7 @@ def export(given: Given, extra: Fields) -> int:
     from hexa.weights.export import export as run
 
     checked = run(given.run, given.to, out, **_requested(ImageOptions, given, extra))
-    say(f"written to {out}, loaded back and compared")
+    say(_unfinished(given.run), f"written to {out}, loaded back and compared")
     say(*(f"  {name}: {value}" for name, value in checked.items() if isinstance(value, str | int | float)))
     return 0
 
@@ -331,6 +346,25 @@ def report(given: Given, extra: Fields) -> int:
     path = run([Path(folder) for folder in given.runs], out, makers, left_out)
     say(*left_out, f"written to {path}")
     return 0
+
+
+def _progress() -> ProgressBar:
+    """Bars of what takes long, or lines, on standard error."""
+    from hexa.runtime.console import Console
+    from hexa.runtime.progress import ProgressBar
+
+    return ProgressBar(Console(stderr=True))
+
+
+def _unfinished(run: str) -> str:
+    """A line on a run that has not ended, whose newest checkpoint is used; empty for anything else."""
+    from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG
+
+    folder = Path(run)
+    if not (folder / CONFIG).is_file() or (folder / BACKBONE).is_file():
+        return ""
+    go_on = "the same hexa adapt command" if (folder / ADAPTATION).is_file() else f"hexa resume {run}"
+    return f"note: {run} is unfinished: this is its newest checkpoint; {go_on} trains it to the end"
 
 
 def _requested(request: type[Config], given: Given, extra: Fields) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def adapt(given: Given, extra: Fields) -> int:
     absent = [field.path for field in fields.of_absent_hard_examples(recipes.get("adapt"))]
     fields.check_names(changes, [*known, *absent], given.options)
     request = AdaptRequest(given.backbone, given.data, given.labelled, seconds_of(given.time), given.domain, changes)
-    run(request, out, only_plan=given.plan, console=Console())
+    run(request, out, only_plan=given.plan, console=Console(), begun=given.begun)
     return 0
 
 

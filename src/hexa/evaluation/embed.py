@@ -23,6 +23,7 @@ from hexa.nn.feature_maps import last_maps
 from hexa.runtime import precision as precisions
 from hexa.runtime import targets
 from hexa.runtime.files import write_whole
+from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 
 Array = NDArray[Any]
@@ -44,12 +45,15 @@ class Embedded:
     preparation: str | None = None
 
 
-def embed(backbone: str | Path | Backbone, data: str, out: Path | str, **options: Any) -> Embedded:
+def embed(
+    backbone: str | Path | Backbone, data: str, out: Path | str, *, progress: Progress = silent, **options: Any
+) -> Embedded:
     """Write features [N, D] float32, labels [N] where there are any, and paths [N] of all readable images, atomically.
 
     out: .npz (arrays `features`, `labels`, `paths`) or .parquet (a list column and two more). Without #split in `data`,
     the split train. Images that cannot be read are left out. options: those of `EmbeddingRequest`. maps: instead the
-    network's last feature maps [N, C, h, w], to .npy or .parquet (`hexa.evaluation.maps.write`). Raises UserError.
+    network's last feature maps [N, C, h, w], to .npy or .parquet (`hexa.evaluation.maps.write`). progress: told of
+    the images that are done. Raises UserError.
     """
     request = EmbeddingRequest.from_fields(options)
     out = targets.check(out, (".npy", ".parquet") if request.maps else (".npz", ".parquet"))
@@ -73,10 +77,13 @@ def embed(backbone: str | Path | Backbone, data: str, out: Path | str, **options
     }
     if request.maps:
         last, _ = last_maps(loaded.network, str(backbone), (size, size), loaded.network_config.channels)
+        progress("extracting feature maps", 0, 0)
         made = batches(loaded, lambda images: last(loaded.normalize(images)), source, **how)
         num_images, *shape = dense.write(out, _parts(source, names, made), len(source), request.maps_precision)
     else:
-        features, labels, positions = extract(loaded, source, **how)
+        features, labels, positions = extract(
+            loaded, source, progress=lambda done, total: progress("extracting features", done, total), **how
+        )
         paths, known = names[positions.numpy()].astype(str), None if labels is None else labels.numpy()
         write_whole(out, lambda file: _write(file, out.suffix, features.numpy(), known, paths))
         num_images, *shape = features.shape

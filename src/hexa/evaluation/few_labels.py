@@ -9,7 +9,7 @@ import numpy as np
 import pydantic
 import torch
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtrit
 from torch import Tensor
 
 from hexa.config import UserError
@@ -34,7 +34,7 @@ Shots = Annotated[tuple[int, ...], pydantic.BeforeValidator(listed), pydantic.Af
 
 def half_width(scores: Sequence[float] | NDArray[np.float64]) -> float:
     """Half the width of the 95 % interval of a mean over n ≥ 2 draws: t(n − 1) · s / √n, s with n − 1."""
-    return float(student.ppf((1 + CONFIDENCE) / 2, len(scores) - 1) * np.std(scores, ddof=1) / len(scores) ** 0.5)
+    return float(stdtrit(len(scores) - 1, (1 + CONFIDENCE) / 2) * np.std(scores, ddof=1) / len(scores) ** 0.5)
 
 
 def over_scores(name: str, scores: Sequence[float]) -> dict[str, float]:

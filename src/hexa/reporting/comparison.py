@@ -58,12 +58,17 @@ def command(run: Run) -> str:
 
 def adaptation(request: Record) -> list[str]:
     """`hexa adapt` and its options, one each."""
-    named = {name: request[name] for name in ("data", "labelled", "domain")} | {"time": f"{request['seconds']:.10g}s"}
-    options = named | request["fields"]
-    return [
-        f"hexa adapt {shlex.quote(str(request['backbone']))}",
-        *(_option(name, str(value)) for name, value in options.items() if value is not None),
-    ]
+    first, *others = options(request).items()
+    return [f"hexa adapt {shlex.quote(first[1])}", *(_option(name.removeprefix("--"), value) for name, value in others)]
+
+
+def options(request: Record) -> dict[str, str]:
+    """The options of `hexa adapt` that were given, by name, the backbone first."""
+    seconds = float(request["seconds"])
+    time = f"{seconds / 60:.10g}m" if seconds % 60 == 0 else f"{seconds:.10g}s"
+    named = {name: request[name] for name in ("data", "labelled", "domain")} | {"time": time} | request["fields"]
+    given = {f"--{name}": str(value) for name, value in named.items() if value is not None}
+    return {"BACKBONE": str(request["backbone"])} | given
 
 
 def _pretraining(config: Record) -> list[str]:

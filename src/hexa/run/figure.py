@@ -15,6 +15,7 @@ from hexa.reporting.pictures import Gallery
 from hexa.reporting.style import SIDE
 from hexa.run.view_space import embed_views, view_space
 from hexa.run.visualize import Look
+from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 
 Target = Path | str | Experiment | Backbone
@@ -36,23 +37,27 @@ OF_FEATURES: dict[str, tuple[Callable[..., Gallery], str, str]] = {
 }
 
 
-def figure(kind: str, target: Target, data: str | None, out: Path | str, *, seed: int = 0) -> Path:
+def figure(
+    kind: str, target: Target, data: str | None, out: Path | str, *, seed: int = 0, progress: Progress = silent
+) -> Path:
     """Write a figure as PNG or SVG, by the ending of `out`, and return its path.
 
     kind: hard-examples or view-space of a run's folder, a recipe's name or an experiment; neighbours or clusters of any
-    backbone. data: a source; None for the run's own images. Raises UserError.
+    backbone. data: a source; None for the run's own images. progress: told of stages. Raises UserError.
     """
     if kind in OF_VIEWS:
-        return plots.save(_of_views(kind, target, data, seed), out)
+        return plots.save(_of_views(kind, target, data, seed, progress), out)
     if kind in OF_FEATURES:
-        return plots.save(_of_features(kind, target, data, seed), out)
+        return plots.save(_of_features(kind, target, data, seed, progress), out)
     raise UserError(f"unknown figure '{kind}'; {nearest(kind, [*OF_VIEWS, *OF_FEATURES])}")
 
 
-def _of_views(kind: str, target: Target, data: str | None, seed: int) -> Figure:
+def _of_views(kind: str, target: Target, data: str | None, seed: int, progress: Progress) -> Figure:
     if isinstance(target, Backbone):
         raise UserError(f"{kind} is a figure of a method; give a run or a recipe, or take neighbours or clusters")
+    progress("opening the images", 0, 0)
     look = Look.at(target, data)
+    progress("making views of them", 0, 0)
     name = look.experiment.recipe if isinstance(target, Experiment) else Path(target).name
     length = f"step {look.step:,}" if look.step else "random weights"
     title = f"{kind.replace('-', ' ')}: {name} on {short_name(look.source.name)}, {length}"
@@ -65,7 +70,7 @@ def _of_views(kind: str, target: Target, data: str | None, seed: int) -> Figure:
     return look.gallery(6, seed=seed).draw(title, remark, side=SIDE)
 
 
-def _of_features(kind: str, target: Target, data: str | None, seed: int) -> Figure:
+def _of_features(kind: str, target: Target, data: str | None, seed: int, progress: Progress) -> Figure:
     if isinstance(target, Experiment):
         raise UserError(f"{kind} is a figure of a trained backbone; give a run, a file or a name")
     backbone = target if isinstance(target, Backbone) else load_backbone(target)
@@ -73,7 +78,9 @@ def _of_features(kind: str, target: Target, data: str | None, seed: int) -> Figu
     if not data:
         raise UserError("a backbone without a run has no images of its own; give some with --data SOURCE")
     source = open_source(str(data), "train", channels=len(backbone.mean))
-    embedded = plots.EmbeddedImages.of(backbone, source, seed=seed)
+    embedded = plots.EmbeddedImages.of(
+        backbone, source, seed=seed, progress=lambda done, total: progress("extracting features", done, total)
+    )
     name = backbone.info.get("spec", "a backbone") if isinstance(target, Backbone) else target
     make, remark, of_classes = OF_FEATURES[kind]
     made = make(embedded, seed=seed)

@@ -27,6 +27,7 @@ from hexa.reporting.runs import Run, flatten
 from hexa.reporting.style import SIDE, save
 from hexa.run.build import Machine, build_method, build_objective, roomy_setting, setting_of, settled
 from hexa.runtime import checkpoints
+from hexa.runtime.progress import Progress, silent
 from hexa.runtime.random import Stream
 
 _BATCH_SIZE = 64
@@ -42,16 +43,21 @@ def visualize(
     num_images: int = 8,
     seed: int = 0,
     problems: list[str] | None = None,
+    progress: Progress = silent,
 ) -> Path:
     """Write a PNG, one row per image: its view, the magnified perturbation, the adversarial and the cut-mixed view.
 
     target: a run folder, whose newest checkpoint is taken, or a recipe's name or an experiment, with random weights.
     data: a source; None for the experiment's own. Returns `out`, written atomically.
-    gain, num_images, seed, problems: see Look.gallery.
+    gain, num_images, seed, problems: see Look.gallery. progress: told of stages.
     Raises UserError: an unknown target or source, a run without an intact checkpoint, or whose method is in a file that
     has not been imported.
     """
-    made = Look.at(target, data).gallery(num_images, gain=gain, seed=seed, problems=problems)
+    progress("opening the images", 0, 0)
+    look = Look.at(target, data)
+    progress("making hard examples", 0, 0)
+    made = look.gallery(num_images, gain=gain, seed=seed, problems=problems)
+    progress("drawing", 0, 0)
     return save(made.draw(side=SIDE), out)
 
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress import Progress as Bars
 from rich.text import Text
 
 from hexa.runtime.output import one_line
 
 #: Seconds between two plain lines of a run.
 _PAUSE = 5.0
+
+
+Progress = Callable[[str, int, int], None]
+"""Told of the stage of some work, how much of it is done, and of how much, 0 if that is not known."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """The progress that nobody looks at."""
 
 
 class ProgressBar:
@@ -36,14 +45,18 @@ class ProgressBar:
         self._progress.stop()
 
     def __call__(self, label: str, done: int, total: int) -> None:
-        """Show the progress of the part with this label."""
+        """Show the progress of the part with this label. total: 0 if it is not known."""
         now = time.monotonic()
         if label not in self._tasks:
-            self._tasks[label] = self._progress.add_task(one_line(label))
+            for task in self._progress.tasks:  # stages whose length was not known are over
+                self._progress.update(task.id, visible=task.total is not None)
+            self._tasks[label] = self._progress.add_task(one_line(label), total=total or None)
+            if not done and not self._console.is_terminal:
+                _print(self._console, f"{label} …")
         if done < self._done.get(label, done + 1):  # new, or restarted
             self._begun[label] = done, now
         self._done[label] = done
-        self._progress.update(self._tasks[label], completed=done, total=total)
+        self._progress.update(self._tasks[label], completed=done, total=total or None)
         if self._console.is_terminal or now - self._said < self.PAUSE:
             return
         self._said = now
@@ -65,13 +78,14 @@ class Reporter:
         """Begin to show steps, of which some are already done."""
         self._total, self._first, self._begin = total, done, time.monotonic()
         self._shown = self._begin - _PAUSE
-        self._progress.add_task("training", total=total, completed=done)
+        self._progress.add_task("training", total=total, completed=done, unit="step ")
         self._progress.start()
 
-    def step(self, step: int, **fields: str) -> None:
-        """Show that a step is done."""
+    def step(self, step: int, total: int | None = None, **fields: str) -> None:
+        """Show that a step is done. total: of all steps, if that has changed."""
+        self._total = total or self._total
         for task in self._progress.task_ids:
-            self._progress.update(task, completed=step, **fields)  # type: ignore[arg-type]
+            self._progress.update(task, completed=step, total=self._total, **fields)  # type: ignore[arg-type]
 
     def metrics(self, step: int, line: Mapping[str, object]) -> None:
         """Show a line of metrics."""
@@ -92,11 +106,25 @@ class Reporter:
         self._progress.stop()
 
 
-def _progress(console: Console) -> Progress:
+def _progress(console: Console) -> Bars:
     """A bar on a terminal; elsewhere nothing is drawn."""
-    name, left = TextColumn("{task.description}", markup=False), TimeRemainingColumn(elapsed_when_finished=True)
+    name = TextColumn("{task.description}", markup=False)
     hidden = console.quiet or not console.is_terminal
-    return Progress(name, BarColumn(), MofNCompleteColumn(), left, console=console, transient=True, disable=hidden)
+    # steps may take many seconds, and those of the head alone are quicker than the later ones
+    return Bars(
+        name, BarColumn(), _Left(), console=console, transient=True, disable=hidden, speed_estimate_period=120.0
+    )
+
+
+class _Left(ProgressColumn):
+    """`step 6 of 400 · 3:52 left`."""
+
+    def render(self, task: Task) -> Text:
+        if task.total is None:
+            return Text("")
+        seconds = task.time_remaining
+        left = f" · {_duration(seconds)} left" if seconds else ""
+        return Text(f"{task.fields.get('unit', '')}{task.completed:,.0f} of {task.total:,.0f}{left}")
 
 
 def _print(console: Console, line: str) -> None:

@@ -8,7 +8,10 @@ from contextlib import contextmanager
 
 
 class Clock:
-    """Seconds of training over all sessions of a run. waited: seconds that were spent waiting for data so far."""
+    """Seconds of training over all sessions of a run, and `pauses`, the seconds of this session that do not count.
+
+    waited: seconds that were spent waiting for data so far.
+    """
 
     def __init__(self, waited: Callable[[], float]) -> None:
         self._waited = waited
@@ -18,6 +21,7 @@ class Clock:
         """Start, `before` seconds having passed in earlier sessions."""
         now = time.perf_counter()
         self._begin, self._lap_begin, self._lap_waited = now - before, now, self._waited()
+        self.pauses = 0.0
 
     @property
     def total(self) -> float:
@@ -41,3 +45,4 @@ class Clock:
             seconds = time.perf_counter() - begin
             self._begin += seconds
             self._lap_begin += seconds
+            self.pauses += seconds

@@ -36,7 +36,8 @@ class TrainingConfig(Config):
     """Larger images, judged by their header, count as unreadable: a file of some kilobytes can unfold to
     gigabytes. As given, the size from which on Pillow warns; it opens no WebP or TIFF of twice as many."""
     max_seconds: float | None = pydantic.Field(default=None, gt=0)
-    """The run ends after the epoch in which its training has taken this long; none never ends it early."""
+    """The time for training and scores: as the run goes, its number of steps, and with it the schedule, is fitted to
+    what is left of this time at the speed of the last steps. None: `epochs` and `max_steps` say how long it is."""
     log_every: int = pydantic.Field(default=20, gt=0)
     """Steps between two lines of metrics."""
     checkpoint_every: int = pydantic.Field(default=1, gt=0)

@@ -123,7 +123,7 @@ class ScheduledOptimizer:
     """An optimizer and how its rates move over a run: the only place that sets them, at every step.
 
     optimizer: what `build` gave; its default rate is the one that the schedule takes shares of.
-    total_steps: the step after which the run ends, `epochs` or `max_steps`.
+    total_steps: the step after which the run ends, `epochs` or `max_steps`. Whoever changes it stretches the schedule.
     """
 
     def __init__(
@@ -137,12 +137,13 @@ class ScheduledOptimizer:
     ) -> None:
         self.optimizer, self.config, self.schedule = optimizer, config, schedule
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
-        self.total_steps = min(epochs * steps_per_epoch, max_steps or epochs * steps_per_epoch)
+        self._planned = self.total_steps = min(epochs * steps_per_epoch, max_steps or epochs * steps_per_epoch)
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
-        share = learning_rate_share(self.schedule, step, self.epochs, self.steps_per_epoch)
+        at = step * self._planned // self.total_steps
+        share = learning_rate_share(self.schedule, at, self.epochs, self.steps_per_epoch)
         return float(self.optimizer.defaults["lr"] * share)
 
     def step(self, step: int) -> None:
@@ -156,6 +157,10 @@ class ScheduledOptimizer:
             clip_each_gradient(self.parameters, self.config.max_gradient_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+    def thaws_after(self, epoch: int) -> bool:
+        """Whether parameters that do not learn in this epoch learn later, so that later steps take longer."""
+        return any(group.get("from_epoch", 0) > epoch for group in self.optimizer.param_groups)
 
     def thaw(self, epoch: int) -> None:
         """Have the parameters learn that do so in this epoch; the others get no gradient, and cost none."""

@@ -19,6 +19,7 @@ def state_of(trainer: Trainer) -> State:
         "method": trainer.objective.method.checkpoint(),
         "optimizer": trainer.optimizer.optimizer.state_dict(),
         "step": trainer.step,
+        "total_steps": trainer.optimizer.total_steps,
         "epoch": trainer.epoch,
         "seconds": trainer.clock.total,
         "steps_per_epoch": trainer.steps_per_epoch,
@@ -46,6 +47,8 @@ def restore(trainer: Trainer, state: State) -> list[str]:
     # copied, because the loaded tensors may be memory-mapped
     trainer.optimizer.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
     trainer.step, trainer.seconds = state["step"], state["seconds"]
+    if trainer.config.max_seconds is not None:
+        trainer.optimizer.total_steps = state.get("total_steps", trainer.optimizer.total_steps)
     trainer.saved_step = trainer.step
     trainer.window.state = state["window"]
     if trainer.watch is not None and state["watch"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +65,7 @@ class Trainer:
         self._interrupts = Interrupts(self.journal.reporter.say)
         self.saved_step = -1
         self._ended: int | None = None
+        self._lap, self._looked = (0, 0.0), 0.0
         self._problems: set[str] = set()
         self.clock = Clock(lambda: self.loader.wait_seconds)
 
@@ -89,6 +91,7 @@ class Trainer:
         try:
             with self._interrupts:
                 self.clock.start(self.seconds)
+                self._lap = self.step, self.clock.total
                 self._monitor_if_due(self.journal.there)
                 self._end_if_due(self.journal.there)
                 while self.step < self.total_steps:
@@ -157,9 +160,13 @@ class Trainer:
 
     def _after_step(self) -> None:
         """Whatever is due after a step: a checkpoint first, the monitor, and stopping when asked to."""
+        # a collective answer is asked for now and then on a GPU, where it makes the host wait
+        asks = processes.world_size() == 1 or self.device.type == "cpu" or self.step % 10 == 0
+        if asks and self.config.max_seconds is not None:
+            self._fit(self.config.max_seconds)
         at_end = self.step == self.total_steps
         epoch, rest = divmod(self.step, self.steps_per_epoch)
-        self.journal.reporter.step(self.step)
+        self.journal.reporter.step(self.step, self.total_steps)
         steps = self.config.checkpoint_every_steps
         every = [self.config.checkpoint_every, *filter(None, [self.config.keep_every])]
         due = at_end or (rest == 0 and any(epoch % epochs == 0 for epochs in every))
@@ -168,13 +175,29 @@ class Trainer:
         self._monitor_if_due()
         self._end_if_due()
         at_end = self.step == self.total_steps
-        # a collective answer is asked for now and then on a GPU, where it makes the host wait
-        asks = processes.world_size() == 1 or self.device.type == "cpu" or self.step % 10 == 0
         stop = self._interrupts.agreed(self.device) if asks and not at_end else None
         if stop is not None:
             self.save()
             self.journal.write("interrupted", self.step)
             raise Interrupted(stop, self.step, self.folder)
+
+    def _fit(self, limit: float) -> None:
+        """Set the number of steps to what `limit` seconds leave time for, pauses included; when they are over, end.
+
+        The speed is that of the last quarter of an epoch in which everything learned that is to learn. The scores that
+        are still to come take as long as the last one.
+        """
+        total, now = self.total_steps, self.clock.total
+        left, steps = limit - now - self.clock.pauses, self.step - self._lap[0]
+        if left <= 0:
+            total = min(total, self.step)
+        elif steps >= max(1, self.steps_per_epoch // 4):
+            if not self.optimizer.thaws_after((self.step - 1) // self.steps_per_epoch) and self.step < total:
+                epochs = (total - self.step) / self.steps_per_epoch
+                left -= self._looked * math.ceil(epochs / (self.scoring.every or math.inf))
+                total = self.step + max(0, int(left * steps / max(now - self._lap[1], 1e-9)))
+            self._lap = self.step, now
+        self.optimizer.total_steps = processes.of_main(total, self.device)
 
     def _log(self, seen: StepFacts) -> None:
         """One line of metrics: losses as means since the last one, all else of this step. Here the device is read.
@@ -208,6 +231,7 @@ class Trainer:
         every, at_end = self.scoring.every, self.step == self.total_steps
         if self.scoring.monitor is None or not self.step or not every or ((rest or epoch % every) and not at_end):
             return
+        began = self.clock.pauses
         with self.clock.paused():
             if processes.is_main():
                 known = next((line for line in there if line["event"] == "monitor"), None)
@@ -216,10 +240,11 @@ class Trainer:
                 else:
                     self._judge(known)
             processes.barrier()
+        self._looked = self.clock.pauses - began
 
     def _run_monitor(self, monitor: Monitor) -> None:
         scores: dict[str, float] = {}
-        with self.journal.looking("the k-NN monitor", self.step):
+        with self.journal.looking("the k-NN monitor", self.step), processes.alone():
             scores = monitor(lambda message: self.warn([message]))
         self.objective.method.train()
         if not scores:
@@ -238,12 +263,10 @@ class Trainer:
         return said
 
     def _end_if_due(self, there: Sequence[Mapping[str, Any]] = ()) -> None:
-        """End early after an epoch, if the scores or the time say so, or did when a run that continues was stopped."""
+        """End early after an epoch, if the scores say so, or did when a run that continues was stopped."""
         if self.step % self.steps_per_epoch or not 0 < self.step < self.total_steps:
             return
-        limit, why = self.config.max_seconds, self.scoring.best.ending(self.steps_per_epoch)
-        if why is None and limit is not None and self.clock.total >= limit:
-            why = f"its {limit:g} seconds are over"
+        why = self.scoring.best.ending(self.steps_per_epoch)
         known = any(line["event"] == "ended" for line in there)
         if processes.any_of(processes.is_main() and (known or why is not None), self.device):
             if not known:

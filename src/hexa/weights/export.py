@@ -121,7 +121,10 @@ def _options(config: NetworkConfig) -> str:
 
 
 def how_to_load(config: NetworkConfig, to: str, out: Path) -> str:
-    """A line of Python that loads an exported file in its target library."""
+    """A line of Python that loads an exported file in its target library.
+
+    For timm `num_classes` may be that of a new head, unless the stem or the number of channels is not timm's own.
+    """
     file = repr(str(out))
     if to == "onnx":
         return f"import onnxruntime; session = onnxruntime.InferenceSession({file})"
@@ -129,6 +132,10 @@ def how_to_load(config: NetworkConfig, to: str, out: Path) -> str:
         return f"cfg.MODEL.WEIGHTS = {file}"
     if to == "safetensors" or config.name == "small-resnet":
         return f"import hexa; network = hexa.load_backbone({file}).network"
+    if to == "timm" and not config.small_stem and config.channels == 3:
+        # as a file without classifier, or timm would look for its thousand classes
+        overlay = f"pretrained=True, pretrained_cfg_overlay=dict(file={file}, num_classes=0)"
+        return f"import timm; network = timm.create_model({config.name!r}, num_classes=0{_options(config)}, {overlay})"
     made = f"timm.create_model({config.name!r}, num_classes=0{_options(config)})"
     if to == "torchvision":
         made = f"torchvision.models.{config.name}(); network.fc = torch.nn.Identity()"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -166,6 +167,13 @@ def stages(network: Any) -> dict[str, int]:
         ) from None
     ranks = {stage: rank for rank, stage in enumerate(sorted(set(groups.values())))}
     return {name: ranks[stage] for name, stage in groups.items()}
+
+
+def count_stages(network: nn.Module) -> int:
+    """How many stages a network has; 1 if it does not define them."""
+    with suppress(UserError):
+        return max(stages(network).values()) + 1
+    return 1
 
 
 def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,11 +38,19 @@ class EmbeddedImages:
     size: int
 
     @classmethod
-    def of(cls, backbone: Backbone, source: Source, *, limit: int = LIMIT, seed: int = 0) -> EmbeddedImages:
-        """At most `limit` images, drawn by the seed, through the frozen backbone."""
+    def of(
+        cls,
+        backbone: Backbone,
+        source: Source,
+        *,
+        limit: int = LIMIT,
+        seed: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> EmbeddedImages:
+        """At most `limit` images, drawn by the seed, through the frozen backbone. progress: as for `extract`."""
         order = torch.randperm(len(source), generator=Stream(seed).child("gallery").generator())[:limit]
         some = Subset(source, np.sort(order.numpy()))
-        features, _, positions = extract(backbone, some, device=precisions.pick_device("auto"))
+        features, _, positions = extract(backbone, some, device=precisions.pick_device("auto"), progress=progress)
         directions = functional.normalize(features, dim=1).numpy()
         return cls(directions, Subset(some, positions.numpy()), backbone.image_size)
 

@@ -1,0 +1,170 @@
+"""What training and scoring cost on this machine, measured by a few small steps."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from hexa.core import Batch, Method
+from hexa.data import Source
+from hexa.data.loading.workers import choose_workers
+from hexa.data.sources.source import Subset
+from hexa.recipes.experiment import Experiment, override
+from hexa.run.build import Machine, build_loader, build_method, build_objective, build_optimizer, kernels, setting_of
+from hexa.run.start import begin_from_weights
+from hexa.runtime.allocator import return_freed_memory
+from hexa.runtime.cores import usable_cores
+from hexa.training.step import prepared
+from hexa.training.step import step as train_step
+from hexa.weights import start
+
+#: On a CPU steps are timed at this size at most, with this number of pixels in all, and for this many seconds each.
+_SIZE, _PIXELS, _SECONDS = 128, 4 * 128**2, 0.1
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds and bytes of one image on this machine, at `size` pixels; both grow with the area of the views.
+
+    read: to decode it and cut its views, at any size. steps: a training step's share of an image, by the number of the
+    network's last stages that learn, 0 for the head alone; the largest number is the whole network. look: its features.
+    memory: a step's share. setup: seconds to build a run, once.
+    """
+
+    size: int
+    read: float
+    steps: Mapping[int, float]
+    look: float
+    memory: float = 0.0
+    setup: float = 0.0
+
+    def train(self, size: int, stages: int) -> float:
+        """Seconds of training on an image once."""
+        return self.read + self.steps[stages] * (size / self.size) ** 2
+
+    def score(self, size: int) -> float:
+        """Seconds for the features of an image that is decoded already."""
+        return self.look * (size / self.size) ** 2
+
+    def shared(self, processes: int) -> Costs:
+        """What several processes need that share the images of a step."""
+        steps = {stages: seconds / processes for stages, seconds in self.steps.items()}
+        return replace(self, read=self.read / processes, steps=steps, memory=self.memory / processes)
+
+
+def at_size(draft: Experiment, size: int, fields: Iterable[str]) -> Experiment:
+    """The experiment at another size of its views, and of its network where that has only one."""
+    if size == draft.views.size:
+        return draft
+    changed = override(draft, {"views.size": size, "start.sha256": None})
+    return begin_from_weights(changed, [*fields, "views.size"])
+
+
+def measure(draft: Experiment, source: Source, fields: Iterable[str]) -> Costs:
+    """Time steps of a few images at a small size; on a GPU, which many images at once suit better, those of the run."""
+    machine, begin = Machine.of(draft), time.perf_counter()
+    small = machine.device.type == "cpu"
+    size = min(draft.views.size, _SIZE) if small else draft.views.size
+    count = min(draft.batch_size, max(4, _PIXELS // size**2)) if small else draft.batch_size
+    experiment = override(at_size(draft, size, fields), {"batch_size": count, "training.num_workers": 0})
+    rows = np.linspace(0, len(source) - 1, min(len(source), 4 * count)).round().astype(int)
+    some = Subset(source, np.unique(rows))
+    with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
+        method = build_method(experiment, setting_of(experiment, len(some)), machine, filled=True)
+        objective = build_objective(experiment, method, machine)
+        setup, begin = time.perf_counter() - begin, time.perf_counter()
+        loader = build_loader(experiment, some, machine)
+        if loader.resident:  # the run decodes all images first
+            setup += (time.perf_counter() - begin) * len(source) / len(some)
+        optimizer = build_optimizer(experiment, method, loader.steps_per_epoch)
+        with closing(loader):
+            begin = time.perf_counter()
+            batch = prepared(next(iter(loader.epoch(0))), experiment.training.channels_last)
+            read = (time.perf_counter() - begin) / count / _readers(draft, machine, loader.resident)
+            ready = optimizer.total_steps - 1  # the last step, in which all learns
+
+            def train(batch: Batch = batch) -> None:
+                train_step(objective, optimizer, batch, ready)
+
+            train()  # not timed, nor its memory taken: the optimizer's state is made
+            memory = peak_bytes(train, machine.device) / count
+            seconds = {}
+            for stages, learning in _learning(method, draft).items():
+                for parameter, learns in learning.items():
+                    parameter.requires_grad_(learns)
+                seconds[stages] = _seconds(train, machine.device) / count
+            pixels = batch.crops[0]
+
+            @torch.no_grad()
+            def look() -> None:
+                method.eval()
+                with machine.autocast():
+                    method.backbone(pixels)
+
+            look()
+            return Costs(size, read, seconds, _seconds(look, machine.device) / count, memory, setup)
+
+
+def _readers(experiment: Experiment, machine: Machine, resident: bool) -> int:
+    """Processes or cores that decode and cut beside the training."""
+    workers = 0 if resident else choose_workers(experiment.training.num_workers, machine.device)
+    return max(1, usable_cores() if workers and machine.device.type == "cpu" else workers)
+
+
+def _learning(method: Method, experiment: Experiment) -> dict[int, dict[nn.Parameter, bool]]:
+    """Which parameters of the backbone learn, by the number of its last stages: all, half, a quarter, none."""
+    everything = start.rates(method, experiment.start)
+    own = experiment.start.trainable_stages
+    most = own or start.count_stages(method.backbone)
+    by_stages = {most: {parameter: rate > 0 for parameter, rate in everything.items()}}
+    for fewer in sorted({most // 2, most // 4} - {0, most} if own is None else (), reverse=True):
+        shares = start.rates(method, experiment.start.model_copy(update={"trainable_stages": fewer}))
+        by_stages[fewer] = {parameter: rate > 0 for parameter, rate in shares.items()}
+    return by_stages | {0: dict.fromkeys(everything, False)}
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds of `work`, the mean of as many calls as fit into a short time."""
+    begin, count = time.perf_counter(), 0
+    while not count or time.perf_counter() - begin < _SECONDS:
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        count += 1
+    return (time.perf_counter() - begin) / count
+
+
+def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
+    """The most memory that `work` needs: a GPU's tensors, or what this process grows by (Linux; elsewhere 0)."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        work()
+        return int(torch.cuda.max_memory_allocated(device))
+    with suppress(OSError):
+        return_freed_memory()
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM, the peak, is counted from here
+    before = _resident("VmRSS")
+    work()
+    return max(0, _resident("VmHWM") - before)
+
+
+def _resident(name: str) -> int:
+    """Bytes of an entry of /proc/self/status."""
+    with suppress(OSError):
+        return 1024 * int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0])
+    return 0
+
+
+def memory_of(device: torch.device) -> int:
+    """Bytes of the device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

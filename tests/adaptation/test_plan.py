@@ -1,0 +1,101 @@
+"""What a plan makes of costs: sizes, stages, images and passes; and what is measured for it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hexa.adaptation.costs import Costs, measure, peak_bytes
+from hexa.adaptation.looking import kept
+from hexa.adaptation.plan import Budget, choose, first_draft
+from hexa.data import open_source
+
+#: At 100 px a second for the head, two with two stages, three with all six; reading is free.
+COSTS = Costs(size=100, read=0.0, steps={6: 3.0, 2: 2.0, 0: 1.0}, look=0.5)
+SIZES = (100, 50)
+#: Six passes over 100 images at 100 px, with all stages and with two.
+ALL, TWO = 100 * (1 + 5 * 3), 100 * (1 + 5 * 2)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "keeps", "side", "size", "stages", "images", "passes"),
+    [
+        (ALL / 0.9, False, 1000, 100, 6, 100, 1 + (ALL / 0.9 - 100) / 300),  # just enough
+        (10 * ALL, True, 1000, 100, 6, 100, 1 + (10 * ALL - 100) / 300),  # more passes, never a smaller size
+        (ALL, True, 1000, 50, 6, 100, 1 + (ALL - 25) / 75),  # a smaller size, if the start loses little
+        (ALL, False, 1000, 100, 2, 100, 1 + (ALL - 100) / 200),  # else only the last stages
+        (10 * ALL, True, 60, 50, 6, 100, 1 + (10 * ALL - 25) / 75),  # images are not enlarged for nothing
+        (10 * ALL, False, 60, 100, 6, 100, 1 + (10 * ALL - 100) / 300),  # but if the start needs it
+        (TWO / 1.8, False, 1000, 100, 2, 50, 1 + (TWO / 1.8 / 50 - 1) / 2),  # then half of the images
+        (-5.0, True, 1000, 50, 2, 0, None),  # nothing is left
+    ],
+)
+def test_what_is_trained_is_cut_in_order(
+    seconds: float, keeps: bool, side: int, size: int, stages: int, images: int, passes: float | None
+) -> None:
+    chosen = choose(COSTS, SIZES, 100, lambda _: seconds, lambda _: keeps, side)
+    assert (chosen.size, chosen.stages, chosen.images) == (size, stages, images)
+    if passes is not None:
+        assert chosen.passes == pytest.approx(passes)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "keeps", "count"), itertools.product((10.0, 400.0, 3000.0), (True, False), (7, 300))
+)
+def test_six_passes_fit_into_nine_tenths_of_the_time(seconds: float, keeps: bool, count: int) -> None:
+    costs = Costs(size=64, read=0.1, steps={4: 0.9, 2: 0.5, 1: 0.4, 0: 0.3}, look=0.1)
+    chosen = choose(costs, (128, 96, 64), count, lambda size: seconds - size / 100, lambda _: keeps)
+    if not chosen.images:
+        return
+    area = (chosen.size / 64) ** 2
+    needed = chosen.images * (6 * 0.1 + area * (0.3 + 5 * costs.steps[chosen.stages]))
+    assert needed <= 0.9 * (seconds - chosen.size / 100)
+    assert chosen.passes >= 6
+    assert chosen.images <= count
+
+
+def test_processes_share_the_work_of_a_step() -> None:
+    shared = COSTS.shared(2)
+    assert shared.train(100, 6) == COSTS.train(100, 6) / 2
+    assert shared.score(100) == COSTS.score(100)  # the main process scores alone
+
+
+def test_a_slow_machine_writes_slowly() -> None:
+    assert Budget(100.0, 0.0).here(3.0) == 3.0
+    assert Budget(100.0, 0.0, imported=12.0).here(3.0) == 6.0
+
+
+def test_kept_neighbours_are_those_of_a_loop() -> None:
+    a, b = (torch.randn(30, 5, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    b = a + 0.3 * b
+
+    def near(x: torch.Tensor, i: int) -> set[int]:
+        x = x - x.mean(0)
+        cosine = [float(torch.cosine_similarity(x[i], x[j], dim=0)) for j in range(len(x))]
+        return set(sorted((j for j in range(len(x)) if j != i), key=lambda j: -cosine[j])[:10])
+
+    expected = sum(len(near(a, i) & near(b, i)) for i in range(30)) / 300
+    assert kept(a, b) == pytest.approx(expected)
+    assert kept(a, a) == 1
+
+
+def test_costs_fall_with_the_stages_that_learn(tmp_path: Path) -> None:
+    fields = {"training.device": "cpu", "training.precision": "fp32"}
+    draft = first_draft("random:small-resnet-8-16-32", "digits", 1000, {**fields, "views.size": 32})
+    costs = measure(draft, open_source("digits", "train"), fields)
+    assert sorted(costs.steps) == [0, 1, 2, 4]  # a stem and three stages
+    assert 0 < costs.steps[0] < costs.steps[4]
+    assert 0 < costs.look < costs.steps[4]
+    assert costs.size == 32
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is known on Linux alone")
+def test_the_memory_of_a_step_is_what_the_process_grows_by() -> None:
+    cpu = torch.device("cpu")
+    blocks = [torch.ones(2**22) for _ in range(20)]  # 320 MiB, which the C library keeps when they are freed
+    del blocks
+    assert peak_bytes(lambda: torch.ones(2**25).sum(), cpu) >= 120 * 2**20  # 128 MiB, which are given back
+    assert peak_bytes(lambda: None, cpu) < 8 * 2**20

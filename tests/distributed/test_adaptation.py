@@ -1,0 +1,58 @@
+"""`hexa adapt` in two processes: the main one plans and compares, and the result is that of one process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from hexa.adaptation.command import AdaptRequest, adapt
+from hexa.config import UserError
+from hexa.nn.backbones import NetworkConfig
+from hexa.runtime import processes
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from tests.distributed.together import run_together
+
+FIELDS = {"training.device": "cpu", "training.precision": "fp32", "training.report": False, "training.num_workers": 0}
+LENGTH = {"epochs": 2, "max_steps": 4, "batch_size": 64}
+
+
+def request(weights: str, **more: object) -> AdaptRequest:
+    return AdaptRequest(weights, "digits", "digits#test", 600.0, fields={**FIELDS, **more})
+
+
+def both(weights: str, out: str) -> None:
+    main = processes.is_main()
+    with pytest.raises(UserError, match="unknown domain") as raised:
+        processes.initialize(torch.device("cpu"))
+        adapt(AdaptRequest(weights, "digits", domain="moon", fields=FIELDS), Path(out) / "none")
+    assert raised.value.speaks == main  # type: ignore[attr-defined]
+
+
+def adapted(weights: str, out: str) -> None:
+    main = processes.is_main()
+    record = adapt(request(weights, **LENGTH), Path(out))
+    assert ("verdict" in record) == main
+    assert record["plan"] == json.loads((Path(out) / "adapt.json").read_text())["plan"]
+
+
+def test_two_processes_adapt_as_one_does(tmp_path: Path) -> None:
+    network = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
+    weights = str(save_backbone(random_backbone(network, 8, seed=5), tmp_path / "start.safetensors"))
+    adapt(request(weights, **LENGTH), tmp_path / "one")
+    run_together(2, adapted, weights, str(tmp_path / "two"))
+    states = [load_backbone(tmp_path / name / "backbone.safetensors").network.state_dict() for name in ("one", "two")]
+    for name, value in states[0].items():
+        torch.testing.assert_close(value, states[1][name], rtol=1e-3, atol=1e-5)
+    one, two = (json.loads((tmp_path / name / "adapt.json").read_text()) for name in ("one", "two"))
+    assert two["verdict"]
+    assert two["kept"] == one["kept"]
+    assert (tmp_path / "two" / "winner.safetensors").is_file()
+
+
+def test_a_mistake_is_said_by_the_main_process(tmp_path: Path) -> None:
+    network = NetworkConfig(name="small-resnet", widths=(4, 8))
+    weights = str(save_backbone(random_backbone(network, 8, seed=5), tmp_path / "start.safetensors"))
+    run_together(2, both, weights, str(tmp_path / "out"))
