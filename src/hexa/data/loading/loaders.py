@@ -221,7 +221,7 @@ class EpochPasses:
 def evaluation_batches(
     source: Source,
     transform: Transform,
-    batch_size: int,
+    batch_size: int = 256,
     device: torch.device | str = "cpu",
     num_workers: int | None = None,
     problems: dict[int, str] | None = None,
