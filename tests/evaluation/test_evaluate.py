@@ -23,6 +23,7 @@ from hexa.runtime.packages import commit
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.data.sources.test_opening import write_parquet
 from tests.evaluation.given import QUIET, SMALL, plain_images
+from tests.refusals import one_line
 
 
 def pictures(folder: Path, classes: dict[str, int], shade: int = 0) -> str:
@@ -221,9 +222,8 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         ("knn", f"folder:{tmp_path / 'halves'}", {}, "its test has classes without an image in train: c"),
     ]
     for protocol, data, options, expected in wrong:
-        with pytest.raises(UserError, match=expected) as caught:
+        with one_line(expected):
             evaluate(protocol, "pixels:8", data, **{**QUIET, **options})
-        assert "\n" not in str(caught.value)
 
 
 def test_weights_that_are_no_numbers_give_no_result() -> None:

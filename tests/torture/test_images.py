@@ -192,8 +192,10 @@ REFUSED = {
     "floats without bounds.tif": saved(Image.fromarray(np.full((24, 24), np.inf, np.float32)), "TIFF"),
     "half.jpg": saved(_SQUARE, "JPEG")[:400],
     "half.png": saved(_SQUARE, "PNG")[:400],
+    "no size.png": _png(0, 0),
     "page.jpg": b"<!doctype html><title>404 Not Found</title>",
-    "program.jpg": saved(_SQUARE, "EPS"),
+    "start.jpg": b"\xff\xd8\xff",
+    "zeros.png": b"\x89PNG\r\n\x1a\n" + bytes(40),
 }
 SIZES = {"one row.png": saved(photograph(1, 3000), "PNG"), "large.jpg": saved(photograph(900, 1300), "JPEG")}
 

@@ -20,6 +20,7 @@ from hexa.nn.branch_norm import convert, use_branch
 from hexa.weights.metadata import metadata_of
 from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
+from tests.refusals import one_line
 from tests.weights.test_layouts import assert_same, stirred
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.4, 0.5), std=(0.2, 0.25, 0.3))
@@ -97,9 +98,8 @@ def test_a_file_that_runs_code_is_refused_and_runs_nothing(tmp_path: Path, name:
 )
 def test_a_broken_file_is_one_line(tmp_path: Path, name: str, content: bytes, said: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=said) as caught:
+    with one_line(said):
         load_backbone(tmp_path / name)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("names", [("query", "key"), ("teacher", "student"), ("encoder", "momentum")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,14 +26,9 @@ def extract(
     backbone: Backbone,
     source: Source,
     transform: EvaluationTransform | None = None,
-    batch_size: int = 256,
-    device: torch.device | str = "cpu",
-    precision: precisions.Precision = "auto",
-    num_workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-    problems: dict[int, str] | None = None,
-    tolerance: float = 0.01,
     share: tuple[int, int] = (0, 1),
+    **how: Any,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Features [N, D] float32, labels int64 [N] or None, and positions int64 [N], on the CPU.
 
@@ -44,10 +40,7 @@ def extract(
     """
     features, labels, positions, done = [], [], [], 0
     transform = transform or transform_of(backbone)
-    made = batches(
-        backbone, backbone, source, transform, batch_size, device, precision, num_workers, problems, tolerance, share
-    )
-    for of_batch, wanted, index in made:
+    for of_batch, wanted, index in batches(backbone, backbone, source, transform, share=share, **how):
         features.append(of_batch)
         labels += [] if wanted is None else [wanted]
         positions.append(index)
@@ -72,21 +65,15 @@ def batches(
     forward: Callable[[Tensor], Tensor],
     source: Source,
     transform: EvaluationTransform,
-    batch_size: int,
-    device: torch.device | str,
-    precision: precisions.Precision,
-    num_workers: int | None,
-    problems: dict[int, str] | None,
-    tolerance: float,
-    share: tuple[int, int] = (0, 1),
+    device: torch.device | str = "cpu",
+    precision: precisions.Precision = "auto",
+    **how: Any,
 ) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
     """What `forward` makes of pixels [B, 3, S, S], float32, with labels and positions, batch by batch; as `extract`."""
     device = torch.device(device)
     precisions.place(backbone.eval(), device)
     resolved = precisions.resolve(precision, device)
-    for images, wanted, index in evaluation_batches(
-        source, transform, batch_size, device, num_workers, problems, tolerance, share
-    ):
+    for images, wanted, index in evaluation_batches(source, transform, device=device, **how):
         with precisions.autocast(resolved, device):
             made = forward(images.contiguous(memory_format=torch.channels_last)).float().cpu()
         yield made, None if wanted is None else wanted.cpu(), index
@@ -157,7 +144,7 @@ def _share_and_gather(task: Task, source: Source) -> tuple[Tensor, Tensor]:
         return features, positions
     parts, places = processes.gather_rows(features), processes.gather_rows(positions)
     if not processes.is_main():
-        return _none_of(task)
+        return features[:0].clone(), positions[:0].clone()
     where = torch.cat(places)
     order = where.argsort()
     row_of = torch.empty_like(order)
@@ -173,7 +160,3 @@ def _check_all(source: Source, shares: list[tuple[int, dict[int, str]]]) -> None
     if not sum(count for count, _ in shares):
         raise nothing_read(source)
     check_problems(source, {place: text for _, problems in shares for place, text in problems.items()}, 0.01)
-
-
-def _none_of(task: Task) -> tuple[Tensor, Tensor]:
-    return torch.empty(0, task.backbone.num_features), torch.empty(0, dtype=torch.int64)

@@ -58,13 +58,8 @@ def over_draws(
     """
     fit, fit_labels, test, test_labels = extract_pair(task)
     labels = fit_labels.numpy()
-    names, counts = np.unique(labels, return_counts=True)
-    most, scarcest = int(counts.min()), task.class_names[names[counts.argmin()]]
-    kept = tuple(k for k in shots if k <= most)
-    left_out = ", ".join(str(k) for k in shots if k > most)
-    said = f"class '{scarcest}' has only {most} labelled images"
-    if not kept:
-        raise UserError(f"{said}, too few for {left_out} a class; ask for up to {most}, such as --shots {most}")
+    counts = {task.class_names[label]: count for label, count in enumerate(np.bincount(labels).tolist()) if count}
+    kept, notes = affordable(shots, counts, "labelled images", "per class")
     metrics: dict[str, float] = {}
     details: dict[str, Any] = {}
     for i, k in enumerate(kept):
@@ -77,8 +72,24 @@ def over_draws(
         metrics |= over_scores(name, scores)
         details[str(k)] = {"draws": scores}
     task.report("few labels", len(kept) * draws, len(kept) * draws)
-    notes = [f"{said}: {left_out} per class are left out"] if left_out else []
-    return Outcome(metrics, details, notes, {"shots": kept} if left_out else {})
+    return Outcome(metrics, details, notes, {"shots": kept} if notes else {})
+
+
+def affordable(
+    shots: Sequence[int], counts: Mapping[str, int], images: str, each: str, insist: bool = False
+) -> tuple[tuple[int, ...], list[str]]:
+    """The numbers of labels per class that every class has, and a note if others are left out.
+
+    counts: images by class. images, each: what the messages call them. Raises UserError if no number is left, and if
+    any is left out where the user insists on them.
+    """
+    scarcest = min(counts, key=counts.__getitem__)
+    most = counts[scarcest]
+    kept, left_out = tuple(k for k in shots if k <= most), ", ".join(str(k) for k in shots if k > most)
+    said = f"class '{scarcest}' has only {most} {images}"
+    if not kept or (insist and left_out):
+        raise UserError(f"{said}, too few for {left_out} {each}; ask for up to {most}, such as --shots {most}")
+    return kept, [f"{said}: {left_out} {each} are left out"] if left_out else []
 
 
 def identity(shots: Sequence[int], draws: int) -> str:

@@ -16,7 +16,7 @@ from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.loading.workers import epoch_order
 from hexa.data.views.making import Views, ViewsConfig
 from hexa.evaluation.features import extract
-from hexa.evaluation.protocol import Curve, Task, topk_accuracy
+from hexa.evaluation.protocol import Curve, Outcome, Task, best_and_last, topk_accuracy
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
@@ -81,7 +81,7 @@ def learn(
     score: Callable[[], dict[str, float]],
     score_every: int,
     label: str,
-) -> Curve:
+) -> Outcome:
     """Minimise the cross-entropy of `scores` of images [B, 3, S, S]; the accuracy by `score` while it learns.
 
     rates: the epoch, 0 … epochs − 1 -> the rate of each of the optimizer's groups. score_every: epochs between two
@@ -102,7 +102,7 @@ def learn(
                 curve.append({"epoch": epoch + 1, **score()})
     finally:
         images_of.close()
-    return curve
+    return Outcome(best_and_last(curve), {"curve": curve}, images_of.notes, {"batch_size": images_of.batch_size})
 
 
 @torch.no_grad()
@@ -132,16 +132,9 @@ class Plan:
     weight_decay: float = 0.0
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """The accuracy during training, what is to be said of it, and the batch size that was used."""
-
-    curve: Curve
-    notes: list[str]
-    batch_size: int
-
-
-def tune(task: Task, fit: Source, test: Source, plan: Plan, stream: Stream, label: str, score_every: int = 1) -> Tuned:
+def tune(
+    task: Task, fit: Source, test: Source, plan: Plan, stream: Stream, label: str, score_every: int = 1
+) -> Outcome:
     """Train a copy of the task's backbone and a linear classifier on `fit`; accuracy on `test` while it learns.
 
     Everything learns, batch-norms are in training mode, cross-entropy; SGD has momentum 0.9. Images come in random
@@ -163,8 +156,7 @@ def tune(task: Task, fit: Source, test: Source, plan: Plan, stream: Stream, labe
         return head(features)  # type: ignore[no-any-return]
 
     how = (plan.epochs, rates, scores, lambda: accuracy(task, backbone, head, test), score_every)
-    curve = learn(task, images_of, optimizer, *how, label)
-    return Tuned(curve, images_of.notes, images_of.batch_size)
+    return learn(task, images_of, optimizer, *how, label)
 
 
 def _optimizer(backbone: nn.Module, head: nn.Module, plan: Plan) -> torch.optim.Optimizer:

@@ -16,7 +16,7 @@ from hexa.config import ConfigError
 from hexa.core import MAIN, Batch
 from hexa.data import ArraySource
 from hexa.data.loading.pairs import PairsConfig
-from hexa.objective import STD, Objective
+from hexa.objective import Objective
 from hexa.objective import schemes as published
 from hexa.recipes.experiment import Experiment, override
 from hexa.run import build
@@ -146,12 +146,8 @@ def fitted(experiment: Experiment) -> Experiment:
 
 def _hard_examples(experiment: Experiment, terms: Iterable[str]) -> dict[str, Any]:
     """The hard examples of a scheme, with the fields of the experiment's own of that kind, or the defaults."""
-
-    def fields(kind: str) -> dict[str, Any]:
-        own = (hard for hard in experiment.hard_examples.values() if hard.kind == kind and hard.source == STD)
-        return next((hard.model_dump(mode="json") for hard in own), {"kind": kind})
-
-    every = {"adv": fields("adversarial"), "cmx": fields("cutmix"), "cmxA": {**fields("cutmix"), "source": "adv"}}
+    attack, mixing = (build.own_fields(experiment, kind) for kind in ("adversarial", "cutmix"))
+    every = {"adv": attack, "cmx": mixing, "cmxA": {**mixing, "source": "adv"}}
     return {term: {**every[term], "weight": 1.0, "fraction": 1.0} for term in terms}
 
 

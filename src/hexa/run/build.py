@@ -16,17 +16,18 @@ from torch import nn
 from hexa.config import ConfigError, UserError
 from hexa.core import Method, Setting
 from hexa.data import Source
-from hexa.data.loading.loaders import PretrainLoader
+from hexa.data.loading.loaders import PretrainLoader, check_batch_size
 from hexa.data.loading.pairs import Pairs
 from hexa.data.loading.statistics import measured
 from hexa.data.loading.store import first_image
 from hexa.data.views.config import COLOURED
 from hexa.data.views.making import Views
+from hexa.evaluation.collective import from_main
 from hexa.nn import backbones
 from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
 from hexa.nn.encoder import Encoder
-from hexa.objective import Objective
-from hexa.objective.shares import STD, branches, needed
+from hexa.objective import STD, Objective
+from hexa.objective.shares import branches, needed
 from hexa.recipes.experiment import Experiment, override
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
@@ -61,14 +62,7 @@ class Machine:
 
 def setting_of(experiment: Experiment, data_size: int) -> Setting:
     """What a method must know to allocate its buffers. Raises ConfigError for sizes that do not fit together."""
-    batch, world = experiment.batch_size, processes.world_size()
-    if batch > data_size:
-        message = f"{batch} is more than the {data_size} images of {experiment.data}; use at most {data_size}"
-        raise ConfigError([("batch_size", message)])
-    if batch % world:
-        raise ConfigError(
-            [("batch_size", f"{batch} is not divisible by {world} processes; use {max(1, batch // world) * world}")]
-        )
+    check_batch_size(experiment.batch_size, data_size, experiment.data)
     if experiment.pairs.of is not None and experiment.views.total_views < 2:
         name = experiment.method.name
         raise ConfigError([("pairs.of", f"{name} sees one view of an image, so another can give none; leave it out")])
@@ -78,9 +72,9 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
         raise ConfigError(refused)
     setting = Setting(
         data_size=data_size,
-        batch_size=batch,
+        batch_size=experiment.batch_size,
         epochs=experiment.epochs,
-        world_size=world,
+        world_size=processes.world_size(),
         num_crops=experiment.views.total_views,
         branches=("main", *branches(experiment.hard_examples)),
         mean=experiment.network.mean,
@@ -105,15 +99,7 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
     network, views, notes = experiment.network, experiment.views, []
     changes: dict[str, Any] = {}
     if not (network.mean and network.std):
-        statistics, problem = None, ""
-        try:
-            statistics = measured(source) if processes.is_main() else None
-        except UserError as error:
-            problem = str(error)
-        statistics, problem = processes.exchange((statistics, problem))[0]
-        if problem:
-            raise UserError(problem)
-        assert statistics is not None
+        statistics = from_main(lambda: measured(source))
         for name, given, values in zip(("mean", "std"), (network.mean, network.std), statistics, strict=True):
             if not given:
                 changes[f"network.{name}"] = values
@@ -151,6 +137,12 @@ def _teacher(weights: str) -> tuple[nn.Module, int]:
     """`Setting.load`. Raises UserError."""
     backbone = start.read(weights, "method.teacher")
     return backbone, backbone.image_size
+
+
+def own_fields(experiment: Experiment, kind: str) -> dict[str, Any]:
+    """The fields of the first hard example of this kind that is made of clean views, or the kind alone."""
+    own = (hard for hard in experiment.hard_examples.values() if hard.kind == kind and hard.source == STD)
+    return next((hard.model_dump(mode="json") for hard in own), {"kind": kind})
 
 
 def build_loader(experiment: Experiment, source: Source, machine: Machine) -> PretrainLoader:

@@ -20,6 +20,7 @@ from hexa.objective import STD
 from hexa.ops.photometric import unit
 from hexa.reporting.gallery import as_pixels, unchanged
 from hexa.reporting.style import COLOURS, INK, MUTED, drawing
+from hexa.run.build import own_fields
 from hexa.run.visualize import Look
 from hexa.runtime.random import Stream
 
@@ -66,9 +67,9 @@ def embed_views(
         raise UserError(f"2 to {len(COLOURS)} images can be told apart, in 2 views or more each")
     if look.experiment.method.unmixable:
         raise UserError(f"view space is not for {look.experiment.method.name}: {look.experiment.method.unmixable}")
-    attack = {**look.fields_of("adversarial"), "branch": "main", "generation": "main_train", "weight": 1.0}
+    attack = {**own_fields(look.experiment, "adversarial"), "branch": "main", "generation": "main_train", "weight": 1.0}
     attack |= {} if epsilon is None else {"epsilon": epsilon, "step_size": epsilon}
-    mixing = {**look.fields_of("cutmix"), "branch": "main", "weight": 1.0, "per_sample": True}
+    mixing = {**own_fields(look.experiment, "cutmix"), "branch": "main", "weight": 1.0, "per_sample": True}
     objective = look.objective({"adversarial": attack, "cutmix": mixing})
     batch = _views_of(look, num_images, num_views, Stream(seed).child("view space"))
     with unchanged(objective.method):

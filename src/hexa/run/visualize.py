@@ -129,12 +129,6 @@ class Look:
             experiment = experiments.override(experiment, {"hard_examples": dict(hard_examples)})
         return build_objective(experiment, self.method, self.machine)
 
-    def fields_of(self, kind: str) -> dict[str, Any]:
-        """The fields of the experiment's own hard example of a kind, or the kind's defaults; from clean views."""
-        own = (hard for hard in self.experiment.hard_examples.values() if hard.kind == kind and hard.source == STD)
-        first = next(own, None)
-        return {"kind": kind} if first is None else first.model_dump(mode="json")
-
     def batch(
         self, count: int, stream: Stream, views: Stream | None = None, problems: list[str] | None = None
     ) -> Batch:

@@ -31,6 +31,7 @@ from hexa.data.views.making import Views
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from tests.data.batches import SIZE, SMALL, array, assert_share, each_process, flat, loader_of, photographs, same
+from tests.refusals import one_line
 
 
 @pytest.fixture(params=["resident", "workers"])
@@ -187,12 +188,11 @@ def test_too_many_unreadable_images_stop_the_run(tmp_path: Path, readable: str, 
     broken = tuple(range(24) if readable == "none" else range(1, 24, 2))
     source = flat(tmp_path, 24, broken, readable == "of one size")
     tolerance, said = (1.0, "cannot be read") if readable == "none" else (0.01, "images cannot be read, more than 1 %")
-    with pytest.raises(UserError, match=rf"{said}.*\.png: not an image") as caught:
+    with one_line(rf"{said}.*\.png: not an image"):
         list(loader_of(source, 24, num_workers=num_workers, tolerance=tolerance).epoch(0))
-    assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("batch_size", "world", "message"), [(64, 1, "use at most 50"), (15, 2, "use a multiple")])
+@pytest.mark.parametrize(("batch_size", "world", "message"), [(64, 1, "use at most 50"), (15, 2, "use 14")])
 def test_batch_sizes_that_cannot_be(monkeypatch: pytest.MonkeyPatch, batch_size: int, world: int, message: str) -> None:
     monkeypatch.setattr(processes, "world_size", lambda: world)
     with pytest.raises(UserError, match=message):
@@ -292,9 +292,8 @@ def test_a_worker_that_dies_is_noticed_where_it_is_awaited_and_nowhere_else(tmp_
     (worker,) = set(multiprocessing.active_children()) - before
     worker.kill()
     worker.join()
-    with pytest.raises(WorkerEnded, match=r"a worker process that decodes images ended .*num_workers") as caught:
+    with one_line(r"a worker process that decodes images ended .*num_workers", WorkerEnded):
         list(batches)
-    assert "\n" not in str(caught.value)
     loader.close()
 
 

@@ -19,6 +19,7 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.sources.decode import DecodeError
 from tests.data.sources.looks import labels_of, reds_of
+from tests.refusals import one_line
 
 
 def write_image(path: Path, value: int, size: tuple[int, int] = (6, 5)) -> Path:
@@ -141,13 +142,6 @@ def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
     assert open_source(f"folder:{tmp_path}").class_names == ["aeroplane", "train"]
 
 
-def test_a_folder_that_links_to_itself_ends(tmp_path: Path) -> None:
-    write_image(tmp_path / "a" / "1.png", 1)
-    write_image(tmp_path / "b" / "2.png", 2)
-    (tmp_path / "a" / "loop").symlink_to(tmp_path)
-    assert len(open_source(f"folder:{tmp_path}")) == 2
-
-
 def test_a_file_that_vanished_is_a_decode_error(tmp_path: Path) -> None:
     path = write_image(tmp_path / "a.png", 1)
     source = open_source(f"folder:{tmp_path}")
@@ -234,8 +228,6 @@ def test_torchvision_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("parquet:{}/missing", None, "no such file or folder"),
         ("parquet:{}/empty", None, "no .parquet files"),
         ("parquet:{}/bad", None, "cannot read"),
-        ("parquet:{}/plain", None, "no image column.*its columns: number, word"),
-        ("parquet:{}/none", None, "no images in"),
         ("digits", "val", "no split 'val'; its splits: train, test"),
         ("digits#", None, "a split is missing"),
         ("digits:/tmp", None, "take no path"),
@@ -243,17 +235,13 @@ def test_torchvision_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_mistakes_get_one_line_with_a_remedy(tmp_path: Path, spec: str, split: str | None, message: str) -> None:
-    for name in ("empty", "bad", "plain", "none"):
+    for name in ("empty", "bad"):
         (tmp_path / name).mkdir()
     (tmp_path / "file.txt").write_text("")
     (tmp_path / "bad" / "train.parquet").write_text("not parquet")
-    pq.write_table(pa.table({"number": [1], "word": ["a"]}), tmp_path / "plain" / "train.parquet")
-    write_parquet(tmp_path / "none" / "train.parquet", [1])
-    pq.write_table(pq.read_table(tmp_path / "none" / "train.parquet").slice(0, 0), tmp_path / "none" / "train.parquet")
     write_image(tmp_path / "one" / "a.png", 1)
-    with pytest.raises(UserError, match=message) as caught:
+    with one_line(message):
         open_source(spec.format(tmp_path), split)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet"])

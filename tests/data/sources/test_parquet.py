@@ -16,7 +16,6 @@ from hexa.data.sources import decode as decoding
 from hexa.data.sources.decode import DecodeError
 from tests.data.image_files import bitmap
 from tests.data.sources.looks import labels_of
-from tests.torture.harness import forked
 
 
 def bomb(path: Path, megabytes: int, rows: int, compression: str = "zstd") -> Path:
@@ -27,17 +26,6 @@ def bomb(path: Path, megabytes: int, rows: int, compression: str = "zstd") -> Pa
     # without the schema of Arrow, a reader takes the column for plain bytes
     pq.write_table(pa.table({"image": column}), path, compression=compression, store_schema=False)
     return path
-
-
-def test_a_file_of_kilobytes_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> None:
-    path = bomb(tmp_path / "train.parquet", 4, 3000)
-    assert path.stat().st_size < 200_000
-    found = forked(lambda: open_source(f"parquet:{tmp_path},bytes=200000000"), 60)
-    assert isinstance(found.raised, UserError), found
-    said = str(found.raised)
-    assert f"{path} unpacks to more than 200,000,000 bytes" in said
-    assert said.endswith(f"allow more with parquet:{tmp_path},bytes=400000000")
-    assert found.megabytes < 400
 
 
 def test_the_limit_is_on_all_files_of_a_split_together(tmp_path: Path) -> None:

@@ -146,13 +146,6 @@ def test_fingerprints_stay_what_stored_results_name(
     assert open_source(made(tmp_path / "x", 7)).fingerprint == expected
 
 
-def test_a_file_of_gigabytes_is_not_hashed_whole(tmp_path: Path) -> None:
-    root = folder(tmp_path / "x", {"a.bmp": 1, "b.bmp": 2})
-    with (root / "a.bmp").open("r+b") as file:
-        file.truncate(100 << 30)  # it has holes and takes no room
-    assert len(open_source(f"folder:{root}")) == 2
-
-
 IMAGES = torch.zeros(4, 3, 2, 2, dtype=torch.uint8)
 
 

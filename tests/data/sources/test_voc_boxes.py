@@ -13,6 +13,7 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.sources.source import Subset
 from hexa.data.sources.voc_boxes import boxes_of, fingerprint_of_boxes, read
+from tests.refusals import one_line
 
 from .test_voc import kit
 
@@ -68,7 +69,6 @@ def test_of_a_part_of_the_images_and_of_another_year(tmp_path: Path) -> None:
         ("<annotation>", "not a valid VOC annotation"),
         (ANNOTATION.replace("dog", "wolf"), "wolf"),
         (ANNOTATION.replace("<xmax>12<", "<xmax>500<"), "extends beyond the image"),
-        (ANNOTATION.replace("<xmax>12<", "<xmax>inf<"), "extends beyond the image"),
         (ANNOTATION.replace("<xmin>1</xmin><ymin>2<", "<xmin>-40</xmin><ymin>2<"), "extends beyond the image"),
         (ANNOTATION.replace("<xmin>3</xmin>", ""), "not a valid VOC annotation"),
         (ANNOTATION.replace("<xmin>3</xmin>", "<xmin>4</xmin>"), "ends before it begins"),
@@ -77,9 +77,8 @@ def test_of_a_part_of_the_images_and_of_another_year(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "a.xml").write_text(text)
-    with pytest.raises(UserError, match=said) as caught:
+    with one_line(said) as caught:
         read(tmp_path / "a.xml", ["cat", "dog"])
-    assert "\n" not in str(caught.value)
     assert "a.xml" in str(caught.value)
 
 
@@ -87,9 +86,8 @@ def test_missing_files_are_listed(tmp_path: Path) -> None:
     root = annotated(tmp_path)
     for number in (0, 2):
         (root / "VOC2007" / "Annotations" / f"trainval{number}.xml").unlink()
-    with pytest.raises(UserError, match=r"2 annotations cannot be read.*trainval0\.xml.*trainval2\.xml") as caught:
+    with one_line(r"2 annotations cannot be read.*trainval0\.xml.*trainval2\.xml"):
         boxes_of(open_source(f"voc:{root}"))
-    assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="voc:PATH"):
         boxes_of(open_source("digits"))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from hexa.config import UserError
+from hexa.config import ConfigError
 from hexa.core.batch import Batch
 from hexa.data.loading import store as stores
 from hexa.data.loading import workers
@@ -22,6 +22,17 @@ from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
 RESIDENT_LIMIT_BYTES = 4 * 2**30
+
+
+def check_batch_size(batch: int, images: int, data: str) -> None:
+    """Raise ConfigError for a global batch of more images than there are, or not divisible by the processes."""
+    world, problem = processes.world_size(), ""
+    if batch > images:
+        problem = f"{batch} is more than the {images} images of {data}; use at most {images}"
+    elif batch % world:
+        problem = f"{batch} is not divisible by {world} processes; use {max(1, batch // world) * world}"
+    if problem:
+        raise ConfigError([("batch_size", problem)])
 
 
 class PretrainLoader:
@@ -51,15 +62,7 @@ class PretrainLoader:
         tolerance: float = 0.01,
         pairs: Pairs | None = None,
     ) -> None:
-        if batch_size > len(source):
-            raise UserError(
-                f"batch_size: {batch_size} is more than the {len(source)} images of '{source.name}#{source.split}'; "
-                f"use at most {len(source)}"
-            )
-        if batch_size % processes.world_size():
-            raise UserError(
-                f"batch_size: {batch_size} cannot be divided among {processes.world_size()} processes; use a multiple"
-            )
+        check_batch_size(batch_size, len(source), f"{source.name}#{source.split}")
         self.source, self.views, self.stream, self.pairs = source, views, stream, pairs
         self.batch_size, self.device, self.tolerance = batch_size, torch.device(device), tolerance
         self.steps_per_epoch = len(source) // batch_size
@@ -221,7 +224,7 @@ class EpochPasses:
 def evaluation_batches(
     source: Source,
     transform: Transform,
-    batch_size: int,
+    batch_size: int = 256,
     device: torch.device | str = "cpu",
     num_workers: int | None = None,
     problems: dict[int, str] | None = None,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from hexa.data.sources.source import ArraySource, Source
 from hexa.ops.photometric import unit
 from hexa.runtime.cores import usable_cores
 
+Value = TypeVar("Value")
 _BLOCK = 256
 #: Views of resident images are products with matrices over whole sides, which longer strips make slow and large.
 _LONGEST_SIDE = 2**14
@@ -87,12 +89,29 @@ class ImageStore:
 
 def first_image(source: Source) -> Tensor | None:
     """The first image that can be read, or None."""
-    for index in range(min(100, len(source))):
+    try:
+        return readable(source, 0, source.decode, [])[1]
+    except UserError:
+        return None
+
+
+def readable(
+    source: Source, wanted: int, read: Callable[[int], Value], problems: list[tuple[int, str]]
+) -> tuple[int, Value]:
+    """The position of image `wanted`, or of the next one that can be read, and what `read` makes of that position.
+
+    problems: takes in the positions before it, and why they cannot be read. Raises UserError if a hundred images in a
+    row, or all, cannot be read.
+    """
+    first = ""
+    tried = min(100, len(source))
+    for position in ((wanted + offset) % len(source) for offset in range(tried)):
         try:
-            return source.decode(index)
-        except decoding.DecodeError:
-            continue
-    return None
+            return position, read(position)
+        except decoding.DecodeError as error:
+            problems.append((position, str(error)))
+            first = first or f"{source.paths[position]}: {error}"
+    raise UserError(f"data '{source.name}': {tried} images in a row cannot be read, the first is {first}")
 
 
 def stand_ins(count: int, problems: Mapping[int, str]) -> Tensor:

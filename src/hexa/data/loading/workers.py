@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import signal
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from hexa.config import UserError
 from hexa.data.loading.pairs import Pairs
-from hexa.data.loading.store import available_cores
+from hexa.data.loading.store import available_cores, readable
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import Source
 from hexa.data.views.crops import cut_crops
@@ -77,39 +78,29 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         rows = slice(first, min(first + PART, self.rows.stop))
         numbers = self.views.draw(self.stream.child("step", number), rows)  # [V, n, P]
         crops: list[list[Tensor]] = []
-        index, problems = [], []
+        index, problems = list[int](), Problems()
         epoch, step = divmod(number, len(self.source) // self.batch_size)
         if self._drawn[0] != epoch:
             self._drawn = (epoch, order_and_partners(self.stream, epoch, len(self.source), self.pairs))
         order, partners = self._drawn[1]
         start = step * self.batch_size
         for row, wanted in enumerate(order[start + rows.start : start + rows.stop].tolist()):
-            position, cut, unreadable = self._readable(wanted, numbers[:, row], partners)
+            cut = functools.partial(self._cut, numbers[:, row], partners, problems)
+            position, of_image = readable(self.source, wanted, cut, problems)
             index.append(position)
-            crops.append(cut)
-            problems += unreadable
+            crops.append(of_image)
         return [torch.stack(alike(view)) for view in zip(*crops, strict=True)], torch.tensor(index), problems
 
-    def _readable(self, wanted: int, numbers: Tensor, partners: Tensor | None) -> tuple[int, list[Tensor], Problems]:
-        """The crops of image `wanted`, or of the next readable one; later views are its partner's, if readable."""
-        problems: Problems = []
-        for offset in range(min(100, len(self.source))):
-            position = (wanted + offset) % len(self.source)
-            partner, others = position if partners is None else int(partners[position]), None
-            if partner != position:
-                try:
-                    others = cut_crops(self.source, partner, self.views, numbers, slice(self.views.own, None))
-                except decoding.DecodeError as error:
-                    problems.append((partner, str(error)))
-            own = slice(None if others is None else self.views.own)
+    def _cut(self, numbers: Tensor, partners: Tensor | None, problems: Problems, position: int) -> list[Tensor]:
+        """The crops of an image; later views are its partner's, if that can be read."""
+        partner, others = position if partners is None else int(partners[position]), None
+        if partner != position:
             try:
-                return position, cut_crops(self.source, position, self.views, numbers, own) + (others or []), problems
+                others = cut_crops(self.source, partner, self.views, numbers, slice(self.views.own, None))
             except decoding.DecodeError as error:
-                problems.append((position, str(error)))
-        first = f"{self.source.paths[wanted]}: {problems[0][1]}"
-        raise UserError(
-            f"data '{self.source.name}': {len(problems)} images in a row cannot be read, the first is {first}"
-        )
+                problems.append((partner, str(error)))
+        own = slice(None if others is None else self.views.own)
+        return cut_crops(self.source, position, self.views, numbers, own) + (others or [])
 
 
 def epoch_order(stream: Stream, epoch: int, count: int) -> Tensor:

@@ -32,7 +32,7 @@ class FolderSource(Source):
         are_splits = bool(inside) and all(name.lower() in SPLIT_NAMES for name in inside)
         folders = {key: root / name for key, name in by_split(inside).items()} if are_splits else {"train": root}
         self.root = self._open_split(spec, split, folders)
-        self._prefix = f"{self.root}{os.sep}"
+        self._home = f"{self.root}{os.sep}"
         self.paths = sorted(_image_files(self.root))
         if not self.paths:
             known = ", ".join(sorted(_EXTENSIONS))
@@ -46,12 +46,6 @@ class FolderSource(Source):
             names = sorted(classes)
             number = {name: label for label, name in enumerate(names)}
             self._take_labels(np.array([number[top] for top in tops if top is not None]), names)
-
-    def files(self) -> list[str]:
-        return [f"{self._prefix}{path}" for path in self.paths]
-
-    def encoded(self, index: int) -> bytes:
-        return decoding.read(self._prefix + self.paths[index])
 
 
 def _folders(root: Path) -> list[str]:

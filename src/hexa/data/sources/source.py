@@ -64,6 +64,8 @@ class Source:
     split: str
     """Such as train or test."""
     _splits: list[str]
+    _home: str = ""
+    """What makes `paths` the names of files, if they are stored one by one: their folder, with a slash."""
     labels: Labels | None = None
     """int64 [N], one class per image; or multi-label [N, C], 1 for present, −1 for absent, 0 for difficult."""
     unlabelled: int = 0
@@ -102,11 +104,11 @@ class Source:
 
     def encoded(self, index: int) -> bytes | None:
         """The bytes of the image's file, or None if images are not stored as files. Raises DecodeError."""
-        return None
+        return decoding.read(self._home + self.paths[index]) if self._home else None
 
     def files(self) -> Iterable[str | Path]:
         """Every file that images are read from; none if all images are in memory and in the fingerprint."""
-        return ()
+        return [self._home + path for path in self.paths] if self._home else ()
 
     def metadata(self, kind: str, name: str) -> list[str | None]:
         """The value of a column or key (`kind`) called `name` for each image; None where there is no value.

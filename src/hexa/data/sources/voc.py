@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ class VOCSource(Source):
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         self.root = year_folder(argument, spec)
+        self._home = f"{self.root}{os.sep}"
         chosen = self._open_split(spec, split, _lists(self.root))
         self.class_names, names, self.labels = _read(self.root, chosen, spec)
         self.paths = [f"JPEGImages/{name}.jpg" for name in names]
@@ -32,12 +34,6 @@ class VOCSource(Source):
         if missing:
             raise UserError(f"data '{spec}': {len(missing)} listed images are not in {self.root}: {some(missing)}")
         self._identify(self.labels.tobytes())
-
-    def files(self) -> list[Path]:
-        return [self.root / path for path in self.paths]
-
-    def encoded(self, index: int) -> bytes:
-        return decoding.read(self.root / self.paths[index])
 
     def boxes(self, index: int) -> Boxes:
         file = self.root / "Annotations" / f"{Path(self.paths[index]).stem}.xml"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 
@@ -11,10 +11,20 @@ from hexa.config import Config, ConfigError, nearest
 
 Range = tuple[float, float]
 
+
+def _within(low: float, high: float) -> Any:
+    def check(value: Range) -> Range:
+        if not low <= value[0] <= value[1] <= high:
+            raise ValueError(f"must be two increasing numbers between {low:g} and {high:g}")
+        return value
+
+    return pydantic.AfterValidator(check)
+
+
+#: Shares of an image's area; sides, lengths and the like against each other.
+Scale, Ratio = Annotated[Range, _within(1e-6, 1.0)], Annotated[Range, _within(0.01, 100)]
 #: Bounds on the side of a view in pixels, and on the number of views.
 LEAST_SIZE, MOST_SIZE, MOST_VIEWS = 4, 4096, 256
-_SCALES = 1e-6, 1.0
-
 _STRONG = {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
 _SWAV = {"size": 224, "scale": (0.08, 1.0)} | _STRONG
 _SWAV_CIFAR = _SWAV | {"size": 32, "blur_probability": 0.0}
@@ -81,18 +91,12 @@ class Crops(Config):
     """Independent draws for every image."""
     size: int | None = pydantic.Field(default=None, ge=LEAST_SIZE, le=MOST_SIZE)
     """Pixels of a view's side."""
-    scale: Range | None = None
+    scale: Scale | None = None
     """Range of the share of the image's area that a crop covers."""
     blur_probability: float | None = pydantic.Field(default=None, ge=0, le=1)
     """How often a view is blurred."""
     solarize_probability: float | None = pydantic.Field(default=None, ge=0, le=1)
     """How often values from ½ upwards are inverted."""
-
-    @pydantic.model_validator(mode="after")
-    def _valid(self) -> Crops:
-        if self.scale is not None:
-            _check_range("scale", self.scale, *_SCALES)
-        return self
 
 
 class ViewsConfig(Config):
@@ -109,14 +113,14 @@ class ViewsConfig(Config):
     """Pixels of a view's side."""
     num_views: int = pydantic.Field(default=2, gt=0, le=MOST_VIEWS)
     """Independent draws from the same pipeline for every image."""
-    scale: Range = (0.2, 1.0)
+    scale: Scale = (0.2, 1.0)
     """Range of the share of the image's area that a crop covers."""
-    magnification: Range | None = None
+    magnification: Ratio | None = None
     """Range of view pixels per image pixel, instead of `scale`, for images whose scale has a meaning. A crop has
     size / magnification pixels, but not more than the image."""
     extra_crops: tuple[Crops, ...] = ()
     """Further groups of views, like the first except for the fields they set: multi-crop."""
-    ratio: Range = (3 / 4, 4 / 3)
+    ratio: Ratio = (3 / 4, 4 / 3)
     """Range of a crop's width over its height."""
     flip_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
     """How often a view is mirrored horizontally."""
@@ -141,7 +145,7 @@ class ViewsConfig(Config):
     """How often colours are dropped."""
     blur_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
     """How often a view is blurred."""
-    blur_sigma: Range = (0.1, 2.0)
+    blur_sigma: Ratio = (0.1, 2.0)
     """Standard deviation in pixels of the view; the kernel reaches 3 σ of the largest."""
     solarize_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
     """How often values from ½ upwards are inverted."""
@@ -194,21 +198,12 @@ class ViewsConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _valid(self) -> ViewsConfig:
-        _check_range("scale", self.scale, *_SCALES)
-        _check_range("ratio", self.ratio, 0.01, 100)
-        _check_range("magnification", self.magnification or (1.0, 1.0), 0.01, 100)
-        _check_range("blur_sigma", self.blur_sigma, 0.01, 100)
         if sorted(self.order) not in (sorted(_COLOURS), sorted((*_COLOURS, "randaugment"))):
             raise ConfigError([("order", f"must name each of {', '.join(_COLOURS)} once, and randaugment if wanted")])
         if self.randaugment_ops and "randaugment" not in self.order:
             example = ", ".join(RECIPES["infomin"]["order"])
             raise ConfigError([("order", f"must contain randaugment for randaugment_ops, for example [{example}]")])
         return self
-
-
-def _check_range(name: str, value: Range, low: float, high: float) -> None:
-    if not low <= value[0] <= value[1] <= high:
-        raise ConfigError([(name, f"must be two increasing numbers between {low:g} and {high:g}")])
 
 
 def _defaults(config: type[Config]) -> dict[str, Any]:

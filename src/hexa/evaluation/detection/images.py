@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from hexa.config import UserError
+from hexa.data.loading.store import readable
 from hexa.data.loading.workers import Problems, epoch_order
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import Boxes, Source, digest
@@ -89,12 +89,11 @@ class TrainingBatches(Dataset[tuple[list[Tensor], list[Objects], Problems]]):
 
     def __getitem__(self, number: int) -> tuple[list[Tensor], list[Objects], Problems]:
         generator = self.stream.child("views", number).generator()
-        images, objects, problems = [], [], []
+        images, objects, problems = list[Tensor](), list[Objects](), Problems()
         for wanted in self.order[number].tolist():
             side = self.shorter[int(torch.randint(len(self.shorter), (), generator=generator))]
             flip = bool(torch.rand((), generator=generator) < 0.5)
-            position, image, unreadable = self._readable(wanted)
-            problems += unreadable
+            position, image = readable(self.source, wanted, self.source.decode, problems)
             view = resized(image, side, self.longest)
             boxes = scaled(self.boxes[position].boxes, image.shape[1:], view.shape[1:])
             if flip:
@@ -105,18 +104,6 @@ class TrainingBatches(Dataset[tuple[list[Tensor], list[Objects], Problems]]):
             images.append(view)
             objects.append({"boxes": boxes, "labels": self.boxes[position].labels + 1})
         return images, objects, problems
-
-    def _readable(self, wanted: int) -> tuple[int, Tensor, Problems]:
-        """Image `wanted`, or the first after it that can be read."""
-        problems: Problems = []
-        for offset in range(min(100, len(self.source))):
-            position = (wanted + offset) % len(self.source)
-            try:
-                return position, self.source.decode(position), problems
-            except decoding.DecodeError as error:
-                problems.append((position, str(error)))
-        first = f"{self.source.paths[wanted]}: {problems[0][1]}"
-        raise UserError(f"{self.source!r}: {len(problems)} images in a row cannot be read, the first is {first}")
 
 
 @dataclass

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pydantic
 
-from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, best_and_last, named_changes
+from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, named_changes
 from hexa.evaluation.protocols.linear import AdamaxOptions
 from hexa.evaluation.split import stratified_part, without
 from hexa.evaluation.supervised import Plan, tune
@@ -36,15 +36,12 @@ def run(task: Task, options: FineTuneOptions) -> Outcome:
         for rate in rates:
             label = f"choosing the rate: {rate:g}"
             tried = tune(task, kept, out, _plan(options, rate), stream, label, score_every=options.epochs)
-            held_out[rate] = tried.curve[-1]["top1"]
+            held_out[rate] = tried.metrics["top1_last"]
     chosen = max(rates, key=lambda rate: held_out.get(rate, 0.0))
-    tuned = tune(task, task.fit, task.test, _plan(options, chosen), stream, "fine-tuning", options.score_every)
-    details = {
-        "learning_rate": chosen,
-        "held_out": {str(rate): top1 for rate, top1 in held_out.items()},
-        "curve": tuned.curve,
-    }
-    return Outcome(best_and_last(tuned.curve), details, tuned.notes, {"batch_size": tuned.batch_size})
+    outcome = tune(task, task.fit, task.test, _plan(options, chosen), stream, "fine-tuning", options.score_every)
+    chosen_by = {str(rate): top1 for rate, top1 in held_out.items()}
+    outcome.details |= {"learning_rate": chosen, "held_out": chosen_by}
+    return outcome
 
 
 def _plan(options: FineTuneOptions, rate: float) -> Plan:

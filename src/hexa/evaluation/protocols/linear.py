@@ -25,7 +25,6 @@ from hexa.evaluation.protocol import (
     Positive,
     Protocol,
     Task,
-    best_and_last,
     named_changes,
     topk_accuracy,
 )
@@ -103,10 +102,10 @@ def train(task: Task, options: LinearOptions) -> Outcome:
         return accuracy(classifier, test, test_labels)
 
     how = (options.epochs, lambda epoch: [learning_rate(options, epoch)], scores, score, options.score_every)
-    curve = learn(task, images_of, optimizer, *how, "training the classifier")
-    best = max(curve, key=lambda point: point["top1"])
-    details = {"best_epoch": best["epoch"], "curve": curve}
-    return Outcome(best_and_last(curve), details, images_of.notes, {"batch_size": images_of.batch_size})
+    outcome = learn(task, images_of, optimizer, *how, "training the classifier")
+    best = max(outcome.details["curve"], key=lambda point: point["top1"])
+    outcome.details["best_epoch"] = best["epoch"]
+    return outcome
 
 
 def learning_rate(options: LinearOptions, epoch: int) -> float:

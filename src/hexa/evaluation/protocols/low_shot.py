@@ -11,9 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import pydantic
 
-from hexa.config import UserError
 from hexa.evaluation import linear_svm
-from hexa.evaluation.few_labels import Shots
+from hexa.evaluation.few_labels import Shots, affordable
 from hexa.evaluation.protocol import Outcome, Protocol, Task
 from hexa.evaluation.protocols.svm import (
     GOYAL_COSTS,
@@ -75,17 +74,9 @@ def run(task: Task, options: LowShotOptions) -> Outcome:
     images, as published; `details` tells which, and the note says so.
     """
     fit, test = images_of(task)
-    most = int((fit.labels == 1).sum(0).min())
-    scarcest = task.class_names[int((fit.labels == 1).sum(0).argmin())]
-    shots = tuple(k for k in options.shots if k <= most)
-    notes, effective = [], {}
-    if shots != options.shots:
-        left_out = ", ".join(str(k) for k in options.shots if k > most)
-        said = f"class '{scarcest}' has only {most} positives"
-        if "shots" in task.chosen or not shots:
-            raise UserError(f"{said}, too few for {left_out} shots; ask for up to {most}, such as --shots {most}")
-        notes.append(f"{said}: {left_out} shots are left out")
-        effective["shots"] = shots
+    counts = dict(zip(task.class_names, (fit.labels == 1).sum(0).tolist(), strict=True))
+    shots, notes = affordable(options.shots, counts, "positives", "shots", insist="shots" in task.chosen)
+    effective = {"shots": shots} if notes else {}
     scores = np.empty((len(shots), options.draws, task.num_classes, len(options.costs)))
     for i, k in enumerate(shots):
         for draw in range(options.draws):

@@ -16,7 +16,7 @@ from hexa.core import HardExample
 from hexa.data import Source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.few_labels import over_scores
-from hexa.evaluation.protocol import Outcome, Protocol, Task, best_and_last, named_changes
+from hexa.evaluation.protocol import Outcome, Protocol, Task, named_changes
 from hexa.evaluation.semi.options import RESOLVED, WHICH, SemiSupervisedOptions
 from hexa.evaluation.semi.training import train
 from hexa.evaluation.split import Labels, draw_per_class, draw_share
@@ -71,9 +71,9 @@ def _supervised(task: Task, fit: Source, options: SemiSupervisedOptions, stream:
     trunk, head = next(rates for most, *rates in RATES[options.rates_of] if share <= most + 1e-9)
     trunk, head = options.trunk_rate or trunk, options.head_rate or head
     plan = Plan(options.epochs, options.batch_size, "sgd", trunk, head, 0.2, (0.6, 0.8), options.weight_decay)
-    tuned = tune(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)
-    used = {"trunk_rate": trunk, "head_rate": head, "batch_size": tuned.batch_size}
-    return Outcome(best_and_last(tuned.curve), {"curve": tuned.curve}, list(tuned.notes), used)
+    outcome = tune(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)
+    outcome.effective |= {"trunk_rate": trunk, "head_rate": head}
+    return outcome
 
 
 def _labelled(task: Task, options: SemiSupervisedOptions, number: int, stream: Stream) -> Labels | None:

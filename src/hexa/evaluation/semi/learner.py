@@ -11,7 +11,7 @@ the weak view is most likely of (pseudo-labels, FixMatch), or its sharpened p (U
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,20 +22,27 @@ from hexa.core.batch import Index
 from hexa.nn.encoder import Encoder
 from hexa.nn.momentum import follow
 
+Strong = Literal["randaugment", "weak"]
+
 
 @dataclass(frozen=True)
 class Rule:
-    """What the pseudo-label of an unlabelled image is, and whether it counts.
+    """What the pseudo-label of an unlabelled image is, whether it counts, and of which views.
 
-    threshold: τ. temperature: T of the sharpening softmax(z / T); 0 takes the most likely class. entropy: weight of the
-    entropy of the weak views' p. ratio: μ. apart: labelled and unlabelled images have batch statistics of their own,
-    and running ones are of labelled images alone.
+    ratio: μ. threshold: τ. temperature: T of the sharpening softmax(z / T); 0 takes the most likely class. strong: the
+    strong views. ramp: how long λ_u grows, as a share of the steps. entropy: weight of the entropy of the weak views'
+    p. virtual: VAT's views stand in for strong ones. rotates: the pseudo-label is a quarter turn. apart: labelled and
+    unlabelled images have batch statistics of their own, and running ones are of labelled images alone.
     """
 
-    threshold: float
-    temperature: float
-    entropy: float
     ratio: int
+    threshold: float = 0.0
+    temperature: float = 0.0
+    strong: Strong = "weak"
+    ramp: float = 0.0
+    entropy: float = 0.0
+    virtual: bool = False
+    rotates: bool = False
     apart: bool = False
 
     def guess(self, scores: Tensor) -> tuple[Tensor, Tensor]:

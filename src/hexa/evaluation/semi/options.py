@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import pydantic
@@ -10,39 +10,18 @@ import pydantic
 from hexa.config import Config, choose
 from hexa.core import HardExample
 from hexa.evaluation.protocol import listed
-from hexa.evaluation.semi.learner import Rule
+from hexa.evaluation.semi.learner import Rule, Strong
 from hexa.hard_examples.randaugment import RandAugment
 from hexa.hard_examples.vat import VAT
 from hexa.objective import STD
 
-Strong = Literal["randaugment", "weak"]
-
-
-@dataclass(frozen=True)
-class Published:
-    """The settings of a learner that others do not share. ratio: μ. ramp: how long λ_u grows, as a share of the steps.
-
-    temperature 0: the most likely class. virtual: VAT's views stand in for strong ones. apart: as of `Rule`.
-    """
-
-    ratio: int
-    threshold: float = 0.0
-    temperature: float = 0.0
-    strong: Strong = "weak"
-    ramp: float = 0.0
-    entropy: float = 0.0
-    virtual: bool = False
-    rotates: bool = False
-    apart: bool = False
-
-
 #: Of USB (Wang et al., NeurIPS 2022) for CIFAR-10, whose published errors stand beside ours; S4L: Zhai et al. 2019.
 PUBLISHED = {
-    "pseudo-label": Published(ratio=1, threshold=0.95, temperature=0, ramp=0.4, apart=True),
-    "vat": Published(ratio=1, threshold=0, temperature=1, ramp=0.4, entropy=0.06, virtual=True, apart=True),
-    "s4l": Published(ratio=1, rotates=True),
-    "uda": Published(ratio=7, threshold=0.8, temperature=0.4, strong="randaugment"),
-    "fixmatch": Published(ratio=7, threshold=0.95, temperature=0, strong="randaugment"),
+    "pseudo-label": Rule(ratio=1, threshold=0.95, temperature=0, ramp=0.4, apart=True),
+    "vat": Rule(ratio=1, threshold=0, temperature=1, ramp=0.4, entropy=0.06, virtual=True, apart=True),
+    "s4l": Rule(ratio=1, rotates=True),
+    "uda": Rule(ratio=7, threshold=0.8, temperature=0.4, strong="randaugment"),
+    "fixmatch": Rule(ratio=7, threshold=0.95, temperature=0, strong="randaugment"),
 }
 #: The published step of virtual adversarial training, L2 norm 6 of normalised pixels (σ ≈ 0.226) of 3 × 32 × 32, as the
 #: root mean square in grey levels that `VAT.epsilon` is: 255 · 0.226 · 6 / √3072.
@@ -128,23 +107,16 @@ class SemiSupervisedOptions(Config):
         return self
 
     @property
-    def published(self) -> Published:
-        """Of the learner, which is not supervised."""
-        return PUBLISHED[self.learner]
-
-    @property
     def resolved(self) -> Self:
         """With what is none as published for the learner."""
-        names = ("ratio",) if self.published.rotates else RESOLVED
-        own = {name: getattr(self.published, name) for name in names if getattr(self, name) is None}
-        return self.model_copy(update=own)
+        names = ("ratio",) if self.rule.rotates else RESOLVED
+        return self.model_copy(update={name: getattr(self.rule, name) for name in names})
 
     @property
     def rule(self) -> Rule:
-        """What a pseudo-label is, and whether it counts."""
-        used = self.resolved
-        own = self.published
-        return Rule(used.threshold or 0.0, used.temperature or 0.0, own.entropy, used.ratio or 1, own.apart)
+        """The learner's, which is not supervised, as published or with what is set."""
+        given = {name: value for name in RESOLVED if (value := getattr(self, name)) is not None}
+        return replace(PUBLISHED[self.learner], **given)
 
     @property
     def hard_examples(self) -> dict[str, HardExample]:
@@ -152,14 +124,14 @@ class SemiSupervisedOptions(Config):
 
         S4L's views are its own, and hard ones are made of them.
         """
-        own, weight = self.published, self.unlabelled_weight
-        if own.rotates:
+        rule, weight = self.rule, self.unlabelled_weight
+        if rule.rotates:
             return {hard.kind: hard for hard in self.hard}
-        weak = self.resolved.strong == "weak"
+        weak = rule.strong == "weak"
         virtual = VAT(measure="loss", epsilon=VIRTUAL_STEP, branch="main", update_statistics=False)
-        harder = (*((virtual,) if own.virtual else ()), *self.hard)
+        harder = (*((virtual,) if rule.virtual else ()), *self.hard)
         unchanged: dict[str, Any] = {"operations": 0, "cutout": 0} if weak else {}
-        strong = RandAugment(update_statistics=not own.apart, **unchanged)
+        strong = RandAugment(update_statistics=not rule.apart, **unchanged)
         terms: dict[str, HardExample] = {"strong": strong.but(weight=0.0 if weak and harder else weight)}
         for hard in harder:
             terms[hard.kind] = hard.but(source="strong", weight=weight * hard.weight)

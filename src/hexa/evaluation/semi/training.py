@@ -60,7 +60,7 @@ class LearnersObjective(Objective):
 
     def __init__(self, learner: Learner, options: SemiSupervisedOptions, **more: Any) -> None:
         super().__init__(learner, options.hard_examples, steps=options.steps, **more)
-        self.ramp = options.published.ramp
+        self.ramp = options.rule.ramp
 
     def present(self, step: int | None = None) -> dict[str, HardExample]:
         there = super().present(step)
@@ -85,7 +85,7 @@ def _objective(task: Task, labelled: Labels, options: SemiSupervisedOptions, str
         std=normalize.std,
         seed=task.seed,
     )
-    rotates = options.published.rotates
+    rotates = options.rule.rotates
     outputs = task.num_classes + (RotationLearner.num_turns if rotates else 0)
     head = new_classifier(backbone.num_features, outputs, stream)
     given = (options.rule, backbone.network, head, classes, setting, options.ema)
