@@ -18,7 +18,6 @@ from PIL import Image
 from scipy import stats
 
 import hexa
-from hexa.adaptation import verdict
 from hexa.adaptation.command import AdaptRequest, adapt
 from hexa.adaptation.costs import Costs
 from hexa.adaptation.looking import look
@@ -71,7 +70,8 @@ def test_from_a_folder_to_a_decision(
     kept = json.loads((out / "adapt.json").read_text())
     assert kept["kept"] in ("start", "result")
     assert kept["verdict"] in said
-    assert [row[0] for row in kept["table"]["rows"]][:2] == ["k-NN, %", "1 label per class, %"]
+    assert [row[0] for row in kept["table"]["rows"]][:3] == ["image size, px", "k-NN, % ↑", "linear probe, % ↑"]
+    assert (kept["comparison"]["best"] == "result") == (kept["kept"] == "result")
     winner = load_backbone(out / "winner.safetensors")
     better = load_backbone(out / "backbone.safetensors" if kept["kept"] == "result" else weights)
     images = torch.rand(4, 3, 8, 8)
@@ -216,55 +216,6 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert message in said
     assert said.count("\n") == 1
     assert not out.exists()
-
-
-def test_differences_and_their_intervals() -> None:
-    generator = np.random.default_rng(0)
-    start, result = generator.random(400) < 0.5, generator.random(400) < 0.6
-    found = verdict.of_images(start, result)
-    exact = stats.ttest_rel(result.astype(float), start.astype(float)).confidence_interval(0.95)
-    assert found.points - found.half == pytest.approx(100 * exact.low, abs=0.05)  # normal, not t
-    a, b = generator.normal(50, 2, 5), generator.normal(53, 2, 5)
-    few = verdict.of_draws(a, b)
-    exact = stats.ttest_rel(b, a).confidence_interval(0.95)
-    assert (few.points - few.half, few.points + few.half) == pytest.approx((exact.low, exact.high))
-
-
-def test_the_verdict_wants_certainty() -> None:
-    right = np.arange(1000) % 2 == 0
-    slightly, clearly = right.copy(), right.copy()
-    slightly[1:4:2], clearly[1:100:2] = True, True
-    sides = [verdict.Labelled(rows) for rows in (right, slightly, clearly)]
-    assert verdict.by_labels(sides[0], sides[2])[0]
-    better, said = verdict.by_labels(sides[0], sides[1])
-    assert not better
-    assert "the start is kept" in said
-    assert verdict.by_labels(sides[2], sides[0])[0] is False
-
-
-def test_without_labels_features_must_agree_more_and_not_draw_together() -> None:
-    start = {"neighbours": 20.0, "uniformity": 3.5}
-    assert verdict.without_labels(start, {"neighbours": 26.0, "uniformity": 3.4})[0]
-    better, said = verdict.without_labels(start, {"neighbours": 50.2, "uniformity": 3.5}, (224, 64))
-    assert not better
-    assert "nothing shows that training at 64 px helped a start of 224 px; the start is kept" in said
-    for worse in ({"neighbours": 24.0, "uniformity": 3.6}, {"neighbours": 40.0, "uniformity": 3.2}):
-        better, said = verdict.without_labels(start, worse)
-        assert not better
-        assert "the start is kept" in said
-
-
-def test_nearest_means_are_those_of_a_loop() -> None:
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(60, 5, generator=generator)
-    labels = torch.arange(60) % 3
-    drawn = np.array([0, 1, 2, 3, 4, 5])
-    centre = features[:6].mean(0)
-    x = [(f - centre) / (f - centre).norm() for f in features]
-    means = [torch.stack([x[i] for i in range(6) if labels[i] == c]).mean(0) for c in range(3)]
-    means = [m / m.norm() for m in means]
-    right = [max(range(3), key=lambda c, i=i: float(x[i] @ means[c])) == int(labels[i]) for i in range(6, 60)]  # type: ignore[misc]
-    assert verdict._nearest_mean(features, labels, drawn) == pytest.approx(100 * np.mean(right))
 
 
 def test_label_free_measures_are_those_of_loops() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import pytest
 import torch
 
 from hexa.adaptation.costs import Costs, measure, peak_bytes
-from hexa.adaptation.looking import kept
 from hexa.adaptation.plan import Budget, choose, first_draft
 from hexa.data import open_source
 
@@ -66,20 +66,6 @@ def test_processes_share_the_work_of_a_step() -> None:
 def test_a_slow_machine_writes_slowly() -> None:
     assert Budget(100.0, 0.0).here(3.0) == 3.0
     assert Budget(100.0, 0.0, imported=12.0).here(3.0) == 6.0
-
-
-def test_kept_neighbours_are_those_of_a_loop() -> None:
-    a, b = (torch.randn(30, 5, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
-    b = a + 0.3 * b
-
-    def near(x: torch.Tensor, i: int) -> set[int]:
-        x = x - x.mean(0)
-        cosine = [float(torch.cosine_similarity(x[i], x[j], dim=0)) for j in range(len(x))]
-        return set(sorted((j for j in range(len(x)) if j != i), key=lambda j: -cosine[j])[:10])
-
-    expected = sum(len(near(a, i) & near(b, i)) for i in range(30)) / 300
-    assert kept(a, b) == pytest.approx(expected)
-    assert kept(a, a) == 1
 
 
 def test_costs_fall_with_the_stages_that_learn(tmp_path: Path) -> None:

@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
-from torch import nn
-
-from hexa.adaptation import verdict
 from hexa.adaptation.looking import FEWEST, look
-from hexa.adaptation.plan import Budget, first_draft, plan
+from hexa.adaptation.plan import SCORES, Budget, first_draft, plan
+from hexa.comparison import verdict
+from hexa.comparison.compare import of_backbones
+from hexa.comparison.extraction import Extraction
+from hexa.comparison.labelled import Judge, labels_of
 from hexa.config import UserError
-from hexa.core import Method
 from hexa.data import Source, open_source
 from hexa.evaluation.collective import from_main
 from hexa.recipes import domains
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.comparison import options
-from hexa.run.build import Machine
+from hexa.reporting.tables import Table
 from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, is_ours
-from hexa.run.monitor import KnnMonitor, without_holdout
 from hexa.run.run import pretrain, resume
 from hexa.runtime import parsing, precision, processes
 from hexa.runtime.console import Console
 from hexa.runtime.files import write_text
+from hexa.runtime.progress import ProgressBar
 from hexa.runtime.signals import Interrupted
 from hexa.weights import start as starts
 from hexa.weights.export import export
-from hexa.weights.pretrained import Backbone, load_backbone
+from hexa.weights.pretrained import load_backbone
 
 #: The better of start and result, for timm.
 WINNER = "winner.safetensors"
-#: More labelled images than a plan compares on.
-_ALL = 10**6
 
 
 @dataclass(frozen=True)
@@ -139,9 +136,10 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
     if request.labelled is not None:
         changes |= {"monitor.data": request.labelled} if "monitor.data" not in request.fields else {}
         labelled = _opened(draft, request.labelled)
-        verdict.labelled_images(labelled, 2000, [])  # raises now if they are unsuitable
+        Judge(labels_of(labelled))  # raises now if they are unsuitable
     made = plan(override(draft, changes), source, seen, pixels, labelled, budget, request.fields, say)
     record: dict[str, Any] = {"request": request.record, "plan": list(made.lines), "compared": made.compared}
+    record["domain"] = request.domain or seen.domain
     if made.experiment is None:
         return record | {"verdict": made.lines[-1], "kept": "start"}
     return record | {"experiment": made.experiment.model_dump(mode="json")}
@@ -151,37 +149,39 @@ def _compare(experiment: Experiment, out: Path, record: dict[str, Any], console:
     """Compare start and result, export the winner, and write the record and the report."""
     from hexa.reporting.report import report  # imports matplotlib, which a plan does not need
 
-    Console(stderr=True).print("comparing start and result …", style="dim")
     start = starts.read(experiment.start.weights or "")
     # both must resize images the same way: that alone is worth a point on small images
     result = load_backbone(out / BACKBONE, crop=start.preparation.crop, interpolation=start.preparation.interpolation)
-    sides = {"start": _score_start(experiment), "result": _monitor(result.network, experiment)()}
-    notes: list[str] = []
-    best = _by_labels(experiment, start, result, record["compared"], notes)
-    labels = None if best is None else (best[0].labels, best[1].labels)
-    if labels is not None:
-        better, conclusion = verdict.by_labels(*labels)
-    else:
-        better, conclusion = verdict.without_labels(
-            sides["start"], sides["result"], (start.image_size, result.image_size)
-        )
-    rows = verdict.table(sides["start"], sides["result"], labels)
-    winner = (start, result)[better] if best is None else best[better].backbone
-    checked = export(winner, "timm", out / WINNER)
+    data = _opened(experiment, experiment.data)
+    judging = data if experiment.monitor.data is None else _opened(experiment, experiment.monitor.data)
+    trials = SCORES if experiment.monitor.keep_best == "knn" else 1
+    settings = Extraction(
+        seconds=math.inf,
+        most=record["compared"],
+        domain=record["domain"],
+        seed=experiment.seed,
+        device=experiment.training.device,
+        num_workers=experiment.training.num_workers,
+    )
+    with ProgressBar(Console(stderr=True)) as progress:
+        found = of_backbones({"start": start, "result": result}, data, judging, settings, progress, trials)
+    better = found.verdict.best == 1
+    conclusion = f"{'it helped' if better else 'the start is kept'}: {found.verdict.sentence}"
+    header, rows = verdict.table(found.sides, found.verdict)
+    checked = export(found.sides[better].backbone, "timm", out / WINNER)
     record = {
         **{name: value for name, value in record.items() if name != "experiment"},
         "verdict": conclusion,
         "kept": "result" if better else "start",
-        "table": {"header": ["", "start", "result", f"difference ({verdict.INTERVAL})"], "rows": rows},
-        "scores": sides,
-        "notes": notes,
+        "table": {"header": header, "rows": rows},
+        "comparison": found.record,
+        "notes": list(found.notes),
         "winner": {"file": WINNER, "load": str(checked["load"])},
     }
     _write(out, record)
-    for row in [record["table"]["header"], *rows]:
-        console.print(f"{row[0]:28} {row[1]:>14} {row[2]:>14} {row[3]:>18}")
     report([out], out / REPORT)
-    for line in notes:
+    Console().print(Table(tuple(header), tuple(map(tuple, rows))).terminal())
+    for line in found.notes:
         console.print(line)
     console.print(conclusion, style="bold")
     console.print(f"report: {out / REPORT}")
@@ -189,62 +189,6 @@ def _compare(experiment: Experiment, out: Path, record: dict[str, Any], console:
     if "pretrained=True" in checked["load"]:
         console.print("for fine-tuning, num_classes is the number of classes")
     return record
-
-
-def _by_labels(
-    experiment: Experiment, start: Backbone, result: Backbone, most: int, notes: list[str]
-) -> tuple[_Side, _Side] | None:
-    """Start and result on labelled images that had no part in choosing the state; None without labels.
-
-    Both are measured at the size the start was trained at and at that of the run; the better one counts.
-    """
-    if _opened(experiment, experiment.monitor.data or experiment.data).classes is None:
-        return None
-    machine = Machine.of(experiment)
-    sizes = sorted({start.image_size, result.image_size})
-    voting, _ = _monitor(start.network, override(experiment, {"monitor.max_images": _ALL})).parts()
-    images = verdict.labelled_images(voting, most, notes)
-
-    def best_side(backbone: Backbone) -> _Side:
-        at_sizes = _at_sizes(backbone, sizes)
-        sides = [_Side(one, verdict.measured(one, images, machine.device, experiment.seed)) for one in at_sizes]
-        return max(sides, key=lambda side: side.labels.knn)
-
-    sides = best_side(start), best_side(result)
-    if len(sizes) > 1:
-        best = " and ".join(f"{side.backbone.image_size} px" for side in sides)
-        notes.append(f"measured at {' and '.join(map(str, sizes))} px: start and result are best at {best}")
-    return sides
-
-
-@dataclass(frozen=True)
-class _Side:
-    """Start or result at its best image size."""
-
-    backbone: Backbone
-    labels: verdict.Labelled
-
-
-def _at_sizes(backbone: Backbone, sizes: list[int]) -> Iterator[Backbone]:
-    """The backbone at each of these image sizes that it supports."""
-    for size in sizes:
-        with contextlib.suppress(UserError):  # a ViT of a fixed size
-            yield backbone if size == backbone.image_size else backbone.prepared(size=size)
-
-
-def _score_start(experiment: Experiment) -> dict[str, float]:
-    """The run's monitor, applied to its start at the size of the run."""
-    return _monitor(starts.begun(experiment.network, experiment.start), experiment)()
-
-
-def _monitor(network: nn.Module, experiment: Experiment) -> KnnMonitor:
-    machine = Machine.of(experiment)
-    network = network.to(machine.device)
-    images, held = without_holdout(experiment, _opened(experiment, experiment.data))
-    method = cast(Method, SimpleNamespace(backbone=network, eval=network.eval))
-    monitor = KnnMonitor.of(experiment, images, method, machine, held)
-    assert monitor is not None, "an adaptation always measures without labels"
-    return monitor
 
 
 def _opened(experiment: Experiment, name: str) -> Source:

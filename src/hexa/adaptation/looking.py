@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hexa.comparison import leakage
 from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.sources.decode import DecodeError
@@ -20,9 +21,6 @@ from hexa.runtime.random import Stream
 #: Images that are opened, in at most this many seconds once there are as many as training needs; and the fewest images,
 #: and distinct ones, that training makes sense with.
 _SAMPLE, _SECONDS, FEWEST, _FEWEST_DISTINCT = 150, 2.0, 64, 32
-#: Side of the thumbnails that are compared, and the largest distance of near-duplicates: the root mean square
-#: difference of grey levels, standardised per thumbnail to mean 0 and deviation 1.
-_THUMB, _ALIKE = 16, 0.1
 #: A pixel is grey if its channels differ by less than this share of the range, and extreme if this near to its ends.
 _GREY, _EXTREME = 0.04, 0.15
 
@@ -81,14 +79,14 @@ def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
         kept.append(unit(transform(decoded)))
         image = unit(decoded)  # [C, H, W]
         sides.append(min(image.shape[1:]))
-        small = functional.interpolate(image[None], (_THUMB, _THUMB), mode="area")[0]
+        small = functional.interpolate(image[None], 2 * (leakage.THUMB,), mode="area")[0]
         grey.append(bool((small.amax(0) - small.amin(0) < _GREY).float().mean() > 0.98))
         mid = image.mean(0)
         pages.append(bool(((mid < _EXTREME) | (mid > 1 - _EXTREME)).float().mean() > 0.8))
         thumbs.append(small.mean(0).flatten())
     if len(sides) < tried / 2:
         raise UserError(f"{source!r}: {tried - len(sides)} of {tried} images cannot be read; repair the data")
-    distinct = _distinct(torch.stack(thumbs))
+    distinct = int((leakage.duplicates(leakage.standardised(torch.stack(thumbs))) < 0).sum())
     if distinct < _FEWEST_DISTINCT:
         raise UserError(
             f"{source!r}: only {distinct} of {len(thumbs)} sampled images are distinct, the others are "
@@ -104,25 +102,3 @@ def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
         unreadable=1 - len(sides) / tried,
     )
     return seen, torch.stack(kept)
-
-
-def _distinct(thumbs: Tensor) -> int:
-    """How many of N thumbnails [N, P] are not near-duplicates of an earlier one."""
-    flat = thumbs - thumbs.mean(1, keepdim=True)
-    flat = flat / flat.std(1, keepdim=True).clamp_min(1e-3)
-    apart = torch.cdist(flat, flat) / flat.shape[1] ** 0.5
-    earlier = torch.ones(len(flat), len(flat), dtype=torch.bool).tril(-1)
-    return int((~((apart < _ALIKE) & earlier).any(1)).sum())
-
-
-def kept(own: Tensor, other: Tensor, k: int = 10) -> float:
-    """The share of each image's k nearest by `own` features [N, D] that are among its k nearest by `other` [N, D'].
-
-    Cosine similarity of features whose mean is removed.
-    """
-    near = []
-    for features in (own, other):
-        x = functional.normalize(features - features.mean(0), dim=1)
-        places = (x @ x.T).fill_diagonal_(-2).topk(min(k, len(x) - 1)).indices
-        near.append(torch.zeros(len(x), len(x), dtype=torch.bool).scatter_(1, places, True))
-    return float((near[0] & near[1]).sum() / near[0].sum())

@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from hexa import recipes
 from hexa.adaptation.costs import Costs, at_size, measure, memory_of
-from hexa.adaptation.looking import Seen, kept
+from hexa.adaptation.looking import Seen
+from hexa.comparison import unlabelled
 from hexa.config import UserError
 from hexa.data import Source
 from hexa.recipes.experiment import Experiment, override
@@ -33,8 +34,8 @@ _SIZES, _KEPT, _LOOKING, _FEWEST_SEEN = (448, 384, 320, 256, 224, 192, 160, 128,
 PASSES, _SPARE, _LEAST_IMAGES = 6, 0.9, 500
 #: With this number of passes or more only the head learns in the first: a random head would damage the backbone.
 _HEAD_FIRST = 3
-#: Scores during training, and in all; the largest share of the time for each, and bounds on the images held out.
-SCORES, _SCORED, _SCORE_SHARE, _HELD, _HELD_SHARE, _FEWEST_SCORED = 4, 6, 0.01, 500, 0.2, 64
+#: Scores during training; the largest share of the time for each, and bounds on the images held out.
+SCORES, _SCORE_SHARE, _HELD, _HELD_SHARE, _FEWEST_SCORED = 4, 0.01, 500, 0.2, 64
 #: Most and fewest labelled images in the comparison, and the share of the time that one pass over them may take.
 _MOST, _LEAST, _SHARE = 2000, 200, 0.015
 #: Images whose clusters the report shows, seconds to draw pictures, and the share of the time from which they are left
@@ -156,7 +157,8 @@ def plan(
         say(f"asking whether {size} px would do")
         some = pixels[: max(_FEWEST_SEEN, int(_LOOKING / costs.score(native)))]
         try:
-            shares[size] = kept(*(_features(backbone.prepared(size=one), some) for one in (native, size)))
+            own, other = (_features(backbone.prepared(size=one), some) for one in (native, size))
+            shares[size] = float(unlabelled.kept(own, other).mean())
         except UserError:  # a ViT of a fixed size
             return False
         return shares[size] >= _KEPT
@@ -168,7 +170,9 @@ def plan(
         held = round(draft.monitor.holdout * len(source))
     queries = held or min(most, round(0.2 * len(labelled or ())))
     bank = min(most, draft.monitor.max_images, len(labelled or ()) - queries) if labelled is not None else 0
-    compared = min(_MOST, max(_LEAST, int(_SHARE * seconds / costs.score(native))), len(labelled or ()) - queries)
+    compared = queries
+    if labelled is not None:
+        compared = min(_MOST, max(_LEAST, int(_SHARE * seconds / costs.score(native))), len(labelled))
 
     def pictures(size: int) -> float:
         """Seconds to draw pictures for the report."""
@@ -176,10 +180,16 @@ def plan(
 
     def after(size: int) -> float:
         """Seconds for all but training and the scores in it."""
-        read = 3 * (queries + bank) + 2 * max(0, compared)
-        sides = 2 * max(0, compared) * (1 + (size != native)) + (_SCORED - SCORES) * (3 * queries + bank)
+        read = queries + bank + 3 * compared
+        seen = compared if labelled is not None else 4 * compared  # without labels in two views and mixed
         drawn = pictures(size) if pictures(size) < _PICTURES_SHARE * seconds else 0.0
-        return sides * costs.score(size) + read * costs.read + drawn + 2 * costs.setup + budget.here(_END)
+        return (
+            seen * (costs.score(native) + costs.score(size))
+            + read * costs.read
+            + drawn
+            + 2 * costs.setup
+            + budget.here(_END)
+        )
 
     def room(size: int) -> float:
         """Seconds for training at this size."""
@@ -228,9 +238,7 @@ def plan(
     judged = () if labelled is None else (_labels(labelled, apart, compared, queries, bank),)
     passes = min(experiment.epochs, (experiment.max_steps or math.inf) / max(1, per_epoch))
     length = f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
-    return Plan(
-        experiment, (*what, *judged, length + f", {format_duration(seconds)} in all" * by_clock), max(0, compared)
-    )
+    return Plan(experiment, (*what, *judged, length + f", {format_duration(seconds)} in all" * by_clock), compared)
 
 
 @torch.no_grad()

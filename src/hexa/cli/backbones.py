@@ -131,8 +131,9 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     "cross-validated over all labelled images, and few labels; paired differences with 95 % intervals. Without, what "
     "can be measured, which rarely decides.",
 )
+@_together()
 def compare(given: Given, extra: Fields) -> int:
-    from hexa.runtime import targets
+    from hexa.runtime import processes, targets
 
     out = targets.check_folder(given.out)
     from hexa import named
@@ -150,6 +151,8 @@ def compare(given: Given, extra: Fields) -> int:
     request = CompareRequest(backbones=backbones, seconds=seconds_of(given.time), **fields)
     with ProgressBar(Console(stderr=True)) as progress:
         found = run(request, progress)
+        if not processes.is_main():
+            return 0
         progress("writing the page", 0, 1)
         page = write(found, request, out)
     if given.json:

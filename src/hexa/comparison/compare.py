@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.comparison import labelled, leakage, unlabelled, verdict
-from hexa.comparison.extraction import FEWEST, Extraction, affordable, passes_of
+from hexa.comparison.extraction import FEWEST, Extraction, affordable, features_of, passes_of
 from hexa.comparison.verdict import Side, Verdict
 from hexa.config import UserError
 from hexa.data import Source, open_source
 from hexa.data.sources.source import Subset
-from hexa.evaluation.features import extract
+from hexa.evaluation.collective import from_main
 from hexa.runtime import precision as precisions
 from hexa.weights.pretrained import Backbone, load_backbone
 
@@ -120,33 +119,39 @@ def of_backbones(
 ) -> Comparison:
     """Compare loaded backbones, by name; the first is what the others are compared with.
 
+    Several processes call it alike; each extracts a share of the features, which the main one alone has in the end.
+
     judging: labelled images, or `data` itself, by whose labels, if it has any, backbones are judged. trials: how many
     states a backbone was chosen from by these labels, which widens the intervals.
     """
-    device, notes, twins = precisions.pick_device(how.device), list[str](), tuple[tuple[str, str], ...]()
+    device, notes = precisions.pick_device(how.device), list[str]()
     judged = judging.classes is not None
-    if judged:
-        rows, twins = _apart(data, judging, how, notes, progress)
-        judging = Subset(judging, rows)
-    if len(judging) < FEWEST:
-        raise UserError(f"{judging!r}: too few images to compare by; give {FEWEST} distinct ones or more")
-    rows = affordable(list(backbones.values()), judging, how, 1 if judged else 4, device)
-    if len(rows) < len(judging):
-        notes.append(f"{len(rows):,} of {len(judging):,} images were drawn; more --time looks at more")
+    several = list(backbones.values())
+
+    def chosen() -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...], list[str]]:
+        """Positions of the images to look at, near-duplicates that were left out, and notes."""
+        found, twins = _apart(data, judging, how, notes, progress) if judged else (np.arange(len(judging)), ())
+        if len(found) < FEWEST:
+            raise UserError(f"{judging!r}: too few images to compare by; give {FEWEST} distinct ones or more")
+        rows = found[affordable(several, Subset(judging, found), how, 1 if judged else 4, device)]
+        if len(rows) < len(found):
+            notes.append(f"{len(rows):,} of {len(found):,} images were drawn; more --time looks at more")
+        return rows, twins, notes
+
+    rows, twins, notes = from_main(chosen)
     images = Subset(judging, rows)
     found, free = list[tuple[Tensor, Tensor]](), list[dict[str, float]]()
     for name, backbone in backbones.items():
         tell = functools.partial(progress, f"{name}, {backbone.image_size} px")
         if judged:
-            settings: dict[str, Any] = {"precision": how.precision, "num_workers": how.num_workers, "tolerance": 1.0}
-            features, _, positions = extract(backbone, images, device=device, progress=tell, **settings)
+            found.append(features_of(backbone, images, how, device, tell))
             free.append({})
         else:
-            passes, places = passes_of(backbone, images, how, device, tell)
-            features, positions = passes.images, torch.from_numpy(places)
-            free.append(unlabelled.measures(passes, how.seed))
-        found.append((features, positions))
+            passes, positions = passes_of(backbone, images, how, device, tell)
+            found.append((passes.images, positions))
+            free.append(from_main(functools.partial(unlabelled.measures, passes, how.seed)))
     every, shared = verdict.common(found)
+    shared = from_main(lambda: shared)
     if len(shared) < len(images):
         notes.append(f"{len(images) - len(shared)} of {len(images):,} images cannot be read")
         images = Subset(images, shared.numpy())
@@ -158,14 +163,14 @@ def of_backbones(
     if judge is not None:
         for place, side in enumerate(sides):
             progress("judging", place, len(sides))
-            sides[place] = replace(side, scores=judge.scores(side.features))
+            sides[place] = replace(side, scores=from_main(functools.partial(judge.scores, side.features)))
         progress("judging", len(sides), len(sides))
     sizes = sorted({side.size for side in sides})
     if len(sizes) > 1:
         notes.append(
             f"each at its own image size: {' and '.join(map(str, sizes))} px; --size N compares at a common one"
         )
-    said = verdict.by_labels(sides, trials) if judge is not None else verdict.without_labels(sides)
+    said = from_main(lambda: verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides))
     return Comparison(tuple(sides), said, images, judge, tuple(notes), twins)
 
 

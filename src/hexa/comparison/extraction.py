@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from hexa.comparison.unlabelled import Passes
 from hexa.data import Source
 from hexa.data.views.config import ViewsConfig
 from hexa.data.views.making import Views
-from hexa.evaluation.features import batches, nothing_read
+from hexa.evaluation.features import batches, extract, share_and_gather
 from hexa.evaluation.split import draw_share
 from hexa.evaluation.transforms import transform_of
 from hexa.ops.boxes import cut_boxes, kept_share, paste
@@ -24,8 +26,10 @@ from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
-#: Fewest images that tell anything, and the most that views are made of.
-FEWEST, MOST_VIEWS = 10, 1000
+#: Fewest images of a source, fewest that are looked at however short the time, and the most that views are made of.
+FEWEST, _LEAST, MOST_VIEWS = 10, 100, 1000
+Progress = Callable[[int, int], object]
+silent: Progress = lambda done, total: None  # noqa: E731
 #: The share of the time that networks may take; probes, neighbours and the page take the rest.
 _SHARE = 0.7
 
@@ -36,6 +40,8 @@ class Extraction:
 
     seconds: float = 600.0
     """About how long the whole comparison may take; fewer images are looked at where that is short."""
+    most: int | None = None
+    """The most images that are looked at."""
     domain: str = "photos"
     """The preset of views."""
     seed: int = 0
@@ -52,10 +58,12 @@ def affordable(
     backbones: Sequence[Backbone], source: Source, how: Extraction, passes: int, device: torch.device
 ) -> NDArray[np.int64]:
     """Positions of as many images as all backbones can look at in the time, of every class a like share."""
-    seconds = sum(passes / images_per_second(one, device) for one in backbones)
-    most = max(FEWEST, int(_SHARE * how.seconds / seconds))
-    if passes > 1:
-        most = min(most, MOST_VIEWS)
+    most = len(source) if passes == 1 else min(len(source), MOST_VIEWS)
+    if how.most is not None:
+        most = min(most, how.most)
+    if math.isfinite(how.seconds):
+        seconds = sum(passes / images_per_second(one, device) for one in backbones)
+        most = min(most, max(_LEAST, int(_SHARE * how.seconds / seconds)))
     if most >= len(source):
         return np.arange(len(source))
     stream = Stream(how.seed).child("affordable")
@@ -75,39 +83,54 @@ def images_per_second(backbone: Backbone, device: torch.device, count: int = 8) 
     return count / max(time.perf_counter() - begin, 1e-6)
 
 
+def features_of(
+    backbone: Backbone, images: Source, how: Extraction, device: torch.device, progress: Progress = silent
+) -> tuple[Tensor, Tensor]:
+    """Features [N, D] and positions [N] of the readable images; each process extracts a share, the main one has all."""
+
+    def make(share: tuple[int, int], problems: dict[int, str]) -> tuple[Tensor, Tensor]:
+        settings: dict[str, Any] = {"precision": how.precision, "num_workers": how.num_workers, "problems": problems}
+        settings |= {"device": device, "batch_size": 256, "tolerance": 1.0, "share": share, "progress": progress}
+        features, _, positions = extract(backbone, images, **settings)
+        return features, positions
+
+    return share_and_gather(make, images, 1.0)
+
+
 def passes_of(
-    backbone: Backbone,
-    images: Source,
-    how: Extraction,
-    device: torch.device,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> tuple[Passes, NDArray[np.int64]]:
-    """Features of images, of two views of each and of mixtures, all made of one decoding; and positions."""
+    backbone: Backbone, images: Source, how: Extraction, device: torch.device, progress: Progress = silent
+) -> tuple[Passes, Tensor]:
+    """Features of images, of two views of each and of mixtures, all made of one decoding; and positions, as above."""
     size = backbone.image_size
     batch = max(8, min(256, 256 * 64**2 // size**2))
-    stream, shares, partners = Stream(how.seed).child("comparison views"), list[Tensor](), list[Tensor]()
+    stream = Stream(how.seed).child("comparison views")
     fields = {name.removeprefix("views."): value for name, value in domains.changes(how.domain).items()}
     views = Views(ViewsConfig(size=size, **fields))
 
-    def four(pixels: Tensor) -> Tensor:
-        """Features [B, 4 D]. A batch is mixed within itself, each image with the one before it."""
-        at, count = stream.child(len(shares)), len(pixels)
-        first, second = views(pixels, at)
-        drawn = 0.2 + 0.6 * torch.rand(count, generator=at.child("shares").generator())
-        boxes = cut_boxes(drawn, size, True, at.child("boxes").generator())
-        partner = torch.arange(count).roll(1)
-        mixed = paste(pixels, partner.to(pixels.device), boxes)
-        partners.append(sum(map(len, partners)) + partner)
-        shares.append(kept_share(boxes, size))
-        return torch.cat([backbone(one) for one in (pixels, first, second, mixed)], 1)
+    def make(share: tuple[int, int], problems: dict[int, str]) -> tuple[Tensor, Tensor]:
+        shares, made, positions = list[Tensor](), list[Tensor](), list[Tensor]()
 
-    made, positions = [], []
-    transform, workers = transform_of(backbone), how.num_workers
-    for part, _, index in batches(backbone, four, images, transform, batch, device, how.precision, workers, {}, 1.0):
-        made.append(part)
-        positions.append(index)
-        progress(int(index[-1]) + 1, len(images))
-    if not made:
-        raise nothing_read(images)
-    clean, first, second, mixed = torch.cat(made).chunk(4, 1)
-    return Passes(clean, first, second, mixed, torch.cat(partners), torch.cat(shares)), torch.cat(positions).numpy()
+        def four(pixels: Tensor) -> Tensor:
+            """Features [B, 4 D]. A batch is mixed within itself, each image with the one before it."""
+            at, count = stream.child(share[0] + len(shares) * share[1]), len(pixels)
+            first, second = views(pixels, at)
+            drawn = 0.2 + 0.6 * torch.rand(count, generator=at.child("shares").generator())
+            boxes = cut_boxes(drawn, size, True, at.child("boxes").generator())
+            shares.append(kept_share(boxes, size))
+            mixed = paste(pixels, torch.arange(count, device=pixels.device).roll(1), boxes)
+            return torch.cat([backbone(one) for one in (pixels, first, second, mixed)], 1)
+
+        settings: dict[str, Any] = {"precision": how.precision, "num_workers": how.num_workers, "problems": problems}
+        settings |= {"device": device, "batch_size": batch, "tolerance": 1.0, "share": share}
+        for part, _, index in batches(backbone, four, images, transform_of(backbone), **settings):
+            made.append(torch.cat([part, shares[-1][:, None], index.roll(1)[:, None].float()], 1))
+            positions.append(index)
+            progress(int(index[-1]) + 1, len(images))
+        if not made:  # other processes may have some
+            return torch.empty(0, 4 * backbone.num_features + 2), torch.empty(0, dtype=torch.int64)
+        return torch.cat(made), torch.cat(positions)
+
+    together, positions = share_and_gather(make, images, 1.0)
+    clean, first, second, mixed = together[:, :-2].chunk(4, 1)
+    partners = torch.searchsorted(positions, together[:, -1].long())
+    return Passes(clean, first, second, mixed, partners, together[:, -2]), positions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -108,7 +109,14 @@ def extract_part(task: Task, part: Part) -> tuple[Tensor, Tensor]:
         return task.extracted[part]
     source: Source = getattr(task, part)
     assert source.labels is not None, "a task has labelled sources"
-    features, positions = _share_and_gather(task, source)
+
+    def make(share: tuple[int, int], problems: dict[int, str]) -> tuple[Tensor, Tensor]:
+        tell = functools.partial(task.report, f"extracting features ({source.split})")
+        how = {"progress": tell, "problems": problems, "share": share, **task.extraction}
+        features, _, positions = extract(task.backbone, source, **how)
+        return features, positions
+
+    features, positions = share_and_gather(make, source)
     if len(features) < len(source):
         lost = sorted(set(range(len(source))) - set(positions.tolist()))
         note_lost(task, source, lost, "training" if part == "fit" else "test")
@@ -121,25 +129,19 @@ def extract_pair(task: Task) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return *extract_part(task, "fit"), *extract_part(task, "test")
 
 
-def _share_and_gather(task: Task, source: Source) -> tuple[Tensor, Tensor]:
-    """Features [N, D] and positions int64 [N] in the main process, nothing in the others.
+def share_and_gather(
+    make: Callable[[tuple[int, int], dict[int, str]], tuple[Tensor, Tensor]], source: Source, tolerance: float = 0.01
+) -> tuple[Tensor, Tensor]:
+    """Rows [N, D] and positions int64 [N] of a source, of which every process makes a share, in the main one.
 
-    Shares are whole batches, so that every feature is computed as by one process, bit for bit on the same kind of
-    device and number of threads.
+    The others get none. Shares are whole batches, so that every row is computed as by one process, bit for bit on the
+    same kind of device and number of threads. make: (share, problems) -> this process's rows and positions. Raises
+    UserError in all processes.
     """
     count, problems = 1 + processes.helpers(), dict[int, str]()
     share = processes.rank() if count > 1 else 0, count
-    features, _, positions = in_step(
-        lambda: extract(
-            task.backbone,
-            source,
-            progress=lambda done, total: task.report(f"extracting features ({source.split})", done, total),
-            problems=problems,
-            share=share,
-            **task.extraction,
-        )
-    )
-    _check_all(source, processes.exchange((len(features), problems)))
+    features, positions = in_step(lambda: make(share, problems))
+    _check_all(source, processes.exchange((len(features), problems)), tolerance)
     if count == 1:
         return features, positions
     parts, places = processes.gather_rows(features), processes.gather_rows(positions)
@@ -155,8 +157,8 @@ def _share_and_gather(task: Task, source: Source) -> tuple[Tensor, Tensor]:
     return together, where[order]
 
 
-def _check_all(source: Source, shares: list[tuple[int, dict[int, str]]]) -> None:
+def _check_all(source: Source, shares: list[tuple[int, dict[int, str]]], tolerance: float) -> None:
     """Raise UserError for what cannot be read by all processes together."""
     if not sum(count for count, _ in shares):
         raise nothing_read(source)
-    check_problems(source, {place: text for _, problems in shares for place, text in problems.items()}, 0.01)
+    check_problems(source, {place: text for _, problems in shares for place, text in problems.items()}, tolerance)
