@@ -42,9 +42,9 @@ def test_what_is_trained_is_cut_in_order(
         assert chosen.passes == pytest.approx(passes)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "keeps", "count"), itertools.product((10.0, 400.0, 3000.0), (True, False), (7, 300))
-)
+@pytest.mark.parametrize("seconds", [10.0, 400.0, 3000.0])
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("count", [7, 300])
 def test_six_passes_fit_into_nine_tenths_of_the_time(seconds: float, keeps: bool, count: int) -> None:
     costs = Costs(size=64, read=0.1, steps={4: 0.9, 2: 0.5, 1: 0.4, 0: 0.3}, look=0.1)
     chosen = choose(costs, (128, 96, 64), count, lambda size: seconds - size / 100, lambda _: keeps)
