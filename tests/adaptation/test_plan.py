@@ -63,6 +63,11 @@ def test_processes_share_the_work_of_a_step() -> None:
     assert shared.score(100) == COSTS.score(100)  # the main process scores alone
 
 
+def test_memory_is_that_of_the_stages_that_learn() -> None:
+    costs = Costs(size=100, read=0.0, steps={6: 3.0, 2: 2.0, 0: 1.0}, look=0.5, memory=8.0)
+    assert [costs.bytes(200, stages) for stages in (6, 2, 0)] == pytest.approx([32.0, 16.0, 3.2])
+
+
 def test_a_slow_machine_writes_slowly() -> None:
     assert Budget(100.0, 0.0).here(3.0) == 3.0
     assert Budget(100.0, 0.0, imported=12.0).here(3.0) == 6.0

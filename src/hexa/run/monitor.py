@@ -113,8 +113,8 @@ class KnnMonitor:
         source, most = self.source, self.config.max_images
         order = torch.randperm(len(source), generator=self.stream.child("train").generator())
         if self.held is not None:
-            asking = torch.randperm(len(self.held), generator=self.stream.child("held").generator())[:most]
-            return Subset(source, order[:most].numpy()), Subset(self.held, asking.sort().values.numpy())
+            drawn = torch.randperm(len(self.held), generator=self.stream.child("held").generator())[:most]
+            return Subset(source, order[:most].numpy()), Subset(self.held, drawn.sort().values.numpy())
         if source.split != "test" and "test" in source.splits():
             test = open_source(source.name, "test", source.max_image_pixels, source.channels)
             if test.classes is not None or source.classes is None:
