@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from pathlib import Path
 
@@ -42,9 +41,9 @@ def test_what_is_trained_is_cut_in_order(
         assert chosen.passes == pytest.approx(passes)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "keeps", "count"), itertools.product((10.0, 400.0, 3000.0), (True, False), (7, 300))
-)
+@pytest.mark.parametrize("seconds", [10.0, 400.0, 3000.0])
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("count", [7, 300])
 def test_six_passes_fit_into_nine_tenths_of_the_time(seconds: float, keeps: bool, count: int) -> None:
     costs = Costs(size=64, read=0.1, steps={4: 0.9, 2: 0.5, 1: 0.4, 0: 0.3}, look=0.1)
     chosen = choose(costs, (128, 96, 64), count, lambda size: seconds - size / 100, lambda _: keeps)
@@ -61,6 +60,11 @@ def test_processes_share_the_work_of_a_step() -> None:
     shared = COSTS.shared(2)
     assert shared.train(100, 6) == COSTS.train(100, 6) / 2
     assert shared.score(100) == COSTS.score(100)  # the main process scores alone
+
+
+def test_memory_is_that_of_the_stages_that_learn() -> None:
+    costs = Costs(size=100, read=0.0, steps={6: 3.0, 2: 2.0, 0: 1.0}, look=0.5, memory=8.0)
+    assert [costs.bytes(200, stages) for stages in (6, 2, 0)] == pytest.approx([32.0, 16.0, 3.2])
 
 
 def test_a_slow_machine_writes_slowly() -> None:

@@ -42,3 +42,18 @@ def test_names_are_text_whatever_the_console() -> None:
     bar.PAUSE = 0.0
     bar("of [/b]\x1b[2J", 1, 10)
     assert written.getvalue() == "run[old] [/b] :smile: " + "x" * 60 + "\\nhexa: done\nof [/b]\\x1b[2J: 1 of 10\n"
+
+
+def test_a_stage_is_told_at_once_and_a_bar_tells_steps_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    bar = progress.ProgressBar(Console(file=written, width=200))
+    bar("drawing", 0, 0)
+    assert written.getvalue() == "drawing …\n"
+    clock = [0.0]
+    bars = progress._progress(Console(file=io.StringIO(), force_terminal=True, width=200))
+    bars.get_time = lambda: clock[0]
+    task = bars.add_task("training", total=400, unit="step ")
+    for step in range(7):
+        clock[0] = 10.0 * step
+        bars.update(task, completed=step)
+    assert progress._Left().render(bars.tasks[0]).plain == "step 6 of 400 · 1:05:40 left"

@@ -93,7 +93,9 @@ def adapt(
         error.speaks = main  # type: ignore[attr-defined]
         raise
     except Interrupted as stop:  # `hexa resume` would train, but not compare
-        raise Interrupted(stop.number, stop.step, None, "the same command") from None
+        again = Interrupted(stop.number, stop.step, None, "the same command")
+        again.speaks = main
+        raise again from None
     finally:
         processes.shutdown(failed)
     return _compare(experiments.load(out / CONFIG), out, record, console) if main else record

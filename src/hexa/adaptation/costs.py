@@ -36,7 +36,7 @@ class Costs:
 
     read: to decode it and cut its views, at any size. steps: a training step's share of an image, by the number of the
     network's last stages that learn, 0 for the head alone; the largest number is the whole network. look: its features.
-    memory: a step's share. setup: seconds to build a run, once.
+    memory: a step's share where the whole network learns. setup: seconds to build a run, once.
     """
 
     size: int
@@ -53,6 +53,11 @@ class Costs:
     def score(self, size: int) -> float:
         """Seconds for the features of an image that is decoded already."""
         return self.look * (size / self.size) ** 2
+
+    def bytes(self, size: int, stages: int) -> float:
+        """What an image takes in a step: maps are kept for as much of the network as goes back."""
+        back, whole = (self.steps[number] - self.steps[0] for number in (stages, max(self.steps)))
+        return self.memory * (size / self.size) ** 2 * max(0.1, min(1.0, back / max(whole, 1e-9)))
 
     def shared(self, processes: int) -> Costs:
         """What several processes need that share the images of a step."""

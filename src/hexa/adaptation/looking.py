@@ -66,7 +66,8 @@ def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
     if len(source) < FEWEST:
         raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     order = torch.randperm(len(source), generator=Stream(seed).child("looking").generator())[:_SAMPLE].tolist()
-    sides, grey, pages, thumbs, kept = [], [], [], [], []
+    sides: list[int] = []
+    grey, pages, thumbs, kept = [], [], [], []
     transform, begin, tried = EvaluationTransform(size), time.perf_counter(), 0
     for position in order:
         if len(sides) >= FEWEST and time.perf_counter() - begin > _SECONDS:

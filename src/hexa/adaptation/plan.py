@@ -157,10 +157,15 @@ def plan(
         say(f"asking whether {size} px would do")
         some = pixels[: max(_FEWEST_SEEN, int(_LOOKING / costs.score(native)))]
         try:
+<<<<<<< HEAD
             own, other = (_features(backbone.prepared(size=one), some) for one in (native, size))
             shares[size] = float(unlabelled.kept(own, other).mean())
+=======
+            own, smaller = (_features(backbone.prepared(size=one), some) for one in (native, size))
+>>>>>>> p1
         except UserError:  # a ViT of a fixed size
             return False
+        shares[size] = kept(own, smaller)
         return shares[size] >= _KEPT
 
     most = max(_FEWEST_SCORED, int(_SCORE_SHARE * seconds / (4 * costs.score(native)))) if by_clock else 10**6
@@ -211,7 +216,7 @@ def plan(
 
     batch = draft.batch_size if "batch_size" in fields else min(draft.batch_size, _batch(chosen.images))
     room_for = _ROOM * memory_of(Machine.of(draft).device)
-    needed = costs.memory * (size / costs.size) ** 2
+    needed = costs.bytes(size, chosen.stages)
     while "batch_size" not in fields and needed * batch > room_for and batch > _LEAST_BATCH:
         batch //= 2
     per_epoch = chosen.images // batch
@@ -248,7 +253,7 @@ def _features(backbone: Backbone, pixels: Tensor) -> Tensor:
     device = next(backbone.parameters()).device
     same = pixels.shape[-1] == side[0]
     small = pixels if same else functional.interpolate(pixels, side, mode="bilinear", antialias=True)
-    return torch.cat([backbone(some.to(device)).float().cpu() for some in small.split(16)])
+    return torch.cat([backbone(some.to(device)).float().cpu() for some in torch.split(small, 16)])
 
 
 def _lines(experiment: Experiment, seen: Seen, chosen: Choice, stages: int, share: float | None) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -114,7 +113,8 @@ class KnnMonitor:
         source, most = self.source, self.config.max_images
         order = torch.randperm(len(source), generator=self.stream.child("train").generator())
         if self.held is not None:
-            return Subset(source, order[:most].numpy()), Subset(self.held, np.arange(min(most, len(self.held))))
+            drawn = torch.randperm(len(self.held), generator=self.stream.child("held").generator())[:most]
+            return Subset(source, order[:most].numpy()), Subset(self.held, drawn.sort().values.numpy())
         if source.split != "test" and "test" in source.splits():
             test = open_source(source.name, "test", source.max_image_pixels, source.channels)
             if test.classes is not None or source.classes is None:
