@@ -157,15 +157,10 @@ def plan(
         say(f"asking whether {size} px would do")
         some = pixels[: max(_FEWEST_SEEN, int(_LOOKING / costs.score(native)))]
         try:
-<<<<<<< HEAD
-            own, other = (_features(backbone.prepared(size=one), some) for one in (native, size))
-            shares[size] = float(unlabelled.kept(own, other).mean())
-=======
             own, smaller = (_features(backbone.prepared(size=one), some) for one in (native, size))
->>>>>>> p1
         except UserError:  # a ViT of a fixed size
             return False
-        shares[size] = kept(own, smaller)
+        shares[size] = float(unlabelled.kept(own, smaller).mean())
         return shares[size] >= _KEPT
 
     most = max(_FEWEST_SCORED, int(_SCORE_SHARE * seconds / (4 * costs.score(native)))) if by_clock else 10**6
