@@ -139,7 +139,10 @@ def _share_and_gather(task: Task, source: Source) -> tuple[Tensor, Tensor]:
             **task.extraction,
         )
     )
-    _check_all(source, processes.exchange((len(features), problems)))
+    shares = processes.exchange((len(features), problems))
+    if not any(read for read, _ in shares):
+        raise nothing_read(source)
+    check_problems(source, {place: text for _, lost in shares for place, text in lost.items()}, 0.01)
     if count == 1:
         return features, positions
     parts, places = processes.gather_rows(features), processes.gather_rows(positions)
@@ -153,10 +156,3 @@ def _share_and_gather(task: Task, source: Source) -> tuple[Tensor, Tensor]:
     for rows, part in zip(torch.split(row_of, [len(part) for part in parts]), parts, strict=True):
         together[rows] = part
     return together, where[order]
-
-
-def _check_all(source: Source, shares: list[tuple[int, dict[int, str]]]) -> None:
-    """Raise UserError for what cannot be read by all processes together."""
-    if not sum(count for count, _ in shares):
-        raise nothing_read(source)
-    check_problems(source, {place: text for _, problems in shares for place, text in problems.items()}, 0.01)
