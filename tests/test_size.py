@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 #: What has been reached; the aim is 15,500 and 17,000, so it may only fall.
-BUDGET = {"src": 17_880, "tests": 18_280}
+BUDGET = {"src": 17_750, "tests": 18_190}
 LONGEST = 300
 
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

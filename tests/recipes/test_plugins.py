@@ -13,6 +13,7 @@ from hexa.config import UserError
 from hexa.recipes.experiment import dump, override
 from hexa.recipes.plugins import experiment_of, load
 from hexa.weights.pretrained import Backbone
+from tests.refusals import one_line
 from tests.torture.harness import forked
 
 GOOD = """
@@ -66,14 +67,12 @@ def test_a_name_of_hexas_own_is_refused_in_one_line(tmp_path: Path, base: str, f
     file = tmp_path / f"mine_{field}.py"
     mine = f"class Mine({base}):\n    {field}: Literal['{name}'] = '{name}'\n"
     file.write_text(f"from typing import Literal\nfrom hexa.core import {base}\n{mine}{GOOD}")
+    said = f"{file}: Mine has the {field} '{name}' of hexa's own {own}; give it another {field}"
     try:
-        with pytest.raises(UserError) as caught:
+        with one_line(f"{said}$"):
             override(experiment_of(f"{file}:recipe"), {"hard_examples.vat.weight": 1})
     finally:
         del sys.modules[f"hexa_plugin_{file.stem}"]  # or every other test would hear of it
-    said = f"{file}: Mine has the {field} '{name}' of hexa's own {own}; give it another {field}"
-    assert str(caught.value).endswith(said)
-    assert "\n" not in str(caught.value)
 
 
 def test_the_untrained_network_of_a_recipe_of_ones_own(tmp_path: Path) -> None:
@@ -166,6 +165,5 @@ def test_a_file_that_cannot_be_one_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "loop.py").symlink_to("loop.py")
     (tmp_path / "folder.py").mkdir()
     for name in (f"{tmp_path}/loop.py", f"{tmp_path}/folder.py", "\0.py", "/dev/zero.py", "x" * 300 + ".py"):
-        with pytest.raises(UserError) as caught:
+        with one_line("."):
             experiment_of(f"{name}:f")
-        assert "\n" not in str(caught.value)

@@ -20,6 +20,7 @@ from hexa.run.start import begin_from_weights
 from hexa.runtime import checkpoints
 from hexa.weights import start
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from tests.refusals import one_line
 from tests.run.test_start import TINY, begun
 
 OWN = """
@@ -90,9 +91,8 @@ def test_networks_that_code_gives(tmp_path: Path, function: str, name: str, mean
 )
 def test_networks_that_cannot_be_built_again_are_one_line(tmp_path: Path, function: str, words: str) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    with pytest.raises(UserError, match=words) as raised:
+    with one_line(words):
         begun(f"python:{tmp_path}/own.py:{function}")
-    assert "\n" not in str(raised.value)
 
 
 def test_a_configuration_runs_no_code() -> None:
@@ -149,13 +149,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_does_not_fit_is_one_line_that_says_what_to_do(
     files: Path, file: str, given: dict[str, object], words: str
 ) -> None:
-    def begin() -> None:
+    with one_line(words) as raised:
         experiment = begun(files / file, "digits-moco-v2", **{k.replace(".", "__"): v for k, v in given.items()})
         start.begun(experiment.network, experiment.start)
-
-    with pytest.raises(UserError, match=words) as raised:
-        begin()
-    assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 700
 
 

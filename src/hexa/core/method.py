@@ -55,10 +55,6 @@ class Setting:
         """Batches of an epoch; images that do not fill one are left out."""
         return self.data_size // self.batch_size
 
-    def check_crops(self, least: int, most: int | None, why: str) -> None:
-        """Raise ConfigError unless the number of views of an image is in these bounds."""
-        check_views(self.num_crops, least, most, why)
-
     def check_groups(self, groups: int) -> None:
         """Raise ConfigError unless `groups` of images can be laid out over the processes, naming numbers that can."""
         if groups % self.world_size and self.world_size % groups:
@@ -145,7 +141,7 @@ class MethodConfig(Config):
 
     def check(self, setting: Setting) -> None:
         """Raise ConfigError if the method can't run in this setting, before anything is built or written."""
-        setting.check_crops(*self.views_needed())
+        check_views(setting.num_crops, *self.views_needed())
 
     def check_within(self, field: str, setting: Setting) -> None:
         """As `check`, of a method that has this one as its field."""

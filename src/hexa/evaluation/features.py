@@ -141,7 +141,10 @@ def share_and_gather(
     count, problems = 1 + processes.helpers(), dict[int, str]()
     share = processes.rank() if count > 1 else 0, count
     features, positions = in_step(lambda: make(share, problems))
-    _check_all(source, processes.exchange((len(features), problems)), tolerance)
+    shares = processes.exchange((len(features), problems))
+    if not any(read for read, _ in shares):
+        raise nothing_read(source)
+    check_problems(source, {place: text for _, lost in shares for place, text in lost.items()}, tolerance)
     if count == 1:
         return features, positions
     parts, places = processes.gather_rows(features), processes.gather_rows(positions)
@@ -155,10 +158,3 @@ def share_and_gather(
     for rows, part in zip(torch.split(row_of, [len(part) for part in parts]), parts, strict=True):
         together[rows] = part
     return together, where[order]
-
-
-def _check_all(source: Source, shares: list[tuple[int, dict[int, str]]], tolerance: float) -> None:
-    """Raise UserError for what cannot be read by all processes together."""
-    if not sum(count for count, _ in shares):
-        raise nothing_read(source)
-    check_problems(source, {place: text for _, problems in shares for place, text in problems.items()}, tolerance)

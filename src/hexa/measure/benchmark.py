@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -174,7 +174,8 @@ class Bench:
         alone = self.experiment.model_copy(update={"pairs": PairsConfig()})  # drawn images are in no groups
         self.loader = build.build_loader(alone, source, machine)
         self.optimizer = build.build_optimizer(needed, self.method, self.loader.steps_per_epoch)
-        self.batches = self._forever()
+        batches = itertools.chain.from_iterable(map(self.loader.epoch, itertools.count()))
+        self.batches = (replace(batch, step=_SETTLED + batch.step) for batch in batches)
         self.batch = next(self.batches)
         self.objectives = {name: self._objective(made) for name, made in self.schemes.items()}
         for name in NAIVE if only is None else ():
@@ -214,11 +215,6 @@ class Bench:
         end_to_end = lambda: self._train(self.own, next(self.batches))  # noqa: E731
         return {**steps, "query": self._query, "views": self._views, "end to end": end_to_end}
 
-    def _forever(self) -> Iterator[Batch]:
-        for epoch in itertools.count():
-            for batch in self.loader.epoch(epoch):
-                yield replace(batch, step=_SETTLED + batch.step)
-
     def _next(self) -> Batch:
         self.steps += 1
         return replace(self.batch, stream=Stream(1).child("step", self.steps), step=_SETTLED + self.steps)
@@ -238,8 +234,7 @@ class Bench:
         self.optimizer.optimizer.zero_grad(set_to_none=True)
 
     def _views(self) -> None:
-        self.steps += 1
-        self.loader.views(self.images, Stream(1).child("step", self.steps), slice(0, len(self.images)))
+        self.loader.views(self.images, self._next().stream, slice(0, len(self.images)))
 
 
 def timed(device: torch.device, work: Callable[[], None], count: int) -> float:

@@ -56,13 +56,9 @@ class NetworkConfig(Config):
         return (value,) * info.data.get("channels", 3) if alike else value
 
     @pydantic.model_validator(mode="after")
-    def _colours(self) -> NetworkConfig:
+    def _one_a_channel(self) -> NetworkConfig:
         if self.streams == "lab" and self.channels != 3:
             raise ConfigError([("streams", f"lab takes RGB images, not {self.channels} channels; use one")])
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _one_a_channel(self) -> NetworkConfig:
         for name, check in (("mean", mean_of), ("std", std_of)):
             values = getattr(self, name)
             if values and len(values) != self.channels:

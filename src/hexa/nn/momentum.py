@@ -31,13 +31,8 @@ def follow(twin: nn.Module, network: nn.Module, momentum: float) -> None:
     Parameters that only the network has (further batch-norm sets) are ignored (F4, F14).
     """
     source = dict(network.named_parameters())
-    pairs = [(slow, source[name]) for name, slow in twin.named_parameters()]
-    slow, fast = [pair[0] for pair in pairs], [pair[1].detach() for pair in pairs]
-    torch._foreach_lerp_(_tensors(slow), _tensors(fast), 1 - momentum)
-
-
-def _tensors(parameters: list[nn.Parameter] | list[Tensor]) -> list[Tensor]:
-    return list(parameters)
+    slow = dict(twin.named_parameters())
+    torch._foreach_lerp_(list[Tensor](slow.values()), [source[name].detach() for name in slow], 1 - momentum)
 
 
 def cosine_momentum(start: float, step: int, total_steps: int) -> float:

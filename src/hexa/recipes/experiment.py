@@ -97,12 +97,8 @@ class Experiment(Config):
         return self
 
 
-def validate(fields: Mapping[str, Any]) -> Experiment:
-    """The experiment of these fields. Raises ConfigError that names each wrong field."""
-    try:
-        return Experiment.model_validate(dict(fields))
-    except pydantic.ValidationError as error:
-        raise ConfigError.of(error) from None
+#: The experiment of these fields. Raises ConfigError that names each wrong field.
+validate = Experiment.from_fields
 
 
 def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:

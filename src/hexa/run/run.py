@@ -89,7 +89,7 @@ def _carry_out(experiment: Experiment, folder: Path, console: Console | None, re
         failed = False
         return folder
     except processes.ProcessEnded as error:
-        raise error.with_remedy(way_on(folder)) from error.__cause__
+        raise processes.ProcessEnded(f"{error}; {way_on(folder)}", error.speaks) from error.__cause__
     except Exception as error:
         if experiment.training.compile and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             why = str(error).strip().splitlines()[0][:200]

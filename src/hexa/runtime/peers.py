@@ -60,10 +60,6 @@ class ProcessEnded(RuntimeError):
         super().__init__(what)
         self.speaks = speaks
 
-    def with_remedy(self, remedy: str) -> ProcessEnded:
-        """The same error with a remedy."""
-        return ProcessEnded(f"{self}; {remedy}", self.speaks)
-
 
 class Peers:
     """All processes of the group, as known when it was formed; `watched` are those this process can see end."""

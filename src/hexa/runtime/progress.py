@@ -89,7 +89,8 @@ class Reporter:
 
     def metrics(self, step: int, line: Mapping[str, object]) -> None:
         """Show a line of metrics."""
-        text, now = _describe(line), time.monotonic()
+        said = (form.format(line[name]) for name, form in _SHOWN.items() if isinstance(line.get(name), int | float))
+        text, now = " · ".join(said), time.monotonic()
         self.step(step, description=text)
         if self._console.is_terminal or (now - self._shown < _PAUSE and step < self._total):
             return
@@ -139,12 +140,6 @@ _SHOWN = {
     "images_per_second": "{:.0f} images/s",
     "data_wait": "{:.0%} waiting for data",
 }
-
-
-def _describe(line: Mapping[str, object]) -> str:
-    return " · ".join(
-        text.format(line[name]) for name, text in _SHOWN.items() if isinstance(line.get(name), int | float)
-    )
 
 
 def _duration(seconds: float) -> str:

@@ -28,16 +28,12 @@ class Interrupted(Exception):
 
     def __init__(self, number: int, step: int, run: Path | None, go_on: str | None = None) -> None:
         self.number, self.step, self.run = number, step, run
-        self.speaks = processes.is_main()
+        self.speaks, self.exit_code = processes.is_main(), 128 + number
         go_on = f"hexa resume {run}" if run is not None else go_on
         super().__init__(
             f"interrupted by {signal.Signals(number).name} at step {step}"
             + (f", which is saved; go on with: {go_on}" if go_on is not None else "")
         )
-
-    @property
-    def exit_code(self) -> int:
-        return 128 + self.number
 
 
 def stops() -> set[int]:

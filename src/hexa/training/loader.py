@@ -11,12 +11,10 @@ from hexa.core import Batch, Passes
 class Loader(Protocol):
     """Batches of views by epoch, from any step of it. batch_size is global."""
 
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def steps_per_epoch(self) -> int: ...
-    @property
-    def wait_seconds(self) -> float: ...
+    batch_size: int
+    steps_per_epoch: int
+    wait_seconds: float
+
     @property
     def problems(self) -> list[str]: ...
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]: ...

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hexa.config import UserError, nearest
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.normalize import Channels, Normalize, mean_of
+from hexa.nn.normalize import Normalize, mean_of
 from hexa.runtime import parsing
 from hexa.runtime.files import write_whole
 from hexa.runtime.random import Stream, global_draws
@@ -33,7 +33,8 @@ class Backbone(nn.Module):
     """A trained network with everything needed to use it.
 
     forward: images in [0, 1], [B, C, S, S] -> features [B, num_features], normalising inside. `network` is the plain
-    torchvision or timm network with the main batch-norms, for normalised images. preparation: of the images.
+    torchvision or timm network with the main batch-norms, for normalised images. preparation: of the images, of which
+    mean and std of each channel (for pixels in [0, 1]) and image_size, the side in pixels, are attributes too.
     info: recipe, encoder, branch, step … deviations: {name: [before, after]} of values of the preparation set by a
     user. The state_dict is that of `network` with plain key names.
     """
@@ -48,6 +49,7 @@ class Backbone(nn.Module):
         super().__init__()
         mean, std = mean_of(preparation.mean, network_config.channels), preparation.std
         self.network, self.preparation = network, preparation
+        self.mean, self.std, self.image_size = preparation.mean, preparation.std, preparation.size
         self.normalize = Normalize(mean, std)
         self.deviations: dict[str, list[Any]] = {}
         self.network_config = network_config.model_copy(update={"mean": mean, "std": std})
@@ -61,21 +63,6 @@ class Backbone(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.network(self.normalize(images))
         return features
-
-    @property
-    def mean(self) -> Channels:
-        """The mean of each channel, for pixels in [0, 1]."""
-        return self.preparation.mean
-
-    @property
-    def std(self) -> Channels:
-        """The standard deviation of each channel."""
-        return self.preparation.std
-
-    @property
-    def image_size(self) -> int:
-        """The side in pixels of the images that it was trained with."""
-        return self.preparation.size
 
     def prepared(self, **given: Unpack[Given]) -> Backbone:
         """The same network with another preparation of images; `deviations` has {name: [before, after]}.

@@ -71,6 +71,8 @@ class PretrainLoader:
         self.wait_seconds = 0.0
         self._num_workers = num_workers
         self.store = stores.ImageStore.of(source, self.device, resident_limit_bytes, tolerance)
+        self.resident = self.store is not None
+        """Whether the images are kept on the device."""
         self._problems: dict[int, str] = {} if self.store is None else self.store.problems
         self._crops = self._crop_stream(stream, pairs)
 
@@ -83,11 +85,6 @@ class PretrainLoader:
         plan = workers.CropPlan(self.source, self.views, self.batch_size, stream, self.rows, pairs)
         num_workers = workers.choose_workers(self._num_workers, self.device)
         return workers.CropStream(plan, self.device, num_workers, stop)
-
-    @property
-    def resident(self) -> bool:
-        """Whether the images are kept on the device."""
-        return self.store is not None
 
     @property
     def problems(self) -> list[str]:

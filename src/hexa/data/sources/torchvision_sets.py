@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,26 +103,21 @@ class PhotographSource(Source):
 
 def builders() -> dict[str, Build]:
     """What `SOURCES` makes the sources of torchvision's data sets with."""
-    arrays = {name: _array_builder(dataset, splits) for name, (dataset, splits) in ARRAYS.items()}
-    return arrays | {name: _photograph_builder(kind) for name, kind in SETS.items()}
+    arrays: dict[str, Build] = {name: functools.partial(_array_source, *made) for name, made in ARRAYS.items()}
+    return arrays | {name: functools.partial(PhotographSource, kind) for name, kind in SETS.items()}
 
 
-def _photograph_builder(kind: PhotographSet) -> Build:
-    return lambda argument, split, spec: PhotographSource(kind, argument, split, spec)
-
-
-def _array_builder(dataset: str, splits: Mapping[str, Mapping[str, Any]]) -> Build:
-    def build(argument: str, split: str | None, spec: str) -> Source:
-        chosen = choose_split(spec, split, splits)
-        data = _download(dataset, _root(argument), splits[chosen], spec)
-        images = torch.from_numpy(np.ascontiguousarray(data.data))
-        if images.shape[-1] == 3:
-            images = images.permute(0, 3, 1, 2).contiguous()
-        # STL-10 marks unlabelled images with −1
-        numbers: Labels = np.asarray(data.labels if hasattr(data, "labels") else data.targets, dtype=np.int64)
-        return ArraySource(images, numbers, list(data.classes), name=spec, split=chosen, splits=tuple(splits))
-
-    return build
+def _array_source(
+    dataset: str, splits: Mapping[str, Mapping[str, Any]], argument: str, split: str | None, spec: str
+) -> Source:
+    chosen = choose_split(spec, split, splits)
+    data = _download(dataset, _root(argument), splits[chosen], spec)
+    images = torch.from_numpy(np.ascontiguousarray(data.data))
+    if images.shape[-1] == 3:
+        images = images.permute(0, 3, 1, 2).contiguous()
+    # STL-10 marks unlabelled images with −1
+    numbers: Labels = np.asarray(data.labels if hasattr(data, "labels") else data.targets, dtype=np.int64)
+    return ArraySource(images, numbers, list(data.classes), name=spec, split=chosen, splits=tuple(splits))
 
 
 def _root(argument: str) -> Path:

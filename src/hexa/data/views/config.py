@@ -22,7 +22,8 @@ def _within(low: float, high: float) -> Any:
 
 
 #: Shares of an image's area; sides, lengths and the like against each other.
-Scale, Ratio = Annotated[Range, _within(1e-6, 1.0)], Annotated[Range, _within(0.01, 100)]
+Scale = Annotated[Range, _within(1e-6, 1.0)]
+Ratio = Annotated[Range, _within(0.01, 100)]
 #: Bounds on the side of a view in pixels, and on the number of views.
 LEAST_SIZE, MOST_SIZE, MOST_VIEWS = 4, 4096, 256
 _STRONG = {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
@@ -180,9 +181,10 @@ class ViewsConfig(Config):
         if name not in RECIPES:
             raise ConfigError([("recipe", f"unknown recipe '{name}'; {nearest(str(name), RECIPES)}")])
         if fields.get("based_on") in RECIPES:
-            before = {**_defaults(cls), **RECIPES[fields["based_on"]]}
+            before = {name: field.default for name, field in cls.model_fields.items()} | RECIPES[fields["based_on"]]
             kept = {"size"} - set(RECIPES[name])  # a recipe without a size leaves it unchanged
-            fields = {key: entry for key, entry in fields.items() if key in kept or not _equal(entry, before.get(key))}
+            changed = (key for key, entry in fields.items() if key in kept or _plain(entry) != _plain(before.get(key)))
+            fields = {key: fields[key] for key in changed}
         return {**RECIPES[name], **fields, "based_on": name}
 
     @pydantic.field_validator("extra_crops", mode="before")
@@ -206,16 +208,8 @@ class ViewsConfig(Config):
         return self
 
 
-def _defaults(config: type[Config]) -> dict[str, Any]:
-    return {name: field.default for name, field in config.model_fields.items()}
-
-
-def _equal(left: Any, right: Any) -> bool:
-    """Equality of values before and after YAML: lists equal tuples, mappings configurations, `none` an absent field."""
-    return bool(_plain(left) == _plain(right))
-
-
 def _plain(value: Any) -> Any:
+    """Equal before and after YAML: tuples as lists, configurations as mappings, without the fields that are none."""
     if isinstance(value, Config):
         return _plain(value.model_dump())
     if isinstance(value, dict):

@@ -37,11 +37,8 @@ class Views:
 
     def __init__(self, config: ViewsConfig) -> None:
         self.config, self.groups = config, config.groups
-
-    @property
-    def own(self) -> int:
-        """How many of the first views show the image itself if a partner gives the others: half, rounded up."""
-        return (self.config.total_views + 1) // 2
+        #: How many of the first views show the image itself if a partner gives the others: half, rounded up.
+        self.own = (config.total_views + 1) // 2
 
     def __call__(
         self, images: Tensor, stream: Stream, rows: slice | None = None, partners: Tensor | None = None

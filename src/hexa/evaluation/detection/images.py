@@ -25,13 +25,10 @@ class Joined(Source):
     def __init__(self, sources: Sequence[Source]) -> None:
         self.places = [(source, index) for source in sources for index in range(len(source))]
         self.name, self.split = " + ".join(source.name for source in sources), sources[0].split
-        self.class_names = sources[0].class_names
+        self.class_names, self._splits = sources[0].class_names, [self.split]
         self.paths = [path for source in sources for path in source.paths]
         self.fingerprint = digest(*(source.fingerprint for source in sources))
         self.max_image_pixels = sources[0].max_image_pixels
-
-    def splits(self) -> list[str]:
-        return [self.split]
 
     def files(self) -> list[str | Path]:
         return [file for source in dict.fromkeys(source for source, _ in self.places) for file in source.files()]

@@ -8,6 +8,7 @@ F23.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Literal
@@ -21,7 +22,6 @@ from hexa.config import Config
 from hexa.evaluation.features import extract_pair, extract_part
 from hexa.evaluation.protocol import (
     Outcome,
-    Part,
     Positive,
     Protocol,
     Task,
@@ -140,16 +140,13 @@ def on_fixed_features(task: Task, options: AdamaxOptions) -> Outcome:
     x, y, test_x, test_y = (part.to(task.device) for part in extract_pair(task))
     held = stratified_part(y.cpu().numpy(), options.selection, Stream(task.seed).child("selection"))
     kept, out = (torch.from_numpy(mask.nonzero()[0]).to(task.device) for mask in (~held, held))
-    rates, tested, chosen_by = options.learning_rates, [], []
-    total = len(rates) * (2 if len(rates) > 1 else 1)
-    for number, rate in enumerate(rates):
-        classifier = fit_by_adamax(x, y, task.num_classes, rate, options, task.seed)
-        tested.append(accuracy(classifier, test_x, test_y))
-        task.report("fitting classifiers", number + 1, total)
-    for number, rate in enumerate(rates if len(rates) > 1 else ()):
-        classifier = fit_by_adamax(x[kept], y[kept], task.num_classes, rate, options, task.seed)
-        chosen_by.append(accuracy(classifier, x[out], y[out])["top1"])
-        task.report("fitting classifiers", len(rates) + number + 1, total)
+    rates, scores = options.learning_rates, list[dict[str, float]]()
+    parts = [(x, y, test_x, test_y), (x[kept], y[kept], x[out], y[out])][: 1 + (len(rates) > 1)]
+    for (fit_x, fit_y, other_x, other_y), rate in itertools.product(parts, rates):
+        classifier = fit_by_adamax(fit_x, fit_y, task.num_classes, rate, options, task.seed)
+        scores.append(accuracy(classifier, other_x, other_y))
+        task.report("fitting classifiers", len(scores), len(parts) * len(rates))
+    tested, chosen_by = scores[: len(rates)], [one["top1"] for one in scores[len(rates) :]]
     best = max(range(len(chosen_by)), key=chosen_by.__getitem__, default=0)
     metrics = {**tested[best], "top1_best_rate": max(one["top1"] for one in tested)}
     details = {
@@ -178,10 +175,6 @@ def fit_by_adamax(
     return classifier
 
 
-def _extracts(options: LinearOptions | AdamaxOptions) -> tuple[Part, ...]:
-    return ("fit", "test") if isinstance(options, AdamaxOptions) else ("test",)
-
-
 def _identity(preset: str, options: LinearOptions | AdamaxOptions) -> str:
     """Epochs and rate always; whatever else is not as published, by its name."""
     changed = named_changes(PROTOCOL.presets[preset], options, ("epochs", "learning_rate", "learning_rates"))
@@ -200,5 +193,5 @@ PROTOCOL = Protocol(
         "cifar": AdamaxOptions(),
     },
     identity=_identity,
-    extracts=_extracts,
+    extracts=lambda options: ("fit", "test") if isinstance(options, AdamaxOptions) else ("test",),
 )

@@ -47,7 +47,8 @@ class Batches:
 
     def steps(self, count: int) -> Iterator[Batch]:
         """The batches of `count` steps; `index` is the position among the images to learn from."""
-        loaded = zip(*map(_endless, self._loaders), strict=True)
+        endless = (itertools.chain.from_iterable(map(loader.epoch, itertools.count())) for loader in self._loaders)
+        loaded = zip(*endless, strict=True)
         for step, parts in enumerate(itertools.islice(loaded, count)):
             stream = self.stream.child("step", step)
             index = torch.cat([rows[part.index] for rows, part in zip(self._rows, parts, strict=True)])
@@ -63,8 +64,3 @@ class Batches:
         """End the workers, if there are any."""
         for loader in self._loaders:
             loader.close()
-
-
-def _endless(loader: PretrainLoader) -> Iterator[Batch]:
-    for epoch in itertools.count():
-        yield from loader.epoch(epoch)
