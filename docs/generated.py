@@ -15,10 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import spearmanr
-
 from hexa import published, recipes
-from hexa.adaptation.verdict import without_labels
+from hexa.comparison import unlabelled
 from hexa.config import choices
 from hexa.core import HardExample, MethodConfig
 from hexa.evaluation import protocols
@@ -49,7 +47,7 @@ DETECTION = "2026-11-21-detect-voc07-subset.json"
 PAPER = "2026-11-23-paper-small/result.json"
 #: The newest count.
 TORTURE = max(path.name for path in (ROOT / "benchmarks").glob("*-torture.json"))
-VERDICTS = "2026-11-22-adapt-verdicts.json"
+WITHOUT_LABELS = "2026-11-24-without-labels.json"
 FROM_WEIGHTS = "2026-11-22-from-weights.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-23-robust-digits.json"
@@ -378,7 +376,6 @@ SETS = {
     "cifar10": ("CIFAR-10, 2,000 images, 64 px: k-NN / probe", ("knn", "probe")),
     "voc": ("VOC07 subset, 96 px: SVM mAP", ("svm mAP",)),
 }
-MEASURES = ("neighbours", "clusters", "alignment", "uniformity", "rank")
 
 
 def from_weights() -> str:
@@ -694,39 +691,43 @@ def goals() -> str:
     return table(rows, "goal", "hard example", "compared at", "measured by", "change (seeds)")
 
 
-def label_free() -> str:
-    """Rank correlations of each measure with k-NN over all states of a data set."""
-    rows = [row for row in result(FROM_WEIGHTS)["rows"] if row.get("states") and row["arm"] != "random weights"]
+def without_labels() -> str:
+    """How often measures without labels called the better of two states, and how often wrongly."""
+    found = result(WITHOUT_LABELS)
+    free = {(row["set"], row["family"], row["state"]): row["free"] for row in found["states"]}
     body = []
-    for name in ("omniglot", "cifar10"):
-        states = [state for row in rows if row["data"] == name for state in row["states"]]
-        runs = sum(row["data"] == name for row in rows)
-        if len(states) > 2:
-            found = [spearmanr([s[m] for s in states], [s["knn"] for s in states]).statistic for m in MEASURES]
-            title = SETS[name][0].partition(",")[0]
-            body.append([f"{title}: {len(states)} states of {runs} runs", *(f"{value:+.2f}" for value in found)])
-    starts = {row["data"]: row["states"][0] for row in rows if row["arm"] == "rate 0"}
-    ends = [
-        (starts[row["data"]], row["states"][-1]) for row in rows if row["data"] in starts and row["arm"] != "rate 0"
-    ]
-    right = sum(without_labels(start, end)[0] == (end["knn"] > start["knn"]) for start, end in ends if "knn" in end)
-    known = sum("knn" in end for _, end in ends)
-    said = f"\nThe rule below called the ends of {right} of {known} of these runs rightly better or not better.\n"
-    return table(body, "rank correlation with k-NN", *MEASURES) + said * (known > 0)
+    for family in dict.fromkeys(row["family"] for row in found["pairs"]):
+        pairs = [row for row in found["pairs"] if row["family"] == family and row["same_size"]]
+        sets = len({row["set"] for row in pairs})
+        calls = {
+            "the rule": [row for row in pairs if _judged(free, row) > 0],
+            "that of before": [row for row in pairs if _formerly(free, row)],
+        }
+        for rule, called in calls.items():
+            better = sum(row["k-NN"][0] > row["k-NN"][1] for row in pairs)
+            wrong = sum(row["k-NN"][0] <= 0 for row in called)
+            clearly = sum(row["k-NN"][0] < -row["k-NN"][1] for row in called)
+            right = sum(row["k-NN"][0] > row["k-NN"][1] for row in called)
+            counts = (len(pairs), better, len(called), right, wrong, clearly)
+            body.append([f"{family}, {sets} data sets: {rule}", *map(str, counts)])
+    header = ("pairs", "better by labels", "called better", "of these better by labels", "not above", "clearly below")
+    return table(body, "states of", *header)
+
+
+def _judged(free: Mapping[tuple[str, str, str], Mapping[str, float]], row: Mapping[str, Any]) -> int:
+    start, other = (free[row["set"], row["family"], row[side]] for side in ("start", "other"))
+    return unlabelled.judge(start, other, row["kept"], row["same_size"])[0]
+
+
+def _formerly(free: Mapping[tuple[str, str, str], Mapping[str, float]], row: Mapping[str, Any]) -> bool:
+    """A quarter more neighbours agreed on, and uniformity not down by more than 0.2."""
+    start, other = (free[row["set"], row["family"], row[side]] for side in ("start", "other"))
+    return other["neighbours"] >= 1.25 * start["neighbours"] and other["uniformity"] >= start["uniformity"] - 0.2
 
 
 def the_paper() -> str:
     """What `hexa reproduce all` wrote, below its title."""
     return paper.page(result(PAPER)).partition("\n\n")[2]
-
-
-def verdicts() -> str:
-    rows = result(VERDICTS)["rows"]
-    body = [
-        [row["start"], f"{row['rate']:g}", row["verdict"], row["test"], "yes" if row["agrees"] else "**no**"]
-        for row in rows
-    ]
-    return table(body, "start", "rate", "verdict, by training images", "k-NN points on test images", "agrees")
 
 
 def survived() -> str:
@@ -787,9 +788,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "few-images-rates": few_images_rates,
     "few-images-attacks": lambda: few_images(FEW_IMAGES_ATTACKS, FEW_IMAGES_UNDER_ATTACK),
     "robust-arms": robust_arms,
-    "label-free": label_free,
+    "without-labels": without_labels,
     "paper": the_paper,
-    "verdicts": verdicts,
     "dcluster": lambda: arms(DCLUSTER, "DeepCluster-v2"),
     "ablation-moco": lambda: ablation(ABLATIONS["moco"]),
     "ablation-dcluster": lambda: ablation(ABLATIONS["dcluster"]),
