@@ -43,14 +43,14 @@ def photographs(folder: Path, broken: tuple[str, ...] = ()) -> str:
 def watched() -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
     """Filled with the features and positions that `extract_part` receives."""
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-    gather = features._share_and_gather
+    gather = features.share_and_gather
 
     def kept(*asked: Any) -> tuple[torch.Tensor, torch.Tensor]:
         seen.append(gather(*asked))
         return seen[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(features, "_share_and_gather", kept)
+        patch.setattr(features, "share_and_gather", kept)
         yield seen
 
 
