@@ -70,6 +70,13 @@ def test_separate_groups_are_learnable_and_noise_is_less() -> None:
     assert found > 90 > 60 > noise
 
 
+def test_a_collapsed_network_has_measures_too() -> None:
+    """All features alike, as after a ruinous learning rate."""
+    found = unlabelled.measures(passes(torch.full((40, 8), 6.0), noise=0.0))
+    assert all(np.isfinite(value) for value in found.values())
+    assert found["alpha"] == found["dimension"] == found["mixing"] == 0
+
+
 def test_kept_neighbourhoods_are_those_of_a_loop() -> None:
     a, b = normal(40, 5), normal(40, 5)
     near = []

@@ -89,9 +89,11 @@ def _lidar(a: Tensor, b: Tensor, ridge: float = 1e-4) -> float:
 
 
 def _alpha(x: Tensor) -> float:
-    """Over the eigenvalues from the tenth to the half of them; fewer where there are not as many."""
+    """Over the eigenvalues from the tenth to the half of them; fewer where there are not as many, 0 for under three."""
     values = torch.linalg.svdvals(x.double()).square()
     values = values[values > values[0] * 1e-9]
+    if len(values) < 3:
+        return 0.0
     kept = values[min(10, len(values) // 4) : max(len(values) // 2, 3)]
     index = torch.arange(1, len(kept) + 1, dtype=torch.float64) + min(10, len(values) // 4)
     return -float(np.polyfit(index.log().numpy(), kept.log().numpy(), 1)[0])
@@ -112,9 +114,10 @@ def _learnability(x: Tensor, seed: int) -> float:
 
 
 def _dimension(x: Tensor) -> float:
-    """The maximum-likelihood estimate N / Σ log(r₂ / r₁) of the distances to the two nearest images."""
+    """The maximum-likelihood estimate N / Σ log(r₂ / r₁) of the distances to the two nearest images; 0 if all agree."""
     near = torch.cdist(x, x).fill_diagonal_(torch.inf).topk(2, largest=False).values.clamp_min(1e-6)
-    return len(x) / float((near[:, 1] / near[:, 0]).log().sum().clamp_min(1e-6))
+    total = float((near[:, 1] / near[:, 0]).log().sum())
+    return len(x) / total if total else 0.0
 
 
 @torch.no_grad()
