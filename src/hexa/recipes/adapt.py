@@ -64,6 +64,9 @@ def teacher() -> Experiment:
             "method": TeacherConfig(),
             "hard_examples": {"adversarial": hard},
             "objective": ObjectiveConfig(reduction="mean", clean_fraction=0.125),
-            "optimizer": OptimizerConfig(name="adamw", learning_rate=1e-3, weight_decay=1e-4),
+            # at three times the rate, or without a warm-up, the student begins by forgetting what it knew
+            "batch_size": 32,
+            "optimizer": OptimizerConfig(name="adamw", learning_rate=3e-4, weight_decay=1e-4),
+            "schedule": ScheduleConfig(kind="cosine", per="step", warmup_epochs=1, warmup_at_most=0.1),
         }
     )

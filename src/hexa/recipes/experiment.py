@@ -69,7 +69,7 @@ class Experiment(Config):
             try:
                 examples[name] = choose(HardExample, "kind", "hexa.hard_examples", entry, default=name)
             except ConfigError as error:
-                problems += [(f"{name}.{path}", message) for path, message in error.problems]
+                problems += [(f"{name}.{path}".rstrip("."), message) for path, message in error.problems]
         if problems:
             raise ConfigError(problems)
         return examples
