@@ -44,7 +44,7 @@ _PICTURES, _DRAWING, _PICTURES_SHARE = 500, 10.0, 0.03
 #: The share of the memory that a step may take, and the smallest batch that is tried to achieve it.
 _ROOM, _LEAST_BATCH = 0.4, 16
 #: Seconds to write the results, which are not measured, and those to import torch where these were taken.
-_END, _IMPORT = 6.0, 6.0
+_END, _IMPORT = 4.0, 6.0
 
 
 @dataclass(frozen=True)
@@ -183,13 +183,8 @@ def plan(
         read = queries + bank + 3 * compared
         seen = compared if labelled is not None else 4 * compared  # without labels in two views and mixed
         drawn = pictures(size) if pictures(size) < _PICTURES_SHARE * seconds else 0.0
-        return (
-            seen * (costs.score(native) + costs.score(size))
-            + read * costs.read
-            + drawn
-            + 2 * costs.setup
-            + budget.here(_END)
-        )
+        scored = seen * (costs.score(native) + costs.score(size))
+        return scored + read * costs.read + drawn + 1.5 * costs.setup + budget.here(_END)
 
     def room(size: int) -> float:
         """Seconds for training at this size."""
@@ -238,7 +233,8 @@ def plan(
     judged = () if labelled is None else (_labels(labelled, apart, compared, queries, bank),)
     passes = min(experiment.epochs, (experiment.max_steps or math.inf) / max(1, per_epoch))
     length = f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
-    return Plan(experiment, (*what, *judged, length + f", {format_duration(seconds)} in all" * by_clock), compared)
+    length += f", {format_duration(seconds)} in all" * by_clock
+    return Plan(experiment, (*what, *judged, length), compared)
 
 
 @torch.no_grad()

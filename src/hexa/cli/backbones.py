@@ -260,17 +260,9 @@ def visualize(given: Given, extra: Fields) -> int:
         given.recipe = given.target
         target = experiment_of(given, extra)
     skipped: list[str] = []
+    how = {name: getattr(given, name) for name in ("num_images", "seed", "gain")}
     with _progress() as progress:
-        path = run(
-            target,
-            given.data,
-            out,
-            num_images=given.num_images,
-            seed=given.seed,
-            gain=given.gain,
-            problems=skipped,
-            progress=progress,
-        )
+        path = run(target, given.data, out, problems=skipped, progress=progress, **how)
     say(f"written to {path}")
     if skipped:
         say(f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}")

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,11 @@ from hexa.data import Source, open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.collective import from_main
 from hexa.runtime import precision as precisions
+from hexa.runtime import processes
 from hexa.weights.pretrained import Backbone, load_backbone
 
 Progress = Callable[[str, int, int], None]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +140,7 @@ def of_backbones(
             notes.append(f"{len(rows):,} of {len(found):,} images were drawn; more --time looks at more")
         return rows, twins, notes
 
-    rows, twins, notes = from_main(chosen)
+    rows, twins, notes = _in_main(chosen)
     images = Subset(judging, rows)
     found, free = list[tuple[Tensor, Tensor]](), list[dict[str, float]]()
     for name, backbone in backbones.items():
@@ -149,7 +151,7 @@ def of_backbones(
         else:
             passes, positions = passes_of(backbone, images, how, device, tell)
             found.append((passes.images, positions))
-            free.append(from_main(functools.partial(unlabelled.measures, passes, how.seed)))
+            free.append(_in_main(functools.partial(unlabelled.measures, passes, how.seed)))
     every, shared = verdict.common(found)
     shared = from_main(lambda: shared)
     if len(shared) < len(images):
@@ -163,15 +165,25 @@ def of_backbones(
     if judge is not None:
         for place, side in enumerate(sides):
             progress("judging", place, len(sides))
-            sides[place] = replace(side, scores=from_main(functools.partial(judge.scores, side.features)))
+            sides[place] = replace(side, scores=_in_main(functools.partial(judge.scores, side.features)))
         progress("judging", len(sides), len(sides))
     sizes = sorted({side.size for side in sides})
     if len(sizes) > 1:
         notes.append(
             f"each at its own image size: {' and '.join(map(str, sizes))} px; --size N compares at a common one"
         )
-    said = from_main(lambda: verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides))
+    said = _in_main(lambda: verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides))
     return Comparison(tuple(sides), said, images, judge, tuple(notes), twins)
+
+
+def _in_main(work: Callable[[], Value]) -> Value:
+    """What `work` returns in the main process, in all; it does not wait for the others, as k-means would."""
+
+    def alone() -> Value:
+        with processes.alone():
+            return work()
+
+    return from_main(alone)
 
 
 def _apart(
