@@ -1,4 +1,4 @@
-"""The budget of lines of code, without docstrings, comments, blank lines and imports (decision 0020)."""
+"""The budget of lines of code, without docstrings, comments, blank lines and imports (decisions 0020, 0021)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-#: What has been reached; the aim is 15,500 and 17,000, so it may only fall.
-BUDGET = {"src": 17_750, "tests": 18_190}
+#: What has been reached, and what later capabilities added (decision 0021); the aim is 15,500 and 17,000 without them.
+BUDGET = {"src": 18_830, "tests": 18_840}
 LONGEST = 300
 
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
