@@ -176,6 +176,8 @@ def compare(
     to judge by, those of `data` if None and they have labels. out: a folder for compare.html and compare.json. options:
     seconds, size, domain, seed, device, precision, num_workers, max_image_pixels (`hexa.comparison.compare`).
     """
+    from pathlib import Path
+
     from hexa.comparison.compare import CompareRequest
     from hexa.comparison.compare import compare as run
     from hexa.comparison.page import write
