@@ -12,9 +12,6 @@ from typing import Any, cast
 
 from hexa.adaptation.looking import FEWEST, look
 from hexa.adaptation.plan import SCORES, Budget, first_draft, plan
-from hexa.comparison import verdict
-from hexa.comparison.compare import of_backbones
-from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import Judge, labels_of
 from hexa.config import UserError
 from hexa.data import Source, open_source
@@ -149,7 +146,11 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
 
 def _compare(experiment: Experiment, out: Path, record: dict[str, Any], console: Console) -> dict[str, Any]:
     """Compare start and result, export the winner, and write the record and the report."""
-    from hexa.reporting.report import report  # imports matplotlib, which a plan does not need
+    # what a plan does without is imported here: matplotlib, scipy.optimize
+    from hexa.comparison import verdict
+    from hexa.comparison.compare import of_backbones
+    from hexa.comparison.extraction import Extraction
+    from hexa.reporting.report import report
 
     start = starts.read(experiment.start.weights or "")
     # both must resize images the same way: that alone is worth a point on small images

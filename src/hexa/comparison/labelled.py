@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 from torch import Tensor
 from torch.nn import functional
 
 from hexa.config import UserError
 from hexa.data import Source
 from hexa.evaluation.protocols.knn import knn_classify
-from hexa.evaluation.protocols.probe import WEIGHT_DECAYS, fit_probe
 from hexa.evaluation.split import draw_per_class, folds
 from hexa.runtime.random import Stream
 
@@ -86,6 +85,8 @@ class Judge:
 
     def scores(self, features: Tensor) -> Scores:
         """What the features [N, D] of a backbone reach."""
+        from hexa.evaluation.protocols.probe import WEIGHT_DECAYS, fit_probe  # scipy.optimize: a plan does without
+
         wanted, classes = torch.from_numpy(self.labels), int(self.labels.max()) + 1
         right = {measure: np.zeros(len(wanted), dtype=np.bool_) for measure in DECIDING}
         decays: tuple[float, ...] = WEIGHT_DECAYS
@@ -125,7 +126,7 @@ def paired(before: NDArray[np.generic], after: NDArray[np.generic], comparisons:
     """
     scale = 100.0 if before.dtype == np.bool_ else 1.0
     d = scale * (after.astype(np.float64) - before.astype(np.float64))
-    reach = stats.t.isf((1 - CONFIDENCE) / 2 / comparisons, len(d) - 1)
+    reach = float(stdtrit(len(d) - 1, 1 - (1 - CONFIDENCE) / 2 / comparisons))
     return Difference(float(d.mean()), float(reach * d.std(ddof=1) / len(d) ** 0.5) if len(d) > 1 else float("inf"))
 
 
