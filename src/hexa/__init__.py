@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hexa.weights.pretrained import Backbone
 
 __version__ = "0.2.0.dev0"
-__all__ = ["__version__", "adapt", "embed", "evaluate", "load_backbone", "pretrain"]
+__all__ = ["__version__", "adapt", "compare", "embed", "evaluate", "load_backbone", "pretrain"]
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

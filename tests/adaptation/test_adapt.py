@@ -194,7 +194,7 @@ def test_where_the_time_is_not_enough_the_start_is_kept(
         (["--time=soon"], "--time must be a number > 0 followed by s, m, h or d, such as 30m; got soon"),
         (["--data=folder:{few}"], "too few images to learn from; give at least 64"),
         (["--data=folder:{same}"], "images are distinct, the others are near-duplicates"),
-        (["--labelled=folder:{few}"], "have no labels; give class folders"),
+        (["--labelled=folder:{few}"], "are of one class or have no labels; give two class folders"),
         (["--labelled=folder:{single}"], "0 of 3 classes have two labelled images"),
         (["--domain=photo"], "unknown domain 'photo'; did you mean 'photos'?"),
         (["--epohcs=3"], "--epohcs: no such option or field; did you mean '--epochs'?"),

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
 from hexa import cli
-from hexa.comparison import verdict
+from hexa.comparison import labelled, unlabelled, verdict
 from hexa.comparison.compare import CompareRequest, compare
 from hexa.config import UserError
+from hexa.runtime.random import Stream
+from hexa.weights.pretrained import load_backbone
 
 RANDOM = "random:small-resnet-8-8-16"
 
@@ -42,8 +45,8 @@ def test_the_command_names_the_better_backbone_and_writes_a_page(
     assert cli.main([*given, "--labelled", f"folder:{folder / 'labelled'}", "--time", "60s", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert f"pixels:8 is better than {RANDOM}: k-NN" in said
-    assert "left out: 1 labelled images that are near-duplicates of other labelled ones" in said
-    assert "left out: 5 labelled images that are near-duplicates of images of --data" in said
+    assert "left out: 1 near-duplicate of other labelled images" in said
+    assert "left out: 5 labelled near-duplicates of images of --data" in said
     record = json.loads((out / "compare.json").read_text())
     assert record["best"] == "pixels:8"
     assert record["judged"] == 80
@@ -73,8 +76,11 @@ def test_without_labels_it_says_that_it_cannot_be_told(folder: Path) -> None:
 def test_the_same_backbone_is_not_better_than_itself_and_sizes_are_told_apart() -> None:
     found = compare(CompareRequest(backbones=("pixels:8", "pixels:8", "pixels:4"), data="digits#test", seconds=60))
     assert found.verdict.best is None
-    assert "pixels:8 (1) reaches most, but pixels:8 (2) not significantly less" in found.verdict.sentence
-    assert "each at its own image size: 4 and 8 px; --size N compares at a common one" in found.notes
+    assert (
+        "pixels:8 (1) is not significantly better than pixels:8 (2): against pixels:8 (2): k-NN"
+        in found.verdict.sentence
+    )
+    assert "each at its own image size: 4, 8 px; --size N compares at a common one" in found.notes
     assert [side.size for side in found.sides] == [8, 8, 4]
     assert found.verdict.pairs[1].better == -1
 
@@ -90,7 +96,7 @@ def test_little_time_looks_at_fewer_images_of_every_class() -> None:
     ("given", "said"),
     [
         ({"backbones": ("pixels:8",)}, "a comparison needs two backbones or more"),
-        ({"labelled": "folder:{}/photos/all"}, "have no labels; give class folders"),
+        ({"labelled": "folder:{}/photos/all"}, "are of one class or have no labels; give two class folders or more"),
         ({"data": "digits#nothing"}, "nothing"),
     ],
 )
@@ -98,3 +104,95 @@ def test_mistakes_are_one_line(given: dict[str, object], said: str, folder: Path
     named = {key: value.format(folder) if isinstance(value, str) else value for key, value in given.items()}
     with pytest.raises(UserError, match=said):
         compare(CompareRequest(**{"backbones": ("pixels:8", "pixels:4"), "data": "digits", **named}))  # type: ignore[arg-type]
+
+
+def side(name: str, knn: float, probe: float) -> verdict.Side:
+    """Right for the first of 1,000 images by each measure."""
+    right = {
+        measure: np.arange(1000) < 10 * share for measure, share in zip(labelled.DECIDING, (knn, probe), strict=True)
+    }
+    backbone = load_backbone("pixels:4")
+    return verdict.Side(name, backbone, torch.zeros(1, 1), labelled.Scores(right, {}))
+
+
+@pytest.mark.parametrize(
+    ("sides", "best", "said"),
+    [
+        # beaten by both others, though its k-NN is highest
+        (
+            [side("A", 80.2, 80), side("B", 80, 90), side("C", 80, 90)],
+            None,
+            "B is not significantly better than C: against C: ",
+        ),
+        (
+            [side("A", 80, 90), side("B", 79.8, 80), side("C", 79.9, 90)],
+            None,
+            "A is not significantly better than C: against C: ",
+        ),
+        (
+            [side("A", 70, 90), side("B", 90, 95), side("C", 60, 80)],
+            1,
+            "B is better than A and C: against A: k-NN 70.0 → 90.0 %",
+        ),
+        ([side("A", 70, 90), side("B", 80, 80)], None, "the measures contradict each other: k-NN 70.0 → 80.0 %"),
+    ],
+)
+def test_the_sentence_is_that_of_its_pairs(sides: list[verdict.Side], best: int | None, said: str) -> None:
+    found = verdict.by_labels(sides)
+    assert found.best == best
+    assert said in found.sentence
+
+
+def test_of_three_without_labels_none_is_best_and_each_is_told() -> None:
+    names = ("start", "X", "Y")
+    free = [dict.fromkeys(unlabelled.ARROWS, 20.0) | {"uniformity": u} for u in (2.0, 2.5, 2.0)]
+    free[1]["neighbours"] = 30.0
+    features = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    backbone = load_backbone("pixels:4")
+    sides = [verdict.Side(name, backbone, features, free=one) for name, one in zip(names, free, strict=True)]
+    found = verdict.without_labels(sides)
+    assert found.best is None
+    assert found.sentence.startswith("X seems better than start: neighbours 20.0 → 30.0 %")
+    assert verdict.without_labels(sides[:2]).best == 1
+
+
+def test_many_small_classes_are_judged_by_some_of_them() -> None:
+    labels = np.repeat(np.arange(500), 4)
+    rows = labelled.drawn(labels, 200, Stream(0))
+    counts = np.unique(labels[rows], return_counts=True)[1]
+    assert 200 <= len(rows) <= 204
+    assert counts.min() >= 2
+    few = labelled.drawn(np.repeat([0, 1, 2], [600, 300, 100]), 100, Stream(0))
+    assert np.bincount(np.repeat([0, 1, 2], [600, 300, 100])[few]).tolist() == [60, 30, 10]
+
+
+def test_classes_of_one_image_fall_back_to_what_needs_no_labels(tmp_path: Path) -> None:
+    digits = load_digits()
+    for place in range(40):
+        (tmp_path / f"{place}").mkdir()
+        Image.fromarray((digits.images[place] * 15.9).astype(np.uint8)).save(tmp_path / f"{place}" / "one.png")
+    found = compare(CompareRequest(backbones=(RANDOM, "pixels:8"), data=f"folder:{tmp_path}", size=8, seconds=30))
+    assert found.judge is None
+    assert "the labels cannot judge: they have no two classes with two images each" in found.notes
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_labelled_images_that_are_all_alike_stay(tmp_path: Path, inside: bool) -> None:
+    """As photographs of one part on a test bench: near-duplicates by what a thumbnail shows."""
+    generator = np.random.default_rng(0)
+    part = generator.integers(0, 255, (16, 16))
+    for place in range(40):
+        noisy = np.clip(part + generator.normal(0, 1, (16, 16)), 0, 255).astype(np.uint8)
+        for folder in (f"lab/{place % 2}", *(["all"] if inside else [])):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(noisy).save(tmp_path / folder / f"{place}.png")
+    (tmp_path / "other").mkdir()
+    Image.fromarray(part.T.astype(np.uint8)).save(tmp_path / "other" / "a.png")
+    data = tmp_path / ("all" if inside else "other")
+    request = CompareRequest(
+        backbones=(RANDOM, "pixels:8"), data=f"folder:{data}", labelled=f"folder:{tmp_path / 'lab'}", size=8, seconds=30
+    )
+    found = compare(request)
+    assert len(found.images) == 40
+    assert any("near-duplicates of others, and judge each other" in note for note in found.notes)
+    assert any("are among --data, where no label is used" in note for note in found.notes) == inside

@@ -65,6 +65,8 @@ def test_intervals_are_those_of_the_paired_t_test(comparisons: int) -> None:
     test = stats.ttest_rel(100 * after, 100 * before).confidence_interval(1 - 0.05 / comparisons)
     assert [found.points - found.half, found.points + found.half] == pytest.approx([test.low, test.high])
     assert paired(before, before).sign == 0
+    few = paired(np.zeros(19, dtype=bool), np.ones(19, dtype=bool))
+    assert (few.sign, str(few)) == (0, "+100.0 of too few images")
 
 
 def reached(knn: float, probe: float) -> Scores:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from hexa.adaptation.looking import FEWEST, look
-from hexa.adaptation.plan import SCORES, Budget, first_draft, plan
-from hexa.comparison.labelled import Judge, labels_of
+from hexa.adaptation.plan import Budget, first_draft, plan
+from hexa.comparison.labelled import Judge, can_judge, labels_of
 from hexa.config import UserError
 from hexa.data import Source, open_source
 from hexa.evaluation.collective import from_main
@@ -131,7 +131,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
     draft = first_draft(request.backbone, request.data, len(source), request.fields)
     seen, pixels = look(source, draft.views.size)
     changes = dict(domains.changes(request.domain or seen.domain, request.fields))
-    labelled = source if seen.classes > 1 else None
+    labelled = source if can_judge(source.classes) else None
     if request.labelled is not None:
         changes |= {"monitor.data": request.labelled} if "monitor.data" not in request.fields else {}
         labelled = _opened(draft, request.labelled)
@@ -151,13 +151,15 @@ def _compare(experiment: Experiment, out: Path, record: dict[str, Any], console:
     from hexa.comparison.compare import of_backbones
     from hexa.comparison.extraction import Extraction
     from hexa.reporting.report import report
+    from hexa.reporting.runs import read_run
 
     start = starts.read(experiment.start.weights or "")
     # both must resize images the same way: that alone is worth a point on small images
     result = load_backbone(out / BACKBONE, crop=start.preparation.crop, interpolation=start.preparation.interpolation)
     data = _opened(experiment, experiment.data)
     judging = data if experiment.monitor.data is None else _opened(experiment, experiment.monitor.data)
-    trials = SCORES if experiment.monitor.keep_best == "knn" else 1
+    scored = sum("knn" in line for line in read_run(out).monitor)
+    trials = max(1, scored) if experiment.monitor.keep_best == "knn" else 1
     settings = Extraction(
         seconds=math.inf,
         most=record["compared"],

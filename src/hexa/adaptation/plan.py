@@ -180,7 +180,7 @@ def plan(
 
     def after(size: int) -> float:
         """Seconds for all but training and the scores in it."""
-        read = queries + bank + 3 * compared
+        read = queries + bank + 4 * compared
         seen = compared if labelled is not None else 4 * compared  # without labels in two views and mixed
         drawn = pictures(size) if pictures(size) < _PICTURES_SHARE * seconds else 0.0
         scored = seen * (costs.score(native) + costs.score(size))

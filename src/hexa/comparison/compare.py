@@ -9,22 +9,27 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.comparison import labelled, leakage, unlabelled, verdict
 from hexa.comparison.extraction import FEWEST, Extraction, affordable, features_of, passes_of
-from hexa.comparison.verdict import Side, Verdict
-from hexa.config import UserError
+from hexa.comparison.verdict import FEW, Side, Verdict
+from hexa.config import UserError, some
 from hexa.data import Source, open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.collective import from_main
+from hexa.reporting.tables import counted
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
+from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone, load_backbone
 
 Progress = Callable[[str, int, int], None]
 Value = TypeVar("Value")
+#: Images to learn from that near-duplicates are looked for among, at least.
+_LEARNED = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +102,7 @@ def compare(request: CompareRequest, progress: Progress = lambda label, done, to
     data = open_source(request.data, "train", **how)
     judging = data if request.labelled is None else open_source(request.labelled, "train", **how)
     if request.labelled is not None:
-        labelled.labels_of(judging)  # raises now, before the work
+        labelled.Judge(labelled.labels_of(judging))  # raises now, before the work
     return of_backbones(dict(zip(_names(request.backbones), loaded, strict=True)), data, judging, request, progress)
 
 
@@ -126,20 +131,25 @@ def of_backbones(
     judging: labelled images, or `data` itself, by whose labels, if it has any, backbones are judged. trials: how many
     states a backbone was chosen from by these labels, which widens the intervals.
     """
-    device, notes = precisions.pick_device(how.device), list[str]()
-    judged = judging.classes is not None
-    several = list(backbones.values())
+    device, several = precisions.pick_device(how.device), list(backbones.values())
 
     def chosen() -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...], list[str]]:
         """Positions of the images to look at, near-duplicates that were left out, and notes."""
-        found, twins = _apart(data, judging, how, notes, progress) if judged else (np.arange(len(judging)), ())
-        if len(found) < FEWEST:
+        notes = list[str]()
+        if judging.classes is not None and not judged:
+            notes.append("the labels cannot judge: they have no two classes with two images each")
+        found = affordable(several, judging, how, judged, device)
+        if len(found) < len(judging):
+            notes.append(f"{len(found):,} of {len(judging):,} images were drawn; more --time looks at more")
+        rows, twins = _apart(data, judging, found, how, notes, progress) if judged else (found, ())
+        if judged and not labelled.can_judge(labelled.labels_of(judging)[rows]):
+            notes.append("near-duplicates stay, since too few labelled images would be left")
+            rows, twins = found, ()
+        if len(rows) < FEWEST:
             raise UserError(f"{judging!r}: too few images to compare by; give {FEWEST} distinct ones or more")
-        rows = found[affordable(several, Subset(judging, found), how, 1 if judged else 4, device)]
-        if len(rows) < len(found):
-            notes.append(f"{len(rows):,} of {len(found):,} images were drawn; more --time looks at more")
         return rows, twins, notes
 
+    judged = labelled.can_judge(judging.classes)
     rows, twins, notes = _in_main(chosen)
     images = Subset(judging, rows)
     found, free = list[tuple[Tensor, Tensor]](), list[dict[str, float]]()
@@ -155,7 +165,8 @@ def of_backbones(
     every, shared = verdict.common(found)
     shared = from_main(lambda: shared)
     if len(shared) < len(images):
-        notes.append(f"{len(images) - len(shared)} of {len(images):,} images cannot be read")
+        lost = [images.paths[place] for place in np.setdiff1d(np.arange(len(images)), shared.numpy())]
+        notes.append(f"{len(lost)} of {len(images):,} images cannot be read: {some(lost)}")
         images = Subset(images, shared.numpy())
     sides = [
         Side(name, backbone, features, free=measured)
@@ -163,15 +174,19 @@ def of_backbones(
     ]
     judge = labelled.Judge(labelled.labels_of(images), how.seed) if judged else None
     if judge is not None:
+        classes = len(np.unique(judge.labels[judge.judged]))
+        notes += [
+            f"{FEW.format(shots, 's' * (shots > 1))}: of the {count} of {classes} classes that have more images"
+            for shots, drawn in judge.draws.items()
+            if (count := len(np.unique(judge.labels[drawn[0]]))) < classes
+        ]
         for place, side in enumerate(sides):
             progress("judging", place, len(sides))
             sides[place] = replace(side, scores=_in_main(functools.partial(judge.scores, side.features)))
         progress("judging", len(sides), len(sides))
     sizes = sorted({side.size for side in sides})
     if len(sizes) > 1:
-        notes.append(
-            f"each at its own image size: {' and '.join(map(str, sizes))} px; --size N compares at a common one"
-        )
+        notes.append(f"each at its own image size: {', '.join(map(str, sizes))} px; --size N compares at a common one")
     said = _in_main(lambda: verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides))
     return Comparison(tuple(sides), said, images, judge, tuple(notes), twins)
 
@@ -187,32 +202,51 @@ def _in_main(work: Callable[[], Value]) -> Value:
 
 
 def _apart(
-    data: Source, judging: Source, how: Extraction, notes: list[str], progress: Progress
+    data: Source,
+    judging: Source,
+    rows: NDArray[np.int64],
+    how: Extraction,
+    notes: list[str],
+    progress: Progress,
 ) -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...]]:
-    """Positions of the labelled images without near-duplicates, and paths of those that are left out with their twins.
+    """Of these labelled images those without near-duplicates, and paths of those that are left out with their twins.
 
-    An image is left out if it is like one before it, or like one of other images that were learned from. Where most are
-    like those, the labelled images were meant to be among them: all stay, and a note says so.
+    An image is left out if it is like one of its class before it, or like one of other images that were learned from,
+    of which as many are looked at. Where that would be most of them, they were meant to be alike or to be among those:
+    all stay, and a note says so.
     """
     progress("looking for near-duplicates", 0, 1)
-    thumbs, places = leakage.thumbnails(judging, how.num_workers)
-    found = leakage.duplicates(thumbs)
-    drop = found >= 0
-    twins = [(judging.paths[places[row]], judging.paths[places[found[row]]]) for row in np.flatnonzero(drop)]
-    if drop.any():
-        notes.append(f"left out: {drop.sum()} labelled images that are near-duplicates of other labelled ones")
+    thumbs, found = leakage.thumbnails(Subset(judging, rows), how.num_workers)
+    places, labels = rows[found], labelled.labels_of(judging)
+    same = leakage.duplicates(thumbs)
+    drop = (same >= 0) & (labels[places] == labels[places[same]])
+    if 2 * (same >= 0).sum() > len(drop):
+        notes.append(
+            f"{(same >= 0).sum()} of {len(drop)} labelled images are near-duplicates of others, and judge each other"
+        )
+        drop[:] = False
+    elif drop.any():
+        notes.append(f"left out: {counted(int(drop.sum()), 'near-duplicate')} of other labelled images")
+    twins = [(judging.paths[places[row]], judging.paths[places[same[row]]]) for row in np.flatnonzero(drop)]
     if data is not judging and data.fingerprint != judging.fingerprint:
-        others, rows = leakage.thumbnails(data, how.num_workers)
-        found = leakage.duplicates(thumbs, others)
-        seen = (found >= 0) & ~drop
-        if 2 * seen.sum() > len(seen):
+        order = torch.randperm(len(data), generator=Stream(how.seed).child("learned").generator())
+        learned = np.sort(order[: max(len(rows), _LEARNED)].numpy())
+        others, found = leakage.thumbnails(Subset(data, learned), how.num_workers)
+        learned = learned[found]
+        same = leakage.duplicates(thumbs, others)
+        seen = (same >= 0) & ~drop
+        if 2 * seen.sum() > (~drop).sum():
             notes.append(
                 f"{seen.sum()} of {len(seen)} labelled images are among --data, whose labels are not used there"
             )
         elif seen.any():
             drop |= seen
-            twins += [(judging.paths[places[row]], data.paths[rows[found[row]]]) for row in np.flatnonzero(seen)]
-            notes.append(f"left out: {seen.sum()} labelled images that are near-duplicates of images of --data")
+            twins += [(judging.paths[places[row]], data.paths[learned[same[row]]]) for row in np.flatnonzero(seen)]
+            notes.append(f"left out: {counted(int(seen.sum()), 'labelled near-duplicate')} of images of --data")
+        if len(learned) < len(data):
+            notes.append(
+                f"near-duplicates were looked for among {len(learned):,} of the {len(data):,} images of --data"
+            )
     progress("looking for near-duplicates", 1, 1)
-    unreadable = np.setdiff1d(np.arange(len(judging)), places)  # noted where features are extracted
+    unreadable = np.setdiff1d(rows, places)  # noted where features are extracted
     return np.sort(np.concatenate([places[~drop], unreadable])), tuple(twins)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -13,12 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hexa.comparison.labelled import drawn, labels_of
 from hexa.comparison.unlabelled import Passes
 from hexa.data import Source
+from hexa.data.sources.decode import DecodeError
 from hexa.data.views.config import ViewsConfig
 from hexa.data.views.making import Views
-from hexa.evaluation.features import batches, extract, share_and_gather
-from hexa.evaluation.split import draw_share
+from hexa.evaluation.features import batches, check_finite, extract, share_and_gather
 from hexa.evaluation.transforms import transform_of
 from hexa.ops.boxes import cut_boxes, kept_share, paste
 from hexa.recipes import domains
@@ -55,20 +57,36 @@ class Extraction:
 
 
 def affordable(
-    backbones: Sequence[Backbone], source: Source, how: Extraction, passes: int, device: torch.device
+    backbones: Sequence[Backbone], source: Source, how: Extraction, judged: bool, device: torch.device
 ) -> NDArray[np.int64]:
-    """Positions of as many images as all backbones can look at in the time, of every class a like share."""
-    most = len(source) if passes == 1 else min(len(source), MOST_VIEWS)
+    """Positions of as many images as fit into the time; labelled ones a like share of every class.
+
+    An image costs a decoding for each backbone and two to look for its twins, and one pass through each network, or
+    four without labels. Judging and the page take the rest of the time.
+    """
+    passes = 1 if judged else 4
+    most = len(source) if judged else min(len(source), MOST_VIEWS)
     if how.most is not None:
         most = min(most, how.most)
     if math.isfinite(how.seconds):
         seconds = sum(passes / images_per_second(one, device) for one in backbones)
+        seconds += (len(backbones) + 2 * judged) * _seconds_to_read(source)
         most = min(most, max(_LEAST, int(_SHARE * how.seconds / seconds)))
     if most >= len(source):
         return np.arange(len(source))
     stream = Stream(how.seed).child("affordable")
-    labels = np.zeros(len(source), np.int64) if source.classes is None else source.classes
-    return draw_share(labels, most / len(source), stream)
+    if judged:
+        return drawn(labels_of(source), most, stream)
+    return np.sort(torch.randperm(len(source), generator=stream.generator())[:most].numpy())
+
+
+def _seconds_to_read(source: Source, count: int = 4) -> float:
+    """What decoding an image takes, by some that are evenly spread."""
+    begin = time.perf_counter()
+    for place in range(count):
+        with contextlib.suppress(DecodeError):
+            source.decode(place * len(source) // count)
+    return (time.perf_counter() - begin) / count
 
 
 @torch.no_grad()
@@ -131,6 +149,7 @@ def passes_of(
         return torch.cat(made), torch.cat(positions)
 
     together, positions = share_and_gather(make, images, 1.0)
+    check_finite(together, images)
     clean, first, second, mixed = together[:, :-2].chunk(4, 1)
     partners = torch.searchsorted(positions, together[:, -1].long())
     return Passes(clean, first, second, mixed, partners, together[:, -2]), positions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from hexa.runtime.random import Stream
 
 #: Neighbours that vote, folds of the cross-validation, labelled images per class of the few-label probe, draws of each.
 NEIGHBOURS, FOLDS, SHOTS, DRAWS = 15, 5, (1, 2, 4, 8, 16), 5
+#: Fewer judged images decide nothing: differences of so few are far from normal.
+_FEWEST = 20
 #: The measures that decide, by the names that tables use.
 DECIDING = ("k-NN", "linear probe")
 CONFIDENCE = 0.95
@@ -41,7 +44,8 @@ class Difference:
         return int(np.sign(self.points)) if abs(self.points) > self.half else 0
 
     def __str__(self) -> str:
-        return f"{self.points:+.1f} ± {self.half:.1f}".replace("-", "−")
+        half = f"± {self.half:.1f}" if math.isfinite(self.half) else "of too few images"
+        return f"{round(self.points, 1) + 0.0:+.1f} {half}".replace("-", "−")
 
 
 @dataclass(frozen=True)
@@ -122,12 +126,15 @@ def paired(before: NDArray[np.generic], after: NDArray[np.generic], comparisons:
     """after − before in percentage points, d paired by image or by draw: mean d ± t · s / √n.
 
     bool [M], right or not; or accuracies in percent, one per draw. t is Student's for n − 1 degrees of freedom at a
-    confidence of 1 − 0.05 / `comparisons` (Bonferroni), so that all intervals hold together with 95 %.
+    confidence of 1 − 0.05 / `comparisons` (Bonferroni), so that all intervals hold together with 95 %. Under 20
+    images the interval is infinite.
     """
     scale = 100.0 if before.dtype == np.bool_ else 1.0
     d = scale * (after.astype(np.float64) - before.astype(np.float64))
+    if len(d) < (_FEWEST if before.dtype == np.bool_ else 2):
+        return Difference(float(d.mean()), math.inf)
     reach = float(stdtrit(len(d) - 1, 1 - (1 - CONFIDENCE) / 2 / comparisons))
-    return Difference(float(d.mean()), float(reach * d.std(ddof=1) / len(d) ** 0.5) if len(d) > 1 else float("inf"))
+    return Difference(float(d.mean()), float(reach * d.std(ddof=1) / len(d) ** 0.5))
 
 
 def decide(start: Scores, other: Scores, comparisons: int = 1) -> tuple[int, Mapping[str, Difference]]:
@@ -142,9 +149,27 @@ def decide(start: Scores, other: Scores, comparisons: int = 1) -> tuple[int, Map
     return (signs.pop() if len(signs) == 1 else 0), found
 
 
+def can_judge(labels: Rows | None) -> bool:
+    """Whether there are two classes or more with two images each."""
+    return labels is not None and int((np.unique(labels, return_counts=True)[1] > 1).sum()) > 1
+
+
+def drawn(labels: Rows, most: int, stream: Stream) -> Rows:
+    """Positions of about `most` images [N]: a like share of every class, but two at least of as many classes as fit."""
+    generator = np.random.default_rng(stream.integer())
+    order = generator.permutation(len(labels))
+    share, chosen, count = most / len(labels), list[Rows](), 0
+    for label in generator.permutation(np.unique(labels)):
+        rows = order[labels[order] == label]
+        if len(rows) > 1 and count < most:
+            chosen.append(rows[: max(2, round(share * len(rows)))])
+            count += len(chosen[-1])
+    return np.sort(np.concatenate(chosen))
+
+
 def labels_of(source: Source) -> Rows:
     """The classes of all images. Raises UserError if they have none, or several."""
     if source.classes is None:
-        problem = "have no labels" if source.labels is None else "are multi-label"
-        raise UserError(f"the images of {source!r} {problem}; give class folders, or a column of one label an image")
+        problem = "are of one class or have no labels" if source.labels is None else "are multi-label"
+        raise UserError(f"the images of {source!r} {problem}; give two class folders or more, or a column of labels")
     return source.classes

@@ -41,10 +41,13 @@ def duplicates(asked: Tensor, others: Tensor | None = None) -> NDArray[np.int64]
     found = np.full(len(asked), -1, dtype=np.int64)
     for start in range(0, len(asked), _CHUNK):
         part = asked[start : start + _CHUNK]
-        apart = torch.cdist(part, bank) / bank.shape[1] ** 0.5
-        if others is None:  # only earlier ones
-            apart += torch.ones_like(apart).triu(start).mul_(2 * ALIKE)
-        if bank.shape[0]:
-            least, row = apart.min(1)
-            found[start : start + len(part)] = np.where(least < ALIKE, row.numpy(), -1)
+        least = torch.full((len(part),), ALIKE)
+        for first in range(0, len(bank) if others is not None else start + len(part), _CHUNK):
+            apart = torch.cdist(part, bank[first : first + _CHUNK]) / bank.shape[1] ** 0.5
+            if others is None and first == start:  # only earlier ones
+                apart += torch.ones_like(apart).triu().mul_(2 * ALIKE)
+            nearest, row = apart.min(1)
+            closer = nearest < least
+            least = torch.where(closer, nearest, least)
+            found[start : start + len(part)][closer.numpy()] = first + row[closer].numpy()
     return found

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.manifold import TSNE
+from torch import Tensor
 from torch.nn import functional
 
 from hexa.comparison import unlabelled, verdict
@@ -28,8 +28,9 @@ from hexa.reporting.tables import Table, text
 from hexa.runtime.files import write_text, write_whole
 from hexa.runtime.random import Stream
 
-#: Images whose neighbours are shown, neighbours of each, and the side of a picture in pixels.
-_QUERIES, _NEAREST, _TILE = 4, 7, 72
+#: Images whose neighbours are shown, neighbours of each, the side of a picture in pixels, and images among which those
+#: whose neighbours differ most are looked for.
+_QUERIES, _NEAREST, _TILE, _SEARCHED = 4, 7, 72, 2000
 #: Images on a map, classes that it colours, classes and duplicates that are listed, backbones that are drawn.
 _MAPPED, _COLOURED, _LISTED, _DRAWN = 800, 8, 6, 4
 
@@ -48,8 +49,8 @@ def page(comparison: Comparison, out: Path, asked: Mapping[str, Any]) -> Path:
     header, rows = verdict.table(comparison.sides, comparison.verdict)
     other = comparison.verdict.best or 1
     pair = comparison.sides[0], comparison.sides[other]
-    survive = unlabelled.kept(pair[0].features, pair[1].features).numpy()
-    drawn = Stream(0).child("shown").generator()
+    some = torch.randperm(len(comparison.images), generator=Stream(0).child("shown").generator())[:_SEARCHED]
+    survive = unlabelled.kept(pair[0].features, pair[1].features, rows=some).numpy()
     shown = {
         "title": f"{pair[0].name} beside {' and '.join(side.name for side in comparison.sides[1:])}",
         "verdict": comparison.verdict,
@@ -57,8 +58,8 @@ def page(comparison: Comparison, out: Path, asked: Mapping[str, Any]) -> Path:
         "table": Table(tuple(header), tuple(map(tuple, rows))),
         "judged": comparison.judge is not None,
         "notes": comparison.notes,
-        "closest": _closest(comparison, sides, torch.randperm(len(survive), generator=drawn)[:_QUERIES].numpy()),
-        "moved": _closest(comparison, pair, np.argsort(survive, kind="stable")[:_QUERIES]),
+        "closest": _closest(comparison, sides, some[:_QUERIES]),
+        "moved": _closest(comparison, pair, some[np.argsort(survive, kind="stable")[:_QUERIES]]),
         "changed": f"{pair[0].name} and {pair[1].name} share {survive.mean():.0%} of all neighbourhoods",
         "maps": _maps(comparison, sides),
         "classes": _classes(comparison, pair),
@@ -77,14 +78,14 @@ def _tiles(comparison: Comparison, places: Sequence[int]) -> Pixels:
     return as_pixels(255 * torch.stack(images))
 
 
-def _closest(comparison: Comparison, sides: Sequence[Side], queries: NDArray[np.int64]) -> Any:
+def _closest(comparison: Comparison, sides: Sequence[Side], queries: Tensor) -> Any:
     """A row for each of some images and each backbone: the image and those nearest to it, named by class if known."""
-    near = [unlabelled.neighbours(side.features, _NEAREST).numpy() for side in sides]
+    near = [unlabelled.neighbours(side.features, _NEAREST, queries).tolist() for side in sides]
     classes, names = comparison.images.classes, comparison.images.class_names
     rows, captions, labels = [], [], []
-    for query in queries:
+    for row, query in enumerate(queries.tolist()):
         for side, nearest in zip(sides, near, strict=True):
-            places = [int(query), *nearest[query].tolist()]
+            places = [query, *nearest[row]]
             rows.append(_tiles(comparison, places))
             labels.append(side.name)
             told = ["" if classes is None else names[classes[one]] if names else str(classes[one]) for one in places]

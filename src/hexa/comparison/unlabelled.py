@@ -33,6 +33,8 @@ ARROWS = {
 #: By what factor views must agree on more neighbours, by how much features must lie further apart, and what share of
 #: neighbourhoods must survive, for a backbone to seem better.
 _AGREE, _APART, _SURVIVE = 1.1, 0.3, 0.1
+#: Rows of similarities that are held at a time.
+_CHUNK = 512
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,9 @@ class Passes:
 
 @torch.no_grad()
 def measures(passes: Passes, seed: int = 0) -> dict[str, float]:
-    """Those of `label_free`, and more; x, a, b, m are centred features of unit length of images, views and mixtures.
+    """Those of `label_free`, and more; x, a, b, m are features of images, views and mixtures.
+
+    All are centred on the mean of the images and brought to unit length first, which the papers do not do.
 
     LiDAR        exp(−Σ p log p), p the shares of the eigenvalues of Σw^−½ Σb Σw^−½, of the features of views between
                  and within images                                            (Thilak et al. 2023)
@@ -121,19 +125,25 @@ def _dimension(x: Tensor) -> float:
 
 
 @torch.no_grad()
-def neighbours(features: Tensor, k: int = NEIGHBOURS) -> Tensor:
-    """The k images most similar to each, itself left out: int64 [N, k], by cosine of centred features [N, D]."""
+def neighbours(features: Tensor, k: int = NEIGHBOURS, rows: Tensor | None = None) -> Tensor:
+    """The k images most similar to each of these rows, or to all, itself left out: int64 [n, k].
+
+    By cosine of centred features [N, D]; the similarities are made in chunks.
+    """
     x = functional.normalize(features.float() - features.float().mean(0), dim=1)
-    return (x @ x.T).fill_diagonal_(-2).topk(min(k, len(x) - 1)).indices
+    rows = torch.arange(len(x)) if rows is None else rows
+    near = []
+    for part in torch.split(rows, _CHUNK):
+        similar = (x[part] @ x.T).scatter_(1, part[:, None], -2.0)
+        near.append(similar.topk(min(k, len(x) - 1)).indices)
+    return torch.cat(near)
 
 
-def kept(reference: Tensor, other: Tensor, k: int = NEIGHBOURS) -> Tensor:
-    """The share of each image's k nearest that survives from one backbone's features [N, D] to another's; float [N]."""
-    near = [
-        torch.zeros(len(one), len(one), dtype=torch.bool).scatter_(1, neighbours(one, k), True)
-        for one in (reference, other)
-    ]
-    return (near[0] & near[1]).sum(1).double() / min(k, len(reference) - 1)
+def kept(reference: Tensor, other: Tensor, k: int = NEIGHBOURS, rows: Tensor | None = None) -> Tensor:
+    """The share of the k nearest of these rows, or of all, that survives from features [N, D] to others [N, D'];
+    float [n]."""
+    a, b = (neighbours(one, k, rows) for one in (reference, other))
+    return (a[:, :, None] == b[:, None, :]).any(2).double().mean(1)
 
 
 def judge(start: Mapping[str, float], other: Mapping[str, float], survive: float, same_size: bool) -> tuple[int, str]:

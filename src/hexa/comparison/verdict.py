@@ -88,20 +88,23 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
             for shots in mine.few
         }
         pairs.append(Pair(a, b, better, {**differences, **few}))
-    beaten = {place: {_other(pair, place) for pair in pairs if _favours(pair, place)} for place in range(len(sides))}
-    best = next((place for place, others in beaten.items() if len(others) == len(sides) - 1), None)
-    highest = max(range(len(sides)), key=lambda place: sides[place].reached(DECIDING[0])) if best is None else best
-    nearest = min((pair for pair in pairs if highest in (pair.first, pair.second)), key=lambda pair: _gap(pair))
+    beaten = [{_other(pair, place) for pair in pairs if _favours(pair, place)} for place in range(len(sides))]
+    every = range(len(sides))
+    best = next((place for place in every if len(beaten[place]) == len(sides) - 1), None)
+    unbeaten = [place for place in every if not any(place in others for others in beaten)]
+    highest = max(unbeaten or every, key=lambda place: sides[place].reached(DECIDING[0])) if best is None else best
+    others = [place for place in every if place != highest and (best is not None or place not in beaten[highest])]
+    nearest = min((pair for pair in pairs if {pair.first, pair.second} in [{highest, one} for one in others]), key=_gap)
+    several = f"against {sides[_other(nearest, highest)].name}: " if len(sides) > 2 else ""
+    names = _listed([sides[place].name for place in others])
     if best is not None:
-        others = _listed([side.name for place, side in enumerate(sides) if place != best])
-        said = f"{sides[best].name} is better than {others}: {_scores(sides, nearest, best)}"
+        said = f"{sides[best].name} is better than {names}: {several}{_scores(sides, nearest, best)}"
     elif len(sides) == 2:
         contradict = len({nearest.differences[name].sign for name in DECIDING} - {0}) > 1
         begin = "the measures contradict each other" if contradict else "these labels show no significant difference"
         said = f"{begin}: {_scores(sides, nearest, 1)}"
     else:
-        even = [side.name for place, side in enumerate(sides) if place not in beaten[highest] | {highest}]
-        said = f"{sides[highest].name} reaches most, but {_listed(even)} not significantly less: "
+        said = f"{sides[highest].name} is not significantly better than {names}: {several}"
         said += _scores(sides, nearest, highest)
     return Verdict(best, said, tuple(pairs))
 
@@ -113,17 +116,17 @@ def without_labels(sides: Sequence[Side]) -> Verdict:
         kept = float(unlabelled.kept(sides[0].features, side.features).mean())
         better, why = unlabelled.judge(sides[0].free, side.free, kept, sides[0].size == side.size)
         pairs.append(Pair(0, place, better, kept=100 * kept, why=why))
-    ahead = [pair for pair in pairs if pair.better > 0]
     remedy = "give labelled images (--labelled), a few per class, to know"
-    if len(ahead) == 1:
-        winner = sides[ahead[0].second]
-        said = f"{winner.name} seems better than {sides[0].name}: {ahead[0].why}; {remedy}"
-        return Verdict(ahead[0].second, said, tuple(pairs))
-    if all(pair.better < 0 for pair in pairs):
-        said = f"{sides[0].name} seems better than {_listed([side.name for side in sides[1:]])}: {pairs[0].why}"
-        return Verdict(0, f"{said}; {remedy}", tuple(pairs))
-    why = pairs[0].why if len(pairs) == 1 else "the measures say nothing reliable of these backbones"
-    return Verdict(None, f"without labels it cannot be told which is better: {why}; {remedy}", tuple(pairs))
+    told = []
+    for pair in pairs:
+        names = [sides[0].name, sides[pair.second].name]
+        if pair.better:
+            told.append(f"{names[pair.better > 0]} seems better than {names[pair.better < 0]}: {pair.why}")
+    if not told:
+        why = pairs[0].why if len(pairs) == 1 else "the measures say nothing reliable of these backbones"
+        return Verdict(None, f"without labels it cannot be told which is better: {why}; {remedy}", tuple(pairs))
+    best = (pairs[0].second if pairs[0].better > 0 else 0) if len(sides) == 2 else None
+    return Verdict(best, "; ".join([*told, remedy]), tuple(pairs))
 
 
 def table(sides: Sequence[Side], verdict: Verdict) -> tuple[list[str], list[list[str]]]:
