@@ -236,9 +236,7 @@ def _apart(
         same = leakage.duplicates(thumbs, others)
         seen = (same >= 0) & ~drop
         if 2 * seen.sum() > (~drop).sum():
-            notes.append(
-                f"{seen.sum()} of {len(seen)} labelled images are among --data, whose labels are not used there"
-            )
+            notes.append(f"{seen.sum()} of {len(seen)} labelled images are among --data, where no label is used")
         elif seen.any():
             drop |= seen
             twins += [(judging.paths[places[row]], data.paths[learned[same[row]]]) for row in np.flatnonzero(seen)]
