@@ -52,6 +52,7 @@ def test_outliers_and_neighbours(file: Path) -> None:
     assert [one.similarity for one in found] == pytest.approx(sorted(mean)[:4], abs=1e-6)
     near = Features(file).like("3.png", 5)
     assert [one.paths for one in near] == [[f"{place}.png"] for place in np.argsort(-expected[3])[:5]]
+    assert Features(file).like("photos/3.png", 5) == near
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])

@@ -69,10 +69,14 @@ class Features:
         return [Found([self.paths[place]], float(mean[place])) for place in np.argsort(mean, kind="stable")[:count]]
 
     def like(self, path: str, count: int = 10) -> list[Found]:
-        """The images with the largest cosine to that of this path, largest first. Raises UserError if there is none."""
-        if path not in self.paths:
+        """The images with the largest cosine to that of this path, largest first. Raises UserError if there is none.
+
+        path: as in the file, where it is relative to the images' folder, or with folders before it.
+        """
+        known = [one for one in self.paths if f"/{path}".endswith(f"/{one}")]
+        if not known:
             raise UserError(f"{path}: no image of that path in the file, such as {self.paths[0]}")
-        place = self.paths.index(path)
+        place = self.paths.index(max(known, key=len))
         distances, places = self._neighbours.kneighbors(
             self.directions[place : place + 1], min(count + 1, len(self.paths))
         )
