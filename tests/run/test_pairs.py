@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hexa.adaptation.plan import cost_of_a_step
+from hexa.adaptation.costs import measure
 from hexa.cli import main
 from hexa.config import ConfigError, UserError
 from hexa.data import open_source
@@ -90,7 +90,7 @@ def test_the_command_says_who_belongs_together(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_measured_step_reads_pairs_as_a_run_does(tmp_path: Path) -> None:
     source = open_source("digits", "train")
-    seconds, _ = cost_of_a_step(paired(table(tmp_path / "a.csv")), source, 0)
-    assert seconds > 0
+    costs = measure(paired(table(tmp_path / "a.csv")), source, ())
+    assert min(costs.steps.values()) > 0
     with pytest.raises(UserError, match=r"pairs\.of .*none\.csv"):
-        cost_of_a_step(paired(str(tmp_path / "none.csv")), source, 0)
+        measure(paired(str(tmp_path / "none.csv")), source, ())
