@@ -15,6 +15,7 @@ from hexa import cli
 from hexa.comparison import labelled, unlabelled, verdict
 from hexa.comparison.compare import CompareRequest, compare
 from hexa.config import UserError
+from hexa.evaluation.split import draw_classes
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import load_backbone
 
@@ -89,7 +90,7 @@ def test_little_time_looks_at_fewer_images_of_every_class() -> None:
     found = compare(CompareRequest(backbones=(RANDOM, "pixels:8"), data="digits", size=8, seconds=1e-9))
     assert len(np.unique(found.images.classes)) == 10
     assert 90 <= len(found.images) <= 110
-    assert any("images were drawn; more --time looks at more" in note for note in found.notes)
+    assert any("images were drawn; with more --time more are" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -158,11 +159,11 @@ def test_of_three_without_labels_none_is_best_and_each_is_told() -> None:
 
 def test_many_small_classes_are_judged_by_some_of_them() -> None:
     labels = np.repeat(np.arange(500), 4)
-    rows = labelled.drawn(labels, 200, Stream(0))
+    rows = draw_classes(labels, 200, Stream(0))
     counts = np.unique(labels[rows], return_counts=True)[1]
     assert 200 <= len(rows) <= 204
     assert counts.min() >= 2
-    few = labelled.drawn(np.repeat([0, 1, 2], [600, 300, 100]), 100, Stream(0))
+    few = draw_classes(np.repeat([0, 1, 2], [600, 300, 100]), 100, Stream(0))
     assert np.bincount(np.repeat([0, 1, 2], [600, 300, 100])[few]).tolist() == [60, 30, 10]
 
 
@@ -173,7 +174,7 @@ def test_classes_of_one_image_fall_back_to_what_needs_no_labels(tmp_path: Path) 
         Image.fromarray((digits.images[place] * 15.9).astype(np.uint8)).save(tmp_path / f"{place}" / "one.png")
     found = compare(CompareRequest(backbones=(RANDOM, "pixels:8"), data=f"folder:{tmp_path}", size=8, seconds=30))
     assert found.judge is None
-    assert "the labels cannot judge: they have no two classes with two images each" in found.notes
+    assert "the labels are not used: fewer than two classes have two images or more" in found.notes
 
 
 @pytest.mark.parametrize("inside", [True, False])

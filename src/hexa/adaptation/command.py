@@ -170,6 +170,9 @@ def _compare(experiment: Experiment, out: Path, record: dict[str, Any], console:
     )
     with ProgressBar(Console(stderr=True)) as progress:
         found = of_backbones({"start": start, "result": result}, data, judging, settings, progress, trials)
+    notes = list(found.notes)
+    if found.judge is not None and judging is data:
+        notes.append("the labelled images were also learned from, without their labels; --labelled gives others")
     better = found.verdict.best == 1
     conclusion = f"{'it helped' if better else 'the start is kept'}: {found.verdict.sentence}"
     header, rows = verdict.table(found.sides, found.verdict)
@@ -180,13 +183,13 @@ def _compare(experiment: Experiment, out: Path, record: dict[str, Any], console:
         "kept": "result" if better else "start",
         "table": {"header": header, "rows": rows},
         "comparison": found.record,
-        "notes": list(found.notes),
+        "notes": notes,
         "winner": {"file": WINNER, "load": str(checked["load"])},
     }
     _write(out, record)
     report([out], out / REPORT)
     Console().print(Table(tuple(header), tuple(map(tuple, rows))).terminal())
-    for line in found.notes:
+    for line in notes:
         console.print(line)
     console.print(conclusion, style="bold")
     console.print(f"report: {out / REPORT}")

@@ -1,4 +1,4 @@
-"""What training and scoring cost on this machine, measured by a few small steps."""
+"""Seconds and bytes of training and scoring on this machine, measured by a few small steps."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Costs:
         return self.look * (size / self.size) ** 2
 
     def bytes(self, size: int, stages: int) -> float:
-        """What an image takes in a step: maps are kept for as much of the network as goes back."""
+        """Bytes of an image in a training step: maps are kept for the stages that gradients reach."""
         back, whole = (self.steps[number] - self.steps[0] for number in (stages, max(self.steps)))
         return self.memory * (size / self.size) ** 2 * max(0.1, min(1.0, back / max(whole, 1e-9)))
 
     def shared(self, processes: int) -> Costs:
-        """What several processes need that share the images of a step."""
+        """The costs of each of several processes that share the images of a step."""
         steps = {stages: seconds / processes for stages, seconds in self.steps.items()}
         return replace(self, read=self.read / processes, steps=steps, memory=self.memory / processes)
 

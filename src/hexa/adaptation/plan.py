@@ -61,13 +61,13 @@ class Budget:
         return self.seconds - (time.perf_counter() - self.begun)
 
     def here(self, seconds: float) -> float:
-        """What takes these seconds on an idle machine, on this one."""
+        """The seconds on this machine, perhaps a busy one, of work that takes `seconds` on an idle one."""
         return seconds * max(1.0, self.imported / _IMPORT)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What is trained: views of `size` pixels, the last `stages` of the network, on `images` for some `passes`."""
+    """Views of `size` pixels; the last `stages` of the network learn from `images` images, `passes` times."""
 
     size: int
     stages: int
@@ -112,7 +112,10 @@ def choose(
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do, in lines for the user. experiment: None if the time is not enough. compared: labelled images."""
+    """An experiment, None if the time is not enough, and lines that describe it to the user.
+
+    compared: images that start and result will be compared on.
+    """
 
     experiment: Experiment | None
     lines: tuple[str, ...]
@@ -153,8 +156,8 @@ def plan(
     shares: dict[int, float] = {}
 
     def keeps(size: int) -> bool:
-        """Whether the start keeps its neighbourhoods at this size."""
-        say(f"asking whether {size} px would do")
+        """Whether most neighbourhoods of the start are the same at this image size."""
+        say(f"checking whether {size} px is enough")
         some = pixels[: max(_FEWEST_SEEN, int(_LOOKING / costs.score(native)))]
         try:
             own, smaller = (_features(backbone.prepared(size=one), some) for one in (native, size))

@@ -1,4 +1,4 @@
-"""Commands that evaluate, use or visualise a run or any other backbone."""
+"""Commands that evaluate, compare or use a run or any other backbone."""
 
 from __future__ import annotations
 
@@ -13,28 +13,23 @@ from hexa.cli.declare import (
     BACKBONES,
     COUNT,
     DATA,
-    DATA_OF_RUN,
     DOMAINS,
     JSON,
     SEED,
     SOURCES,
-    TRUST,
     Fields,
     Given,
     command,
     flag,
     option,
-    positive,
+    progress_bar,
     say,
     whole,
 )
-from hexa.cli.training import experiment_of
 from hexa.evaluation import protocols
 
 if TYPE_CHECKING:
     from hexa.config import Config
-    from hexa.recipes.experiment import Experiment
-    from hexa.runtime.progress import ProgressBar
 
 
 @contextmanager
@@ -82,7 +77,7 @@ def evaluate(given: Given, extra: Fields) -> int:
     options = _requested(EvaluationRequest, given, extra)
     lost = None
     try:
-        with _progress() as progress:
+        with progress_bar() as progress:
             result = hexa.evaluate(given.protocol, given.backbone, given.data, progress=progress, **options)
     except NotWritten as error:
         lost, result = error, error.result
@@ -144,12 +139,11 @@ def compare(given: Given, extra: Fields) -> int:
     from hexa.reporting.tables import Table
     from hexa.runtime.console import Console
     from hexa.runtime.parsing import seconds_of
-    from hexa.runtime.progress import ProgressBar
 
     fields = {name: getattr(given, name) for name in ("data", "labelled", "size", "domain", "seed", "device")}
     backbones = tuple(map(named, given.backbones))
     request = CompareRequest(backbones=backbones, seconds=seconds_of(given.time), **fields)
-    with ProgressBar(Console(stderr=True)) as progress:
+    with progress_bar() as progress:
         found = run(request, progress)
         if not processes.is_main():
             return 0
@@ -185,7 +179,7 @@ def embed(given: Given, extra: Fields) -> int:
     from hexa.evaluation.request import EmbeddingRequest
 
     options = _requested(EmbeddingRequest, given, extra)
-    with _progress() as progress:
+    with progress_bar() as progress:
         made = run(named(given.backbone), given.data, out, progress=progress, **options)
     what = "feature maps" if maps else "features"
     say(
@@ -232,75 +226,6 @@ def search(given: Given, extra: Fields) -> int:
 
 
 @command(
-    "a picture: clean | perturbation | adversarial | cut-mixed, side by side",
-    option("TARGET", "a run folder, or a recipe with fresh weights", metavar="RUN|RECIPE"),
-    DATA_OF_RUN,
-    option("--domain NAME", "for a recipe: " + DOMAINS),
-    option("--out FILE.png", required=True),
-    option("--num-images N", "rows of the picture; 8 if not given", type=whole(1, 256), default=8),
-    TRUST,
-    option("--gain X", "how many times the perturbation is magnified", type=positive),
-    SEED,
-    open=True,
-)
-def visualize(given: Given, extra: Fields) -> int:
-    from hexa.config import UserError, some
-    from hexa.runtime import targets
-
-    out = targets.check(given.out, (".png",))
-    from hexa.run.visualize import visualize as run
-
-    target: Path | Experiment = Path(given.target)
-    if Path(given.target).is_dir():
-        if extra or given.domain:
-            option = next(iter(extra), "domain")
-            raise UserError(f"--{option}: the fields of a run are fixed; only those of a recipe can be set")
-        _import_if_trusted(given)
-    else:
-        given.recipe = given.target
-        target = experiment_of(given, extra)
-    skipped: list[str] = []
-    how = {name: getattr(given, name) for name in ("num_images", "seed", "gain")}
-    with _progress() as progress:
-        path = run(target, given.data, out, problems=skipped, progress=progress, **how)
-    say(f"written to {path}")
-    if skipped:
-        say(f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}")
-    return 0
-
-
-@command(
-    "a figure of a run or backbone as PNG or SVG: hard-examples, view-space, neighbours, clusters",
-    option("KIND", "hard-examples, view-space, neighbours or clusters"),
-    option("TARGET", "a run or a recipe; for neighbours and clusters a run or any backbone", metavar="RUN"),
-    DATA_OF_RUN,
-    option("--out FILE", ".png or .svg", required=True),
-    TRUST,
-    SEED,
-    description="hard-examples: views beside the hard examples made of them. view-space: clean, adversarial and mixed "
-    "views in two dimensions. neighbours, clusters: which images a backbone finds similar.",
-)
-def figure(given: Given, extra: Fields) -> int:
-    from hexa.runtime import targets
-
-    out = targets.check(given.out, (".png", ".svg"))
-    from hexa import named
-    from hexa.run.figure import OF_FEATURES
-    from hexa.run.figure import figure as run
-
-    target = given.target
-    if Path(target).is_dir():
-        target = Path(target)
-        _import_if_trusted(given)
-    elif given.kind in OF_FEATURES:
-        target = named(target, given.seed)
-    with _progress() as progress:
-        path = run(given.kind, target, given.data, out, seed=given.seed, progress=progress)
-    say(f"written to {path}")
-    return 0
-
-
-@command(
     "hand the backbone over to another library; checked before success is reported",
     option("RUN", "a run folder, or any other backbone: " + BACKBONES),
     option("--to FORMAT", "torchvision, timm, safetensors, onnx or detectron2", required=True),
@@ -320,35 +245,12 @@ def export(given: Given, extra: Fields) -> int:
     return 0
 
 
-@command(
-    "one self-contained HTML file on one or several runs: curves, tables, hard examples",
-    option("RUNS", "run folders, or JSON files of hexa evaluate --out", nargs="+", metavar="RUN"),
-    option("--out FILE.html", required=True),
-    option("--data SOURCE", "images for pictures that a run lacks; without, none are made"),
-)
-def report(given: Given, extra: Fields) -> int:
-    from hexa.runtime import targets
+def _requested(request: type[Config], given: Given, extra: Fields) -> dict[str, Any]:
+    """The options of a request, declared ones and those unknown to the parser."""
+    from hexa.runtime.parsing import from_option
 
-    out = targets.check(given.out, (".html",))
-    from hexa.reporting.report import report as run
-
-    left_out: list[str] = []
-    makers = None
-    if given.data is not None:
-        from hexa.run.visualize import makers as of_images
-
-        makers = of_images(given.data)
-    path = run([Path(folder) for folder in given.runs], out, makers, left_out)
-    say(*left_out, f"written to {path}")
-    return 0
-
-
-def _progress() -> ProgressBar:
-    """Bars of what takes long, or lines, on standard error."""
-    from hexa.runtime.console import Console
-    from hexa.runtime.progress import ProgressBar
-
-    return ProgressBar(Console(stderr=True))
+    typed = {name: getattr(given, name) for name in request.model_fields if hasattr(given, name)}
+    return {name: from_option(value) for name, value in {**typed, **extra}.items()}
 
 
 def _unfinished(run: str) -> str:
@@ -360,19 +262,3 @@ def _unfinished(run: str) -> str:
         return ""
     go_on = "the same hexa adapt command" if (folder / ADAPTATION).is_file() else f"hexa resume {run}"
     return f"note: {run} is unfinished: this is its newest checkpoint; {go_on} trains it to the end"
-
-
-def _requested(request: type[Config], given: Given, extra: Fields) -> dict[str, Any]:
-    """The options of a request, declared ones and those unknown to the parser."""
-    from hexa.runtime.parsing import from_option
-
-    typed = {name: getattr(given, name) for name in request.model_fields if hasattr(given, name)}
-    return {name: from_option(value) for name, value in {**typed, **extra}.items()}
-
-
-def _import_if_trusted(given: Given) -> None:
-    """Import the file that a run names, only with --trust."""
-    if given.trust:
-        from hexa.recipes import plugins
-
-        plugins.load(Path(given.target) / "config.yaml", trust=True)

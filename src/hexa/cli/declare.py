@@ -9,7 +9,10 @@ import argparse
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hexa.runtime.progress import ProgressBar
 
 Given = argparse.Namespace
 Fields = Mapping[str, str]
@@ -123,3 +126,11 @@ def say(*lines: str) -> None:
     console = Console()
     for line in filter(None, lines):
         console.print(one_line(line))
+
+
+def progress_bar() -> ProgressBar:
+    """Bars of what takes long, or lines, on standard error."""
+    from hexa.runtime.console import Console
+    from hexa.runtime.progress import ProgressBar
+
+    return ProgressBar(Console(stderr=True))

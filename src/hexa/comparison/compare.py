@@ -9,32 +9,27 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.comparison import labelled, leakage, unlabelled, verdict
-from hexa.comparison.extraction import FEWEST, Extraction, affordable, features_of, passes_of
+from hexa.comparison.extraction import FEWEST, Extraction, affordable, common, features_of, passes_of
+from hexa.comparison.leakage import Progress
 from hexa.comparison.verdict import FEW, Side, Verdict
 from hexa.config import UserError, some
 from hexa.data import Source, open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.collective import from_main
-from hexa.reporting.tables import counted
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
-from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone, load_backbone
 
-Progress = Callable[[str, int, int], None]
 Value = TypeVar("Value")
-#: Images to learn from that near-duplicates are looked for among, at least.
-_LEARNED = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest(Extraction):
-    """What is asked for."""
+    """Which backbones are compared on which images."""
 
     backbones: tuple[str | Path | Backbone, ...]
     """The first is what the others are compared with."""
@@ -50,7 +45,7 @@ class CompareRequest(Extraction):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was compared on which images, and what was found."""
+    """The backbones with their scores, and the verdict."""
 
     sides: tuple[Side, ...]
     verdict: Verdict
@@ -137,11 +132,11 @@ def of_backbones(
         """Positions of the images to look at, near-duplicates that were left out, and notes."""
         notes = list[str]()
         if judging.classes is not None and not judged:
-            notes.append("the labels cannot judge: they have no two classes with two images each")
+            notes.append("the labels are not used: fewer than two classes have two images or more")
         found = affordable(several, judging, how, judged, device)
         if len(found) < len(judging):
-            notes.append(f"{len(found):,} of {len(judging):,} images were drawn; more --time looks at more")
-        rows, twins = _apart(data, judging, found, how, notes, progress) if judged else (found, ())
+            notes.append(f"{len(found):,} of {len(judging):,} images were drawn; with more --time more are")
+        rows, twins = leakage.apart(data, judging, found, how, notes, progress) if judged else (found, ())
         if judged and not labelled.can_judge(labelled.labels_of(judging)[rows]):
             notes.append("near-duplicates stay, since too few labelled images would be left")
             rows, twins = found, ()
@@ -162,7 +157,7 @@ def of_backbones(
             passes, positions = passes_of(backbone, images, how, device, tell)
             found.append((passes.images, positions))
             free.append(_in_main(functools.partial(unlabelled.measures, passes, how.seed)))
-    every, shared = verdict.common(found)
+    every, shared = common(found)
     shared = from_main(lambda: shared)
     if len(shared) < len(images):
         lost = [images.paths[place] for place in np.setdiff1d(np.arange(len(images)), shared.numpy())]
@@ -199,52 +194,3 @@ def _in_main(work: Callable[[], Value]) -> Value:
             return work()
 
     return from_main(alone)
-
-
-def _apart(
-    data: Source,
-    judging: Source,
-    rows: NDArray[np.int64],
-    how: Extraction,
-    notes: list[str],
-    progress: Progress,
-) -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...]]:
-    """Of these labelled images those without near-duplicates, and paths of those that are left out with their twins.
-
-    An image is left out if it is like one of its class before it, or like one of other images that were learned from,
-    of which as many are looked at. Where that would be most of them, they were meant to be alike or to be among those:
-    all stay, and a note says so.
-    """
-    progress("looking for near-duplicates", 0, 1)
-    thumbs, found = leakage.thumbnails(Subset(judging, rows), how.num_workers)
-    places, labels = rows[found], labelled.labels_of(judging)
-    same = leakage.duplicates(thumbs)
-    drop = (same >= 0) & (labels[places] == labels[places[same]])
-    if 2 * (same >= 0).sum() > len(drop):
-        notes.append(
-            f"{(same >= 0).sum()} of {len(drop)} labelled images are near-duplicates of others, and judge each other"
-        )
-        drop[:] = False
-    elif drop.any():
-        notes.append(f"left out: {counted(int(drop.sum()), 'near-duplicate')} of other labelled images")
-    twins = [(judging.paths[places[row]], judging.paths[places[same[row]]]) for row in np.flatnonzero(drop)]
-    if data is not judging and data.fingerprint != judging.fingerprint:
-        order = torch.randperm(len(data), generator=Stream(how.seed).child("learned").generator())
-        learned = np.sort(order[: max(len(rows), _LEARNED)].numpy())
-        others, found = leakage.thumbnails(Subset(data, learned), how.num_workers)
-        learned = learned[found]
-        same = leakage.duplicates(thumbs, others)
-        seen = (same >= 0) & ~drop
-        if 2 * seen.sum() > (~drop).sum():
-            notes.append(f"{seen.sum()} of {len(seen)} labelled images are among --data, where no label is used")
-        elif seen.any():
-            drop |= seen
-            twins += [(judging.paths[places[row]], data.paths[learned[same[row]]]) for row in np.flatnonzero(seen)]
-            notes.append(f"left out: {counted(int(seen.sum()), 'labelled near-duplicate')} of images of --data")
-        if len(learned) < len(data):
-            notes.append(
-                f"near-duplicates were looked for among {len(learned):,} of the {len(data):,} images of --data"
-            )
-    progress("looking for near-duplicates", 1, 1)
-    unreadable = np.setdiff1d(rows, places)  # noted where features are extracted
-    return np.sort(np.concatenate([places[~drop], unreadable])), tuple(twins)

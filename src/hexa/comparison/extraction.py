@@ -14,13 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hexa.comparison.labelled import drawn, labels_of
+from hexa.comparison.labelled import labels_of
 from hexa.comparison.unlabelled import Passes
 from hexa.data import Source
 from hexa.data.sources.decode import DecodeError
 from hexa.data.views.config import ViewsConfig
 from hexa.data.views.making import Views
 from hexa.evaluation.features import batches, check_finite, extract, share_and_gather
+from hexa.evaluation.split import draw_classes
 from hexa.evaluation.transforms import transform_of
 from hexa.ops.boxes import cut_boxes, kept_share, paste
 from hexa.recipes import domains
@@ -76,7 +77,7 @@ def affordable(
         return np.arange(len(source))
     stream = Stream(how.seed).child("affordable")
     if judged:
-        return drawn(labels_of(source), most, stream)
+        return draw_classes(labels_of(source), most, stream)
     return np.sort(torch.randperm(len(source), generator=stream.generator())[:most].numpy())
 
 
@@ -153,3 +154,11 @@ def passes_of(
     clean, first, second, mixed = together[:, :-2].chunk(4, 1)
     partners = torch.searchsorted(positions, together[:, -1].long())
     return Passes(clean, first, second, mixed, partners, together[:, -2]), positions
+
+
+def common(features: Sequence[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], Tensor]:
+    """Of features [N_b, D_b] at ascending positions [N_b] those at the positions that all share, and these."""
+    shared = features[0][1]
+    for _, positions in features[1:]:
+        shared = shared[torch.isin(shared, positions)]
+    return [x[torch.isin(positions, shared)] for x, positions in features], shared

@@ -50,7 +50,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a backbone reaches.
+    """How many labelled images a backbone classifies correctly.
 
     right: measure -> bool [M], whether each of the M judged images is classified correctly. few: labels per class ->
     accuracy in percent, one per draw.
@@ -88,7 +88,7 @@ class Judge:
                 self.draws[shots] = [rows[draw_per_class(labels[rows], shots, one)] for one in streams]
 
     def scores(self, features: Tensor) -> Scores:
-        """What the features [N, D] of a backbone reach."""
+        """The scores of features [N, D]. The probe's weight decay is chosen in the first fold, for all of them."""
         from hexa.evaluation.protocols.probe import WEIGHT_DECAYS, fit_probe  # scipy.optimize: a plan does without
 
         wanted, classes = torch.from_numpy(self.labels), int(self.labels.max()) + 1
@@ -98,7 +98,7 @@ class Judge:
             rest = np.setdiff1d(np.arange(len(wanted)), part)
             votes = knn_classify(features[rest], wanted[rest], features[part], NEIGHBOURS, num_classes=classes)
             probe = fit_probe(features[rest], wanted[rest], classes, weight_decays=decays, seed=self.seed)
-            decays = (probe.weight_decay,)  # chosen once: it hardly depends on the fold
+            decays = (probe.weight_decay,)  # chosen once, in the first fold: in each it would take six times as long
             for measure, scored in zip(DECIDING, (votes, probe.scores(features[part])), strict=True):
                 right[measure][part] = (scored.argmax(1) == wanted[part]).numpy()
         few = {
@@ -152,19 +152,6 @@ def decide(start: Scores, other: Scores, comparisons: int = 1) -> tuple[int, Map
 def can_judge(labels: Rows | None) -> bool:
     """Whether there are two classes or more with two images each."""
     return labels is not None and int((np.unique(labels, return_counts=True)[1] > 1).sum()) > 1
-
-
-def drawn(labels: Rows, most: int, stream: Stream) -> Rows:
-    """Positions of about `most` images [N]: a like share of every class, but two at least of as many classes as fit."""
-    generator = np.random.default_rng(stream.integer())
-    order = generator.permutation(len(labels))
-    share, chosen, count = most / len(labels), list[Rows](), 0
-    for label in generator.permutation(np.unique(labels)):
-        rows = order[labels[order] == label]
-        if len(rows) > 1 and count < most:
-            chosen.append(rows[: max(2, round(share * len(rows)))])
-            count += len(chosen[-1])
-    return np.sort(np.concatenate(chosen))
 
 
 def labels_of(source: Source) -> Rows:

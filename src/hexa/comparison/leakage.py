@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hexa.comparison.extraction import Extraction
+from hexa.comparison.labelled import labels_of
 from hexa.data import Source
 from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.sources.source import Subset
 from hexa.data.views.evaluation import EvaluationTransform
+from hexa.reporting.tables import counted
+from hexa.runtime.random import Stream
 
 #: Side of the thumbnails that are compared, and the largest distance of near-duplicates: the root mean square
 #: difference of grey levels, standardised per thumbnail to mean 0 and deviation 1.
 THUMB, ALIKE = 16, 0.1
 _CHUNK = 2048
+#: Images to learn from that near-duplicates are looked for among, at least.
+_LEARNED = 200
+
+Progress = Callable[[str, int, int], None]
 
 
 def thumbnails(source: Source, num_workers: int | None = None) -> tuple[Tensor, NDArray[np.int64]]:
@@ -51,3 +62,52 @@ def duplicates(asked: Tensor, others: Tensor | None = None) -> NDArray[np.int64]
             least = torch.where(closer, nearest, least)
             found[start : start + len(part)][closer.numpy()] = first + row[closer].numpy()
     return found
+
+
+def apart(
+    data: Source,
+    judging: Source,
+    rows: NDArray[np.int64],
+    how: Extraction,
+    notes: list[str],
+    progress: Progress,
+) -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...]]:
+    """Of these labelled images those without near-duplicates, and paths of those that are left out with their twins.
+
+    An image is left out if it is like one of its class before it, or like one of other images that were learned from,
+    of which as many are looked at. Where that would be most of them, they were meant to be alike or to be among those:
+    all stay, and a note says so.
+    """
+    progress("looking for near-duplicates", 0, 1)
+    thumbs, found = thumbnails(Subset(judging, rows), how.num_workers)
+    places, labels = rows[found], labels_of(judging)
+    same = duplicates(thumbs)
+    drop = (same >= 0) & (labels[places] == labels[places[same]])
+    if 2 * (same >= 0).sum() > len(drop):
+        notes.append(
+            f"{(same >= 0).sum()} of {len(drop)} labelled images are near-duplicates of others, and judge each other"
+        )
+        drop[:] = False
+    elif drop.any():
+        notes.append(f"left out: {counted(int(drop.sum()), 'near-duplicate')} of other labelled images")
+    twins = [(judging.paths[places[row]], judging.paths[places[same[row]]]) for row in np.flatnonzero(drop)]
+    if data is not judging and data.fingerprint != judging.fingerprint:
+        order = torch.randperm(len(data), generator=Stream(how.seed).child("learned").generator())
+        learned = np.sort(order[: max(len(rows), _LEARNED)].numpy())
+        others, found = thumbnails(Subset(data, learned), how.num_workers)
+        learned = learned[found]
+        same = duplicates(thumbs, others)
+        seen = (same >= 0) & ~drop
+        if 2 * seen.sum() > (~drop).sum():
+            notes.append(f"{seen.sum()} of {len(seen)} labelled images are among --data, where no label is used")
+        elif seen.any():
+            drop |= seen
+            twins += [(judging.paths[places[row]], data.paths[learned[same[row]]]) for row in np.flatnonzero(seen)]
+            notes.append(f"left out: {counted(int(seen.sum()), 'labelled near-duplicate')} of images of --data")
+        if len(learned) < len(data):
+            notes.append(
+                f"near-duplicates were looked for among {len(learned):,} of the {len(data):,} images of --data"
+            )
+    progress("looking for near-duplicates", 1, 1)
+    unreadable = np.setdiff1d(rows, places)  # noted where features are extracted
+    return np.sort(np.concatenate([places[~drop], unreadable])), tuple(twins)

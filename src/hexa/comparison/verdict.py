@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from hexa.comparison import labelled, unlabelled
@@ -15,24 +14,24 @@ from hexa.comparison.labelled import DECIDING, Difference, Scores
 from hexa.config import UserError
 from hexa.weights.pretrained import Backbone
 
-#: How a row is called that tells accuracy from k labelled images of each class.
+#: The name of the row with the accuracy from k labelled images of each class.
 FEW = "{} label{} per class"
 
 
 @dataclass(frozen=True)
 class Side:
-    """A backbone and what was found of it."""
+    """A backbone and its scores."""
 
     name: str
-    """As the user knows it."""
+    """The backbone's name in tables and sentences."""
     backbone: Backbone
     """The network, with its image size and normalisation."""
     features: Tensor
-    """[N, D] of the images that all backbones could be given."""
+    """[N, D], of the images that are readable for all backbones."""
     scores: Scores | None = None
-    """What it reaches by labels; None without."""
+    """Its scores by labels; None without."""
     free: Mapping[str, float] = field(default_factory=dict)
-    """What is measured without labels; empty with them."""
+    """Its measures without labels; empty with them."""
 
     @property
     def size(self) -> int:
@@ -123,7 +122,7 @@ def without_labels(sides: Sequence[Side]) -> Verdict:
         if pair.better:
             told.append(f"{names[pair.better > 0]} seems better than {names[pair.better < 0]}: {pair.why}")
     if not told:
-        why = pairs[0].why if len(pairs) == 1 else "the measures say nothing reliable of these backbones"
+        why = pairs[0].why if len(pairs) == 1 else "the measures are too unreliable to tell these backbones apart"
         return Verdict(None, f"without labels it cannot be told which is better: {why}; {remedy}", tuple(pairs))
     best = (pairs[0].second if pairs[0].better > 0 else 0) if len(sides) == 2 else None
     return Verdict(best, "; ".join([*told, remedy]), tuple(pairs))
@@ -181,11 +180,3 @@ def _scores(sides: Sequence[Side], pair: Pair, place: int) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def common(features: Sequence[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], Tensor]:
-    """Of features [N_b, D_b] with ascending positions [N_b] those of the positions that all have, and these."""
-    shared = features[0][1]
-    for _, positions in features[1:]:
-        shared = shared[torch.isin(shared, positions)]
-    return [x[torch.isin(positions, shared)] for x, positions in features], shared

@@ -109,6 +109,20 @@ def draw_share(labels: Labels, share: float, stream: Stream) -> Labels:
     return np.sort(np.concatenate(parts))
 
 
+def draw_classes(labels: Labels, most: int, stream: Stream) -> Labels:
+    """Positions of about `most` images, in order: a like share of every class, but two of each at least.
+
+    Where that is too many, classes drawn at random are left out; those of one image always are.
+    """
+    share, chosen, count = most / len(labels), list[Labels](), 0
+    several = [rows for rows in _shuffled(labels, stream).values() if len(rows) > 1]
+    for place in np.random.default_rng(stream.child("classes").integer()).permutation(len(several)):
+        if count < most:
+            chosen.append(several[place][: max(2, round(share * len(several[place])))])
+            count += len(chosen[-1])
+    return np.sort(np.concatenate(chosen))
+
+
 def draw_per_class(labels: Labels, count: int, stream: Stream) -> Labels:
     """Positions of `count` images of every class. Raises UserError if a class has fewer."""
     drawn = _shuffled(labels, stream)

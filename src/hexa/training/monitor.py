@@ -185,7 +185,7 @@ class Watch:
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
         self.given, self.accuracy, self.stuck = set(state["given"]), state["accuracy"], state["stuck"]
-        self.attacks = {name: (one, many) for name, (one, many) in state["attacks"].items()}
+        self.attacks = {name: (one, many) for name, (one, many) in state.get("attacks", {}).items()}
 
     def train(self, line: Mapping[str, float], directions: int) -> list[str]:
         """Warnings about a line of training metrics; an effective rank could be as high as `directions`.

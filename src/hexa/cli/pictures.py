@@ -1,0 +1,125 @@
+"""Commands whose result is looked at: pictures of hard examples, figures, and the report of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hexa.cli.declare import (
+    DATA_OF_RUN,
+    DOMAINS,
+    SEED,
+    TRUST,
+    Fields,
+    Given,
+    command,
+    option,
+    positive,
+    progress_bar,
+    say,
+    whole,
+)
+from hexa.cli.training import experiment_of
+
+if TYPE_CHECKING:
+    from hexa.recipes.experiment import Experiment
+
+
+@command(
+    "a picture: clean | perturbation | adversarial | cut-mixed, side by side",
+    option("TARGET", "a run folder, or a recipe with fresh weights", metavar="RUN|RECIPE"),
+    DATA_OF_RUN,
+    option("--domain NAME", "for a recipe: " + DOMAINS),
+    option("--out FILE.png", required=True),
+    option("--num-images N", "rows of the picture; 8 if not given", type=whole(1, 256), default=8),
+    TRUST,
+    option("--gain X", "how many times the perturbation is magnified", type=positive),
+    SEED,
+    open=True,
+)
+def visualize(given: Given, extra: Fields) -> int:
+    from hexa.config import UserError, some
+    from hexa.runtime import targets
+
+    out = targets.check(given.out, (".png",))
+    from hexa.run.visualize import visualize as run
+
+    target: Path | Experiment = Path(given.target)
+    if Path(given.target).is_dir():
+        if extra or given.domain:
+            option = next(iter(extra), "domain")
+            raise UserError(f"--{option}: the fields of a run are fixed; only those of a recipe can be set")
+        _import_if_trusted(given)
+    else:
+        given.recipe = given.target
+        target = experiment_of(given, extra)
+    skipped: list[str] = []
+    how = {name: getattr(given, name) for name in ("num_images", "seed", "gain")}
+    with progress_bar() as progress:
+        path = run(target, given.data, out, problems=skipped, progress=progress, **how)
+    say(f"written to {path}")
+    if skipped:
+        say(f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}")
+    return 0
+
+
+@command(
+    "a figure of a run or backbone as PNG or SVG: hard-examples, view-space, neighbours, clusters",
+    option("KIND", "hard-examples, view-space, neighbours or clusters"),
+    option("TARGET", "a run or a recipe; for neighbours and clusters a run or any backbone", metavar="RUN"),
+    DATA_OF_RUN,
+    option("--out FILE", ".png or .svg", required=True),
+    TRUST,
+    SEED,
+    description="hard-examples: views beside the hard examples made of them. view-space: clean, adversarial and mixed "
+    "views in two dimensions. neighbours, clusters: which images a backbone finds similar.",
+)
+def figure(given: Given, extra: Fields) -> int:
+    from hexa.runtime import targets
+
+    out = targets.check(given.out, (".png", ".svg"))
+    from hexa import named
+    from hexa.run.figure import OF_FEATURES
+    from hexa.run.figure import figure as run
+
+    target = given.target
+    if Path(target).is_dir():
+        target = Path(target)
+        _import_if_trusted(given)
+    elif given.kind in OF_FEATURES:
+        target = named(target, given.seed)
+    with progress_bar() as progress:
+        path = run(given.kind, target, given.data, out, seed=given.seed, progress=progress)
+    say(f"written to {path}")
+    return 0
+
+
+@command(
+    "one self-contained HTML file on one or several runs: curves, tables, hard examples",
+    option("RUNS", "run folders, or JSON files of hexa evaluate --out", nargs="+", metavar="RUN"),
+    option("--out FILE.html", required=True),
+    option("--data SOURCE", "images for pictures that a run lacks; without, none are made"),
+)
+def report(given: Given, extra: Fields) -> int:
+    from hexa.runtime import targets
+
+    out = targets.check(given.out, (".html",))
+    from hexa.reporting.report import report as run
+
+    left_out: list[str] = []
+    makers = None
+    if given.data is not None:
+        from hexa.run.visualize import makers as of_images
+
+        makers = of_images(given.data)
+    path = run([Path(folder) for folder in given.runs], out, makers, left_out)
+    say(*left_out, f"written to {path}")
+    return 0
+
+
+def _import_if_trusted(given: Given) -> None:
+    """Import the file that a run names, only with --trust."""
+    if given.trust:
+        from hexa.recipes import plugins
+
+        plugins.load(Path(given.target) / "config.yaml", trust=True)
