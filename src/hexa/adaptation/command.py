@@ -1,17 +1,20 @@
-"""`hexa adapt`: inspects images, plans, trains, compares, and exports the better backbone."""
+"""`hexa adapt`, and what `hexa harden` shares: look at images, plan, train, compare, export the better backbone."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from hexa.adaptation.looking import FEWEST, look
-from hexa.adaptation.plan import Budget, first_draft, plan
+from torch import Tensor
+
+from hexa.adaptation.looking import FEWEST, Seen, look
+from hexa.adaptation.plan import Budget, Plan, Say, first_draft, plan
+from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import Judge, can_judge, labels_of
 from hexa.config import UserError
 from hexa.data import Source, open_source
@@ -26,14 +29,43 @@ from hexa.run.run import pretrain, resume
 from hexa.runtime import parsing, precision, processes
 from hexa.runtime.console import Console
 from hexa.runtime.files import write_text
-from hexa.runtime.progress import ProgressBar
+from hexa.runtime.progress import Progress, ProgressBar
 from hexa.runtime.signals import Interrupted
 from hexa.weights import start as starts
 from hexa.weights.export import export
-from hexa.weights.pretrained import load_backbone
+from hexa.weights.pretrained import Backbone, load_backbone
 
 #: The better of start and result, for timm.
 WINNER = "winner.safetensors"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run that has ended, with what start and result are compared on."""
+
+    experiment: Experiment
+    out: Path
+    start: Backbone
+    result: Backbone
+    data: Source
+    judging: Source
+    """Labelled images, or `data` itself."""
+    how: Extraction
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The verdict on a run, with the better of start and result."""
+
+    winner: Backbone
+    verdict: str
+    header: list[str]
+    rows: list[list[str]]
+    notes: Sequence[str]
+    judged: bool
+    """Whether labels were used."""
+    record: Mapping[str, Any]
+    """All numbers, for JSON."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +79,48 @@ class AdaptRequest:
     domain: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
+    recipe: ClassVar = "adapt"
+    command: ClassVar = "adapt"
+
     @property
     def record(self) -> dict[str, Any]:
         """The request as stored in the folder."""
-        return {name: getattr(self, name) for name in ("backbone", "data", "labelled", "seconds", "domain")} | {
-            "fields": {name: str(value) for name, value in self.fields.items()}
-        }
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        return given | {"command": self.command, "fields": {name: str(value) for name, value in self.fields.items()}}
+
+    def of_domain(self, name: str) -> dict[str, Any]:
+        """The fields of an experiment that a domain of images sets."""
+        return domains.changes(name, self.fields)
+
+    def plan(
+        self,
+        draft: Experiment,
+        source: Source,
+        seen: Seen,
+        pixels: Tensor,
+        labelled: Source | None,
+        budget: Budget,
+        say: Say,
+    ) -> Plan:
+        """What fits the time; see `plan.plan`."""
+        return plan(draft, source, seen, pixels, labelled, budget, self.fields, say)
+
+    def outcome(self, trained: Trained, progress: Progress) -> Outcome:
+        """Which of start and result is better on the images."""
+        from hexa.comparison import verdict  # scipy, which a plan does without
+        from hexa.comparison.compare import of_backbones
+        from hexa.reporting.runs import read_run
+
+        monitor = trained.experiment.monitor
+        scored = sum("knn" in line for line in read_run(trained.out).monitor)
+        trials = max(1, scored) if monitor.keep_best == "knn" else 1
+        sides = {"start": trained.start, "result": trained.result}
+        found = of_backbones(sides, trained.data, trained.judging, trained.how, progress, trials)
+        better = found.verdict.best == 1
+        conclusion = f"{'it helped' if better else 'the start is kept'}: {found.verdict.sentence}"
+        header, rows = verdict.table(found.sides, found.verdict)
+        winner = trained.result if better else trained.start
+        return Outcome(winner, conclusion, header, rows, found.notes, found.judge is not None, found.record)
 
 
 def adapt(
@@ -95,7 +163,7 @@ def adapt(
         raise again from None
     finally:
         processes.shutdown(failed)
-    return _compare(experiments.load(out / CONFIG), out, record, console) if main else record
+    return _conclude(request, experiments.load(out / CONFIG), out, record, console) if main else record
 
 
 def _begin(
@@ -121,22 +189,22 @@ def _begin(
 def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
     """Inspect the images, read the weights, measure and plan: the record to store."""
     console = Console(stderr=True)
-    say: Callable[[str], None] = lambda line: console.print(f"{line} …", style="dim")  # noqa: E731
+    say: Say = lambda line: console.print(f"{line} …", style="dim")  # noqa: E731
     most = request.fields.get("training.max_image_pixels")
     channels = int(request.fields.get("network.channels", 3))
     say("looking at the images")
     source = open_source(request.data, "train", None if most is None else int(most), channels)
     if len(source) < FEWEST:
         raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
-    draft = first_draft(request.backbone, request.data, len(source), request.fields)
+    draft = first_draft(request.recipe, request.backbone, request.data, len(source), request.fields)
     seen, pixels = look(source, draft.views.size)
-    changes = dict(domains.changes(request.domain or seen.domain, request.fields))
+    changes = request.of_domain(request.domain or seen.domain)
     labelled = source if can_judge(source.classes) else None
     if request.labelled is not None:
         changes |= {"monitor.data": request.labelled} if "monitor.data" not in request.fields else {}
         labelled = _opened(draft, request.labelled)
         Judge(labels_of(labelled))  # raises now if they are unsuitable
-    made = plan(override(draft, changes), source, seen, pixels, labelled, budget, request.fields, say)
+    made = request.plan(override(draft, changes), source, seen, pixels, labelled, budget, say)
     record: dict[str, Any] = {"request": request.record, "plan": list(made.lines), "compared": made.compared}
     record["domain"] = request.domain or seen.domain
     if made.experiment is None:
@@ -144,22 +212,17 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
     return record | {"experiment": made.experiment.model_dump(mode="json")}
 
 
-def _compare(experiment: Experiment, out: Path, record: dict[str, Any], console: Console) -> dict[str, Any]:
+def _conclude(
+    request: AdaptRequest, experiment: Experiment, out: Path, record: dict[str, Any], console: Console
+) -> dict[str, Any]:
     """Compare start and result, export the winner, and write the record and the report."""
-    # what a plan does without is imported here: matplotlib, scipy.optimize
-    from hexa.comparison import verdict
-    from hexa.comparison.compare import of_backbones
-    from hexa.comparison.extraction import Extraction
-    from hexa.reporting.report import report
-    from hexa.reporting.runs import read_run
+    from hexa.reporting.report import report  # what a plan does without: matplotlib
 
     start = starts.read(experiment.start.weights or "")
     # both must resize images the same way: that alone is worth a point on small images
     result = load_backbone(out / BACKBONE, crop=start.preparation.crop, interpolation=start.preparation.interpolation)
     data = _opened(experiment, experiment.data)
     judging = data if experiment.monitor.data is None else _opened(experiment, experiment.monitor.data)
-    scored = sum("knn" in line for line in read_run(out).monitor)
-    trials = max(1, scored) if experiment.monitor.keep_best == "knn" else 1
     settings = Extraction(
         seconds=math.inf,
         most=record["compared"],
@@ -169,29 +232,26 @@ def _compare(experiment: Experiment, out: Path, record: dict[str, Any], console:
         num_workers=experiment.training.num_workers,
     )
     with ProgressBar(Console(stderr=True)) as progress:
-        found = of_backbones({"start": start, "result": result}, data, judging, settings, progress, trials)
+        found = request.outcome(Trained(experiment, out, start, result, data, judging, settings), progress)
     notes = list(found.notes)
-    if found.judge is not None and judging is data:
+    if found.judged and judging is data:
         notes.append("the labelled images were also learned from, without their labels; --labelled gives others")
-    better = found.verdict.best == 1
-    conclusion = f"{'it helped' if better else 'the start is kept'}: {found.verdict.sentence}"
-    header, rows = verdict.table(found.sides, found.verdict)
-    checked = export(found.sides[better].backbone, "timm", out / WINNER)
+    checked = export(found.winner, "timm", out / WINNER)
     record = {
         **{name: value for name, value in record.items() if name != "experiment"},
-        "verdict": conclusion,
-        "kept": "result" if better else "start",
-        "table": {"header": header, "rows": rows},
+        "verdict": found.verdict,
+        "kept": "start" if found.winner is start else "result",
+        "table": {"header": found.header, "rows": found.rows},
         "comparison": found.record,
         "notes": notes,
         "winner": {"file": WINNER, "load": str(checked["load"])},
     }
     _write(out, record)
     report([out], out / REPORT)
-    Console().print(Table(tuple(header), tuple(map(tuple, rows))).terminal())
+    Console().print(Table(tuple(found.header), tuple(map(tuple, found.rows))).terminal())
     for line in notes:
         console.print(line)
-    console.print(conclusion, style="bold")
+    console.print(found.verdict, style="bold")
     console.print(f"report: {out / REPORT}")
     console.print(f"the winner: {checked['load']}")
     if "pretrained=True" in checked["load"]:

@@ -73,8 +73,11 @@ def at_size(draft: Experiment, size: int, fields: Iterable[str]) -> Experiment:
     return begin_from_weights(changed, [*fields, "views.size"])
 
 
-def measure(draft: Experiment, source: Source, fields: Iterable[str]) -> Costs:
-    """Time steps of a few images at a small size; on a GPU, which many images at once suit better, those of the run."""
+def measure(draft: Experiment, source: Source, fields: Iterable[str], *, partly: bool = True) -> Costs:
+    """Time steps of a few images at a small size; on a GPU, which many images at once suit better, those of the run.
+
+    partly: also steps in which only the last stages learn, or the head alone.
+    """
     machine, begin = Machine.of(draft), time.perf_counter()
     small = machine.device.type == "cpu"
     size = min(draft.views.size, _SIZE) if small else draft.views.size
@@ -102,7 +105,9 @@ def measure(draft: Experiment, source: Source, fields: Iterable[str]) -> Costs:
             train()  # not timed, nor its memory taken: the optimizer's state is made
             memory = peak_bytes(train, machine.device) / count
             seconds = {}
-            for stages, learning in _learning(method, draft).items():
+            every = _learning(method, draft)
+            for stages in every if partly else [max(every)]:
+                learning = every[stages]
                 for parameter, learns in learning.items():
                     parameter.requires_grad_(learns)
                 seconds[stages] = _seconds(train, machine.device) / count

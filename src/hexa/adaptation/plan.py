@@ -28,10 +28,10 @@ from hexa.weights.pretrained import Backbone
 
 #: Sizes below the start's own that are tried, and the share of its neighbourhoods that the start must keep there,
 #: measured on as many images as take this many seconds, within bounds.
-_SIZES, _KEPT, _LOOKING, _FEWEST_SEEN = (448, 384, 320, 256, 224, 192, 160, 128, 96, 64), 0.9, 2.0, 40
+SIZES, _KEPT, _LOOKING, _FEWEST_SEEN = (448, 384, 320, 256, 224, 192, 160, 128, 96, 64), 0.9, 2.0, 40
 #: The fewest passes over the images, the share of the time that they may take by the measurement, and the fewest images
 #: (or all) that they are worth making over.
-PASSES, _SPARE, _LEAST_IMAGES = 6, 0.9, 500
+PASSES, SPARE, _LEAST_IMAGES = 6, 0.9, 500
 #: With this number of passes or more only the head learns in the first: a random head would damage the backbone.
 _HEAD_FIRST = 3
 #: Scores during training; the largest share of the time for each, and bounds on the images held out.
@@ -45,6 +45,10 @@ _PICTURES, _DRAWING, _PICTURES_SHARE = 500, 10.0, 0.03
 _ROOM, _LEAST_BATCH = 0.4, 16
 #: Seconds to write the results, which are not measured, and those to import torch where these were taken.
 _END, _IMPORT = 4.0, 6.0
+
+
+#: Told what is being done.
+Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ def choose(
         return costs.train(size, 0) + (passes - 1) * costs.train(size, stages)
 
     def fits(size: int, stages: int) -> bool:
-        return images * once(size, stages) <= _SPARE * room(size)
+        return images * once(size, stages) <= SPARE * room(size)
 
     learning = sorted((stages for stages in costs.steps if stages), reverse=True)
     size = sizes[0]
@@ -105,7 +109,7 @@ def choose(
         size = smaller
     stages = next((stages for stages in learning if fits(size, stages)), learning[-1])
     if not fits(size, stages):
-        images = max(0, int(_SPARE * room(size) / once(size, stages)))
+        images = max(0, int(SPARE * room(size) / once(size, stages)))
     left = room(size) / max(1, images) - costs.train(size, 0)
     return Choice(size, stages, images, 1 + left / costs.train(size, stages))
 
@@ -122,10 +126,12 @@ class Plan:
     compared: int = 0
 
 
-def first_draft(backbone: str, data: str, count: int, fields: Mapping[str, Any]) -> Experiment:
+def first_draft(recipe: str, backbone: str, data: str, count: int, fields: Mapping[str, Any]) -> Experiment:
     """The experiment on `count` images without its views and length, at the start's own size."""
-    changes: dict[str, Any] = {"data": data, "start.weights": backbone, "batch_size": _batch(count)} | dict(fields)
-    return begin_from_weights(override(recipes.get("adapt"), changes), {**fields, "start.weights": backbone})
+    made = recipes.get(recipe)
+    batch = min(made.batch_size, _batch(count))
+    changes: dict[str, Any] = {"data": data, "start.weights": backbone, "batch_size": batch} | dict(fields)
+    return begin_from_weights(override(made, changes), {**fields, "start.weights": backbone})
 
 
 def _batch(count: int) -> int:
@@ -140,7 +146,7 @@ def plan(
     labelled: Source | None,
     budget: Budget,
     fields: Mapping[str, Any],
-    say: Callable[[str], object],
+    say: Say,
 ) -> Plan:
     """Measure, and plan.
 
@@ -160,7 +166,7 @@ def plan(
         say(f"checking whether {size} px is enough")
         some = pixels[: max(_FEWEST_SEEN, int(_LOOKING / costs.score(native)))]
         try:
-            own, smaller = (_features(backbone.prepared(size=one), some) for one in (native, size))
+            own, smaller = (features_of(backbone.prepared(size=one), some) for one in (native, size))
         except UserError:  # a ViT of a fixed size
             return False
         shares[size] = float(unlabelled.kept(own, smaller).mean())
@@ -194,7 +200,7 @@ def plan(
         scores = SCORES * (3 * queries + bank) * costs.score(size)
         return budget.left - after(size) - scores
 
-    sizes = [native, *(size for size in _SIZES if size < native and by_clock and "views.size" not in fields)]
+    sizes = [native, *(size for size in SIZES if size < native and by_clock and "views.size" not in fields)]
     trainable = len(source) - held
     chosen = choose(costs, sizes, trainable, room, keeps, seen.size)
     if not by_clock:
@@ -202,7 +208,7 @@ def plan(
     size = chosen.size
     least = min(trainable, _LEAST_IMAGES)
     if chosen.images < least:
-        six = least * (costs.train(size, 0) + (PASSES - 1) * costs.train(size, chosen.stages)) / _SPARE
+        six = least * (costs.train(size, 0) + (PASSES - 1) * costs.train(size, chosen.stages)) / SPARE
         minutes = math.ceil(1.1 * (seconds - room(size) + six) / 60)
         said = f"not enough time: the start is kept; from {minutes} minutes on it is worth a try"
         return Plan(None, (f"images: {seen}", said))
@@ -241,7 +247,7 @@ def plan(
 
 
 @torch.no_grad()
-def _features(backbone: Backbone, pixels: Tensor) -> Tensor:
+def features_of(backbone: Backbone, pixels: Tensor) -> Tensor:
     """Features of images [n, C, S, S] at the size of the backbone, on the CPU."""
     side = (backbone.image_size,) * 2
     device = next(backbone.parameters()).device

@@ -25,6 +25,7 @@ from hexa.cli.declare import (
 )
 
 if TYPE_CHECKING:
+    from hexa.adaptation.command import AdaptRequest
     from hexa.recipes.experiment import Experiment
 
 
@@ -120,37 +121,72 @@ def resume(given: Given, extra: Fields) -> int:
     return _finished(go_on(run, console=Console()), experiment.data)
 
 
-@command(
-    "train given weights further on your own images within a time, and say whether it helped",
+#: Options that `adapt` and `harden` share.
+_FROM_WEIGHTS = (
     option("BACKBONE", "weights to begin from: a run · a file of weights · timm:NAME"),
     option("--data SOURCE", "images to learn from: " + SOURCES, required=True),
     option("--labelled SOURCE", "labelled images to judge by; labels are never trained on"),
     option("--time TIME", "for everything, such as 90s, 30m or 2h; 30m if not given", default="30m"),
+)
+_DESCRIBED = (
+    "Look at the images, plan what fits the time, train, and compare start and result. Any field of the experiment is "
+    "an option, as in `hexa pretrain {} --help`. After an interruption the same command continues."
+)
+
+
+@command(
+    "train given weights further on your own images within a time, and say whether it helped",
+    *_FROM_WEIGHTS,
     option("--out RUN", "the run folder; runs/adapt if not given", default="runs/adapt"),
     option("--domain NAME", "preset of the views; chosen by the look of the images if not given"),
     PLAN,
     *MACHINE,
-    description="Look at the images, plan what fits the time, train, and compare start and result. Any field of the "
-    "experiment is an option, as in `hexa pretrain adapt --help`. After an interruption the same command continues.",
+    description=_DESCRIBED.format("adapt"),
     open=True,
 )
 def adapt(given: Given, extra: Fields) -> int:
     from hexa.runtime import targets
 
     out = targets.check_folder(given.out)
-    from hexa import recipes
     from hexa.adaptation.command import AdaptRequest
+
+    return _from_weights(AdaptRequest, given, extra, out)
+
+
+@command(
+    "make given weights robust against attacks on your own images within a time, and say what it gained and cost",
+    *_FROM_WEIGHTS,
+    option("--strength EPSILON", "radius of the attack in training, in grey levels of 255", type=float, default=4.0),
+    option("--price POINTS", "of clean accuracy that may be lost; 2 if not given", type=float, default=2.0),
+    option("--out RUN", "the run folder; runs/harden if not given", default="runs/harden"),
+    option("--domain NAME", "kind of images: whether they may be mirrored"),
+    PLAN,
+    *MACHINE,
+    description=_DESCRIBED.format("teacher"),
+    open=True,
+)
+def harden(given: Given, extra: Fields) -> int:
+    from hexa.runtime import targets
+
+    out = targets.check_folder(given.out)
+    from hexa.adaptation.harden import HardenRequest
+
+    return _from_weights(HardenRequest, given, extra, out, strength=given.strength, price=given.price)
+
+
+def _from_weights(kind: type[AdaptRequest], given: Given, extra: Fields, out: Path, **more: float) -> int:
+    from hexa import recipes
     from hexa.adaptation.command import adapt as run
     from hexa.cli import fields
     from hexa.runtime.console import Console
     from hexa.runtime.parsing import seconds_of
 
     changes = dict(extra) | {_SHORT[name]: value for name in ("device", "precision") if (value := getattr(given, name))}
-    known = [field.path for field in fields.of_experiment(recipes.get("adapt"))]
-    absent = [field.path for field in fields.of_absent_hard_examples(recipes.get("adapt"))]
-    fields.check_names(changes, [*known, *absent], given.options)
-    request = AdaptRequest(given.backbone, given.data, given.labelled, seconds_of(given.time), given.domain, changes)
-    run(request, out, only_plan=given.plan, console=Console(), begun=given.begun)
+    made = recipes.get(kind.recipe)
+    known = [field.path for field in (*fields.of_experiment(made), *fields.of_absent_hard_examples(made))]
+    fields.check_names(changes, known, given.options)
+    asked = (given.backbone, given.data, given.labelled, seconds_of(given.time), given.domain, changes)
+    run(kind(*asked, **more), out, only_plan=given.plan, console=Console(), begun=given.begun)
     return 0
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from hexa.data import Source
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.split import draw_per_class, folds
 from hexa.runtime.random import Stream
+
+if TYPE_CHECKING:
+    from hexa.evaluation.protocols.probe import FittedProbe
 
 #: Neighbours that vote, folds of the cross-validation, labelled images per class of the few-label probe, draws of each.
 NEIGHBOURS, FOLDS, SHOTS, DRAWS = 15, 5, (1, 2, 4, 8, 16), 5
@@ -87,18 +91,26 @@ class Judge:
                 streams = (stream.child("draw", shots, number) for number in range(DRAWS))
                 self.draws[shots] = [rows[draw_per_class(labels[rows], shots, one)] for one in streams]
 
-    def scores(self, features: Tensor) -> Scores:
-        """The scores of features [N, D]. The probe's weight decay is chosen in the first fold, for all of them."""
+    def probes(self, features: Tensor) -> list[FittedProbe]:
+        """A probe for each fold, of features [N, D] of the others. Its weight decay is chosen in the first fold."""
         from hexa.evaluation.protocols.probe import WEIGHT_DECAYS, fit_probe  # scipy.optimize: a plan does without
 
         wanted, classes = torch.from_numpy(self.labels), int(self.labels.max()) + 1
-        right = {measure: np.zeros(len(wanted), dtype=np.bool_) for measure in DECIDING}
-        decays: tuple[float, ...] = WEIGHT_DECAYS
+        made: list[FittedProbe] = []
         for part in self.parts:
             rest = np.setdiff1d(np.arange(len(wanted)), part)
+            # chosen once, for all of them: in each fold it would take six times as long
+            decays = (made[0].weight_decay,) if made else WEIGHT_DECAYS
+            made.append(fit_probe(features[rest], wanted[rest], classes, weight_decays=decays, seed=self.seed))
+        return made
+
+    def scores(self, features: Tensor, probes: Sequence[FittedProbe] | None = None) -> Scores:
+        """The scores of features [N, D]. probes: of these features, fitted before."""
+        wanted, classes = torch.from_numpy(self.labels), int(self.labels.max()) + 1
+        right = {measure: np.zeros(len(wanted), dtype=np.bool_) for measure in DECIDING}
+        for part, probe in zip(self.parts, probes or self.probes(features), strict=True):
+            rest = np.setdiff1d(np.arange(len(wanted)), part)
             votes = knn_classify(features[rest], wanted[rest], features[part], NEIGHBOURS, num_classes=classes)
-            probe = fit_probe(features[rest], wanted[rest], classes, weight_decays=decays, seed=self.seed)
-            decays = (probe.weight_decay,)  # chosen once, in the first fold: in each it would take six times as long
             for measure, scored in zip(DECIDING, (votes, probe.scores(features[part])), strict=True):
                 right[measure][part] = (scored.argmax(1) == wanted[part]).numpy()
         few = {

@@ -27,8 +27,9 @@ class ObjectiveConfig(Config):
     Weights of 1 then make the loss the mean over the batch (but for the rounding of shares to whole images)."""
 
     def shares(self, hard_examples: Mapping[str, HardExample]) -> dict[str, float]:
-        """The share of the batch of each term, when all hard examples have set in."""
-        return {STD: self.clean_fraction} | {name: hard_examples[name].fraction for name in trained(hard_examples)}
+        """The share of the batch of each term, when all hard examples have set in; without any all of it is clean."""
+        hard = {name: hard_examples[name].fraction for name in trained(hard_examples)}
+        return {STD: self.clean_fraction if hard else 1.0} | hard
 
     def check(self, hard_examples: Mapping[str, HardExample], method: Method) -> None:
         """Raise ConfigError for shares that do not fit each other or the method."""

@@ -57,16 +57,20 @@ def command(run: Run) -> str:
 
 
 def adaptation(request: Record) -> list[str]:
-    """`hexa adapt` and its options, one each."""
+    """The command, such as `hexa adapt`, and its options, one each."""
     first, *others = options(request).items()
-    return [f"hexa adapt {shlex.quote(first[1])}", *(_option(name.removeprefix("--"), value) for name, value in others)]
+    return [
+        f"hexa {request.get('command', 'adapt')} {shlex.quote(first[1])}",
+        *(_option(name.removeprefix("--"), value) for name, value in others),
+    ]
 
 
 def options(request: Record) -> dict[str, str]:
-    """The options of `hexa adapt` that were given, by name, the backbone first."""
+    """The options that were given, by name, the backbone first."""
     seconds = float(request["seconds"])
     time = f"{seconds / 60:.10g}m" if seconds % 60 == 0 else f"{seconds:.10g}s"
-    named = {name: request[name] for name in ("data", "labelled", "domain")} | {"time": time} | request["fields"]
+    named = {name: request.get(name) for name in ("data", "labelled", "domain", "strength", "price")}
+    named |= {"time": time} | request["fields"]
     given = {f"--{name}": str(value) for name, value in named.items() if value is not None}
     return {"BACKBONE": str(request["backbone"])} | given
 

@@ -25,6 +25,7 @@ from hexa.data.views.making import Views
 from hexa.evaluation.collective import from_main
 from hexa.nn import backbones
 from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
+from hexa.nn.depthwise import quicken
 from hexa.nn.encoder import Encoder
 from hexa.objective import STD, Objective
 from hexa.objective.shares import branches, needed
@@ -171,7 +172,7 @@ def build_method(experiment: Experiment, setting: Setting, machine: Machine, *, 
         torch.manual_seed(Stream(experiment.seed).child("initial weights").integer())
         begins = filled and experiment.start.weights is not None
         network = start.begun(experiment.network, experiment.start) if begins else backbones.build(experiment.network)
-        method = experiment.method.build(network, setting)
+        method = quicken(experiment.method.build(network, setting))
     if experiment.training.channels_last:
         method = precisions.place(method, machine.device)
     else:

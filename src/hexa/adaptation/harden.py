@@ -1,0 +1,216 @@
+"""`hexa harden`: makes given weights robust on a person's images within a time, and says what it gained and cost."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hexa.adaptation.command import AdaptRequest, Outcome, Trained
+from hexa.adaptation.costs import Costs, at_size, measure
+from hexa.adaptation.looking import Seen
+from hexa.adaptation.plan import PASSES, SIZES, SPARE, Budget, Plan, Say, features_of
+from hexa.adaptation.robustness import Shown, Side, decide, table
+from hexa.comparison import unlabelled
+from hexa.comparison.extraction import common, images_per_second
+from hexa.comparison.extraction import features_of as extracted
+from hexa.comparison.labelled import Judge, can_judge, labels_of
+from hexa.comparison.leakage import apart
+from hexa.config import UserError
+from hexa.data import Source
+from hexa.data.sources.source import Subset
+from hexa.evaluation.split import draw_classes
+from hexa.recipes.experiment import Experiment, override
+from hexa.reporting.tables import format_duration
+from hexa.runtime import precision, processes
+from hexa.runtime.progress import Progress
+from hexa.runtime.random import Stream
+from hexa.weights import start as starts
+from hexa.weights.pretrained import Backbone
+
+#: Images × passes from which on a larger size is worth more, and those that are worth beginning with.
+_ENOUGH, _LEAST = 9000, 1500
+#: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
+#: on those that clean accuracy is measured on.
+_JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 250, (40, 500), (200, 2000)
+#: States on the line from the result to the start that may be kept, as shares of the result.
+SHARES = (1.0, 0.75, 0.5, 0.25)
+#: Seconds to write the results, which are not measured.
+_END = 5.0
+
+
+@dataclass(frozen=True)
+class HardenRequest(AdaptRequest):
+    """What the user asks for."""
+
+    strength: float = 4.0
+    """ε of the attack in training, in grey levels."""
+    price: float = 2.0
+    """Points of clean accuracy that robustness may cost."""
+    recipe: ClassVar = "teacher"
+    command: ClassVar = "harden"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.strength <= 64:
+            raise UserError(f"--strength {self.strength:g} is the radius in grey levels of 255; give one in (0, 64]")
+        if not 0 <= self.price <= 100:
+            raise UserError(f"--price {self.price:g} is in points of accuracy; give one from 0 to 100")
+        if self.backbone.startswith("random:"):
+            raise UserError(f"{self.backbone}: random weights have no features to keep; give trained weights")
+
+    def of_domain(self, name: str) -> dict[str, Any]:
+        """Views are the images; whether they may be mirrored is all that a domain says of them. And the attack."""
+        mirrored = {path: v for path, v in super().of_domain(name).items() if path.endswith("flip_probability")}
+        attack = {"epsilon": self.strength, "step_size": self.strength * 1.25}
+        chosen = {f"hard_examples.adversarial.{field}": value for field, value in attack.items()}
+        return mirrored | {path: value for path, value in chosen.items() if path not in self.fields}
+
+    def plan(
+        self,
+        draft: Experiment,
+        source: Source,
+        seen: Seen,
+        pixels: Tensor,
+        labelled: Source | None,
+        budget: Budget,
+        say: Say,
+    ) -> Plan:
+        """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
+        say("timing a few steps")
+        costs = measure(draft, source, self.fields, partly=False).shared(processes.helpers() + 1)
+        backbone, native = starts.read(draft.start.weights or ""), draft.views.size
+        judged = min(
+            _JUDGED[1], max(_JUDGED[0], int(0.02 * budget.seconds / costs.score(native))), len(labelled or source)
+        )
+        by_clock = not {"epochs", "max_steps"} & self.fields.keys()
+
+        def room(size: int) -> float:
+            """Seconds for training at this size."""
+            read = judged * (costs.score(native) + (1 + len(SHARES)) * costs.score(size) + 3 * costs.read)
+            return SPARE * (budget.left - _JUDGING * budget.seconds - read - 1.5 * costs.setup - budget.here(_END))
+
+        sizes = [native, *(size for size in SIZES if size < native and "views.size" not in self.fields)]
+        size, images = choose(costs, sizes if by_clock else sizes[:1], len(source), room, seen.size)
+        if by_clock and images < _LEAST:
+            more = (_LEAST - images) * costs.train(size, max(costs.steps)) / SPARE / (1 - _JUDGING)
+            minutes = math.ceil((1.2 * (budget.seconds + more)) / 60)
+            said = f"not enough time: the start is kept; from {minutes} minutes on it is worth a try"
+            return Plan(None, (f"images: {seen}", said))
+        per_epoch = len(source) // draft.batch_size
+        passes = images / len(source) if by_clock else min(draft.epochs, (draft.max_steps or math.inf) / per_epoch)
+        changes: dict[str, Any] = {"monitor.knn_every": 0, "training.report": False}
+        if by_clock:
+            steps = max(1, int(passes * per_epoch))
+            changes |= {"epochs": math.ceil(passes), "max_steps": steps}
+            changes |= {"training.max_seconds": room(size) / SPARE}
+        fields = {path: value for path, value in changes.items() if path not in self.fields}
+        experiment = override(at_size(draft, size, self.fields), fields)
+        smaller = ""
+        if size != native:
+            backbone.to(precision.pick_device(draft.training.device))
+            own, small = (features_of(backbone.prepared(size=one), pixels[:100]) for one in (native, size))
+            smaller = f", where the start keeps {float(unlabelled.kept(own, small).mean()):.0%} of its neighbourhoods"
+        whose = "those of the images themselves" if labelled is source else repr(labelled)
+        labels = "none: how far features move is measured" if labelled is None else f"{whose}; {judged:,} to judge by"
+        lines = (
+            f"images: {seen}",
+            f"method: teacher, from {draft.start.weights}: views attacked within {self.strength:g} grey levels are to "
+            "have its features of the clean images",
+            f"views: the images{', mirrored or not' * (experiment.views.flip_probability > 0)}, {size} px{smaller}",
+            f"labels: {labels}",
+            f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
+            + f", {format_duration(budget.seconds)} in all" * by_clock,
+        )
+        return Plan(experiment, lines, judged)
+
+    def outcome(self, trained: Trained, progress: Progress) -> Outcome:
+        """The most robust state at the price, beside the start at the same size."""
+        how, device, size = trained.how, precision.pick_device(trained.how.device), trained.result.image_size
+        native, start, result = trained.start, trained.start.prepared(size=size), trained.result
+        images, judged, notes = drawn(trained, progress)
+        networks = {"start": start, "result": result}
+        if native.image_size != size:
+            networks["start at its own size"] = native
+        made = [
+            extracted(network, images, how, device, functools.partial(progress, name))
+            for name, network in networks.items()
+        ]
+        features, shared = common(made)
+        images = Subset(images, shared.numpy())
+        judge = Judge(labels_of(images), how.seed) if judged else None
+        before, after = (Side.of(network, x, judge) for network, x in zip((start, result), features, strict=False))
+        share, tried = 1.0, 1
+        for share in SHARES if judge is not None else ():
+            if share < 1:
+                network, tried = between(native, result, share), tried + 1
+                after = Side.of(network, extracted(network, images, how, device)[0], judge)
+            if before.clean - after.clean <= self.price:
+                break
+        count = np.clip(_JUDGING * self.seconds * images_per_second(start, device) / _PASSES, *_ATTACKED)
+        shown = Shown.of(images, start, int(count), judge, device, how.seed)
+        for name, side in (("start", before), ("result", after)):
+            side.attack(shown, judge, functools.partial(progress, f"{name} under attack"))
+        better, verdict = decide(before, after, self.price, tried)
+        if share < 1:
+            notes.append(
+                f"for --price {self.price:g} the weights are {share:.0%} of the way from the start's to those trained"
+            )
+        if len(features) > 2 and judge is not None:
+            own = Side.of(native, features[2], judge).clean
+            notes.append(f"at its own {native.image_size} px the start's linear probe reaches {own:.1f} %")
+        record = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
+        record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
+        header = ["", f"start, {size} px", f"result, {size} px", "difference"]
+        rows = table(before, after, tried)
+        return Outcome(after.backbone if better else native, verdict, header, rows, notes, judged, record)
+
+
+def choose(
+    costs: Costs, sizes: Sequence[int], count: int, room: Callable[[int], float], shorter_side: int
+) -> tuple[int, float]:
+    """The image size, and how many images can be learned from, those of all passes together.
+
+    sizes: the start's own first, then smaller ones. The first that leaves time for six passes, or 9,000 images, and
+    does not enlarge images (`shorter_side` pixels).
+    """
+    wanted, images = min(PASSES * count, _ENOUGH), 0.0
+    for size in sizes:
+        images = room(size) / costs.train(size, max(costs.steps))
+        if images >= wanted and size <= max(shorter_side, min(sizes)):
+            break
+    return size, max(0.0, images)
+
+
+def drawn(trained: Trained, progress: Progress) -> tuple[Source, bool, list[str]]:
+    """Images to judge by, whether by their labels, and notes; near-duplicates are left out where there are labels."""
+    data, judging, how, notes = trained.data, trained.judging, trained.how, list[str]()
+    judged = can_judge(judging.classes)
+    if judged:
+        found = draw_classes(labels_of(judging), how.most or len(judging), Stream(how.seed).child("judged"))
+        rows, _ = apart(data, judging, found, how, notes, progress)
+        judged = can_judge(labels_of(judging)[rows])
+    else:
+        order = torch.randperm(len(judging), generator=Stream(how.seed).child("judged").generator())
+        rows = np.sort(order[: how.most].numpy())
+    return Subset(judging, rows), judged, notes
+
+
+def between(start: Backbone, result: Backbone, share: float) -> Backbone:
+    """The network whose weights are `share` of the way from those of `start` to those of `result`.
+
+    Networks that were trained a little from the same weights lie in one valley: what is between them has something of
+    both (WiSE-FT, Wortsman et al., CVPR 2022; for robustness Croce et al., CVPR 2023).
+    """
+    made, end = copy.deepcopy(result), start.state_dict()
+    with torch.no_grad():
+        for name, value in made.state_dict().items():
+            if value.is_floating_point():
+                value.lerp_(end[name].to(value), 1 - share)
+    return made

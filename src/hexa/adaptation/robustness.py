@@ -1,0 +1,194 @@
+"""What attacks and corruptions do to a start and its result: to their probes with labels, else to their features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hexa.comparison import unlabelled
+from hexa.comparison.labelled import DECIDING, Judge, paired
+from hexa.data import Source
+from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.sources.source import Subset
+from hexa.evaluation import attack
+from hexa.evaluation.corruptions import kinds
+from hexa.evaluation.protocols.probe import FittedProbe
+from hexa.evaluation.transforms import transform_of
+from hexa.runtime.random import Stream
+from hexa.weights.pretrained import Backbone
+
+#: Radii in grey levels, steps of an attack, their length as a multiple of ε / steps, and what those by labels raise.
+EPSILONS, STEPS, _RELATIVE, _LOSSES = (1.0, 2.0, 4.0), 20, 2.5, ("cross-entropy", "margin")
+#: The severity of corruptions, of five, and images that are attacked together.
+_SEVERITY, _BATCH = 3, 32
+#: Names of measures: clean accuracy that a price is paid in, corrupted images, and attacks.
+CLEAN, CORRUPTED, ATTACKED = DECIDING[1], "corrupted images", [f"attack of ε = {epsilon:g}" for epsilon in EPSILONS]
+
+Values = dict[str, NDArray[np.generic]]
+Tell = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Images under attack, as networks of one size see them."""
+
+    pixels: Tensor
+    """[n, C, S, S] in [0, 1]."""
+    places: NDArray[np.int64]
+    """Their places among the images that are judged, ascending."""
+    streams: Sequence[Stream]
+    """One for each image."""
+
+    @classmethod
+    def of(
+        cls, images: Source, backbone: Backbone, count: int, judge: Judge | None, device: torch.device, seed: int
+    ) -> Shown:
+        """`count` of the images, all of which are readable and, with a judge, judged."""
+        stream, among = Stream(seed).child("attacked"), np.arange(len(images)) if judge is None else judge.judged
+        places = np.sort(among[torch.randperm(len(among), generator=stream.generator())[:count].numpy()])
+        parts = evaluation_batches(Subset(images, places), transform_of(backbone), device=device)
+        streams = [stream.child(int(place)) for place in places]
+        return cls(torch.cat([pixels for pixels, _, _ in parts]), places, streams)
+
+    def corrupted(self, rows: NDArray[np.int64]) -> list[Tensor]:
+        """These images by kind of corruption; none if they are not RGB."""
+        if self.pixels.shape[1] != 3:
+            return []
+        streams = [self.streams[row] for row in rows]
+        return [kinds.corrupt(kind, self.pixels[rows], _SEVERITY, streams) for kind in kinds.KINDS]
+
+
+@dataclass(frozen=True)
+class Side:
+    """A backbone and, for each image, what it makes of it.
+
+    values: measure -> bool or percent, one per image: with labels whether, or for which share of the corruptions, it is
+    classified correctly; without, how far its features move, in percent of the mean distance between two images'.
+    """
+
+    backbone: Backbone
+    features: Tensor
+    probes: Sequence[FittedProbe] = ()
+    values: Values = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, backbone: Backbone, features: Tensor, judge: Judge | None) -> Side:
+        """The backbone with features [N, D] of the images that are judged, as they are."""
+        if judge is None:
+            return cls(backbone, features)
+        probes = judge.probes(features)
+        return cls(backbone, features, probes, dict(judge.scores(features, probes).right))
+
+    @property
+    def clean(self) -> float:
+        """Accuracy of the linear probe in percent; with labels."""
+        return self.mean(CLEAN)
+
+    def mean(self, name: str) -> float:
+        """The mean of a measure over images, in percent."""
+        return float(_percent(self.values[name]).mean())
+
+    def attack(self, shown: Shown, judge: Judge | None, tell: Tell) -> None:
+        """Add the measures under attack and corruption."""
+        found = _moved(self, shown, tell) if judge is None else _classified(self, shown, judge, tell)
+        self.values.update(found)
+
+
+def _percent(values: NDArray[np.generic]) -> NDArray[np.float64]:
+    return (100.0 if values.dtype == np.bool_ else 1.0) * values.astype(np.float64)
+
+
+def _classified(side: Side, shown: Shown, judge: Judge, tell: Tell) -> Values:
+    """An image is scored by the probe of the fold that it was held out from. An attack has to succeed from one random
+    point, by either loss; an image that falls within a smaller ε counts as fallen within a larger one.
+    """
+    labels = torch.from_numpy(judge.labels[shown.places]).to(shown.pixels.device)
+    smallest, right, done = np.zeros(len(labels)), np.zeros((len(labels), len(kinds.KINDS)), dtype=np.bool_), 0
+    attacks = attack.random_starts(STEPS, _RELATIVE, 1, _LOSSES)
+    for part, probe in zip(judge.parts, side.probes, strict=True):
+        scores = nn.Sequential(side.backbone, probe.linear().to(labels.device))
+        own = np.flatnonzero(np.isin(shown.places, part))
+        for rows in np.split(own, range(_BATCH, len(own), _BATCH)):
+            radii, streams = [epsilon / 255 for epsilon in EPSILONS], [shown.streams[row] for row in rows]
+            x, y = shown.pixels[rows], labels[rows]
+            smallest[rows] = attack.smallest_radius(scores, x, y, radii, attacks, streams).numpy()
+            with torch.no_grad():
+                for column, pixels in enumerate(shown.corrupted(rows)):
+                    right[rows, column] = (scores(pixels).argmax(1) == y).cpu().numpy()
+            tell(done := done + len(rows), len(labels))
+    found = {name: smallest > epsilon / 255 for name, epsilon in zip(ATTACKED, EPSILONS, strict=True)}
+    return {CORRUPTED: 100 * right.mean(1)} | found if shown.pixels.shape[1] == 3 else found
+
+
+def _moved(side: Side, shown: Shown, tell: Tell) -> Values:
+    scale = 100 / torch.pdist(side.features[:1000].double()).mean().item()
+    moved: dict[str, list[Tensor]] = {name: [] for name in (CORRUPTED, *ATTACKED)}
+    for rows in np.split(np.arange(len(shown.places)), range(_BATCH, len(shown.places), _BATCH)):
+        x = shown.pixels[rows]
+        start = attack.noise(x, [shown.streams[row] for row in rows], 0)
+        with torch.no_grad():
+            clean = side.backbone(x)
+            far = [(side.backbone(pixels) - clean).norm(dim=1) for pixels in shown.corrupted(rows)]
+        moved[CORRUPTED] += [torch.stack(far).mean(0)] if far else []
+        for name, epsilon in zip(ATTACKED, EPSILONS, strict=True):
+            views = farthest(side.backbone, x, clean, start, epsilon / 255)
+            with torch.no_grad():
+                moved[name].append((side.backbone(views) - clean).norm(dim=1))
+        tell(int(rows[-1]) + 1, len(shown.places))
+    return {name: scale * torch.cat(parts).cpu().double().numpy() for name, parts in moved.items() if parts}
+
+
+def farthest(network: nn.Module, images: Tensor, clean: Tensor, start: Tensor, radius: float) -> Tensor:
+    """Views of images [B, C, S, S] after `STEPS` steps of x ← Π(x + η · sign ∂/∂x ‖f(x) − clean‖²), η = 2.5 ε / STEPS.
+
+    Π is onto the box of this radius ε around the images, and onto [0, 1]. clean: their features [B, D]. start: of each
+    pixel, in [−1, 1), as a multiple of the radius.
+    """
+    low, high = (images - radius).clamp(min=0), (images + radius).clamp(max=1)
+    views = (images + radius * start).clamp(low, high)
+    for _ in range(STEPS):
+        views = views.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad((network(views) - clean).square().sum(), views)
+        views = torch.clamp(views.detach() + _RELATIVE * radius / STEPS * gradient.sign(), low, high)
+    return views.detach()
+
+
+def decide(before: Side, after: Side, price: float, tried: int) -> tuple[bool, str]:
+    """Whether the result is to be kept, and the verdict in a sentence.
+
+    It is where its robustness, the mean over the three ε, differs from the start's by more than its 95 % interval for
+    `tried` states together, and where its linear probe loses at most `price` points. Without labels, where features
+    move less under attack; the price can't be told then.
+    """
+    robust = (np.mean([_percent(side.values[name]) for name in ATTACKED], 0) for side in (before, after))
+    sign = paired(*robust, tried).sign
+    attacks = ", ".join(f"{name.removeprefix('attack of ')} {_change(before, after, name, tried)}" for name in ATTACKED)
+    if CLEAN in before.values:
+        better = sign > 0 and before.clean - after.clean <= price
+        said = f"under attack within {attacks}; clean {_change(before, after, CLEAN, tried)}"
+        said += f", more than --price {price:g}" if before.clean - after.clean > price else ""
+    else:
+        better, kept = sign < 0, unlabelled.kept(before.features, after.features).mean()
+        said = f"features move, in percent of the distance between images, within {attacks}; {kept:.0%} of the start's "
+        said += "neighbourhoods are kept; what that costs in accuracy only labels can tell (--labelled)"
+    return better, f"{'it is more robust' if better else 'the start is kept'}: {said}"
+
+
+def table(before: Side, after: Side, tried: int) -> list[list[str]]:
+    """A row for each measure: its name with an arrow for which way is good, start, result, and their difference."""
+    arrow = "% ↑" if CLEAN in before.values else "features move, % of the distance between images ↓"
+    rows = []
+    for name, values in before.values.items():
+        difference = paired(values, after.values[name], tried)
+        rows.append([f"{name}, {arrow}", f"{before.mean(name):.1f}", f"{after.mean(name):.1f}", str(difference)])
+    return rows
+
+
+def _change(before: Side, after: Side, name: str, tried: int) -> str:
+    difference = paired(before.values[name], after.values[name], tried)
+    return f"{before.mean(name):.1f} → {after.mean(name):.1f} % ({difference})"
