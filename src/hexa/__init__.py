@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hexa.weights.pretrained import Backbone
 
 __version__ = "0.2.0.dev0"
-__all__ = ["__version__", "adapt", "compare", "embed", "evaluate", "load_backbone", "pretrain"]
+__all__ = ["__version__", "adapt", "compare", "embed", "evaluate", "harden", "load_backbone", "pretrain"]
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -117,6 +117,34 @@ def adapt(
     from hexa.runtime.parsing import seconds_of
 
     return run(AdaptRequest(str(backbone), data, labelled, seconds_of(time), domain, fields), Path(out))
+
+
+@_public
+def harden(
+    backbone: str | Path,
+    data: str,
+    *,
+    labelled: str | None = None,
+    time: str = "30m",
+    strength: float = 4.0,
+    price: float = 2.0,
+    out: str | Path = "runs/harden",
+    domain: str | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
+    """Make a backbone robust against attacks on your own images within a time, and say what it gained and cost.
+
+    strength: the radius of the attack in training, in grey levels of 255. price: points of clean accuracy, by the
+    labels, that may be lost. The rest, and what is returned, as of `adapt`. Raises ValueError.
+    """
+    from pathlib import Path
+
+    from hexa.adaptation.command import adapt as run
+    from hexa.adaptation.harden import HardenRequest
+    from hexa.runtime.parsing import seconds_of
+
+    asked = (str(backbone), data, labelled, seconds_of(time), domain, fields, strength, price)
+    return run(HardenRequest(*asked), Path(out))
 
 
 @_public

@@ -68,7 +68,7 @@ class HardenRequest(AdaptRequest):
     def of_domain(self, name: str) -> dict[str, Any]:
         """Views are the images; whether they may be mirrored is all that a domain says of them. And the attack."""
         mirrored = {path: v for path, v in super().of_domain(name).items() if path.endswith("flip_probability")}
-        attack = {"epsilon": self.strength, "step_size": self.strength * 1.25}
+        attack = {"epsilon": self.strength, "step_size": self.strength}
         chosen = {f"hard_examples.adversarial.{field}": value for field, value in attack.items()}
         return mirrored | {path: value for path, value in chosen.items() if path not in self.fields}
 
@@ -163,8 +163,11 @@ class HardenRequest(AdaptRequest):
                 f"for --price {self.price:g} the weights are {share:.0%} of the way from the start's to those trained"
             )
         if len(features) > 2 and judge is not None:
-            own = Side.of(native, features[2], judge).clean
-            notes.append(f"at its own {native.image_size} px the start's linear probe reaches {own:.1f} %")
+            lost = Side.of(native, features[2], judge).clean - before.clean
+            verdict += (
+                f"; its own {native.image_size} px give the start {lost:+.1f} points, and with more --time the result"
+            )
+            verdict += " can have more of them"
         record = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
         header = ["", f"start, {size} px", f"result, {size} px", "difference"]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hexa.comparison import unlabelled
-from hexa.comparison.labelled import DECIDING, Judge, paired
+from hexa.comparison.labelled import DECIDING, Difference, Judge, paired
 from hexa.data import Source
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Subset
@@ -161,12 +161,12 @@ def farthest(network: nn.Module, images: Tensor, clean: Tensor, start: Tensor, r
 def decide(before: Side, after: Side, price: float, tried: int) -> tuple[bool, str]:
     """Whether the result is to be kept, and the verdict in a sentence.
 
-    It is where its robustness, the mean over the three ε, differs from the start's by more than its 95 % interval for
-    `tried` states together, and where its linear probe loses at most `price` points. Without labels, where features
-    move less under attack; the price can't be told then.
+    It is where at one ε or more it is more robust by more than the 95 % interval, for `tried` states and all ε
+    together, at none less, and its linear probe loses at most `price` points. Without labels, where features move less
+    under attack; the price can't be told then.
     """
-    robust = (np.mean([_percent(side.values[name]) for name in ATTACKED], 0) for side in (before, after))
-    sign = paired(*robust, tried).sign
+    signs = {_difference(before, after, name, tried).sign for name in ATTACKED} - {0}
+    sign = signs.pop() if len(signs) == 1 else 0
     attacks = ", ".join(f"{name.removeprefix('attack of ')} {_change(before, after, name, tried)}" for name in ATTACKED)
     if CLEAN in before.values:
         better = sign > 0 and before.clean - after.clean <= price
@@ -183,12 +183,15 @@ def table(before: Side, after: Side, tried: int) -> list[list[str]]:
     """A row for each measure: its name with an arrow for which way is good, start, result, and their difference."""
     arrow = "% ↑" if CLEAN in before.values else "features move, % of the distance between images ↓"
     rows = []
-    for name, values in before.values.items():
-        difference = paired(values, after.values[name], tried)
+    for name in before.values:
+        difference = _difference(before, after, name, tried)
         rows.append([f"{name}, {arrow}", f"{before.mean(name):.1f}", f"{after.mean(name):.1f}", str(difference)])
     return rows
 
 
+def _difference(before: Side, after: Side, name: str, tried: int) -> Difference:
+    return paired(before.values[name], after.values[name], tried * len(ATTACKED) if name in ATTACKED else tried)
+
+
 def _change(before: Side, after: Side, name: str, tried: int) -> str:
-    difference = paired(before.values[name], after.values[name], tried)
-    return f"{before.mean(name):.1f} → {after.mean(name):.1f} % ({difference})"
+    return f"{before.mean(name):.1f} → {after.mean(name):.1f} % ({_difference(before, after, name, tried)})"

@@ -71,7 +71,8 @@ def options(request: Record) -> dict[str, str]:
     time = f"{seconds / 60:.10g}m" if seconds % 60 == 0 else f"{seconds:.10g}s"
     named = {name: request.get(name) for name in ("data", "labelled", "domain", "strength", "price")}
     named |= {"time": time} | request["fields"]
-    given = {f"--{name}": str(value) for name, value in named.items() if value is not None}
+    shown = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in named.items()}
+    given = {f"--{name}": value for name, value in shown.items() if named[name] is not None}
     return {"BACKBONE": str(request["backbone"])} | given
 
 

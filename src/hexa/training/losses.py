@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hexa.objective import STD, Part
+from hexa.objective import Part
 from hexa.runtime import processes
 from hexa.training.monitor import effective_rank, feature_std
 
@@ -114,7 +114,7 @@ class StepFacts:
 
     wanted: bool
     facts: dict[str, Tensor] = field(default_factory=dict)
-    embedding: Tensor | None = None  # [V, b, D], clean
+    embedding: Tensor | None = None  # [V, b, D], of the largest part
 
     def look(self, name: str, part: Part) -> None:
         """Record the metrics of a part of a term, if this is a log step."""
@@ -124,7 +124,8 @@ class StepFacts:
         if accuracy is not None:
             self.facts[f"accuracy/{name}"] = accuracy
         self.facts |= {f"{fact}/{name}": value.detach() for fact, value in part.facts.items()}
-        if name == STD:
+        # a clean part of a few images would always seem to have collapsed
+        if self.embedding is None or part.embedding.shape[1] > self.embedding.shape[1]:
             self.embedding = part.method.directions(part.embedding)
 
     @property
@@ -133,7 +134,7 @@ class StepFacts:
         return 0 if self.embedding is None else min(self.embedding.shape[-1], self.embedding.shape[1] - 1)
 
     def spread(self) -> dict[str, Tensor]:
-        """How the clean embedding fills its space; on a GPU this makes the host wait."""
+        """How the embedding fills its space; on a GPU this makes the host wait."""
         if self.embedding is None:
             return {}
         return {"feature_std": feature_std(self.embedding), "effective_rank": effective_rank(self.embedding)}

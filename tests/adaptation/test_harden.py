@@ -1,0 +1,203 @@
+"""`hexa harden` through the command line, on digits and a small network; its measures against naive ones."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import hexa
+from hexa.adaptation.costs import Costs
+from hexa.adaptation.harden import HardenRequest, between, choose
+from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, decide, farthest, table
+from hexa.cli import main
+from hexa.comparison.labelled import Judge, labels_of
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.data.sources.source import Subset
+from hexa.evaluation.features import extract
+from hexa.nn.backbones import NetworkConfig
+from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
+
+NETWORK = NetworkConfig(name="small-resnet", widths=(8, 16), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
+QUICK = ["--device", "cpu", "--precision", "fp32", "--training.tensorboard", "false", "--training.num_workers", "0"]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_backbone(random_backbone(NETWORK, 8, seed=5), tmp_path_factory.mktemp("start") / "start.safetensors")
+
+
+def command(weights: Path, out: Path, *more: str) -> list[str]:
+    return ["harden", str(weights), "--data", "digits", "--out", str(out), *QUICK, "--time", "20m", *more]
+
+
+def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # ε = 64: a random network hardly moves under less
+    fixed = ["--labelled", "digits#test", "--epochs", "3", "--strength", "64", "--price", "100"]
+    out = tmp_path / "run"
+    assert main(command(weights, out, *fixed)) == 0
+    said, kept = capsys.readouterr().out, json.loads((out / "adapt.json").read_text())
+    assert kept["request"]["command"] == "harden"
+    assert said.splitlines()[-3] == kept["verdict"]
+    names = ["k-NN", CLEAN, CORRUPTED, *ATTACKED]
+    assert [row[0] for row in kept["table"]["rows"]] == [f"{name}, % ↑" for name in names]
+    assert kept["comparison"]["size"] == 8
+    page = (out / "report.html").read_text()
+    assert f"hexa harden {weights}" in page
+    assert "--strength 64" in page
+    winner = load_backbone(out / "winner.safetensors")
+    better = load_backbone(out / "backbone.safetensors" if kept["kept"] == "result" else weights)
+    images = torch.rand(4, 3, 8, 8)
+    assert torch.equal(winner(images), better.eval()(images))
+    # again with another strength
+    assert main(command(weights, out, *fixed[:4], "--strength", "32")) == 2
+    assert "--strength 64, not 32" in capsys.readouterr().err
+
+
+def test_without_labels_it_says_how_far_features_move(weights: Path, tmp_path: Path) -> None:
+    for row in range(100):
+        path = tmp_path / "photos" / f"{row}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(open_source("digits").decode(row).permute(1, 2, 0).numpy()).save(path)
+    fields = {"training.device": "cpu", "training.tensorboard": False, "training.num_workers": 0}
+    kept = hexa.harden(weights, f"folder:{path.parent}", out=tmp_path / "run", time="20m", epochs=1, **fields)
+    assert kept["table"]["rows"][0][0] == f"{CORRUPTED}, features move, % of the distance between images ↓"
+    assert "what that costs in accuracy only labels can tell" in kept["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--strength", "0"], "--strength 0 is the radius in grey levels of 255; give one in (0, 64]"),
+        (["--strength", "65"], "--strength 65 is the radius"),
+        (["--price", "-1"], "--price -1 is in points of accuracy; give one from 0 to 100"),
+        (["--time", "1s"], ""),
+    ],
+)
+def test_what_cannot_be(
+    options: list[str], message: str, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main([*command(weights, tmp_path / "run"), *options])
+    told = capsys.readouterr()
+    if message:
+        assert (status, message in told.err) == (2, True)
+    else:  # too short is an answer
+        assert status == 0
+        assert "not enough time: the start is kept; from" in told.out
+        assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_random_weights_have_nothing_to_keep() -> None:
+    with pytest.raises(UserError, match="random weights have no features to keep; give trained weights"):
+        HardenRequest("random:small-resnet-16-32", "digits")
+
+
+def costs(**more: float) -> Costs:
+    return Costs(size=64, read=0.0, steps={4: 0.01}, look=0.002, **more)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "count", "side", "size", "images"),
+    [
+        (360.0, 10**6, 500, 128, 9000),  # 9,000 images of many
+        (359.0, 10**6, 500, 96, 359 / 0.0225),
+        (240.0, 1000, 500, 128, 6000),  # six passes over few
+        (10**4, 1000, 32, 64, 10**6),  # images are not enlarged
+        (1.0, 1000, 500, 64, 100),  # the smallest, however short the time
+    ],
+)
+def test_the_size_leaves_time_for_enough_images(
+    seconds: float, count: int, side: int, size: int, images: float
+) -> None:
+    chosen = choose(costs(), [128, 96, 64], count, lambda _: seconds, side)
+    assert chosen == (size, pytest.approx(images))
+
+
+def test_between_the_weights(weights: Path) -> None:
+    start, end = load_backbone(weights), random_backbone(NETWORK, 8, seed=6)
+    made = between(start, end, 0.75)
+    for name, value in made.state_dict().items():
+        if value.is_floating_point():
+            expected = 0.25 * start.state_dict()[name] + 0.75 * end.state_dict()[name]
+            torch.testing.assert_close(value, expected)
+    assert torch.equal(between(start, end, 1.0)(x := torch.rand(2, 3, 8, 8)), end.eval()(x))
+
+
+@pytest.fixture(scope="module")
+def judged() -> tuple[Backbone, Side, Shown, Judge]:
+    images = Subset(open_source("digits", "test"), np.arange(150))
+    backbone = load_backbone("random:small-resnet-8-16", size=8)
+    features, _, _ = extract(backbone, images, precision="fp32")
+    judge = Judge(labels_of(images))
+    side = Side.of(backbone, features, judge)
+    shown = Shown.of(images, backbone, 30, judge, torch.device("cpu"), 0)
+    side.attack(shown, judge, lambda done, total: None)
+    return backbone, side, shown, judge
+
+
+def test_attacked_images_are_scored_by_the_probe_they_were_held_out_from(
+    judged: tuple[Backbone, Side, Shown, Judge],
+) -> None:
+    backbone, side, shown, judge = judged
+    for row, place in enumerate(shown.places.tolist()):
+        fold = next(number for number, part in enumerate(judge.parts) if place in part)
+        with torch.no_grad():
+            right = side.probes[fold].scores(backbone(shown.pixels[row : row + 1])).argmax(1) == judge.labels[place]
+        assert bool(right) == side.values[CLEAN][np.searchsorted(judge.judged, place)]
+        fallen = [not side.values[name][row] for name in ATTACKED]
+        assert fallen == sorted(fallen)
+        assert bool(right) or all(fallen)
+    assert 0 < side.mean(CORRUPTED) < 100
+
+
+def test_the_farthest_views_are_in_the_ball_and_move_features_more_than_noise() -> None:
+    network = load_backbone("random:small-resnet-8-16", size=8)
+    generator = torch.Generator().manual_seed(0)
+    images, start = torch.rand(8, 3, 8, 8, generator=generator), 2 * torch.rand(8, 3, 8, 8, generator=generator) - 1
+    with torch.no_grad():
+        clean = network(images)
+    views = farthest(network, images, clean, start, 4 / 255)
+    assert (views - images).abs().max() <= 4 / 255 + 1e-6
+    assert torch.equal(views, views.clamp(0, 1))
+    with torch.no_grad():
+        far, noise = ((network(x) - clean).norm(dim=1) for x in (views, (images + 4 / 255 * start).clamp(0, 1)))
+    assert (far > 1.5 * noise).all()
+
+
+def sides(clean: tuple[int, int], robust: tuple[int, int], count: int = 200) -> list[Side]:
+    """Start and result with this many correct answers of `count`."""
+    return [
+        Side(
+            load_backbone("pixels:8"),
+            torch.rand(4, 2),
+            values={CLEAN: np.arange(count) < right, **dict.fromkeys(ATTACKED, np.arange(count) < held)},
+        )
+        for right, held in zip(clean, robust, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("clean", "robust", "price", "better"),
+    [
+        ((160, 160), (0, 50), 0.0, True),
+        ((160, 156), (0, 50), 2.0, True),
+        ((160, 155), (0, 50), 2.0, False),  # 2.5 points
+        ((160, 180), (50, 50), 2.0, False),  # no more robust
+        ((160, 180), (50, 52), 2.0, False),  # not significantly
+    ],
+)
+def test_the_verdict(clean: tuple[int, int], robust: tuple[int, int], price: float, better: bool) -> None:
+    before, after = sides(clean, robust)
+    found, said = decide(before, after, price, 1)
+    assert found is better
+    assert said.startswith("it is more robust" if better else "the start is kept")
+    assert ("more than --price" in said) == (clean[0] - clean[1] > 2 * price)
+    row = table(before, after, 1)[0]
+    assert row[:3] == [f"{CLEAN}, % ↑", f"{clean[0] / 2:.1f}", f"{clean[1] / 2:.1f}"]
+    assert math.isclose(float(row[3].split()[0].replace("−", "-")), (clean[1] - clean[0]) / 2)
