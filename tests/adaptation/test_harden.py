@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_without_labels_it_says_how_far_features_move(weights: Path, tmp_path: P
         path = tmp_path / "photos" / f"{row}.png"
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(open_source("digits").decode(row).permute(1, 2, 0).numpy()).save(path)
-    fields = {"training.device": "cpu", "training.tensorboard": False, "training.num_workers": 0}
+    fields: dict[str, Any] = {"training.device": "cpu", "training.tensorboard": False, "training.num_workers": 0}
     kept = hexa.harden(weights, f"folder:{path.parent}", out=tmp_path / "run", time="20m", epochs=1, **fields)
     assert kept["table"]["rows"][0][0] == f"{CORRUPTED}, features move, % of the distance between images ↓"
     assert "what that costs in accuracy only labels can tell" in kept["verdict"]
@@ -116,7 +117,8 @@ def test_the_size_leaves_time_for_enough_images(
     seconds: float, count: int, side: int, size: int, images: float
 ) -> None:
     chosen = choose(costs(), [128, 96, 64], count, lambda _: seconds, side)
-    assert chosen == (size, pytest.approx(images))
+    assert chosen[0] == size
+    assert chosen[1] == pytest.approx(images)
 
 
 def test_between_the_weights(weights: Path) -> None:

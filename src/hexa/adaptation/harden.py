@@ -168,7 +168,7 @@ class HardenRequest(AdaptRequest):
                 f"; its own {native.image_size} px give the start {lost:+.1f} points, and with more --time the result"
             )
             verdict += " can have more of them"
-        record = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
+        record: dict[str, Any] = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
         header = ["", f"start, {size} px", f"result, {size} px", "difference"]
         rows = table(before, after, tried)

@@ -121,8 +121,8 @@ def _classified(side: Side, shown: Shown, judge: Judge, tell: Tell) -> Values:
                 for column, pixels in enumerate(shown.corrupted(rows)):
                     right[rows, column] = (scores(pixels).argmax(1) == y).cpu().numpy()
             tell(done := done + len(rows), len(labels))
-    found = {name: smallest > epsilon / 255 for name, epsilon in zip(ATTACKED, EPSILONS, strict=True)}
-    return {CORRUPTED: 100 * right.mean(1)} | found if shown.pixels.shape[1] == 3 else found
+    found: Values = {name: smallest > epsilon / 255 for name, epsilon in zip(ATTACKED, EPSILONS, strict=True)}
+    return {CORRUPTED: 100 * right.mean(1), **found} if shown.pixels.shape[1] == 3 else found
 
 
 def _moved(side: Side, shown: Shown, tell: Tell) -> Values:
