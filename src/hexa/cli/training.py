@@ -174,7 +174,7 @@ def harden(given: Given, extra: Fields) -> int:
     return _from_weights(HardenRequest, given, extra, out, strength=given.strength, price=given.price)
 
 
-def _from_weights(kind: type[AdaptRequest], given: Given, extra: Fields, out: Path, **more: float) -> int:
+def _from_weights(kind: type[AdaptRequest], given: Given, extra: Fields, out: Path, **more: Any) -> int:
     from hexa import recipes
     from hexa.adaptation.command import adapt as run
     from hexa.cli import fields
