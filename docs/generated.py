@@ -53,6 +53,16 @@ EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-23-robust-digits.json"
 #: One seed of attacks of other strengths, in bf16 on another machine.
 STRENGTHS = "2026-11-22-robust-digits.json"
+HARDENED = "2026-11-24-harden-five-seeds.json"
+#: Held-out images of one seed.
+HARDENED_BY = "2026-11-24-harden-search.json"
+HARDENED_SCORES = {
+    "k-NN": "knn",
+    "linear head": "probe",
+    "attack of 1": "robust@1",
+    "attack of 2": "robust@2",
+    "attack of 4": "robust@4",
+}
 SEMI = "2026-11-23-semi-supervised-digits.json"
 SEMI_CIFAR = "2026-11-23-semi-supervised-cifar10.json"
 FEW_IMAGES = "2026-11-23-few-images.json"
@@ -470,6 +480,29 @@ def strongest() -> str:
     return table(body, *head)
 
 
+def hardened() -> str:
+    """Robust copies beside their start, as changes from it."""
+    rows = result(HARDENED)["rows"]
+    (start,) = (row["metrics"] for row in rows if row["arm"] == "start")
+    body = [("the start", *(f"{start[name]:.1f}" for name in HARDENED_SCORES.values()))]
+    for epochs in sorted({row["epochs"] for row in rows if "epochs" in row}):
+        runs = [row["metrics"] for row in rows if row.get("epochs") == epochs]
+        cells = (
+            f"{statistics.fmean(run[name] for run in runs):.1f} "
+            f"({_paired_change([run[name] - start[name] for run in runs])})"
+            for name in HARDENED_SCORES.values()
+        )
+        body.append((f"`hexa pretrain teacher`, {epochs} epochs ({len(runs)} seeds)", *cells))
+    return table(body, "", *HARDENED_SCORES)
+
+
+def hardened_by() -> str:
+    """Attacks, distances and rates of the recipe `teacher`."""
+    rows = result(HARDENED_BY)["rows"]
+    body = ((row["arm"], *(f"{row['metrics'][name]:.1f}" for name in HARDENED_SCORES.values())) for row in rows)
+    return table(body, "", *HARDENED_SCORES)
+
+
 def robust_arms() -> str:
     """The demo's arms under attack, MoCo-v2 for as long, and attacks of other strengths, weights and onsets."""
     body = []
@@ -788,6 +821,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "few-images-rates": few_images_rates,
     "few-images-attacks": lambda: few_images(FEW_IMAGES_ATTACKS, FEW_IMAGES_UNDER_ATTACK),
     "robust-arms": robust_arms,
+    "hardened": hardened,
+    "hardened-by": hardened_by,
     "without-labels": without_labels,
     "paper": the_paper,
     "dcluster": lambda: arms(DCLUSTER, "DeepCluster-v2"),
