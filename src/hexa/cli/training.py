@@ -130,7 +130,7 @@ _FROM_WEIGHTS = (
 )
 _DESCRIBED = (
     "Look at the images, plan what fits the time, train, and compare start and result. Any field of the experiment is "
-    "an option, as in `hexa pretrain {} --help`. After an interruption the same command continues."
+    "an option, as in `hexa pretrain {}`. After an interruption the same command continues."
 )
 
 
@@ -141,7 +141,7 @@ _DESCRIBED = (
     option("--domain NAME", "preset of the views; chosen by the look of the images if not given"),
     PLAN,
     *MACHINE,
-    description=_DESCRIBED.format("adapt"),
+    description=_DESCRIBED.format("adapt --help"),
     open=True,
 )
 def adapt(given: Given, extra: Fields) -> int:
@@ -162,7 +162,7 @@ def adapt(given: Given, extra: Fields) -> int:
     option("--domain NAME", "kind of images: whether they may be mirrored"),
     PLAN,
     *MACHINE,
-    description=_DESCRIBED.format("teacher"),
+    description=_DESCRIBED.format("teacher --help"),
     open=True,
 )
 def harden(given: Given, extra: Fields) -> int:
