@@ -119,7 +119,7 @@ def test_what_is_made_of_another_waits_for_it() -> None:
         ["adversarial", "mixed", "own"],
     ]
     assert onsets(hard, 10, Objective.setting_in) == [[], [], ["own"], [], [], ["mixed"], *[[]] * 4]
-    with pytest.raises(ConfigError, match=r"hard_examples\.a\.source: names no example that can be made first"):
+    with pytest.raises(ConfigError, match=r"hard_examples\.a\.source: hard examples take each other as source"):
         onsets({"a": CutMix(source="b"), "b": CutMix(source="a")}, 1, Objective.setting_in)
 
 

@@ -187,7 +187,7 @@ def test_facts_of_the_log() -> None:
     facts = {}
     for term in objective.losses(batch()):
         term.loss.backward()
-        facts |= {name: part.facts for name, part in term.parts.items()}
+        facts |= {name: part.example.facts for name, part in term.parts.items()}
     assert 0.6 < float(facts["adversarial"]["perturbation"]) <= 1.0 + 1e-9
     assert 0 <= float(facts["adversarial"]["zero_gradient"]) < 0.01
     assert facts[STD] == {}

@@ -69,12 +69,11 @@ class Objective:
         its part of the batch to the clean term.
         """
         every, there = self.config.shares(self.hard_examples), trained(self.present(step))
-        shares = {name: share for name, share in every.items() if name in (STD, *there)}
-        missing = [share for name, share in every.items() if name not in shares]
-        if missing and not there:
+        shares = {name: every[name] for name in (STD, *there)}
+        if not there:
             shares[STD] = 1.0
         elif self.config.split:
-            shares[STD] += sum(missing)
+            shares[STD] += sum(share for name, share in every.items() if name not in shares)
         return shares
 
     def weights(self, step: int | None = None) -> dict[str, float]:
@@ -91,9 +90,13 @@ class Objective:
         total = sum(raw.values()) if self.config.reduction == "mean" else 1.0
         return {name: weight / total for name, weight in raw.items()}
 
+    def _before(self, step: int) -> dict[str, HardExample]:
+        """The hard examples that were there in the step before; before the first step all of them."""
+        return self.present(step - 1) if step else self.hard_examples
+
     def setting_in(self, step: int) -> list[str]:
         """The hard examples that are trained on from this step on, which is not the first."""
-        before = trained(self.present(step - 1)) if step else self.hard_examples
+        before = trained(self._before(step))
         return [name for name in trained(self.present(step)) if name not in before]
 
     def losses(self, batch: Batch) -> Iterator[Term]:
@@ -107,9 +110,8 @@ class Objective:
             batch.check_values()
             self._checked.add(STD)
         rows = self.config.rows(self.shares(batch.step), len(batch))
-        if self.setting_in(batch.step):
-            for branch in sorted(set(branches(self.present(batch.step))) - set(branches(self.present(batch.step - 1)))):
-                self.method.open_branch(branch)
+        for branch in set(branches(self.present(batch.step))).difference(branches(self._before(batch.step))):
+            self.method.open_branch(branch)
         self._remembered = None
         return self._split(batch, rows) if self.config.split and len(rows) > 1 else self._one_by_one(batch, rows)
 
@@ -219,10 +221,6 @@ def _with_gradient(example: Example) -> Example:
     """After its backward: the example with the input gradient that the pass left, and crops that need none."""
     if not example.crops[0].requires_grad:
         return example
-    gradients = tuple(crop.grad for crop in example.crops)
-    assert all(g is not None for g in gradients), "back-propagate each term before asking for the next"
-    return replace(
-        example,
-        crops=tuple(crop.detach() for crop in example.crops),
-        shared_gradient=tuple(g for g in gradients if g is not None),
-    )
+    left = tuple(crop.grad for crop in example.crops if crop.grad is not None)
+    assert len(left) == len(example.crops), "back-propagate each term before asking for the next"
+    return replace(example, crops=tuple(crop.detach() for crop in example.crops), shared_gradient=left)
