@@ -19,7 +19,7 @@ from hexa.nn import memory_bank
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder, normalized_head
 from hexa.nn.memory_bank import MemoryBank
-from hexa.ops.kmeans import UNASSIGNED, memory_note, spherical_kmeans
+from hexa.ops.kmeans import UNASSIGNED, Clusters, memory_note, spherical_kmeans
 from hexa.ops.partitions import health
 from hexa.runtime import processes
 
@@ -71,6 +71,27 @@ class ClusterLabels(PseudoLabels):
         return replace(self, clusters=self.clusters[:, index], weight=self.weight[index])
 
 
+def weights(clusters: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 for images without a cluster [B]; for others scaled so that the batch mean equals the mean over them.
+
+    Over those of all processes, so that it does not depend on who got which.
+    """
+    weight = (clusters != UNASSIGNED).to(dtype)
+    seen = processes.all_reduce_sum(weight.sum())
+    return weight * (len(weight) * processes.world_size() / seen.clamp_min(1))
+
+
+def cluster(
+    rows: Tensor, count: int, iterations: int, data: Passes, number: int, field: str, valid: Tensor | None = None
+) -> Clusters:
+    """K-means number `number` of an epoch's start. Raises ConfigError about `field` for fewer rows than clusters."""
+    generator = data.stream.child("kmeans", number).generator()
+    try:
+        return spherical_kmeans(rows, count, generator, iterations=iterations, valid=valid)
+    except ValueError as error:  # images that could not be read
+        raise ConfigError([(f"method.{field}", str(error))]) from None
+
+
 class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     """L = 1/H Σ_h mean over crops and images of −log softmax_k(z·c_hk / τ), at the image's cluster (F8).
 
@@ -99,15 +120,9 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ClusterLabels:
         clusters = self.clusters[:, batch.index].long() if batch.known else self._nearest(embedding)
-        weight = (clusters[0] != UNASSIGNED).to(batch.crops[0].dtype)
-        # the mean is over the seen images of all processes, so it does not depend on who got which
-        seen = processes.all_reduce_sum(weight.sum())
-        frozen = self.config.freeze_prototypes_steps
-        return ClusterLabels(
-            clusters,
-            weight * (len(weight) * processes.world_size() / seen.clamp_min(1)),
-            frozen is None or batch.step < frozen,
-        )
+        steps = self.config.freeze_prototypes_steps
+        frozen = steps is None or batch.step < steps
+        return ClusterLabels(clusters, weights(clusters[0], batch.crops[0].dtype), frozen)
 
     def _nearest(self, embedding: Tensor | None) -> Tensor:
         """Nearest clusters of images that are not in the bank, [H, B]."""
@@ -171,19 +186,13 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         before, tables = self.clusters.clone(), []
         for head, (layer, count) in enumerate(zip(self.prototypes, self.config.num_prototypes, strict=True)):
             banked, seen = self.bank.crop(head % len(self.config.crops_for_assign))
-            generator = data.stream.child("kmeans", head).generator()
-            try:
-                found = spherical_kmeans(banked, count, generator, iterations=self.config.kmeans_iterations, valid=seen)
-            except ValueError as error:  # images that could not be read
-                raise ConfigError([("method.num_prototypes", str(error))]) from None
+            found = cluster(banked, count, self.config.kmeans_iterations, data, head, "num_prototypes", seen)
             assert isinstance(layer, nn.Linear)
             layer.weight.copy_(found.centroids)
             tables.append(self.bank.join(found.assignments.int()))
         self.clusters.copy_(torch.stack(tables))
         self.bank.forget()
-        if not processes.is_main():
-            return {}
-        return health(self.clusters, before, self.config.num_prototypes, data.labels)
+        return health(self.clusters, before, self.config.num_prototypes, data.labels) if processes.is_main() else {}
 
     def checkpoint(self) -> dict[str, Any]:
         return memory_bank.checkpoint(self)
