@@ -127,14 +127,6 @@ def test_surgery_on_timm_networks(name: str) -> None:
     plain.load_state_dict(plain_state_dict(ours))
 
 
-def test_aux_starts_as_a_copy_of_main() -> None:
-    ours = convert(nn.Sequential(seeded_norm()), ("main", "aux", "mixed"))[0]
-    for extra in (ours.aux, ours.mixed):
-        torch.testing.assert_close(extra.weight, ours.weight)
-        assert extra.weight.data_ptr() != ours.weight.data_ptr()
-        assert extra.weight.dtype == torch.float64
-
-
 @pytest.mark.parametrize("lacks", [{"affine": False}, {"track_running_stats": False}, {"momentum": None}])
 def test_a_batch_norm_that_lacks_a_part_is_refused(lacks: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"BatchNorm2d\(4.*must have momentum, affine and track_running_stats"):

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from hexa.config import ConfigError
 from hexa.core import MAIN, Batch, EncoderConfig, Method, Passes, PseudoLabels, Setting
 from hexa.core.batch import Index
-from hexa.nn import memory_bank
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder, normalized_head
 from hexa.nn.memory_bank import MemoryBank
@@ -135,28 +134,24 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         return torch.stack(found)
 
     def loss(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
-        views, count = embedding.shape[:2]
         losses = [
-            F.cross_entropy(
-                scores / self.config.temperature, clusters.repeat(views), ignore_index=UNASSIGNED, reduction="none"
-            )
+            F.cross_entropy(scores / self.config.temperature, clusters, ignore_index=UNASSIGNED, reduction="none")
             for scores, clusters in self._scores(embedding, labels)
         ]
-        return torch.stack(losses).mean(0).view(views, count) * labels.weight
+        return torch.stack(losses).mean(0).view(embedding.shape[:2]) * labels.weight
 
     def correct(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
-        views, count = embedding.shape[:2]
-        hits = [scores.argmax(1) == clusters.repeat(views) for scores, clusters in self._scores(embedding, labels)]
-        return torch.stack(hits).to(labels.weight.dtype).mean(0).view(views, count) * labels.weight
+        hits = [scores.argmax(1) == clusters for scores, clusters in self._scores(embedding, labels)]
+        return torch.stack(hits).to(labels.weight.dtype).mean(0).view(embedding.shape[:2]) * labels.weight
 
     def _scores(self, embedding: Tensor, labels: ClusterLabels) -> Iterable[tuple[Tensor, Tensor]]:
-        """For each head: cosines [V·B, K] to its prototypes, and the clusters [B] it should find."""
+        """For each head: cosines [V·B, K] to its prototypes, and the clusters [V·B] it should find."""
         rows = embedding.flatten(0, 1)
         with torch.autocast(rows.device.type, enabled=False):
             for layer, clusters in zip(self.prototypes, labels.clusters, strict=True):
                 assert isinstance(layer, nn.Linear)
                 weight = layer.weight.detach() if labels.frozen else layer.weight
-                yield rows @ weight.T, clusters
+                yield rows @ weight.T, clusters.repeat(len(embedding))
 
     @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor | None, labels: ClusterLabels) -> None:
@@ -195,7 +190,12 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         return health(self.clusters, before, self.config.num_prototypes, data.labels) if processes.is_main() else {}
 
     def checkpoint(self) -> dict[str, Any]:
-        return memory_bank.checkpoint(self)
+        """With the whole bank, of which each process has a part."""
+        state = self.state_dict()
+        del state["bank.embeddings"], state["bank.seen"]
+        state |= {f"bank.{name}": value for name, value in self.bank.whole().items()}
+        return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        memory_bank.restore(self, state)
+        self.bank.take(state["bank.embeddings"], state["bank.seen"])
+        self.load_state_dict({**state, **{f"bank.{name}": value for name, value in self.bank.state_dict().items()}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -169,18 +170,17 @@ class _GroupedNorm(torch.autograd.Function):
         dy = gradients[0]
         dx = torch.empty_like(x) if wanted[0] else None
         dx_parts = torch.split(dx, rows) if dx is not None else [None] * len(rows)
-        dweight, dbias = None, None
+        of_weight, of_bias = [], []
         for g, (part, dpart, out) in enumerate(zip(torch.split(x, rows), torch.split(dy, rows), dx_parts, strict=True)):
             dx_g, dw_g, db_g = torch.ops.aten.native_batch_norm_backward(
                 dpart, part, weight, None, None, mean[g], invstd[g], True, ctx.eps, wanted
             )
             if out is not None:
                 out.copy_(dx_g)
-            if wanted[1]:
-                dweight = dw_g if dweight is None else dweight + dw_g
-            if wanted[2]:
-                dbias = db_g if dbias is None else dbias + db_g
-        return dx, dweight, dbias, None, None
+            of_weight.append(dw_g)
+            of_bias.append(db_g)
+        dweight = reduce(torch.add, of_weight) if wanted[1] else None
+        return dx, dweight, reduce(torch.add, of_bias) if wanted[2] else None, None, None
 
 
 def _one_more(plain: _BatchNorm) -> nn.BatchNorm2d:
