@@ -90,13 +90,9 @@ class Objective:
         total = sum(raw.values()) if self.config.reduction == "mean" else 1.0
         return {name: weight / total for name, weight in raw.items()}
 
-    def _before(self, step: int) -> dict[str, HardExample]:
-        """The hard examples that were there in the step before; before the first step all of them."""
-        return self.present(step - 1) if step else self.hard_examples
-
     def setting_in(self, step: int) -> list[str]:
         """The hard examples that are trained on from this step on, which is not the first."""
-        before = trained(self._before(step))
+        before = trained(self.present(step - 1)) if step else self.hard_examples
         return [name for name in trained(self.present(step)) if name not in before]
 
     def losses(self, batch: Batch) -> Iterator[Term]:
@@ -110,8 +106,9 @@ class Objective:
             batch.check_values()
             self._checked.add(STD)
         rows = self.config.rows(self.shares(batch.step), len(batch))
-        for branch in set(branches(self.present(batch.step))).difference(branches(self._before(batch.step))):
-            self.method.open_branch(branch)
+        if self.setting_in(batch.step):
+            for branch in sorted(set(branches(self.present(batch.step))) - set(branches(self.present(batch.step - 1)))):
+                self.method.open_branch(branch)
         self._remembered = None
         return self._split(batch, rows) if self.config.split and len(rows) > 1 else self._one_by_one(batch, rows)
 
