@@ -21,8 +21,8 @@ from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.sources.source import ArraySource
 from hexa.data.views.making import Views, ViewsConfig
 from hexa.evaluation import evaluate
+from hexa.methods.instdisc import InstDiscConfig, Memory
 from hexa.nn.backbones import NetworkConfig, build
-from hexa.nn.instance_bank import InstanceBank
 from hexa.nn.memory_bank import MemoryBank
 from hexa.objective import Objective
 from hexa.ops.kmeans import spherical_kmeans
@@ -229,11 +229,15 @@ def test_memory_banks_hold_what_those_of_the_cpu_do(device: str) -> None:
     rows[2] = rows[0]
     held = []
     for where in ("cpu", device):
-        bank, instances = MemoryBank(10, 1, 5).to(where), InstanceBank(10, 5, 0.5, seed=0).to(where)
+        bank, instances = (
+            MemoryBank(10, 1, 5).to(where),
+            Memory(InstDiscConfig(dim=5), 10, seed=0, drawn=True).to(where),
+        )
         bank.write(index.to(where), rows[None].to(where))
         bank.keep(torch.tensor([7, 9], device=where))
-        instances.update(index.to(where), rows.to(where))
-        held.append([value.cpu() for value in (*bank.crop(0), instances.rows, instances.drawn(6, Stream(0)))])
+        data = Batch((torch.zeros(4, 3, 2, 2, device=where),), index.to(where), Stream(0))
+        instances.update(data, rows[None].to(where))
+        held.append([value.cpu() for value in (*bank.crop(0), instances.rows, instances.labels(data, None).others)])
     for ours, theirs in zip(*held, strict=True):
         torch.testing.assert_close(ours, theirs)
 

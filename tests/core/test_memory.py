@@ -34,12 +34,3 @@ def test_what_autograd_keeps_counts_and_what_was_there_does_not() -> None:
         z.sum()
 
     assert peak_bytes(work, CPU, []) == 3 * MIB
-
-
-def test_in_place_work_and_views_take_nothing() -> None:
-    buffer = torch.zeros(MIB)
-
-    def work() -> None:
-        buffer.add_(1).view(-1)[: MIB // 2].mul_(2)
-
-    assert peak_bytes(work, CPU, []) == 0

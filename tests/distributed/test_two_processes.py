@@ -21,7 +21,7 @@ from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from hexa.testing.cases import CasePasses
 from tests.distributed.together import run_together
-from tests.laws.cases import METHODS, SMALL, STRAINING, Case
+from tests.laws.cases import METHODS, STRAINING, Case
 
 SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
     "std": {},
@@ -52,22 +52,19 @@ State = dict[str, torch.Tensor]
 
 
 def cases() -> dict[str, Case]:
-    """Every method, plain and with all hard examples × number of groups; every variant of a method with all of them;
-    the methods of STRAINING with each scheme."""
+    """Every method plain; each of its variants with all hard examples, and these with one group as well; one method of
+    STRAINING with each scheme, the other with those of several crops."""
     found = []
-    for name, config in choices(MethodConfig, "name", "hexa.methods").items():
-        normalizes = any(
-            path.rpartition(".")[2] == "bn_groups" for path in [*config.model_fields, *SMALL.get(name, {})]
-        )
-        groups = [{"bn_groups": 1}, {"bn_groups": 2}] if normalizes else [{}]
+    for name in choices(MethodConfig, "name", "hexa.methods"):
         every = SCHEMES["all"] if Case(name, {}, SCHEMES["all"]).fits else UNMIXED
-        schemes = SCHEMES.values() if name in STRAINING else (SCHEMES["std"], every)
-        found += [Case(name, fields, scheme) for scheme in schemes for fields in groups]
-        found += [Case(name, fields, every) for fields in METHODS.get(name, [])]
-        if name in STRAINING:
-            late = {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.5}}
-            found.append(Case(name, {"bn_groups": 2}, late))
-    return {str(case): case for case in found if case.fits}
+        found += [Case(name), Case(name, {"bn_groups": 1}, every)]
+        found += [Case(name, fields, every) for fields in METHODS.get(name, [{}])]
+    first, second = STRAINING
+    found += [Case(first, {"bn_groups": 1 + n % 2}, scheme) for n, scheme in enumerate(SCHEMES.values())]
+    found += [Case(second, {}, SCHEMES[scheme]) for scheme in ("l2", "large", "hard_views")]
+    late = {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.5}}
+    found += [Case(name, {"bn_groups": 2}, late) for name in STRAINING]
+    return {str(case): case for case in found}
 
 
 def in_halves(draw: Callable[..., torch.Tensor], count: int) -> list[torch.Tensor]:
@@ -187,6 +184,6 @@ def test_a_checkpoint_goes_on_in_another_number_of_processes(two: list[dict[str,
     one = go_on(case, train(case))
     for key, value in two[0]["on"][name].items():
         torch.testing.assert_close(value, one[key], atol=TOLERANCE, rtol=TOLERANCE, msg=lambda m, k=key: f"{k}: {m}")
-    back = go_on(case, two[0][str(Case(name, {"bn_groups": 2}))])
+    back = go_on(case, two[0][str(case)])
     for key, value in one.items():
         torch.testing.assert_close(back[key], value, atol=1e-8, rtol=1e-8, msg=lambda m, k=key: f"{k}: {m}")

@@ -103,6 +103,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 
+KINDS = sorted(choices(HardExample, "kind", "hexa.hard_examples"))
 #: Methods that strain every variant: keys, a queue and shuffling; several crops, a bank and clusters.
 STRAINING = ("moco", "deepcluster-v2")
 
@@ -174,8 +175,7 @@ class Case:
     @property
     def fits(self) -> bool:
         """Whether these hard examples can be made for this method."""
-        config = choices(MethodConfig, "name", "hexa.methods")[self.method]
-        return not any(hard.refusal(config.model_construct()) for hard in self.hard().values())
+        return self.made().fits
 
     def hard(self) -> dict[str, HardExample]:
         known = choices(HardExample, "kind", "hexa.hard_examples")
@@ -185,30 +185,38 @@ class Case:
         }
 
     def objective(self, method: Method, config: ObjectiveConfig | None = None, **options: Any) -> Objective:
-        return Objective(method, self.hard(), config, **options)
+        return self.made().objective(method, config, **options)
+
+
+def fitting(case: Case) -> Case:
+    """The case without the hard examples that its method refuses, or that are made of such."""
+    kept = {
+        name: entry
+        for name, entry in case.hard_examples.items()
+        if Case(case.method, {}, {name: {**entry, "source": "std"}}).fits
+    }
+    return replace(case, hard_examples=kept)
 
 
 def all_cases() -> list[Case]:
-    """Each variant of each method, plain and with two hard examples; each method with the default of each kind and
-    with statistics kept, those of STRAINING with each variant; examples of examples.
+    """Each variant of each method, plain and with two hard examples; each method with every kind at once, one of them
+    made of another, and with statistics kept; those of STRAINING with all variants of a kind at once.
 
-    Without those that a hard example refuses. Decision 0014 says what more of them would find.
+    Without the hard examples that a method refuses. Decision 0014 says what more of them would find.
     """
-    kinds = choices(HardExample, "kind", "hexa.hard_examples")
+    both = {"adversarial": {}, "cutmix": {}}
+    mixed = {"kind": "cutmix", "source": "adversarial"}
     cases = []
     for method in choices(MethodConfig, "name", "hexa.methods"):
         for fields in METHODS.get(method, [{}]):
-            cases.append(Case(method, fields))
-            both = Case(method, fields, {"adversarial": {}, "cutmix": {}})
-            cases.append(both if both.fits else Case(method, fields, {"adversarial": {}}))
-        cases.append(replace(cases[-1], fields={}, kept=True))
-        for kind in kinds:
+            cases += [Case(method, fields), Case(method, fields, both)]
+        cases.append(Case(method, {}, both, kept=True))
+        cases.append(Case(method, {}, {**{kind: {} for kind in KINDS}, "cmxA": mixed}))
+    for method in STRAINING:
+        for kind in KINDS:
             variants = VARIANTS.get(kind, [{}])
-            cases += [Case(method, {}, {kind: v}) for v in (variants if method in STRAINING else variants[:1])]
-        mixed = {"kind": "cutmix", "source": "adversarial"}
-        cases.append(Case(method, {}, {"adversarial": {}, "cutmix_adversarial": mixed}))
-        cases.append(Case(method, {}, {"adversarial": {}, "cutmix": {}, "cutmix_adversarial": mixed}))
-    return [case for case in cases if case.fits]
+            cases.append(Case(method, {}, {f"{kind}{n}": {"kind": kind, **entry} for n, entry in enumerate(variants)}))
+    return [fitting(case) for case in cases]
 
 
 def nested(fields: dict[str, Any]) -> dict[str, Any]:

@@ -19,21 +19,10 @@ from hexa.nn.backbones import NetworkConfig, build
 from hexa.objective import STD
 from hexa.runtime.random import Stream
 from hexa.testing.cases import CasePasses
-from tests.laws.cases import METHODS, NETWORK, STRAINING, VARIANTS, Case
+from tests.laws.cases import KINDS, METHODS, NETWORK, STRAINING, VARIANTS, Case, fitting
 from tests.laws.stand_in import DEVICE, OnDevice, WrongDeviceError, stand_in
 
-KINDS = sorted(choices(HardExample, "kind", "hexa.hard_examples"))
 BOTH = {"adversarial": {}, "cutmix": {}, "cmxA": {"kind": "cutmix", "source": "adversarial"}}
-
-
-def fitting(case: Case) -> Case:
-    """The case without the hard examples that its method refuses, or that are made of such."""
-    kept = {
-        name: entry
-        for name, entry in case.hard_examples.items()
-        if Case(case.method, {}, {name: {**entry, "source": "std"}}).fits
-    }
-    return replace(case, hard_examples=kept)
 
 
 def cases() -> list[Case]:

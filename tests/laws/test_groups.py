@@ -17,7 +17,7 @@ GROUPS = {"bn_groups": 3}
 #: Of eight images: runs of 3, 3 and 2.
 LAST_RUN = slice(6, 8)
 
-CROPS = {"as it needs": (), "two": (SIZE, SIZE), "of two sizes": (SIZE, SIZE, 8, 8, 8), "of one size": (SIZE,) * 3}
+CROPS = {"as it needs": (), "of two sizes": (SIZE, SIZE, 8, 8, 8)}
 
 
 @pytest.fixture(

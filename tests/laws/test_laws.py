@@ -28,7 +28,7 @@ from hexa.testing.laws import (
     two_processes_equal_one,
     weight_zero_changes_nothing,
 )
-from tests.laws.cases import STRAINING, Case, all_cases
+from tests.laws.cases import STRAINING, VARIANTS, Case, all_cases
 
 CASES = all_cases()
 HARD = [case for case in CASES if case.hard_examples]
@@ -93,7 +93,7 @@ def trained_norm(method: Method, data: Batch) -> BranchBatchNorm:
     return next(norm for norm in norms if norm.num_batches_tracked)
 
 
-ATTACKS = [case for case in HARD if list(case.hard_examples) == ["adversarial"] and case.method in STRAINING]
+ATTACKS = [Case(method, {}, {"adversarial": entry}) for method in STRAINING for entry in VARIANTS["adversarial"]]
 
 
 @pytest.mark.parametrize("case", ATTACKS, ids=str)
@@ -132,7 +132,7 @@ def test_attack_stays_in_its_ball_and_raises_the_loss_it_attacks(case: Case) -> 
     assert losses[1] > losses[0]
 
 
-CUTMIX = [case for case in HARD if list(case.hard_examples) == ["cutmix"]]
+CUTMIX = [Case(method, {}, {"cutmix": entry}) for method in STRAINING for entry in VARIANTS["cutmix"]]
 
 
 @pytest.mark.parametrize("case", CUTMIX, ids=str)

@@ -107,7 +107,7 @@ def test_patches_learn_in_the_clean_term_alone() -> None:
     for loss, learns in ((made.clean_loss, True), (made.loss, False)):
         embedding = made.embed(made.anchors(data), MAIN)
         labels = made.pseudo_labels(data, embedding.detach())
-        assert not labels.patches.requires_grad
+        assert not labels.dictionary.requires_grad
         made.zero_grad()
         loss(embedding, labels).mean().backward()
         grown = head.patches.weight.grad is not None and bool(head.patches.weight.grad.any())

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hexa.core import MAIN
-from hexa.methods.instdisc import InstDisc, InstDiscConfig
+from hexa.core import MAIN, Batch
+from hexa.methods.instdisc import InstDisc, InstDiscConfig, Memory
 from hexa.methods.pirl import PIRL, PIRLConfig
-from hexa.nn.instance_bank import InstanceBank, partition
 from hexa.ops import puzzles as tiles
 from hexa.runtime.random import Stream
 from tests.methods.setting import BATCH, DATA, batch, small
@@ -77,10 +76,10 @@ def test_the_memory_follows_clean_embeddings_by_momentum() -> None:
 
 
 def test_z_is_the_mean_over_random_directions() -> None:
-    rows = InstanceBank(4096, 64, 0.5, seed=3).rows.double()
+    memory = Memory(InstDiscConfig(dim=64), 4096, seed=3, drawn=True)
     queries = F.normalize(torch.randn(200, 64, generator=Stream(1).generator(), dtype=torch.float64))
-    sampled = 4096 * torch.exp(queries @ rows.T / 0.07).mean()
-    assert partition(rows, 0.07) == pytest.approx(float(sampled), rel=0.02)
+    sampled = 4096 * torch.exp(queries @ memory.rows.double().T / 0.07).mean()
+    assert memory.partition == pytest.approx(float(sampled), rel=0.02)
 
 
 def test_pirls_two_terms_are_an_image_and_a_puzzle_of_the_other_view() -> None:
@@ -94,7 +93,7 @@ def test_pirls_two_terms_are_an_image_and_a_puzzle_of_the_other_view() -> None:
     for v, share in enumerate((0.8, 0.2)):
         for i in range(BATCH):
             own = made.bank.rows[data.index[i]]
-            expected = naive_nce(embedding[v, i], own, labels.others, made.partition)
+            expected = naive_nce(embedding[v, i], own, labels.others, made.bank.partition)
             torch.testing.assert_close(losses[v, i], 2 * share * expected)
 
 
@@ -124,7 +123,7 @@ def test_images_of_another_data_set_are_their_own_memory() -> None:
 
 
 def test_of_an_image_that_comes_twice_the_last_counts() -> None:
-    bank = InstanceBank(8, 4, 0.0, seed=0)
+    bank = Memory(InstDiscConfig(dim=4, bank_momentum=0.0), 8, seed=0, drawn=True)
     rows = F.normalize(torch.randn(3, 4, generator=Stream(2).generator()))
-    bank.update(torch.tensor([5, 2, 5]), rows)
+    bank.update(Batch((torch.zeros(3, 3, 4, 4),), torch.tensor([5, 2, 5]), Stream(0)), rows[None])
     torch.testing.assert_close(bank.rows[[5, 2]], rows[[2, 1]])

@@ -126,15 +126,3 @@ def test_correct_and_chance() -> None:
     clean[1] = clean[0]
     assert bool(made.correct(clean, labels_of(made, clean)).all())
     assert made.chance_loss == pytest.approx(math.log(2 * BATCH - 1))
-
-
-def test_every_layer_of_the_head_has_a_batch_norm_and_the_last_no_shift() -> None:
-    made = method(head_layers=3)
-    layers = [type(layer).__name__ for layer in made.encoder.head]  # type: ignore[attr-defined]
-    block = ["Linear", "BranchBatchNorm", "ReLU"]
-    assert layers == [*block, *block, "Linear", "BranchBatchNorm"]
-    last = made.encoder.head[-1]  # type: ignore[index]
-    assert not last.bias.requires_grad
-    assert not last.aux.bias.requires_grad
-    assert last.weight.requires_grad
-    assert made.encoder.head[0].bias is None  # type: ignore[index]

@@ -8,25 +8,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hexa.config import ConfigError
-from hexa.core import MAIN, Batch, Setting
+from hexa.core import MAIN, Setting
 from hexa.methods.swav import SwAV, SwAVConfig
-from hexa.nn.backbones import NetworkConfig, build
-from hexa.runtime.random import Stream
+from tests.methods.setting import BATCH, batch, small
 
-DATA, BATCH, SIZES, K = 16, 4, (12, 12, 8), 5
+SIZES, K = (12, 12, 8), 5
 
 
 def method(**fields: object) -> SwAV:
-    torch.manual_seed(0)
-    config = SwAVConfig(dim=6, hidden=10, num_prototypes=K, **fields)  # type: ignore[arg-type]
-    return config.build(build(NetworkConfig(name="small-resnet", widths=(4, 8))), Setting(DATA, BATCH)).double()
-
-
-def batch(step: int) -> Batch:
-    stream = Stream(1).child(step)
-    generator = stream.generator()
-    crops = tuple(torch.rand(BATCH, 3, size, size, generator=generator, dtype=torch.float64) for size in SIZES)
-    return Batch(crops, torch.arange(BATCH), stream, step)
+    return small(SwAVConfig(dim=6, hidden=10, num_prototypes=K, **fields), 3)  # type: ignore[arg-type]
 
 
 def published_codes(scores: Tensor) -> Tensor:
@@ -40,7 +30,7 @@ def published_codes(scores: Tensor) -> Tensor:
 
 
 def test_loss_and_codes_are_the_published_ones() -> None:
-    made, data = method(), batch(0)
+    made, data = method(), batch(*SIZES)
     embedding = made.embed(data.crops, MAIN)
     labels = made.pseudo_labels(data, embedding.detach())
     scores = embedding @ made.prototypes.weight.T
@@ -57,7 +47,7 @@ def test_loss_and_codes_are_the_published_ones() -> None:
 def test_prototypes_are_unit_before_every_step_and_frozen_at_first() -> None:
     made = method(freeze_prototypes_steps=1)
     for step in range(2):
-        data = batch(step)
+        data = batch(*SIZES, step=step)
         torch.testing.assert_close(made.prototypes.weight.norm(dim=1), torch.ones(K, dtype=torch.float64))
         embedding = made.embed(data.crops, MAIN)
         labels = made.pseudo_labels(data, embedding.detach())
@@ -72,7 +62,7 @@ def test_the_queue_helps_once_it_is_full_and_holds_the_newest_clean_embeddings()
     made = method(queue_size=2 * BATCH + 1, queue_start_epoch=1)  # from step 4 on, full at step 6
     kept: list[Tensor] = []
     for step in range(9):
-        data = batch(step)
+        data = batch(*SIZES, step=step)
         with torch.no_grad():
             embedding = made.embed(data.crops, MAIN)
         labels = made.pseudo_labels(data, embedding)
@@ -89,11 +79,11 @@ def test_the_queue_helps_once_it_is_full_and_holds_the_newest_clean_embeddings()
 
 def test_a_queue_smaller_than_a_batch_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"method\.queue_size: 100 is less than a batch; use 3840, or 0 for none"):
-        SwAV(SwAVConfig(queue_size=100), build(NetworkConfig(name="small-resnet", widths=(4,))), Setting(50000, 256))
+        SwAVConfig(queue_size=100).check(Setting(50000, 256))
 
 
 def test_the_attack_on_large_crops_alone_is_two_crop_swav() -> None:
-    made, data = method(), batch(0)
+    made, data = method(), batch(*SIZES)
     embedding = made.embed(data.crops, MAIN).detach()
     labels = made.pseudo_labels(data, embedding)
     scores = embedding @ made.prototypes.weight.T

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
-from hexa.nn import memory_bank
 from hexa.nn.memory_bank import MemoryBank
 from hexa.runtime import processes
 
@@ -46,16 +44,3 @@ def test_shards_of_any_number_of_processes_hold_the_whole(monkeypatch: pytest.Mo
             assert torch.equal(seen[:count], whole["seen"][bank.start : bank.start + count])
             assert torch.equal(restored.crop(crop)[0][:count], mine[:count])
             assert torch.equal(restored.crop(crop)[1], seen)
-
-
-def test_a_network_with_a_bank_goes_through_a_checkpoint() -> None:
-    def network() -> nn.Module:
-        return nn.ModuleDict({"bank": MemoryBank(5, 1, 2), "layer": nn.Linear(2, 2)})
-
-    one, other = network(), network()
-    bank = one["bank"]
-    bank.write(torch.tensor([3, 0]), torch.rand(1, 2, 2))
-    state = memory_bank.checkpoint(one)
-    assert state["bank.embeddings"].shape == (1, 5, 2)
-    memory_bank.restore(other, state)
-    assert all(torch.equal(value, other.state_dict()[name]) for name, value in one.state_dict().items())

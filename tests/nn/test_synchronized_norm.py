@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hexa.config import ConfigError
-from hexa.core import Setting
+from hexa.core import Branch, Setting
 from hexa.nn.branch_norm import convert, use_branch
 from hexa.runtime import processes
 from tests.distributed.together import run_together
@@ -65,7 +65,7 @@ def work(folder: str) -> None:
         with use_branch(network):
             found[name] = measured(network[0], x, weights)
         before = {key: value.clone() for key, value in network.state_dict().items()}
-        with use_branch(network, "aux", update=False):
+        with use_branch(network, Branch("aux", update=False)):
             network(x)
         assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
         grad = found[name]["dx"]

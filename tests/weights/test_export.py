@@ -17,6 +17,7 @@ import yaml
 from torch import Tensor, nn
 
 from hexa.config import UserError
+from hexa.core import Branch
 from hexa.nn.backbones import NetworkConfig, SmallResNet, build, use_small_stem
 from hexa.nn.branch_norm import use_branch
 from hexa.testing.cases import train
@@ -216,7 +217,7 @@ def test_law_8_a_trained_method_and_its_export_give_the_same_features(tmp_path: 
         plain.fc = nn.Identity()
     plain.load_state_dict(safetensors.torch.load_file(out), strict=True)
     normalised = by_hand(load_backbone(out), torch.rand(5, 3, 12, 12))
-    with torch.no_grad(), use_branch(method.query, "main"):
+    with torch.no_grad(), use_branch(method.query):
         torch.testing.assert_close(plain.eval()(normalised), method.backbone(normalised), rtol=1e-5, atol=1e-5)
-    with torch.no_grad(), use_branch(method.query, "aux"):
+    with torch.no_grad(), use_branch(method.query, Branch("aux")):
         assert not torch.allclose(plain(normalised), method.backbone(normalised), rtol=1e-3)

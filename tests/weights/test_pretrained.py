@@ -15,6 +15,7 @@ import yaml
 from torch import Tensor, nn
 
 from hexa.config import UserError
+from hexa.core import Branch
 from hexa.nn.backbones import NetworkConfig, SmallResNet, build
 from hexa.nn.branch_norm import convert, use_branch
 from hexa.weights.metadata import metadata_of
@@ -130,7 +131,7 @@ def test_a_run_is_loaded_with_its_further_batch_norms(tmp_path: Path) -> None:
     images = torch.rand(2, 3, 16, 16)
     for spec in (run, path):
         found = load_backbone(spec, branch="aux")
-        with use_branch(network, "aux", training=False):
+        with use_branch(network, Branch("aux", training=False)):
             assert_same(found(images), network(found.normalize(images)))
         assert found.info["branch"] == "aux"
         assert load_backbone(found, branch="aux") is found

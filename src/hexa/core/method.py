@@ -153,7 +153,6 @@ class MethodConfig(Config):
 
     def build(self, backbone: nn.Module, setting: Setting) -> Method:
         """The method around `backbone`, a network of normalised images [B, 3, S, S] -> features [B, num_features]."""
-        self.check(setting)
         method = self.method(self, backbone, setting)
         method.check_remembered()
         return method

@@ -81,12 +81,8 @@ class Adversarial(HardExample):
     def judge(self) -> Self | None:
         """Ten steps of ε / 4 in the same ball, for one sign step of 2 grey levels and more."""
         radius = self.epsilon
-        if (
-            isinstance(radius, tuple)
-            or self.steps > 1
-            or radius < _FEARED
-            or (self.norm, self.unit) != ("linf", "grey")
-        ):
+        in_grey = (self.norm, self.unit) == ("linf", "grey")
+        if isinstance(radius, tuple) or self.steps > 1 or radius < _FEARED or not in_grey:
             return None
         return self.but(steps=_JUDGED_BY, step_size=radius / 4, random_start=1.0, project=True)
 
@@ -130,13 +126,12 @@ class Adversarial(HardExample):
     def _start(self, clean: tuple[Tensor, ...], epsilon: float | Tensor, stream: Stream) -> tuple[Tensor, ...]:
         if not self.random_start:
             return clean
-        noise = (draws.uniform_like(crop, stream.child("start", number)) for number, crop in enumerate(clean))
-        moved = zip(clean, noise, strict=True)
-        radii = (self.random_start * self._scale(crop) * epsilon for crop in clean)
-        return tuple(
-            self._inside(crop, (2 * drawn - 1) * radius, radius)
-            for (crop, drawn), radius in zip(moved, radii, strict=True)
-        )
+        views = []
+        for number, crop in enumerate(clean):
+            radius = self.random_start * self._scale(crop) * epsilon
+            noise = 2 * draws.uniform_like(crop, stream.child("start", number)) - 1
+            views.append(self._inside(crop, noise * radius, radius))
+        return tuple(views)
 
     def _step(self, clean: Tensor, view: Tensor, gradient: Tensor, epsilon: float | Tensor) -> Tensor:
         # a gradient that is not finite leaves its pixels alone: one bad batch must not poison the running statistics

@@ -54,38 +54,26 @@ class VAT(HardExample):
         if self.measure == "cosine":
             with torch.no_grad():
                 still = source.score.embed(clean, through)
-        pairs = enumerate(clean)
-        directions = tuple(_scaled(draws.normal_like(crop, stream.child(n)), self.probe) for n, crop in pairs)
+        noise = (draws.normal_like(crop, stream.child(number)) for number, crop in enumerate(clean))
+        directions = tuple(_scaled(drawn, self.probe) for drawn in noise)
         for _ in range(self.iterations):
-            directions = self._climb(source, clean, directions, still, through)
+            with torch.enable_grad():
+                steps = tuple(direction.requires_grad_() for direction in directions)
+                views = tuple(crop + step for crop, step in zip(clean, steps, strict=True))
+                found = torch.autograd.grad(self._distance(source, views, still, through), steps)
+            directions = tuple(_scaled(torch.nan_to_num(g, 0.0, 0.0, 0.0), self.probe) for g in found)
         lengths = [_scaled(direction, self.epsilon) for direction in directions]
         views = tuple((crop + delta).clamp(0, 1) for crop, delta in zip(clean, lengths, strict=True))
         moved = torch.stack([(view - crop).abs().mean() for view, crop in zip(views, clean, strict=True)])
-        made = source.at(views)
-        return replace(
-            made, branch=Branch(self.branch, update=self.update_statistics), facts={"perturbation": 255 * moved.mean()}
-        )
+        branch, facts = Branch(self.branch, update=self.update_statistics), {"perturbation": 255 * moved.mean()}
+        return replace(source.at(views), branch=branch, facts=facts)
 
-    def _climb(
-        self,
-        source: Example,
-        clean: tuple[Tensor, ...],
-        directions: tuple[Tensor, ...],
-        still: Tensor | None,
-        through: Branch,
-    ) -> tuple[Tensor, ...]:
-        """One power iteration: the gradient of D at the probes, of their length again."""
-        with torch.enable_grad():
-            steps = tuple(direction.requires_grad_() for direction in directions)
-            views = tuple(crop + step for crop, step in zip(clean, steps, strict=True))
-            # a sum, so that the gradient of one image does not shrink with the batch
-            if still is None:
-                distance = source.score_at(views, through).sum()
-            else:
-                moved = source.score.embed(views, through)
-                distance = -torch.cosine_similarity(moved.float(), still.float(), dim=-1).sum()
-            found = torch.autograd.grad(distance, steps)
-        return tuple(_scaled(torch.nan_to_num(g, 0.0, 0.0, 0.0), self.probe) for g in found)
+    def _distance(self, source: Example, views: tuple[Tensor, ...], still: Tensor | None, through: Branch) -> Tensor:
+        """D up to a constant; a sum over images, so that the gradient of one does not shrink with the batch."""
+        if still is None:
+            return source.score_at(views, through).sum()
+        moved = source.score.embed(views, through)
+        return -torch.cosine_similarity(moved.float(), still.float(), dim=-1).sum()
 
 
 def _scaled(noise: Tensor, grey_levels: float) -> Tensor:

@@ -71,18 +71,18 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         width = num_features(backbone) // 2
         head = EachStream(linear_head(width, config.dim), linear_head(width, config.dim))
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.lightness = Memory(config, setting.data_size, setting.seed)
+        drawn = config.objective == "nce"
+        self.lightness = Memory(config, setting.data_size, setting.seed, drawn)
         other = Stream(setting.seed).child("colour").integer()  # another seed, or both memories would start identical
-        self.colour = Memory(config, setting.data_size, other)
+        self.colour = Memory(config, setting.data_size, other, drawn)
 
     @property
     def chance_loss(self) -> float | None:
         """2 ln N with the softmax."""
-        one = self.colour.chance_loss
-        return None if one is None else 2 * one
+        return None if self.colour.drawn else 2 * math.log(len(self.colour.rows))
 
     def notes(self) -> list[str]:
-        return [f"{name}: {memory.note()}" for name, memory in self.named_children() if isinstance(memory, Memory)]
+        return [f"lightness: {self.lightness.note()}", f"colour: {self.colour.note()}"]
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         both = self.encoder.project(crops, branch).unflatten(-1, (2, self.config.dim))
@@ -94,7 +94,7 @@ class CMC(Method[CMCLabels], config=CMCConfig):
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> CMCLabels:
-        lightness, colour = (None, None) if embedding is None else embedding[0].chunk(2, -1)
+        lightness, colour = (None, None) if embedding is None else embedding.chunk(2, -1)
         return CMCLabels(self.colour.labels(batch, colour), self.lightness.labels(batch, lightness))
 
     def loss(self, embedding: Tensor, labels: CMCLabels) -> Tensor:
@@ -109,6 +109,6 @@ class CMC(Method[CMCLabels], config=CMCConfig):
     @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor | None, labels: CMCLabels) -> None:
         assert embedding is not None
-        index = batch.index[: embedding.shape[1]]
-        for memory, clean in zip((self.lightness, self.colour), embedding[0].chunk(2, -1), strict=True):
-            memory.update(index, clean)
+        lightness, colour = embedding.chunk(2, -1)
+        self.lightness.update(batch, lightness)
+        self.colour.update(batch, colour)

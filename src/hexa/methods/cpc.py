@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import pydantic
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from hexa.config import ConfigError
-from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
-from hexa.core.batch import Index
+from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
+from hexa.methods.simclr import SimCLRLabels
 from hexa.nn.backbones import num_features
 from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import Encoder, unit
@@ -57,29 +57,6 @@ class CPCConfig(EncoderConfig):
             raise ConfigError([("views.size", message)])
 
 
-@dataclass(frozen=True, eq=False)
-class PatchLabels(PseudoLabels):
-    """Which image of the batch each is, and the patches of all of them.
-
-    patches: [M, D, G, G], detached, of the clean views of all processes. own: int64 [B], the image whose patches are to
-    be found. shown: [B, S], what other images a mixed view shows; their patch at the same place is no negative.
-    """
-
-    patches: Tensor
-    own: Tensor
-    shown: Tensor
-
-    def __getitem__(self, index: Index) -> PatchLabels:
-        return replace(self, own=self.own[index], shown=self.shown[index])
-
-    def mixed(self, permutation: Tensor) -> tuple[PatchLabels, PatchLabels]:
-        other, seen = self.own[permutation], torch.cat([self.shown, self.shown[permutation]], 1)
-        return (
-            replace(self, shown=torch.cat([seen, other[:, None]], 1)),
-            replace(self, own=other, shown=torch.cat([seen, self.own[:, None]], 1)),
-        )
-
-
 class ContextLayer(nn.Module):
     """x + g(x) of maps [B, F, G, G]: g sees a place's own row and the one above it, and a column to either side."""
 
@@ -113,7 +90,7 @@ class PatchHead(nn.Module):
         return torch.stack([self.patches(features), *(self.scale * below(context) for below in self.predictions)], 1)
 
 
-class CPC(Method[PatchLabels], config=CPCConfig):
+class CPC(Method[SimCLRLabels], config=CPCConfig):
     """L = mean over the predicted patches of −log softmax over all patches t of the batch of s·p_(r,c)·t, at t_(r+k,c).
 
     Every patch goes through the backbone by itself; p is linear in a context that sees its row and those above. The
@@ -143,7 +120,7 @@ class CPC(Method[PatchLabels], config=CPCConfig):
         """Patches and predictions of each image, one behind the other: [1, B, (1 + K)·D·G²]."""
         (view,) = crops
         patches = tiles.patches(view, self.config.patch, self.config.stride)
-        with use_branch(self.encoder, branch.name, branch.training, branch.update, len(view)):
+        with use_branch(self.encoder, branch, len(view)):
             features = self.encoder.features(patches.flatten(0, 2))
             maps: Tensor = self.encoder.head(features.view(*patches.shape[:3], -1).movedim(-1, 1))
         return maps.flatten(1)[None]
@@ -160,30 +137,30 @@ class CPC(Method[PatchLabels], config=CPCConfig):
         return unit(self._parts(embedding)[0].mean((-1, -2)))
 
     @torch.no_grad()
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> PatchLabels:
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SimCLRLabels:
         assert embedding is not None, "the patches are those of the clean embedding"
         own = torch.arange(batch.rows.start, batch.rows.stop, device=embedding.device)
         patches = processes.all_gather(self._parts(embedding)[0][0].detach())
-        return PatchLabels(patches, own, own.new_empty(len(own), 0))
+        return SimCLRLabels(patches, own, own.new_empty(len(own), 0))
 
-    def clean_loss(self, embedding: Tensor, labels: PatchLabels) -> Tensor:
+    def clean_loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
         patches = processes.all_gather_with_gradient(self._parts(embedding)[0][0].contiguous())
         count = embedding.shape[1]  # a hard example may be made of a part of the batch
         own = processes.rank() * count + torch.arange(count, device=embedding.device)
-        return self.loss(embedding, replace(labels, patches=patches, own=own))
+        return self.loss(embedding, replace(labels, dictionary=patches, own=own))
 
-    def loss(self, embedding: Tensor, labels: PatchLabels) -> Tensor:
+    def loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
         return self._over_the_grid(embedding, labels)[0]
 
-    def correct(self, embedding: Tensor, labels: PatchLabels) -> Tensor:
+    def correct(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
         """The share of the predictions of which their own patch is the nearest, [V, B]."""
         return self._over_the_grid(embedding, labels)[1]
 
-    def _over_the_grid(self, embedding: Tensor, labels: PatchLabels) -> tuple[Tensor, Tensor]:
+    def _over_the_grid(self, embedding: Tensor, labels: SimCLRLabels) -> tuple[Tensor, Tensor]:
         """Means over the predicted patches of loss and hits, [V, B] each."""
         predictions = self._parts(embedding)[1].unbind(2)
         pairs = [
-            patch_nce(below, labels.patches, ahead, labels.own, labels.shown)
+            patch_nce(below, labels.dictionary, ahead, labels.own, labels.shown)
             for below, ahead in zip(predictions, self.config.ahead, strict=True)
         ]
         losses, hits = (torch.cat([value.flatten(-2) for value in values], -1) for values in zip(*pairs, strict=True))

@@ -15,11 +15,10 @@ from torch.nn import functional as F
 from hexa.config import ConfigError
 from hexa.core import MAIN, Batch, EncoderConfig, Method, Passes, PseudoLabels, Setting
 from hexa.core.batch import Index
-from hexa.nn import memory_bank
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder, normalized_head
 from hexa.nn.memory_bank import MemoryBank
-from hexa.ops.kmeans import UNASSIGNED, memory_note, spherical_kmeans
+from hexa.ops.kmeans import UNASSIGNED, Clusters, memory_note, spherical_kmeans
 from hexa.ops.partitions import health
 from hexa.runtime import processes
 
@@ -71,6 +70,27 @@ class ClusterLabels(PseudoLabels):
         return replace(self, clusters=self.clusters[:, index], weight=self.weight[index])
 
 
+def weights(clusters: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 for images without a cluster [B]; for others scaled so that the batch mean equals the mean over them.
+
+    Over those of all processes, so that it does not depend on who got which.
+    """
+    weight = (clusters != UNASSIGNED).to(dtype)
+    seen = processes.all_reduce_sum(weight.sum())
+    return weight * (len(weight) * processes.world_size() / seen.clamp_min(1))
+
+
+def cluster(
+    rows: Tensor, count: int, iterations: int, data: Passes, number: int, field: str, valid: Tensor | None = None
+) -> Clusters:
+    """K-means number `number` of an epoch's start. Raises ConfigError about `field` for fewer rows than clusters."""
+    generator = data.stream.child("kmeans", number).generator()
+    try:
+        return spherical_kmeans(rows, count, generator, iterations=iterations, valid=valid)
+    except ValueError as error:  # images that could not be read
+        raise ConfigError([(f"method.{field}", str(error))]) from None
+
+
 class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     """L = 1/H Σ_h mean over crops and images of −log softmax_k(z·c_hk / τ), at the image's cluster (F8).
 
@@ -99,15 +119,9 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ClusterLabels:
         clusters = self.clusters[:, batch.index].long() if batch.known else self._nearest(embedding)
-        weight = (clusters[0] != UNASSIGNED).to(batch.crops[0].dtype)
-        # the mean is over the seen images of all processes, so it does not depend on who got which
-        seen = processes.all_reduce_sum(weight.sum())
-        frozen = self.config.freeze_prototypes_steps
-        return ClusterLabels(
-            clusters,
-            weight * (len(weight) * processes.world_size() / seen.clamp_min(1)),
-            frozen is None or batch.step < frozen,
-        )
+        steps = self.config.freeze_prototypes_steps
+        frozen = steps is None or batch.step < steps
+        return ClusterLabels(clusters, weights(clusters[0], batch.crops[0].dtype), frozen)
 
     def _nearest(self, embedding: Tensor | None) -> Tensor:
         """Nearest clusters of images that are not in the bank, [H, B]."""
@@ -120,28 +134,24 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         return torch.stack(found)
 
     def loss(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
-        views, count = embedding.shape[:2]
         losses = [
-            F.cross_entropy(
-                scores / self.config.temperature, clusters.repeat(views), ignore_index=UNASSIGNED, reduction="none"
-            )
+            F.cross_entropy(scores / self.config.temperature, clusters, ignore_index=UNASSIGNED, reduction="none")
             for scores, clusters in self._scores(embedding, labels)
         ]
-        return torch.stack(losses).mean(0).view(views, count) * labels.weight
+        return torch.stack(losses).mean(0).view(embedding.shape[:2]) * labels.weight
 
     def correct(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
-        views, count = embedding.shape[:2]
-        hits = [scores.argmax(1) == clusters.repeat(views) for scores, clusters in self._scores(embedding, labels)]
-        return torch.stack(hits).to(labels.weight.dtype).mean(0).view(views, count) * labels.weight
+        hits = [scores.argmax(1) == clusters for scores, clusters in self._scores(embedding, labels)]
+        return torch.stack(hits).to(labels.weight.dtype).mean(0).view(embedding.shape[:2]) * labels.weight
 
     def _scores(self, embedding: Tensor, labels: ClusterLabels) -> Iterable[tuple[Tensor, Tensor]]:
-        """For each head: cosines [V·B, K] to its prototypes, and the clusters [B] it should find."""
+        """For each head: cosines [V·B, K] to its prototypes, and the clusters [V·B] it should find."""
         rows = embedding.flatten(0, 1)
         with torch.autocast(rows.device.type, enabled=False):
             for layer, clusters in zip(self.prototypes, labels.clusters, strict=True):
                 assert isinstance(layer, nn.Linear)
                 weight = layer.weight.detach() if labels.frozen else layer.weight
-                yield rows @ weight.T, clusters
+                yield rows @ weight.T, clusters.repeat(len(embedding))
 
     @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor | None, labels: ClusterLabels) -> None:
@@ -171,22 +181,21 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         before, tables = self.clusters.clone(), []
         for head, (layer, count) in enumerate(zip(self.prototypes, self.config.num_prototypes, strict=True)):
             banked, seen = self.bank.crop(head % len(self.config.crops_for_assign))
-            generator = data.stream.child("kmeans", head).generator()
-            try:
-                found = spherical_kmeans(banked, count, generator, iterations=self.config.kmeans_iterations, valid=seen)
-            except ValueError as error:  # images that could not be read
-                raise ConfigError([("method.num_prototypes", str(error))]) from None
+            found = cluster(banked, count, self.config.kmeans_iterations, data, head, "num_prototypes", seen)
             assert isinstance(layer, nn.Linear)
             layer.weight.copy_(found.centroids)
             tables.append(self.bank.join(found.assignments.int()))
         self.clusters.copy_(torch.stack(tables))
         self.bank.forget()
-        if not processes.is_main():
-            return {}
-        return health(self.clusters, before, self.config.num_prototypes, data.labels)
+        return health(self.clusters, before, self.config.num_prototypes, data.labels) if processes.is_main() else {}
 
     def checkpoint(self) -> dict[str, Any]:
-        return memory_bank.checkpoint(self)
+        """With the whole bank, of which each process has a part."""
+        state = self.state_dict()
+        del state["bank.embeddings"], state["bank.seen"]
+        state |= {f"bank.{name}": value for name, value in self.bank.whole().items()}
+        return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        memory_bank.restore(self, state)
+        self.bank.take(state["bank.embeddings"], state["bank.seen"])
+        self.load_state_dict({**state, **{f"bank.{name}": value for name, value in self.bank.state_dict().items()}})

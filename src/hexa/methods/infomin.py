@@ -14,10 +14,8 @@ from hexa.core import Batch, Branch, Method, MethodConfig, Setting
 from hexa.methods.jigsaw import UNCROPPABLE, UNMIXABLE, PuzzleConfig
 from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import use_branch
-from hexa.nn.encoder import mlp_head, unit
+from hexa.nn.encoder import mlp_head
 from hexa.nn.tiles import TileHead
-from hexa.ops import puzzles as tiles
 
 #: What InfoMin's MoCo has of its own; the rest is MoCo-v2's.
 _CONTRAST = {"temperature": 0.15}
@@ -62,7 +60,7 @@ class InfoMin(Method[MoCoLabels], config=InfoMinConfig):
         self.config = config
         dim, width, count = config.contrast.dim, num_features(backbone), config.puzzle.grid**2
         self.contrast = MoCo(config.contrast, backbone, replace(setting, num_crops=2))
-        self.puzzle_head = TileHead(count, mlp_head(width, dim), nn.Linear(count * dim, dim))
+        self.puzzle_head = TileHead(config.puzzle.grid, mlp_head(width, dim), nn.Linear(count * dim, dim))
 
     @property
     def backbone(self) -> nn.Module:
@@ -74,18 +72,11 @@ class InfoMin(Method[MoCoLabels], config=InfoMinConfig):
         return self.contrast.chance_loss
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        view, numbers = batch.crops[2], batch.stream.child("order").generator()
-        order = torch.rand(batch.rows.stop, self.config.puzzle.grid**2, generator=numbers)[batch.rows].argsort(1)
-        return batch.crops[0], self.config.puzzle.puzzle(view, order.to(view.device, non_blocking=True), batch)
+        return batch.crops[0], self.config.puzzle.shuffled(batch.crops[2], batch)
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        rows = [self.contrast.embed(crops[:1], branch)[0]]
-        encoder = self.contrast.query
-        for puzzle in crops[1:]:
-            with use_branch(encoder, branch.name, branch.training, branch.update, len(puzzle)):
-                features = encoder.features(tiles.cut(puzzle, self.config.puzzle.grid))
-            rows.append(unit(self.puzzle_head(features)))
-        return torch.stack(rows)
+        puzzles = (self.puzzle_head.embed(puzzle, self.contrast.query, branch) for puzzle in crops[1:])
+        return torch.stack([self.contrast.embed(crops[:1], branch)[0], *puzzles])
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> MoCoLabels:

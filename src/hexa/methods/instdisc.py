@@ -9,13 +9,15 @@ from typing import ClassVar, Literal
 import pydantic
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from hexa.core import Batch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder, linear_head
-from hexa.nn.instance_bank import InstanceBank, partition
 from hexa.ops.contrastive import info_nce, nce
+from hexa.runtime import processes
+from hexa.runtime.random import Stream
 
 
 class MemoryConfig(EncoderConfig):
@@ -57,39 +59,61 @@ class InstanceLabels(PseudoLabels):
         return own >= (embedding @ self.others.to(embedding.dtype).T).amax(-1) - 1e-6
 
 
-class Memory(InstanceBank):
-    """A bank of all images with its task: to recognise the memory of an image among others.
+class Memory(nn.Module):
+    """A unit vector m_i per image, and the task to recognise an image's own among others.
 
-    L = −log P(i|z), P(i|z) = softmax over all images' memories m of m·z/τ, or its noise-contrastive estimate
+    m_i is random at first, then m_i ← unit(μ·m_i + (1 − μ)·z_i) whenever image i is seen. The loss is −log P(i|z), with
+    P(i|z) = softmax over memories m of m·z/τ, or its noise-contrastive estimate. Buffer: rows [N, D], the same on every
+    process.
+
+    drawn: compare with `num_negatives` random memories, else with those of all images.
     """
 
-    def __init__(self, config: MemoryConfig, data_size: int, seed: int) -> None:
-        super().__init__(data_size, config.dim, config.bank_momentum, seed)
-        self.config = config
-        self.partition = partition(self.rows, config.temperature)
+    def __init__(self, config: MemoryConfig, data_size: int, seed: int, drawn: bool) -> None:
+        super().__init__()
+        self.config, self.drawn = config, drawn
+        draw = torch.randn(data_size, config.dim, generator=Stream(seed).child("instance bank").generator())
+        self.register_buffer("rows", F.normalize(draw))
+        self.rows: Tensor
+        # Z = N · E[exp(m·q/τ)] for any unit vector q. The published code takes the mean over its first batch; since
+        # rows are isotropic, the mean over the axes is the same number with less noise.
+        self.partition = data_size * float((self.rows / config.temperature).exp().mean())
 
-    @property
-    def chance_loss(self) -> float | None:
-        """ln N with the softmax: all images equally likely."""
-        return math.log(len(self.rows)) if self.config.objective == "softmax" else None
+    def note(self) -> str:
+        """A line for users about its size."""
+        count, dim = self.rows.shape
+        return f"memory bank of {count:,} images × {dim} on every process, {count * dim * 4 / 1e6:,.1f} MB"
 
     def labels(self, batch: Batch, clean: Tensor | None) -> InstanceLabels:
-        """The memories of the images of a batch; of images of another data set, their clean embedding [B, D]."""
+        """The memories of the images of a batch; of images of another data set, their clean embedding [1, B, D]."""
         if batch.known:
             keys = self.rows[batch.index]
         else:
             assert clean is not None, "images of another data set need an embedding"
-            keys = clean.to(self.rows.dtype)
-        if self.config.objective == "softmax":
+            keys = clean[0].to(self.rows.dtype)
+        if not self.drawn:
             return InstanceLabels(keys, self.rows)
-        return InstanceLabels(keys, self.drawn(self.config.num_negatives, batch.stream.child("negatives")))
+        # with replacement, the same for all images and processes
+        generator = batch.stream.child("negatives").generator()
+        places = torch.randint(len(self.rows), (self.config.num_negatives,), generator=generator)
+        return InstanceLabels(keys, self.rows[places.to(self.rows.device, non_blocking=True)])
 
     def loss(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
-        """L [V, B] of embeddings [V, B, D]."""
+        """The loss [V, B] of embeddings [V, B, D]."""
         temperature = self.config.temperature
         if self.config.objective == "softmax":
-            return info_nce(embedding, labels.keys, labels.others, temperature, positive_included=True)
+            return info_nce(embedding, labels.keys, labels.others, temperature, positive_included=not self.drawn)
         return nce(embedding, labels.keys, labels.others, temperature, self.partition, len(self.rows))
+
+    def update(self, batch: Batch, clean: Tensor | None) -> None:
+        """Follow the clean embedding [V, b, D] of a batch's first view; every process calls it."""
+        assert clean is not None
+        index = processes.all_gather(batch.index[: clean.shape[1]])
+        embedding = processes.all_gather(clean[0]).to(self.rows.dtype)
+        # an image that replaces an unreadable one occurs twice; all processes must keep the same embedding of it
+        place = torch.arange(len(index), dtype=torch.int32, device=index.device)
+        last = ((index[:, None] == index) * place).amax(1)
+        self.rows[index] = F.normalize(self.rows[index].lerp(embedding[last], 1 - self.config.bank_momentum))
 
 
 class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
@@ -105,18 +129,19 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
         self.config = config
         head = linear_head(num_features(backbone), config.dim)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.bank = Memory(config, setting.data_size, setting.seed)
+        self.bank = Memory(config, setting.data_size, setting.seed, drawn=config.objective == "nce")
 
     @property
     def chance_loss(self) -> float | None:
-        return self.bank.chance_loss
+        """ln N with the softmax: all images equally likely; NCE's depends on more."""
+        return None if self.bank.drawn else math.log(len(self.bank.rows))
 
     def notes(self) -> list[str]:
         return [self.bank.note()]
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> InstanceLabels:
-        return self.bank.labels(batch, None if embedding is None else embedding[0])
+        return self.bank.labels(batch, embedding)
 
     def loss(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
         return self.bank.loss(embedding, labels)
@@ -127,5 +152,4 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
 
     @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor | None, labels: InstanceLabels) -> None:
-        assert embedding is not None
-        self.bank.update(batch.index[: embedding.shape[1]], embedding[0])
+        self.bank.update(batch, embedding)

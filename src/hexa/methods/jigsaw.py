@@ -38,6 +38,11 @@ class PuzzleConfig(Config):
         """Pixels of a tile's side for views of `size`."""
         return max(1, round(self.tile_share * (size // self.grid)))
 
+    def shuffled(self, view: Tensor, batch: Batch) -> Tensor:
+        """The puzzles of a view [B, 3, S, S] of the images of a batch, in an order drawn for each image."""
+        numbers = torch.rand(batch.rows.stop, self.grid**2, generator=batch.stream.child("order").generator())
+        return self.puzzle(view, numbers[batch.rows].argsort(1).to(view.device, non_blocking=True), batch)
+
     def puzzle(self, view: Tensor, order: Tensor, batch: Batch) -> Tensor:
         """The puzzles of a view [B, 3, S, S] of the images of a batch, with tiles in this order [B, G²]."""
         numbers = torch.rand(batch.rows.stop, order.shape[1], 2, generator=batch.stream.child("tiles").generator())
@@ -91,7 +96,7 @@ class Jigsaw(Method[Orders], config=JigsawConfig):
         self.config = config
         count = config.puzzle.grid**2
         each = nn.Sequential(nn.Linear(num_features(backbone), config.hidden), nn.ReLU(inplace=True))
-        head = TileHead(count, each, nn.Linear(count * config.hidden, config.num_permutations))
+        head = TileHead(config.puzzle.grid, each, nn.Linear(count * config.hidden, config.num_permutations))
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         generator = Stream(setting.seed).child("permutations").generator()
         self.register_buffer("permutations", tiles.permutations(count, config.num_permutations, generator))  # [P, G²]

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from hexa.config import ConfigError
 from hexa.core import Batch, Branch, Method, MethodConfig, Passes, PseudoLabels, Setting
 from hexa.core.batch import Index
+from hexa.methods.deepcluster import cluster, weights
 from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels
 from hexa.nn.encoder import unit
-from hexa.ops.kmeans import UNASSIGNED, memory_note, spherical_kmeans
+from hexa.ops.kmeans import UNASSIGNED, memory_note
 from hexa.ops.partitions import health
 from hexa.ops.proto_nce import compare, concentrations, proto_nce
 from hexa.runtime import processes
@@ -125,7 +126,7 @@ class PCL(Method[PCLLabels], config=PCLConfig):
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> PCLLabels:
         contrast = self.contrast.pseudo_labels(batch, embedding)
         own = self.clusters[:, batch.index].long() if batch.known else self._nearest(contrast.keys[0])
-        weight = (own[0] != UNASSIGNED).to(batch.crops[0].dtype)
+        weight = weights(own[0], batch.crops[0].dtype)
         if batch.step < self.first_step:  # known without asking the device whether there are clusters
             return PCLLabels(contrast, (), own[:0], weight)
         everyone = processes.all_gather(own.T.contiguous()).T
@@ -135,9 +136,6 @@ class PCL(Method[PCLLabels], config=PCLConfig):
             chosen, places = compare(own[number], everyone[number], count, self.num_compared, generator)
             compared.append(chosen)
             targets.append(places)
-        # the mean is over the clustered images of all processes, so it does not depend on who got which
-        clustered = (everyone[0] != UNASSIGNED).to(weight.dtype).sum().clamp_min(1)
-        weight = weight * (everyone.shape[1] / clustered)
         return PCLLabels(contrast, tuple(compared), torch.stack(targets), weight)
 
     def _nearest(self, keys: Tensor) -> Tensor:
@@ -185,23 +183,16 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         before, table = self.clusters.clone(), torch.full_like(self.clusters, UNASSIGNED)
         centroids, temperatures = [], []
         for number, count in enumerate(self.config.num_clusters):
-            generator = data.stream.child("kmeans", number).generator()
-            try:
-                found = spherical_kmeans(rows, count, generator, iterations=self.config.kmeans_iterations)
-            except ValueError as error:  # images that could not be read
-                raise ConfigError([("method.num_clusters", str(error))]) from None
+            found = cluster(rows, count, self.config.kmeans_iterations, data, number, "num_clusters")
             table[number, index] = found.assignments.int()
             centroids.append(found.centroids)
-            temperatures.append(
-                concentrations(rows, found.centroids, found.assignments, self.config.contrast.temperature)
-            )
+            mean = self.config.contrast.temperature
+            temperatures.append(concentrations(rows, found.centroids, found.assignments, mean))
         self.centroids.copy_(torch.cat(centroids))
         self.concentrations.copy_(torch.cat(temperatures))
         # shares do not overlap, so whoever has a cluster for an image is right
         self.clusters.copy_(processes.all_reduce_max(table))
-        if not processes.is_main():
-            return {}
-        return health(self.clusters, before, self.config.num_clusters, data.labels)
+        return health(self.clusters, before, self.config.num_clusters, data.labels) if processes.is_main() else {}
 
     def _features(self, data: Passes) -> tuple[Tensor, Tensor]:
         """Momentum features [n, D] of this process's share of all images, and their positions [n]."""

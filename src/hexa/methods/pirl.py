@@ -9,27 +9,21 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
-from hexa.methods.instdisc import InstanceLabels
+from hexa.core import Batch, Branch, Method, Setting
+from hexa.methods.instdisc import InstanceLabels, Memory, MemoryConfig
 from hexa.methods.jigsaw import UNCROPPABLE, UNMIXABLE, PuzzleConfig
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import use_branch
-from hexa.nn.encoder import Encoder, linear_head, unit
-from hexa.nn.instance_bank import InstanceBank, partition
+from hexa.nn.encoder import Encoder, linear_head
 from hexa.nn.tiles import TileHead
-from hexa.ops import puzzles as tiles
-from hexa.ops.contrastive import info_nce, nce
 
 
-class PIRLConfig(EncoderConfig):
+class PIRLConfig(MemoryConfig):
     """PIRL as published for ImageNet: 3 × 3 tiles, 32,000 negatives, both terms alike."""
 
     name: Literal["pirl"] = "pirl"
     num_views: ClassVar = (2, 2, "PIRL takes a view as it is and a second one as a puzzle")
     unmixable: ClassVar[str] = UNMIXABLE
     uncroppable: ClassVar[str] = UNCROPPABLE
-    dim: int = pydantic.Field(default=128, gt=0)
-    """Width of the embedding, D."""
     puzzle: PuzzleConfig = PuzzleConfig()
     """How the second view becomes a puzzle."""
     puzzle_weight: float = pydantic.Field(default=0.5, ge=0, le=1)
@@ -39,10 +33,6 @@ class PIRLConfig(EncoderConfig):
     needs fewer epochs."""
     num_negatives: int = pydantic.Field(default=32000, gt=0)
     """Random images per step, n, shared by the images of the step."""
-    temperature: float = pydantic.Field(default=0.07, gt=0)
-    """τ."""
-    bank_momentum: float = pydantic.Field(default=0.5, ge=0, lt=1)
-    """μ of the memory."""
 
 
 class PIRL(Method[InstanceLabels], config=PIRLConfig):
@@ -55,11 +45,10 @@ class PIRL(Method[InstanceLabels], config=PIRLConfig):
     def __init__(self, config: PIRLConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        width, count = num_features(backbone), config.puzzle.grid**2
+        width, grid = num_features(backbone), config.puzzle.grid
         self.encoder = Encoder.branched(backbone, linear_head(width, config.dim), setting, config.bn_groups)
-        self.puzzle_head = TileHead(count, nn.Linear(width, config.dim), nn.Linear(count * config.dim, config.dim))
-        self.bank = InstanceBank(setting.data_size, config.dim, config.bank_momentum, setting.seed)
-        self.partition = partition(self.bank.rows, config.temperature)
+        self.puzzle_head = TileHead(grid, nn.Linear(width, config.dim), nn.Linear(grid**2 * config.dim, config.dim))
+        self.bank = Memory(config, setting.data_size, setting.seed, drawn=True)
 
     @property
     def chance_loss(self) -> float | None:
@@ -71,35 +60,18 @@ class PIRL(Method[InstanceLabels], config=PIRLConfig):
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
         view, other = batch.crops
-        numbers = torch.rand(
-            batch.rows.stop, self.config.puzzle.grid**2, generator=batch.stream.child("order").generator()
-        )
-        order = numbers[batch.rows].argsort(1).to(view.device, non_blocking=True)
-        return view, self.config.puzzle.puzzle(other, order, batch)
+        return view, self.config.puzzle.shuffled(other, batch)
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        rows = [self.encoder.embed(crops[:1], branch)[0]]
-        for puzzle in crops[1:]:
-            with use_branch(self.encoder, branch.name, branch.training, branch.update, len(puzzle)):
-                features = self.encoder.features(tiles.cut(puzzle, self.config.puzzle.grid))
-            rows.append(unit(self.puzzle_head(features)))
-        return torch.stack(rows)
+        puzzles = (self.puzzle_head.embed(puzzle, self.encoder, branch) for puzzle in crops[1:])
+        return torch.stack([self.encoder.embed(crops[:1], branch)[0], *puzzles])
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> InstanceLabels:
-        if batch.known:
-            keys = self.bank.rows[batch.index]
-        else:
-            assert embedding is not None, "images of another data set need an embedding"
-            keys = embedding[0].to(self.bank.rows.dtype)
-        return InstanceLabels(keys, self.bank.drawn(self.config.num_negatives, batch.stream.child("negatives")))
+        return self.bank.labels(batch, embedding)
 
     def loss(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
-        size, share = len(self.bank.rows), self.config.puzzle_weight
-        if self.config.objective == "nce":
-            losses = nce(embedding, labels.keys, labels.others, self.config.temperature, self.partition, size)
-        else:
-            losses = info_nce(embedding, labels.keys, labels.others, self.config.temperature)
+        losses, share = self.bank.loss(embedding, labels), self.config.puzzle_weight
         # the mean over two anchors halves what the weights should not
         weights = torch.tensor([2 * (1 - share), 2 * share])[: len(losses), None]
         return losses * weights.to(losses.device, losses.dtype, non_blocking=True)
@@ -110,5 +82,4 @@ class PIRL(Method[InstanceLabels], config=PIRLConfig):
 
     @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor | None, labels: InstanceLabels) -> None:
-        assert embedding is not None
-        self.bank.update(batch.index[: embedding.shape[1]], embedding[0])
+        self.bank.update(batch, embedding)

@@ -40,9 +40,9 @@ class SimCLRConfig(EncoderConfig):
 class SimCLRLabels(PseudoLabels):
     """Which image of the batch each is, and the batch as a dictionary.
 
-    dictionary: [2, M, D], detached clean embeddings of the batch of all processes. own: int64 [B], the image whose
-    other view is to be found. shown: [B, S], what other images a mixed view shows. crops: clean views, for `clae`, and
-    precision, that of the step's passes.
+    dictionary: [2, M, D], detached clean embeddings of the batch of all processes; for CPC [M, D, G, G], the patches.
+    own: int64 [B], the image whose other view, or patch, is to be found. shown: [B, S], what other images a mixed view
+    shows, which are not its negatives. crops: clean views, for `clae`, and precision, that of the step's passes.
     """
 
     dictionary: Tensor

@@ -56,9 +56,8 @@ class SimSiam(Method[OtherViews], config=SimSiamConfig):
     def __init__(self, config: SimSiamConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        projector = normalized_layers(
-            [num_features(backbone), *([config.dim] * config.projector_layers)], last_weight=False
-        )
+        widths = [num_features(backbone), *[config.dim] * config.projector_layers]
+        projector = normalized_layers(widths, last_weight=False)
         head = PredictorHead(projector, normalized_head(config.dim, config.predictor_hidden, config.dim))
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
 

@@ -102,8 +102,6 @@ class SwAV(Method[Codes], config=SwAVConfig):
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Codes:
         assert embedding is not None, "codes are made of the clean embedding"
-        size = embedding.shape[1]
-        mine = slice(processes.rank() * size, (processes.rank() + 1) * size)
         codes = []
         for place, crop in enumerate(self.config.crops_for_assign):
             # every process balances the codes of all: one exchange instead of one for every sum
@@ -112,7 +110,7 @@ class SwAV(Method[Codes], config=SwAVConfig):
                 rows = torch.cat([rows, self.queue[place].to(rows.dtype)])
             with torch.autocast(rows.device.type, enabled=False):
                 scores = rows @ self.prototypes.weight.detach().T
-            codes.append(sinkhorn(scores, self.config.epsilon, self.config.sinkhorn_iterations)[mine])
+            codes.append(sinkhorn(scores, self.config.epsilon, self.config.sinkhorn_iterations)[batch.rows])
         return Codes(torch.stack(codes), batch.step < self.config.freeze_prototypes_steps)
 
     def _queue_helps(self, step: int) -> bool:

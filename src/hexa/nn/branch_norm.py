@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -12,7 +14,8 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hexa.config import UserError
-from hexa.nn.synchronized_norm import synchronized_norm
+from hexa.core.batch import MAIN, Branch
+from hexa.nn.synchronized_norm import SynchronizedNorm
 from hexa.runtime import processes
 
 
@@ -27,19 +30,17 @@ def run_sizes(images: int, groups: int) -> list[int]:
     return [least + 1] * more + [least] * (groups - more)
 
 
+@dataclass
 class _Switch:
     """The branch that the batch-norms of one network use now; shared by all of them, so that switching is free.
 
-    images: the number of images in a pass, each with equally many rows; 0 if each row is an image. apart: processes
-    see different groups, so that their running statistics have to be averaged.
+    apart: processes see different groups, so that their running statistics have to be averaged. images: the number of
+    images in a pass, each with equally many rows; 0 if each row is an image.
     """
 
-    def __init__(self, apart: bool) -> None:
-        self.name = "main"
-        self.training = True
-        self.update = True
-        self.images = 0
-        self.apart = apart
+    apart: bool
+    branch: Branch = MAIN
+    images: int = 0
 
 
 class BranchBatchNorm(nn.Module):
@@ -79,16 +80,16 @@ class BranchBatchNorm(nn.Module):
         self.switch = switch
 
     def forward(self, x: Tensor) -> Tensor:
-        switch = self.switch
-        chosen: Any = self if switch.name == "main" else getattr(self, switch.name)
-        if self.kept or not (self.training and switch.training):
+        branch = self.switch.branch
+        chosen: Any = self if branch.name == "main" else getattr(self, branch.name)
+        if self.kept or not (self.training and branch.training):
             mean, var = chosen.running_mean, chosen.running_var
             y = F.batch_norm(x, mean, var, chosen.weight, chosen.bias, False, 0.0, self.eps)
         elif self.part > 1:
-            y = self._synchronized(x, chosen, switch.update)
+            y = self._synchronized(x, chosen, branch.update)
         elif self.groups > 1 and len(x) > 1:
-            y = self._grouped(x, chosen, switch.update)
-        elif switch.update:
+            y = self._grouped(x, chosen, branch.update)
+        elif branch.update:
             chosen.num_batches_tracked.add_(1)
             mean, var = chosen.running_mean, chosen.running_var
             y = F.batch_norm(x, mean, var, chosen.weight, chosen.bias, True, self.momentum, self.eps)
@@ -112,10 +113,10 @@ class BranchBatchNorm(nn.Module):
         """Normalise the images of several processes together."""
         if torch.compiler.is_compiling():
             torch._dynamo.graph_break()  # a compiled graph cannot contain the exchange of statistics
-        y, mean, var = synchronized_norm(x, chosen.weight, chosen.bias, self.eps, self.part)
+        y, mean, var = SynchronizedNorm.apply(x, chosen.weight, chosen.bias, self.eps, self.part)
         if update:
             self._follow(chosen, mean, var)
-        return y
+        return y  # type: ignore[no-any-return]
 
     def _follow(self, chosen: Any, mean: Tensor, var: Tensor) -> None:
         chosen.num_batches_tracked.add_(1)
@@ -169,25 +170,23 @@ class _GroupedNorm(torch.autograd.Function):
         dy = gradients[0]
         dx = torch.empty_like(x) if wanted[0] else None
         dx_parts = torch.split(dx, rows) if dx is not None else [None] * len(rows)
-        dweight, dbias = None, None
+        of_weight, of_bias = [], []
         for g, (part, dpart, out) in enumerate(zip(torch.split(x, rows), torch.split(dy, rows), dx_parts, strict=True)):
             dx_g, dw_g, db_g = torch.ops.aten.native_batch_norm_backward(
                 dpart, part, weight, None, None, mean[g], invstd[g], True, ctx.eps, wanted
             )
             if out is not None:
                 out.copy_(dx_g)
-            if wanted[1]:
-                dweight = dw_g if dweight is None else dweight + dw_g
-            if wanted[2]:
-                dbias = db_g if dbias is None else dbias + db_g
-        return dx, dweight, dbias, None, None
+            of_weight.append(dw_g)
+            of_bias.append(db_g)
+        dweight = reduce(torch.add, of_weight) if wanted[1] else None
+        return dx, dweight, reduce(torch.add, of_bias) if wanted[2] else None, None, None
 
 
 def _one_more(plain: _BatchNorm) -> nn.BatchNorm2d:
     """A further set that starts as a copy of the first."""
     extra = nn.BatchNorm2d(plain.num_features, plain.eps, plain.momentum)
-    tensors = {name: value for name, value in plain.state_dict().items() if name in extra.state_dict()}
-    extra.load_state_dict(tensors)
+    extra.load_state_dict(plain.state_dict(), strict=False)  # timm's may have an activation with parameters
     for name, parameter in extra.named_parameters():
         parameter.requires_grad_(plain.get_parameter(name).requires_grad)
     return extra.to(plain.weight.device, plain.weight.dtype)
@@ -231,28 +230,25 @@ def keep_statistics(network: nn.Module) -> None:
 
 
 @contextmanager
-def use_branch(
-    network: nn.Module, name: str = "main", training: bool = True, update: bool = True, images: int = 0
-) -> Iterator[None]:
+def use_branch(network: nn.Module, branch: Branch = MAIN, images: int = 0) -> Iterator[None]:
     """Use the batch-norms of one branch inside the context; the previous branch is restored on exit.
 
-    images: the number of images, if an image has several rows (crops, tiles), ordered by runs of images. training:
-    normalise with batch statistics. update: let the passes move the running statistics; if processes see different
-    groups, all of them then get the mean over all groups, as one process would have it (a collective). Has no effect
-    on a network without batch-norm (a ViT).
+    images: the number of images, if an image has several rows (crops, tiles), ordered by runs of images. If processes
+    see different groups, passes that move the running statistics end in a collective, after which all processes have
+    the mean over all groups, as one process would have it. Has no effect on a network without batch-norm (a ViT).
     """
     switch = next((m.switch for m in network.modules() if isinstance(m, BranchBatchNorm)), None)
     if switch is None:
         yield
         return
-    before = switch.name, switch.training, switch.update, switch.images
-    switch.name, switch.training, switch.update, switch.images = name, training, update, images
+    before = switch.branch, switch.images
+    switch.branch, switch.images = branch, images
     try:
         yield
-        if switch.apart and training and update and network.training:
-            _average_statistics(network, name)
+        if switch.apart and branch.training and branch.update and network.training:
+            _average_statistics(network, branch.name)
     finally:
-        switch.name, switch.training, switch.update, switch.images = before
+        switch.branch, switch.images = before
 
 
 def _average_statistics(network: nn.Module, branch: str) -> None:

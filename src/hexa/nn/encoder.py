@@ -58,7 +58,7 @@ class Encoder(nn.Module):
         together: crops of one size share a pass and its batch statistics; otherwise each crop has its own pass, and
         may consist of the tiles of `images`, [B·T, …], image after image.
         """
-        with use_branch(self, through.name, through.training, through.update, images or len(crops[0])):
+        with use_branch(self, through, images or len(crops[0])):
             return self.multi_crop(crops) if together else torch.stack([self(crop) for crop in crops])
 
     def embed(self, crops: tuple[Tensor, ...], through: Branch, together: bool = True) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -76,26 +74,3 @@ class MemoryBank(nn.Module):
         self.embeddings[:, :count].copy_(embeddings[:, part])
         self.seen.zero_()
         self.seen[:count].copy_(seen[part])
-
-
-def checkpoint(network: nn.Module) -> dict[str, Any]:
-    """The state of a network with whole banks, on the main process; every process calls it."""
-    state = network.state_dict()
-    for path, bank in _banks(network):
-        for name in ("embeddings", "seen"):
-            del state[f"{path}.{name}"]
-        state |= {f"{path}.{name}": value for name, value in bank.whole().items()}
-    return state
-
-
-def restore(network: nn.Module, state: dict[str, Any]) -> None:
-    """Load a state from `checkpoint`, with any number of processes."""
-    state = dict(state)
-    for path, bank in _banks(network):
-        bank.take(state.pop(f"{path}.embeddings"), state.pop(f"{path}.seen"))
-        state |= {f"{path}.{name}": value for name, value in bank.state_dict().items()}
-    network.load_state_dict(state)
-
-
-def _banks(network: nn.Module) -> list[tuple[str, MemoryBank]]:
-    return [(path, module) for path, module in network.named_modules() if isinstance(module, MemoryBank)]

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from hexa.runtime import processes
 
 
-def synchronized_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, part: int) -> tuple[Tensor, Tensor, Tensor]:
+class SynchronizedNorm(torch.autograd.Function):
     """Normalise x, [B, C] or [B, C, H, W], by mean and variance over the images of `part` consecutive processes.
 
         y = (x − E[x]) / √(Var[x] + eps) · weight + bias
@@ -19,14 +19,9 @@ def synchronized_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, part:
     Returns y, and E[x] and the unbiased Var[x] for running statistics, bit-identical on every process of the part.
     Statistics are fp32 or better. Processes may have different numbers of images; each must call it in the same order
     and back-propagate: the input gradient is that of the sum of all processes' losses, and the gradients of weight and
-    bias are this process's share, as for any other parameter. One collective each way.
+    bias are this process's share, as for any other parameter. One collective each way. torch's fused kernels get their
+    statistics from outside, and keep channels_last.
     """
-    normalised: tuple[Tensor, Tensor, Tensor] = _SynchronizedNorm.apply(x, weight, bias, eps, part)
-    return normalised
-
-
-class _SynchronizedNorm(torch.autograd.Function):
-    """torch's fused kernels with statistics given from outside; they keep channels_last."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, part: int) -> tuple[Tensor, ...]:

@@ -69,12 +69,11 @@ class Objective:
         its part of the batch to the clean term.
         """
         every, there = self.config.shares(self.hard_examples), trained(self.present(step))
-        shares = {name: share for name, share in every.items() if name in (STD, *there)}
-        missing = [share for name, share in every.items() if name not in shares]
-        if missing and not there:
+        shares = {name: every[name] for name in (STD, *there)}
+        if not there:
             shares[STD] = 1.0
         elif self.config.split:
-            shares[STD] += sum(missing)
+            shares[STD] += sum(share for name, share in every.items() if name not in shares)
         return shares
 
     def weights(self, step: int | None = None) -> dict[str, float]:
@@ -219,10 +218,6 @@ def _with_gradient(example: Example) -> Example:
     """After its backward: the example with the input gradient that the pass left, and crops that need none."""
     if not example.crops[0].requires_grad:
         return example
-    gradients = tuple(crop.grad for crop in example.crops)
-    assert all(g is not None for g in gradients), "back-propagate each term before asking for the next"
-    return replace(
-        example,
-        crops=tuple(crop.detach() for crop in example.crops),
-        shared_gradient=tuple(g for g in gradients if g is not None),
-    )
+    left = tuple(crop.grad for crop in example.crops if crop.grad is not None)
+    assert len(left) == len(example.crops), "back-propagate each term before asking for the next"
+    return replace(example, crops=tuple(crop.detach() for crop in example.crops), shared_gradient=left)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import pydantic
 
-from hexa.config import Config, ConfigError
+from hexa.config import Config, ConfigError, nearest
 from hexa.core.hard_example import HardExample
 from hexa.core.method import Method
 
@@ -27,9 +27,8 @@ class ObjectiveConfig(Config):
     Weights of 1 then make the loss the mean over the batch (but for the rounding of shares to whole images)."""
 
     def shares(self, hard_examples: Mapping[str, HardExample]) -> dict[str, float]:
-        """The share of the batch of each term, when all hard examples have set in; without any all of it is clean."""
-        hard = {name: hard_examples[name].fraction for name in trained(hard_examples)}
-        return {STD: self.clean_fraction if hard else 1.0} | hard
+        """The share of the batch of each term, when all hard examples have set in."""
+        return {STD: self.clean_fraction} | {name: hard_examples[name].fraction for name in trained(hard_examples)}
 
     def check(self, hard_examples: Mapping[str, HardExample], method: Method) -> None:
         """Raise ConfigError for shares that do not fit each other or the method."""
@@ -68,7 +67,11 @@ def onsets(hard_examples: Mapping[str, HardExample]) -> dict[str, float]:
     while pending := [name for name in hard_examples if name not in found]:
         ready = next((name for name in pending if hard_examples[name].source in found), None)
         if ready is None:
-            raise ConfigError([(f"hard_examples.{pending[0]}.source", "names no example that can be made first")])
+            name = next((name for name in pending if hard_examples[name].source not in hard_examples), pending[0])
+            source, others = hard_examples[name].source, {STD, *hard_examples} - {name}
+            circle = "hard examples take each other as source"
+            unknown = f"no hard example '{source}'; {nearest(source, others)}"
+            raise ConfigError([(f"hard_examples.{name}.source", circle if source in hard_examples else unknown)])
         found[ready] = max(hard_examples[ready].start, found[hard_examples[ready].source])
     del found[STD]
     return found

@@ -30,11 +30,6 @@ class Part:
         known = [(correct.float(), weight) for correct, weight in hits if correct is not None]
         return sum_weighted(known).mean() if known else None
 
-    @property
-    def facts(self) -> dict[str, Tensor]:
-        """What the maker of the example noted (|δ|, λ …), as 0-d tensors."""
-        return self.example.facts
-
 
 @dataclass(frozen=True, eq=False)
 class Term:

@@ -15,6 +15,7 @@ from hexa.data.loading.pairs import PairsConfig
 from hexa.data.views.making import ViewsConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.objective import ObjectiveConfig
+from hexa.objective.shares import onsets
 from hexa.runtime import parsing
 from hexa.runtime.files import write_text
 from hexa.training.config import TrainingConfig
@@ -84,16 +85,7 @@ class Experiment(Config):
 
     @pydantic.model_validator(mode="after")
     def _sources_exist(self) -> Experiment:
-        for name, example in self.hard_examples.items():
-            seen, source = {name}, example.source
-            while source != "std":
-                if source not in self.hard_examples:
-                    remedy = nearest(source, {"std", *self.hard_examples} - {name})
-                    raise ConfigError([(f"hard_examples.{name}.source", f"no hard example '{source}'; {remedy}")])
-                if source in seen:
-                    raise ConfigError([(f"hard_examples.{name}.source", "hard examples take each other as source")])
-                seen.add(source)
-                source = self.hard_examples[source].source
+        onsets(self.hard_examples)
         return self
 
 

@@ -63,13 +63,7 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
 
 def _narrow(experiment: Experiment) -> dict[str, Any]:
     """The fields of every small version. The terms are averaged: no arm of a short comparison steps further."""
-    given = experiment.network
-    network = NetworkConfig(
-        name="small-resnet",
-        widths=(16, 32, 64, 128) if given.streams == "one" else (8, 16, 32, 64),
-        stem_stride=2,
-        streams=given.streams,
-        mean=given.mean,
-        std=given.std,
-    )
+    kept = experiment.network.model_dump(include={"streams", "mean", "std"})
+    widths = (16, 32, 64, 128) if kept["streams"] == "one" else (8, 16, 32, 64)
+    network = NetworkConfig(name="small-resnet", widths=widths, stem_stride=2, **kept)
     return {"epochs": 20, "batch_size": 256, "network": network, "objective": ObjectiveConfig(reduction="mean")}

@@ -123,7 +123,7 @@ class StepFacts:
         accuracy = part.accuracy()
         if accuracy is not None:
             self.facts[f"accuracy/{name}"] = accuracy
-        self.facts |= {f"{fact}/{name}": value.detach() for fact, value in part.facts.items()}
+        self.facts |= {f"{fact}/{name}": value.detach() for fact, value in part.example.facts.items()}
         # a clean part of a few images would always seem to have collapsed
         if self.embedding is None or part.embedding.shape[1] > self.embedding.shape[1]:
             self.embedding = part.method.directions(part.embedding)
