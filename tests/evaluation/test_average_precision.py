@@ -66,8 +66,3 @@ def test_order_of_images_decides_nothing() -> None:
 def test_recall_that_ends_early_counts_no_further() -> None:
     assert interpolated_area(np.array([1.0, 0.5]), np.array([0.2, 0.2])) == pytest.approx(0.2)
     assert eleven_point(np.array([1.0, 0.5]), np.array([0.2, 0.2])) == pytest.approx(3 / 11)
-
-
-def test_no_positive_is_refused() -> None:
-    with pytest.raises(ValueError, match="no positive"):
-        average_precision(np.zeros(3), np.zeros(3, dtype=bool))

@@ -17,6 +17,7 @@ from hexa.config import UserError
 from hexa.data import Source, open_source
 from hexa.evaluation import evaluate, results
 from hexa.evaluation.features import extract
+from hexa.evaluation.protocols import svm
 from hexa.nn.backbones import NetworkConfig
 from hexa.runtime import precision as precisions
 from hexa.runtime.packages import commit
@@ -237,7 +238,10 @@ def test_weights_that_are_no_numbers_give_no_result() -> None:
     ("protocol", "options"),
     [("knn", {}), ("svm", {"costs": 0.5}), ("low-shot", {"shots": 2, "draws": 2, "costs": 0.5})],
 )
-def test_a_network_that_outputs_a_constant_is_noted(protocol: str, options: dict[str, Any]) -> None:
+def test_a_network_that_outputs_a_constant_is_noted(
+    monkeypatch: pytest.MonkeyPatch, protocol: str, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(svm, "cpu_count", lambda: 1)  # no other processes, which take seconds to start
     backbone = load_backbone("random:small-resnet-4-8")
     for parameter in backbone.network.parameters():
         parameter.data.zero_()

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import re
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 from sklearn.metrics import precision_recall_curve
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.svm import LinearSVC
@@ -25,7 +20,6 @@ from hexa.evaluation import evaluate
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols import low_shot, svm
 from hexa.nn.backbones import NetworkConfig
-from hexa.runtime.progress import ProgressBar
 from hexa.runtime.random import Stream
 from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone
@@ -88,32 +82,6 @@ def test_goyal_is_a_grid_search_of_scikit_learn(train: int) -> None:
     assert found.metrics["mAP"] == pytest.approx(np.mean(expected), abs=0.1)
     assert list(found.details["average_precision"].values()) == pytest.approx(expected, abs=0.1)
     assert len(set(found.details["costs"].values())) > 1, "else the search is not seen to matter"
-
-
-def test_the_first_estimate_of_time_is_not_that_of_cheap_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock by which a job takes as long as it does with features of a network: the largest costs longest."""
-    now, reported = 0.0, dict[int, float]()
-
-    def cross_validated(features: object, positive: object, cost: float, *how: object) -> float:
-        nonlocal now
-        now += 0.1 + 0.3 * min(cost, 30) ** 0.75  # from 0.1 s to 4 s
-        return 1 / (1 + cost)
-
-    def watch(label: str, done: int, total: int) -> None:
-        if label == "choosing costs":
-            reported[done] = now
-            progress(label, done, total)
-
-    monkeypatch.setattr(svm, "cpu_count", lambda: 1)  # no other processes
-    monkeypatch.setattr("hexa.evaluation.linear_svm.cross_validated", cross_validated)
-    monkeypatch.setattr("hexa.runtime.progress.time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(ProgressBar, "PAUSE", 0.0)
-    out = io.StringIO()
-    with ProgressBar(Console(file=out, width=100)) as progress:
-        svm.run(replace(task(), progress=watch), svm.SVMOptions())
-    done, minutes, seconds = map(int, re.findall(r"(\d+) of 78 · (\d+):(\d+) left", out.getvalue())[0])
-    left = reported[78] - reported[done]
-    assert left / 1.5 <= 60 * minutes + seconds <= left * 1.5
 
 
 def test_pcl_has_one_cost_and_counts_difficult_images_as_negatives() -> None:

@@ -82,7 +82,7 @@ def run(task: Task, options: LowShotOptions) -> Outcome:
         for draw in range(options.draws):
             fits = _fits(fit, k, draw, options, task.seed)
             label = f"fitting SVMs, {k} shots, draw {draw + 1}"
-            solved = in_parallel(task, label, linear_svm.fit, fits, together=len(options.costs))
+            solved = in_parallel(task, label, linear_svm.fit, fits)
             for number, (weights, _) in enumerate(solved):
                 column, cost = divmod(number, len(options.costs))
                 scores[i, draw, column, cost] = scored(weights, test, column, options)
