@@ -83,9 +83,7 @@ def test_protocols_that_cut_squares_refuse(data: str, protocol: str) -> None:
         evaluate(protocol, random_backbone(SMALL, 16), data, aspect="keep", **ALONE)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"), [("resnet18", 32), ("convnext_atto", 32), ("vit_tiny_patch16_224", 16), ("vit_7", 7)]
-)
+@pytest.mark.parametrize(("name", "expected"), [("resnet18", 32), ("vit_7", 7)])
 def test_strides(name: str, expected: int) -> None:
     options: dict[str, Any] = {"dynamic_img_size": True} if "vit" in name else {}
     options |= VIT | {"img_size": 28, "patch_size": 7} if name == "vit_7" else {}
@@ -97,7 +95,7 @@ def test_strides(name: str, expected: int) -> None:
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
 
-@pytest.mark.parametrize("spec", ["pixels:8", "random:vit_tiny_patch16_224", "random:swin_tiny_patch4_window7_224"])
+@pytest.mark.parametrize("spec", ["pixels:8", "random:vit_tiny_patch16_224"])
 def test_networks_of_one_aspect_are_one_line(spec: str, data: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match=r"takes images of one aspect only .*; leave out aspect keep$"):
         transform_of(load_backbone(spec), "keep")

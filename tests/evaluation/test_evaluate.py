@@ -7,11 +7,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.neighbors import KNeighborsClassifier
 
 from hexa.config import UserError
 from hexa.data import Source, open_source
@@ -35,15 +33,6 @@ def pictures(folder: Path, classes: dict[str, int], shade: int = 0) -> str:
             colour = (60 * number, 20 * i % 256, 255 - 60 * number - shade)
             Image.new("RGB", (10, 10), colour).save(folder / name / f"{i}.png")
     return f"folder:{folder}"
-
-
-def test_knn_of_pixels_is_that_of_scikit_learn() -> None:
-    """One neighbour, cosine distance, straight from the digits' arrays."""
-    train, test = open_source("digits", "train"), open_source("digits", "test")
-    arrays = [np.stack([s.decode(i).numpy().reshape(-1) for i in range(len(s))]).astype(float) for s in (train, test)]
-    oracle = KNeighborsClassifier(1, metric="cosine").fit(arrays[0], train.labels)
-    found = evaluate("knn", "pixels:8", "digits", k=1, **QUIET)
-    assert found["metrics"]["top1"] == pytest.approx(100 * oracle.score(arrays[1], test.labels), abs=0.23)
 
 
 def test_what_trains_a_depthwise_network_on_a_cpu_does_so_in_fp32(

@@ -68,32 +68,26 @@ def machine(cost: float) -> LinearSVC:
     return LinearSVC(C=cost, class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0)
 
 
-@pytest.mark.parametrize("train", [90, 250])  # fewer images than the 192 features, and more
-def test_goyal_is_a_grid_search_of_scikit_learn(train: int) -> None:
+@pytest.mark.parametrize(
+    ("preset", "costs", "train"),  # fewer images than the 192 features, and more
+    [("goyal", (0.01, 1.0, 100.0), 90), ("goyal", (0.01, 1.0, 100.0), 250), ("pcl", (0.5,), 90)],
+)
+def test_presets_are_a_grid_search_of_scikit_learn(preset: str, costs: tuple[float, ...], train: int) -> None:
+    """Difficult images are negatives in training; they are not scored by Goyal's rule, and negatives by PCL's."""
     made = task(train=train)
-    (x, y), (test_x, test_y) = prepared(made)
-    costs = (0.01, 1.0, 100.0)
-    expected = []
-    for labels, test_labels in zip(y.T, test_y.T, strict=True):  # difficult images are negatives in training
-        search = GridSearchCV(machine(1.0), {"C": costs}, scoring="average_precision", cv=StratifiedKFold(3))
-        scores, kept = search.fit(x, np.where(labels == 1, 1, -1)).decision_function(test_x), test_labels != 0
-        expected.append(100 * oracle_ap(test_labels[kept] == 1, scores[kept]))  # and are not scored
-    found = svm.run(made, svm.SVMOptions(costs=costs))
-    assert found.metrics["mAP"] == pytest.approx(np.mean(expected), abs=0.1)
-    assert list(found.details["average_precision"].values()) == pytest.approx(expected, abs=0.1)
-    assert len(set(found.details["costs"].values())) > 1, "else the search is not seen to matter"
-
-
-def test_pcl_has_one_cost_and_counts_difficult_images_as_negatives() -> None:
-    made = task()
     (x, y), (test_x, test_y) = prepared(made)
     expected = []
     for labels, test_labels in zip(y.T, test_y.T, strict=True):
-        scores = machine(0.5).fit(x, np.where(labels == 1, 1, -1)).decision_function(test_x)
-        expected.append(100 * oracle_ap(test_labels == 1, scores))
-    options = svm.PROTOCOL.presets["pcl"]
-    assert isinstance(options, svm.SVMOptions)
-    assert svm.run(made, options).metrics["mAP"] == pytest.approx(np.mean(expected), abs=0.1)
+        search = GridSearchCV(machine(1.0), {"C": costs}, scoring="average_precision", cv=StratifiedKFold(3))
+        scores = search.fit(x, np.where(labels == 1, 1, -1)).decision_function(test_x)
+        kept = (test_labels != 0) | (preset == "pcl")
+        expected.append(100 * oracle_ap(test_labels[kept] == 1, scores[kept]))
+    published = svm.PROTOCOL.presets[preset]
+    found = svm.run(made, svm.SVMOptions.model_validate(published.model_dump() | {"costs": costs}))
+    assert found.metrics["mAP"] == pytest.approx(np.mean(expected), abs=0.1)
+    assert list(found.details["average_precision"].values()) == pytest.approx(expected, abs=0.1)
+    if preset == "goyal":
+        assert len(set(found.details["costs"].values())) > 1, "else the search is not seen to matter"
 
 
 def test_the_published_costs() -> None:

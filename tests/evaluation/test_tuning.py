@@ -121,15 +121,6 @@ def test_fine_tuning_chooses_its_rate_on_training_images(monkeypatch: pytest.Mon
     assert found.details["held_out"] == {"0.001": 10.0, "0.01": 90.0, "0.1": 10.0}
 
 
-def test_the_published_fields() -> None:
-    """F26, F27."""
-    options = FineTuneOptions()
-    assert (options.epochs, options.batch_size, options.learning_rates) == (20, 256, (0.0005, 0.001, 0.01))
-    plan = fine_tune._plan(options, 0.001)
-    factors = [decayed(plan.factor, plan.decay_at, epoch, plan.epochs) for epoch in (6, 7, 13, 14)]
-    assert factors == pytest.approx([1, 0.1, 0.1, 0.01])
-
-
 @pytest.mark.parametrize(
     ("preset", "percent", "rates"),
     [("hexa", 1, (0.01, 1)), ("hexa", 10, (0.01, 0.1)), ("swav", 1, (0.02, 5)), ("swav", 10, (0.01, 0.2))],
