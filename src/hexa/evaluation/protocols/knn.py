@@ -1,5 +1,5 @@
 """The k = 200 nearest training images vote, weighted by exp(similarity / 0.07); features of the frozen backbone. With
-`--shots 1 2 4 8 16` only so many labelled images of each class vote: the mean over five draws, with its interval.
+`--shots 1 2 4 8 16` only that many labelled images of each class vote: the mean over five draws, with its interval.
 
 F22.
 """
