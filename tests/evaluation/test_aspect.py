@@ -17,6 +17,7 @@ from hexa.data import open_source
 from hexa.evaluation import evaluate
 from hexa.evaluation.embed import embed
 from hexa.evaluation.features import extract
+from hexa.evaluation.protocols import svm
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.feature_maps import stride
@@ -58,9 +59,14 @@ def test_features_are_those_of_each_image_alone(tmp_path: Path, data: str, optio
 
 
 @pytest.mark.parametrize("protocol", ["knn", "svm", "probe", "linear"])
-def test_results_name_it(data: str, protocol: str) -> None:
+def test_results_name_it(data: str, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(svm, "cpu_count", lambda: 1)  # no other processes, which take seconds to start
     backbone = random_backbone(SMALL, 16)
-    given: dict[str, dict[str, Any]] = {"knn": {"k": 3}, "linear": {"preset": "cifar", "epochs": 2}}
+    given: dict[str, dict[str, Any]] = {
+        "knn": {"k": 3},
+        "svm": {"preset": "pcl"},
+        "linear": {"preset": "cifar", "epochs": 2},
+    }
     options = ALONE | given.get(protocol, {})
     plain = evaluate(protocol, backbone, data, **options)
     kept = evaluate(protocol, backbone, data, aspect="keep", **options)
@@ -77,9 +83,7 @@ def test_protocols_that_cut_squares_refuse(data: str, protocol: str) -> None:
         evaluate(protocol, random_backbone(SMALL, 16), data, aspect="keep", **ALONE)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"), [("resnet18", 32), ("convnext_atto", 32), ("vit_tiny_patch16_224", 16), ("vit_7", 7)]
-)
+@pytest.mark.parametrize(("name", "expected"), [("resnet18", 32), ("vit_7", 7)])
 def test_strides(name: str, expected: int) -> None:
     options: dict[str, Any] = {"dynamic_img_size": True} if "vit" in name else {}
     options |= VIT | {"img_size": 28, "patch_size": 7} if name == "vit_7" else {}
@@ -91,7 +95,7 @@ def test_strides(name: str, expected: int) -> None:
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
 
-@pytest.mark.parametrize("spec", ["pixels:8", "random:vit_tiny_patch16_224", "random:swin_tiny_patch4_window7_224"])
+@pytest.mark.parametrize("spec", ["pixels:8", "random:vit_tiny_patch16_224"])
 def test_networks_of_one_aspect_are_one_line(spec: str, data: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match=r"takes images of one aspect only .*; leave out aspect keep$"):
         transform_of(load_backbone(spec), "keep")
@@ -101,8 +105,6 @@ def test_networks_of_one_aspect_are_one_line(spec: str, data: str, capsys: pytes
 
 def test_what_has_no_meaning_is_one_line(tmp_path: Path) -> None:
     backbone = random_backbone(SMALL, 16)
-    with pytest.raises(UserError, match="aspect must be crop or keep, got 'pad'"):
-        transform_of(backbone, "pad")
     with pytest.raises(UserError, match="crop has no effect with aspect keep"):
         transform_of(backbone.prepared(crop=0.5), "keep")
     how: dict[str, Any] = {"maps": True, "aspect": "keep", "num_workers": 0}

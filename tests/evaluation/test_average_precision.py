@@ -24,7 +24,7 @@ def by_hand(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> tuple[f
     return area, sum(levels) / 11
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("ties", [False, True])
 def test_average_precision_is_that_of_a_loop(seed: int, ties: bool) -> None:
     generator = np.random.default_rng(seed)
@@ -50,24 +50,6 @@ def test_recall_counts_what_has_no_score() -> None:
     assert all(len(values) == 0 for values in precision_recall(np.empty(0), np.empty(0, dtype=bool), 4))
 
 
-def test_hand_computed() -> None:
-    """+ − + − −: precision 1, ½, ⅔, ½, 0.4 at recall ½, ½, 1, 1, 1; the area is ½·1 + ½·⅔."""
-    scores, positive = np.arange(5.0)[::-1], np.array([True, False, True, False, False])
-    assert average_precision(scores, positive) == pytest.approx(0.5 + 1 / 3)
-    assert eleven_point(*precision_recall(scores, positive)) == pytest.approx((6 * 1 + 5 * 2 / 3) / 11)
-
-
-def test_order_of_images_decides_nothing() -> None:
-    scores, positive = np.array([1.0, 1.0, 1.0, 0.0]), np.array([True, False, False, True])
-    for order in ([0, 1, 2, 3], [2, 1, 0, 3], [3, 2, 1, 0]):
-        assert average_precision(scores[order], positive[order]) == pytest.approx(0.5 * 0.5 + 0.5 * 0.5)
-
-
 def test_recall_that_ends_early_counts_no_further() -> None:
     assert interpolated_area(np.array([1.0, 0.5]), np.array([0.2, 0.2])) == pytest.approx(0.2)
     assert eleven_point(np.array([1.0, 0.5]), np.array([0.2, 0.2])) == pytest.approx(3 / 11)
-
-
-def test_no_positive_is_refused() -> None:
-    with pytest.raises(ValueError, match="no positive"):
-        average_precision(np.zeros(3), np.zeros(3, dtype=bool))

@@ -1,9 +1,7 @@
-"""Average precision of boxes against VOC's rule as a plain loop, and against pycocotools where the rules agree."""
+"""Average precision of boxes against VOC's rule as a plain loop."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
 from typing import Any
 
@@ -91,7 +89,7 @@ def by_hand(scene: Scene, label: int, threshold: float, rule: str) -> float:
 
 
 @pytest.mark.parametrize("rule", ["area", "eleven_point"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_rule_of_voc(seed: int, rule: str) -> None:
     made = scene(seed)
     values = precisions(*made, 3, rule)
@@ -117,64 +115,3 @@ def test_a_class_that_is_never_found_has_precision_zero() -> None:
     truth = Boxes(torch.tensor([[0.0, 0, 9, 9]]), torch.tensor([0]), torch.tensor([False]), (20, 20))
     nothing = objects_of(np.zeros((0, 4)), np.zeros(0, dtype=np.int64), [])
     assert (precisions([nothing], [truth], 1, "eleven_point") == 0).all()
-
-
-def test_where_the_rules_agree_it_is_that_of_coco() -> None:
-    """Distinct scores, objects far apart, none difficult: COCO then matches alike, and reads 101 points."""
-    coco_of = pytest.importorskip("pycocotools.coco").COCO
-    from pycocotools.cocoeval import COCOeval
-
-    found, truth = apart(3)
-    annotations: list[dict[str, Any]] = []
-    results: list[dict[str, Any]] = []
-    for image, (objects, boxes) in enumerate(zip(found, truth, strict=True)):
-        for box, label in zip(boxes.boxes.tolist(), boxes.labels.tolist(), strict=True):
-            x0, y0, x1, y1 = box
-            shape = {"bbox": [x0, y0, x1 - x0, y1 - y0], "area": (x1 - x0) * (y1 - y0), "iscrowd": 0}
-            annotations.append({"id": len(annotations) + 1, "image_id": image, "category_id": label, **shape})
-        for box, label, score in zip(*(objects[name].tolist() for name in ("boxes", "labels", "scores")), strict=True):
-            x0, y0, x1, y1 = (round(value, 1) for value in box)
-            shape = {"bbox": [x0, y0, x1 - x0, y1 - y0]}
-            results.append({"image_id": image, "category_id": label - 1, "score": score, **shape})
-    with contextlib.redirect_stdout(io.StringIO()):
-        coco = coco_of()
-        images = [{"id": image, "width": 400, "height": 400} for image in range(len(truth))]
-        categories = [{"id": label, "name": str(label)} for label in range(3)]
-        coco.dataset = {"info": {}, "images": images, "annotations": annotations, "categories": categories}
-        coco.createIndex()
-        evaluation = COCOeval(coco, coco.loadRes(results), "bbox")
-        evaluation.evaluate()
-        evaluation.accumulate()
-    theirs = evaluation.eval["precision"][:, :, :, 0, 2].mean(1).T  # [threshold, recall, class] -> [class, threshold]
-    ours = read_at_101_points(found, truth)
-    assert 0.1 < ours.mean() < 0.9
-    np.testing.assert_allclose(ours, theirs, atol=1e-9)
-
-
-def apart(seed: int) -> Scene:
-    """Objects on a wide grid, each found at most twice, and boxes where nothing is."""
-    generator = np.random.default_rng(seed)
-    found, truth = [], []
-    rank = generator.permutation(600)
-    for image in range(10):
-        corners = 100.0 * np.stack(np.meshgrid(range(4), range(4)), -1).reshape(-1, 2)[generator.permutation(16)]
-        boxes = np.concatenate([corners, corners + generator.integers(20, 60, (16, 2))], 1)
-        labels = generator.integers(0, 3, 16)
-        every = np.concatenate([boxes, boxes[:4]]) + generator.normal(0, 2, (20, 4))
-        scores = (rank[20 * image : 20 * image + 20] + 1) / 1000
-        rows = torch.tensor(boxes[:12], dtype=torch.float32)
-        truth.append(Boxes(rows, torch.tensor(labels[:12]), torch.zeros(12, dtype=torch.bool), (400, 400)))
-        found.append(objects_of(every.round(1), np.concatenate([labels, labels[:4]]) + 1, scores))
-    return found, truth
-
-
-def read_at_101_points(found: list[Objects], truth: list[Boxes]) -> np.ndarray:
-    from hexa.evaluation.detection import precision
-
-    def coco(precision: np.ndarray, recall: np.ndarray) -> float:
-        levels = np.linspace(0, 1, 101)
-        return float(np.mean([precision[recall >= level].max(initial=0.0) for level in levels]))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(precision.RULES, "coco", coco)
-        return precisions(found, truth, 3, "coco")

@@ -72,10 +72,3 @@ def test_an_image_may_have_several_labels(tmp_path: Path, suffix: str, monkeypat
 def test_another_kind_of_file_is_refused_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"\.npz or \.parquet"):
         embed("nowhere", "nothing", tmp_path / "out.csv")
-
-
-def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(np, "savez", lambda file, **arrays: file.write(b"half") and 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        embed("pixels:8", "digits#test", tmp_path / "out.npz")
-    assert list(tmp_path.iterdir()) == []

@@ -7,16 +7,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.neighbors import KNeighborsClassifier
 
 from hexa.config import UserError
 from hexa.data import Source, open_source
 from hexa.evaluation import evaluate, results
 from hexa.evaluation.features import extract
+from hexa.evaluation.protocols import svm
 from hexa.nn.backbones import NetworkConfig
 from hexa.runtime import precision as precisions
 from hexa.runtime.packages import commit
@@ -34,15 +33,6 @@ def pictures(folder: Path, classes: dict[str, int], shade: int = 0) -> str:
             colour = (60 * number, 20 * i % 256, 255 - 60 * number - shade)
             Image.new("RGB", (10, 10), colour).save(folder / name / f"{i}.png")
     return f"folder:{folder}"
-
-
-def test_knn_of_pixels_is_that_of_scikit_learn() -> None:
-    """One neighbour, cosine distance, straight from the digits' arrays."""
-    train, test = open_source("digits", "train"), open_source("digits", "test")
-    arrays = [np.stack([s.decode(i).numpy().reshape(-1) for i in range(len(s))]).astype(float) for s in (train, test)]
-    oracle = KNeighborsClassifier(1, metric="cosine").fit(arrays[0], train.labels)
-    found = evaluate("knn", "pixels:8", "digits", k=1, **QUIET)
-    assert found["metrics"]["top1"] == pytest.approx(100 * oracle.score(arrays[1], test.labels), abs=0.23)
 
 
 def test_what_trains_a_depthwise_network_on_a_cpu_does_so_in_fp32(
@@ -237,7 +227,10 @@ def test_weights_that_are_no_numbers_give_no_result() -> None:
     ("protocol", "options"),
     [("knn", {}), ("svm", {"costs": 0.5}), ("low-shot", {"shots": 2, "draws": 2, "costs": 0.5})],
 )
-def test_a_network_that_outputs_a_constant_is_noted(protocol: str, options: dict[str, Any]) -> None:
+def test_a_network_that_outputs_a_constant_is_noted(
+    monkeypatch: pytest.MonkeyPatch, protocol: str, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(svm, "cpu_count", lambda: 1)  # no other processes, which take seconds to start
     backbone = load_backbone("random:small-resnet-4-8")
     for parameter in backbone.network.parameters():
         parameter.data.zero_()

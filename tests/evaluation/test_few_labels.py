@@ -11,7 +11,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
-from hexa import cli
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation import evaluate
@@ -79,11 +78,3 @@ def test_numbers_that_a_class_is_too_small_for_are_left_out(tmp_path: Path) -> N
     assert any("class 'a' has only 3 labelled images: 4, 8 per class are left out" in note for note in result["notes"])
     with pytest.raises(UserError, match="such as --shots 3"):
         evaluate("probe", "pixels:10", data, test_data=test, shots=(4,), **QUIET)
-
-
-def test_a_command_takes_a_list_of_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = "evaluate knn pixels:8 --data digits --shots 1 2 --draws 2 --holdout 0.2 --device cpu"
-    assert cli.main(arguments.split()) == 0
-    said = capsys.readouterr().out
-    assert "1,2-labels-2-draws-holdout0.2" in said
-    assert "top1@2_interval" in said

@@ -59,17 +59,3 @@ def test_a_cold_vote_is_the_nearest_neighbours() -> None:
     queries, _ = draw(30, 1)
     cold = knn_classify(bank, bank_labels, queries, 10, temperature=1e-4).argmax(1)
     assert torch.equal(cold, knn_classify(bank, bank_labels, queries, 1).argmax(1))
-
-
-@pytest.mark.parametrize(
-    ("count", "fields", "word"),
-    [
-        (10, {"k": 0}, "k must be at least 1"),
-        (10, {"temperature": 0.0}, "temperature must be above 0"),
-        (0, {}, "no training features"),
-    ],
-)
-def test_what_is_impossible_is_named(count: int, fields: dict[str, float], word: str) -> None:
-    bank, bank_labels = draw(count, 0)
-    with pytest.raises(ValueError, match=word):
-        knn_classify(bank, bank_labels, torch.rand(2, 6), **fields)  # type: ignore[arg-type]

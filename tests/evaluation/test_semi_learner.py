@@ -185,15 +185,6 @@ def test_running_statistics_are_of_one_pass_of_the_labelled_images_as_in_usb(nam
     assert torch.equal(before, after)
 
 
-def test_a_second_pass_of_weak_views_has_the_scores_of_the_first() -> None:
-    """Pseudo-labels have a term of their own, where USB takes the scores that the label came from."""
-    made, embeddings = objective("pseudo-label", Normed()), {}
-    for term in made.losses(batch()):
-        embeddings |= {name: part.embedding for name, part in term.parts.items()}
-        term.loss.backward()  # type: ignore[no-untyped-call]
-    assert torch.equal(embeddings[STD], embeddings["strong"])
-
-
 def test_lambda_grows_linearly_over_two_fifths_of_the_steps() -> None:
     """As published for pseudo-labels and VAT; FixMatch's does not."""
     for name, term in (("pseudo-label", "strong"), ("vat", "vat")):
@@ -218,13 +209,6 @@ def test_the_slow_copy_follows_weights_and_takes_statistics() -> None:
         for name, slow in learner.twin.named_parameters():
             before[name] = momentum * before[name] + (1 - momentum) * fast[name].detach()
             torch.testing.assert_close(slow, before[name])
-
-
-def test_a_hard_example_of_weight_zero_changes_nothing() -> None:
-    plain, _ = trained(objective("fixmatch"), batch())
-    nothing = [{"kind": kind, "weight": 0} for kind in ("adversarial", "cutmix")]
-    other, _ = trained(objective("fixmatch", hard=nothing), batch())
-    assert all(torch.equal(plain[name], other[name]) for name in plain)
 
 
 def test_hard_examples_join_strong_views_and_stand_in_for_weak_ones() -> None:

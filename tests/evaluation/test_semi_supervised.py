@@ -28,13 +28,13 @@ from tests.refusals import one_line
 
 
 def test_fixmatch_learns_digits_from_forty_labels() -> None:
-    """From random weights in two seconds, far above chance (10 %)."""
-    network = NetworkConfig(name="small-resnet", widths=(32, 64), mean=(0.3, 0.3, 0.3), std=(0.37, 0.37, 0.37))
-    how: dict[str, Any] = {"learner": "fixmatch", "labels": 40, "labelled_batch": 16, "ratio": 4, "learning_rate": 0.1}
-    how |= {"steps": 80, "mirrored": False, **QUIET}
+    """From random weights in a second or two, far above chance (10 %)."""
+    network = NetworkConfig(name="small-resnet", widths=(16, 32), mean=(0.3, 0.3, 0.3), std=(0.37, 0.37, 0.37))
+    how: dict[str, Any] = {"learner": "fixmatch", "labels": 40, "labelled_batch": 16, "ratio": 2, "learning_rate": 0.1}
+    how |= {"steps": 40, "mirrored": False, **QUIET}
     found = evaluate("semi-supervised", random_backbone(network, 8), "digits", **how)
-    assert found["protocol"].startswith("semi-supervised/fixmatch-40-labels-80steps-")
-    assert found["metrics"]["top1"] > 60
+    assert found["protocol"].startswith("semi-supervised/fixmatch-40-labels-40steps-")
+    assert found["metrics"]["top1"] > 35
 
 
 @pytest.mark.parametrize("learner", sorted(PUBLISHED))
@@ -99,11 +99,6 @@ def test_weak_views_are_mirrored_and_moved_by_an_eighth() -> None:
             (name,) = [name for name, crop in allowed.items() if torch.allclose(crop, view, atol=1e-6)]
             seen.add(name)
     assert seen == set(allowed)
-
-
-def test_all_labels_leave_the_same_images_as_unlabelled_ones() -> None:
-    options = SemiSupervisedOptions(learner="fixmatch", percent=100, steps=2, labelled_batch=4)
-    assert 0 <= semi_supervised.run(task(images(9, 0)), options).metrics["top1"] <= 100
 
 
 @pytest.mark.parametrize(

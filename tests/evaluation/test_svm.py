@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import re
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 from sklearn.metrics import precision_recall_curve
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.svm import LinearSVC
@@ -25,7 +20,6 @@ from hexa.evaluation import evaluate
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols import low_shot, svm
 from hexa.nn.backbones import NetworkConfig
-from hexa.runtime.progress import ProgressBar
 from hexa.runtime.random import Stream
 from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone
@@ -74,58 +68,26 @@ def machine(cost: float) -> LinearSVC:
     return LinearSVC(C=cost, class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0)
 
 
-@pytest.mark.parametrize("train", [90, 250])  # fewer images than the 192 features, and more
-def test_goyal_is_a_grid_search_of_scikit_learn(train: int) -> None:
+@pytest.mark.parametrize(
+    ("preset", "costs", "train"),  # fewer images than the 192 features, and more
+    [("goyal", (0.01, 1.0, 100.0), 90), ("goyal", (0.01, 1.0, 100.0), 250), ("pcl", (0.5,), 90)],
+)
+def test_presets_are_a_grid_search_of_scikit_learn(preset: str, costs: tuple[float, ...], train: int) -> None:
+    """Difficult images are negatives in training; they are not scored by Goyal's rule, and negatives by PCL's."""
     made = task(train=train)
-    (x, y), (test_x, test_y) = prepared(made)
-    costs = (0.01, 1.0, 100.0)
-    expected = []
-    for labels, test_labels in zip(y.T, test_y.T, strict=True):  # difficult images are negatives in training
-        search = GridSearchCV(machine(1.0), {"C": costs}, scoring="average_precision", cv=StratifiedKFold(3))
-        scores, kept = search.fit(x, np.where(labels == 1, 1, -1)).decision_function(test_x), test_labels != 0
-        expected.append(100 * oracle_ap(test_labels[kept] == 1, scores[kept]))  # and are not scored
-    found = svm.run(made, svm.SVMOptions(costs=costs))
-    assert found.metrics["mAP"] == pytest.approx(np.mean(expected), abs=0.1)
-    assert list(found.details["average_precision"].values()) == pytest.approx(expected, abs=0.1)
-    assert len(set(found.details["costs"].values())) > 1, "else the search is not seen to matter"
-
-
-def test_the_first_estimate_of_time_is_not_that_of_cheap_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock by which a job takes as long as it does with features of a network: the largest costs longest."""
-    now, reported = 0.0, dict[int, float]()
-
-    def cross_validated(features: object, positive: object, cost: float, *how: object) -> float:
-        nonlocal now
-        now += 0.1 + 0.3 * min(cost, 30) ** 0.75  # from 0.1 s to 4 s
-        return 1 / (1 + cost)
-
-    def watch(label: str, done: int, total: int) -> None:
-        if label == "choosing costs":
-            reported[done] = now
-            progress(label, done, total)
-
-    monkeypatch.setattr(svm, "cpu_count", lambda: 1)  # no other processes
-    monkeypatch.setattr("hexa.evaluation.linear_svm.cross_validated", cross_validated)
-    monkeypatch.setattr("hexa.runtime.progress.time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(ProgressBar, "PAUSE", 0.0)
-    out = io.StringIO()
-    with ProgressBar(Console(file=out, width=100)) as progress:
-        svm.run(replace(task(), progress=watch), svm.SVMOptions())
-    done, minutes, seconds = map(int, re.findall(r"(\d+) of 78 · (\d+):(\d+) left", out.getvalue())[0])
-    left = reported[78] - reported[done]
-    assert left / 1.5 <= 60 * minutes + seconds <= left * 1.5
-
-
-def test_pcl_has_one_cost_and_counts_difficult_images_as_negatives() -> None:
-    made = task()
     (x, y), (test_x, test_y) = prepared(made)
     expected = []
     for labels, test_labels in zip(y.T, test_y.T, strict=True):
-        scores = machine(0.5).fit(x, np.where(labels == 1, 1, -1)).decision_function(test_x)
-        expected.append(100 * oracle_ap(test_labels == 1, scores))
-    options = svm.PROTOCOL.presets["pcl"]
-    assert isinstance(options, svm.SVMOptions)
-    assert svm.run(made, options).metrics["mAP"] == pytest.approx(np.mean(expected), abs=0.1)
+        search = GridSearchCV(machine(1.0), {"C": costs}, scoring="average_precision", cv=StratifiedKFold(3))
+        scores = search.fit(x, np.where(labels == 1, 1, -1)).decision_function(test_x)
+        kept = (test_labels != 0) | (preset == "pcl")
+        expected.append(100 * oracle_ap(test_labels[kept] == 1, scores[kept]))
+    published = svm.PROTOCOL.presets[preset]
+    found = svm.run(made, svm.SVMOptions.model_validate(published.model_dump() | {"costs": costs}))
+    assert found.metrics["mAP"] == pytest.approx(np.mean(expected), abs=0.1)
+    assert list(found.details["average_precision"].values()) == pytest.approx(expected, abs=0.1)
+    if preset == "goyal":
+        assert len(set(found.details["costs"].values())) > 1, "else the search is not seen to matter"
 
 
 def test_the_published_costs() -> None:

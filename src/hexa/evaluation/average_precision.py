@@ -16,8 +16,6 @@ def precision_recall(
     scores: [N], positive: bool [N] with at least one. Equal scores count together, so that the order of images decides
     nothing. num_sought: the number of positives, if some of them may have no score at all.
     """
-    if num_sought is None and not positive.any():
-        raise ValueError("no positive among the scores: recall is not defined")
     if len(scores) == 0:
         return np.empty(0), np.empty(0)
     order = np.argsort(-scores, kind="stable")

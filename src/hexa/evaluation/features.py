@@ -147,14 +147,7 @@ def share_and_gather(
     check_problems(source, {place: text for _, lost in shares for place, text in lost.items()}, tolerance)
     if count == 1:
         return features, positions
-    parts, places = processes.gather_rows(features), processes.gather_rows(positions)
-    if not processes.is_main():
-        return features[:0].clone(), positions[:0].clone()
-    where = torch.cat(places)
-    order = where.argsort()
-    row_of = torch.empty_like(order)
-    row_of[order] = torch.arange(len(order))
-    together = torch.empty(len(order), features.shape[1])
-    for rows, part in zip(torch.split(row_of, [len(part) for part in parts]), parts, strict=True):
-        together[rows] = part
-    return together, where[order]
+    # helpers get empty lists
+    together, places = (torch.cat([rows[:0], *processes.gather_rows(rows)]) for rows in (features, positions))
+    order = places.argsort()
+    return together[order], places[order]

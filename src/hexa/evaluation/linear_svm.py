@@ -41,37 +41,19 @@ def fit(features: Array, positive: Mask, cost: float, max_iterations: int, seed:
     if positive.all() or not positive.any():
         return np.zeros(features.shape[1] + 1), True
     machine = _machine(cost, max_iterations, seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the second value tells
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # the second value tells
         machine.fit(features, np.where(positive, 1, -1))
     return np.append(machine.coef_[0], machine.intercept_), bool(machine.n_iter_ < max_iterations)
 
 
-def decisions(features: Array, weights: Array) -> Array:
-    """w·f + b, [N], of weights [D + 1]."""
-    scores: Array = features @ weights[:-1] + weights[-1]
-    return scores
-
-
 def cross_validated(features: Array, positive: Mask, cost: float, folds: int, max_iterations: int, seed: int) -> float:
     """Mean average precision over held-out parts, as scikit-learn splits (in order, by class) and scores them."""
-    machine = _machine(cost, max_iterations, seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        scores = cross_val_score(machine, features, np.where(positive, 1, -1), cv=folds, scoring="average_precision")
-    return float(scores.mean())
+    machine, labels = _machine(cost, max_iterations, seed), np.where(positive, 1, -1)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        return float(cross_val_score(machine, features, labels, cv=folds, scoring="average_precision").mean())
 
 
 def _machine(cost: float, max_iterations: int, seed: int) -> LinearSVC:
-    """As published (F24)."""
-    return LinearSVC(
-        C=cost,
-        penalty="l2",
-        loss="squared_hinge",
-        dual=True,
-        tol=1e-4,
-        intercept_scaling=1.0,
-        class_weight={1: 2, -1: 1},
-        max_iter=max_iterations,
-        random_state=seed,
-    )
+    """L2 penalty, squared hinge loss, tolerance 1e-4 and intercept scaling 1, as published (F24)."""
+    weights = {1: 2, -1: 1}
+    return LinearSVC(C=cost, dual=True, class_weight=weights, max_iter=max_iterations, random_state=seed)

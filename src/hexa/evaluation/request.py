@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import pydantic
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 Aspect = Literal["crop", "keep"]
 Precision = Literal["auto", "fp32", "bf16"]
-ASPECTS: tuple[str, ...] = get_args(Aspect)
 
 
 class ImageOptions(Config):
@@ -56,7 +55,7 @@ class ExtractionOptions(ImageOptions):
 
 
 class EvaluationRequest(ExtractionOptions):
-    """The options that every protocol has, beside its own."""
+    """The options that every protocol has, in addition to its own."""
 
     preset: str | None = None
     """NAME: published settings; the first that `hexa evaluate PROTOCOL --help` lists if not given"""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
 
 from hexa.data import Source
 from hexa.data.loading.loaders import PretrainLoader
@@ -76,7 +77,7 @@ def learn(
     images_of: AugmentedImages,
     optimizer: torch.optim.Optimizer,
     epochs: int,
-    rates: Callable[[int], Sequence[float]],
+    factor: Callable[[int], float],
     scores: Callable[[Tensor], Tensor],
     score: Callable[[], dict[str, float]],
     score_every: int,
@@ -84,20 +85,19 @@ def learn(
 ) -> Outcome:
     """Minimise the cross-entropy of `scores` of images [B, 3, S, S]; the accuracy by `score` while it learns.
 
-    rates: the epoch, 0 … epochs − 1 -> the rate of each of the optimizer's groups. score_every: epochs between two
+    factor: the epoch, 0 … epochs − 1 -> what the optimizer's rates are multiplied by. score_every: epochs between two
     scorings; the last epoch is always scored.
     """
-    total, curve = epochs * images_of.steps, Curve()
+    total, curve, schedule = epochs * images_of.steps, Curve(), LambdaLR(optimizer, factor)
     try:
         for epoch in range(epochs):
-            for group, rate in zip(optimizer.param_groups, rates(epoch), strict=True):
-                group["lr"] = rate
             for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
                 made = scores(images.contiguous(memory_format=torch.channels_last))
                 optimizer.zero_grad()
                 F.cross_entropy(made, labels).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 task.report(label, step, total)
+            schedule.step()
             if (epoch + 1) % score_every == 0 or epoch + 1 == epochs:
                 curve.append({"epoch": epoch + 1, **score()})
     finally:
@@ -120,16 +120,19 @@ def decayed(factor: float, decay_at: tuple[float, ...], epoch: int, epochs: int)
 
 @dataclass(frozen=True)
 class Plan:
-    """How long, with what, and how fast. The rates are multiplied by `factor` from each share of the epochs on."""
+    """How a network and its classifier are trained.
+
+    optimizer: groups of parameters, each with its rate -> optimizer. factor: what the rates are multiplied by from each
+    of `decay_at` on, which are shares of the epochs.
+    """
 
     epochs: int
     batch_size: int
-    optimizer: Literal["sgd", "adamax"]
+    optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
     trunk_rate: float
     head_rate: float
     factor: float
     decay_at: tuple[float, ...]
-    weight_decay: float = 0.0
 
 
 def tune(
@@ -137,36 +140,26 @@ def tune(
 ) -> Outcome:
     """Train a copy of the task's backbone and a linear classifier on `fit`; accuracy on `test` while it learns.
 
-    Everything learns, batch-norms are in training mode, cross-entropy; SGD has momentum 0.9. Images come in random
-    crops and flips, test images as evaluation sees them.
+    Everything learns, batch-norms are in training mode, cross-entropy. Images come in random crops and flips, test
+    images as evaluation sees them.
     """
     backbone = precisions.place(copy.deepcopy(task.backbone), task.device)
     head = new_classifier(backbone.num_features, task.num_classes, stream).to(task.device)
-    optimizer = _optimizer(backbone, head, plan)
+    trunk = [p for p in backbone.parameters() if p.requires_grad]
+    groups = [{"params": trunk, "lr": plan.trunk_rate}, {"params": list(head.parameters()), "lr": plan.head_rate}]
     images_of = AugmentedImages(task, fit, plan.batch_size, stream.child("views"), smallest=2)
     images_of.notes.extend(slow_statistics(backbone, plan.epochs * images_of.steps))
 
-    def rates(epoch: int) -> list[float]:
-        factor = decayed(plan.factor, plan.decay_at, epoch, plan.epochs)
-        return [plan.trunk_rate * factor, plan.head_rate * factor]
+    def factor(epoch: int) -> float:
+        return decayed(plan.factor, plan.decay_at, epoch, plan.epochs)
 
     def scores(images: Tensor) -> Tensor:
         with precisions.autocast(task.precision, task.device):
             features = backbone.train()(images).float()
         return head(features)  # type: ignore[no-any-return]
 
-    how = (plan.epochs, rates, scores, lambda: accuracy(task, backbone, head, test), score_every)
-    return learn(task, images_of, optimizer, *how, label)
-
-
-def _optimizer(backbone: nn.Module, head: nn.Module, plan: Plan) -> torch.optim.Optimizer:
-    groups = [
-        {"params": [p for p in backbone.parameters() if p.requires_grad], "lr": plan.trunk_rate},
-        {"params": list(head.parameters()), "lr": plan.head_rate},
-    ]
-    if plan.optimizer == "adamax":
-        return torch.optim.Adamax(groups, weight_decay=plan.weight_decay)
-    return torch.optim.SGD(groups, momentum=0.9, weight_decay=plan.weight_decay)
+    how = (plan.epochs, factor, scores, lambda: accuracy(task, backbone, head, test), score_every)
+    return learn(task, images_of, plan.optimizer(groups), *how, label)
 
 
 def slow_statistics(network: nn.Module, steps: int) -> list[str]:

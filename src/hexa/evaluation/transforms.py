@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from hexa.config import UserError
@@ -10,7 +11,7 @@ from hexa.data.sources.decode import DecodeError
 from hexa.data.views.evaluation import EvaluationTransform, OwnAspect
 from hexa.evaluation import protocols
 from hexa.evaluation.protocol import Protocol, Task
-from hexa.evaluation.request import ASPECTS
+from hexa.evaluation.request import Aspect
 from hexa.nn.feature_maps import stride
 from hexa.weights.preparation import GIVEN
 from hexa.weights.pretrained import Backbone
@@ -19,14 +20,12 @@ from hexa.weights.pretrained import Backbone
 _LOOKED_AT = 100
 
 
-def transform_of(backbone: Backbone, aspect: object = "crop") -> EvaluationTransform:
+def transform_of(backbone: Backbone, aspect: Aspect = "crop") -> EvaluationTransform:
     """How evaluation prepares images for this backbone.
 
-    aspect: crop for the centre square, keep for the whole image in its own aspect. Raises UserError for anything else,
-    and for a network that can't take such images.
+    aspect: crop for the centre square, keep for the whole image in its own aspect. Raises UserError for a network that
+    can't take such images.
     """
-    if aspect not in ASPECTS:
-        raise UserError(f"aspect must be {' or '.join(ASPECTS)}, got {aspect!r}")
     if aspect == "crop":
         return EvaluationTransform(backbone.image_size, backbone.preparation.crop, backbone.preparation.interpolation)
     if backbone.preparation.origins.get("crop") == GIVEN:
@@ -63,12 +62,9 @@ def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]
     cropped = f"shorter side to {transform.short}, centre {transform.size}"
     looked_at, whole = 0, 0.0
     for source in sources:
-        if source.uniform_size is not None:
-            share = float(transform.takes_whole(*source.uniform_size))
-        else:
-            some = _whole(transform, source)
-            looked_at += len(some)
-            share = sum(some) / max(1, len(some))
+        sizes = [source.uniform_size] if source.uniform_size is not None else _sizes(source)
+        looked_at += len(sizes) if source.uniform_size is None else 0
+        share = sum(transform.takes_whole(*size) for size in sizes) / max(1, len(sizes))
         whole += share * len(source) / sum(map(len, sources))
     whole = round(100 * whole, 1)
     shares = {"whole": whole, cropped: round(100 - whole, 1)}
@@ -80,13 +76,11 @@ def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]
     }
 
 
-def _whole(transform: EvaluationTransform, source: Source) -> list[bool]:
-    """Whether each of some images, evenly spread, is taken whole."""
-    whole = []
-    for number in range(min(len(source), _LOOKED_AT)):
-        try:
-            height, width = source.decode(number * len(source) // min(len(source), _LOOKED_AT)).shape[1:]
-        except DecodeError:
-            continue
-        whole.append(transform.takes_whole(height, width))
-    return whole
+def _sizes(source: Source) -> list[tuple[int, int]]:
+    """(height, width) of some images, evenly spread, that can be read."""
+    sizes, count = list[tuple[int, int]](), min(len(source), _LOOKED_AT)
+    for number in range(count):
+        with contextlib.suppress(DecodeError):
+            height, width = source.decode(number * len(source) // count).shape[1:]
+            sizes.append((height, width))
+    return sizes

@@ -104,8 +104,8 @@ class TrainingBatches(Dataset[tuple[list[Tensor], list[Objects], Problems]]):
 
 
 @dataclass
-class TestImages(Dataset[tuple[Tensor | None, tuple[int, int], str]]):
-    """Image n at the size of the test, (H, W) of the photograph itself, and why there is none."""
+class TestImages(Dataset[tuple[int, Tensor | None, tuple[int, int], str]]):
+    """n, image n at the size of the test or None, (H, W) of the photograph itself, and why there is no image."""
 
     __test__ = False  # or pytest would collect it
 
@@ -113,12 +113,12 @@ class TestImages(Dataset[tuple[Tensor | None, tuple[int, int], str]]):
     shorter: int
     longest: int
 
-    def __getitem__(self, index: int) -> tuple[Tensor | None, tuple[int, int], str]:
+    def __getitem__(self, index: int) -> tuple[int, Tensor | None, tuple[int, int], str]:
         try:
             image = self.source.decode(index)
         except decoding.DecodeError as error:
-            return None, (0, 0), str(error)
-        return resized(image, self.shorter, self.longest), (int(image.shape[1]), int(image.shape[2])), ""
+            return index, None, (0, 0), str(error)
+        return index, resized(image, self.shorter, self.longest), (int(image.shape[1]), int(image.shape[2])), ""
 
 
 def scaled(boxes: Tensor, before: Sequence[int], after: Sequence[int]) -> Tensor:

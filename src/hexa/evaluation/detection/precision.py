@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from torch.nn import functional as F
 from torchvision.ops import box_iou
 
 from hexa.data.sources.source import Boxes
@@ -32,40 +32,28 @@ def precisions(detected: Sequence[Objects], truth: Sequence[Boxes], num_classes:
 def _of_class(
     detected: Sequence[Objects], truth: Sequence[Boxes], label: int, rule: Callable[[Values, Values], float]
 ) -> list[float]:
-    scores: list[NDArray[np.float64]] = []
-    overlaps: list[NDArray[np.float64]] = []
-    objects: list[NDArray[np.int64]] = []
-    difficult: list[NDArray[np.bool_]] = []
-    count = 0
-    for objects_here, boxes in zip(detected, truth, strict=True):
-        here = boxes.labels == label
-        chosen = objects_here["labels"] == label + 1
-        score = objects_here["scores"][chosen].double().numpy().round(3)
-        overlap = box_iou(objects_here["boxes"][chosen].double().round(decimals=1), boxes.boxes[here].double()).numpy()
-        difficult.append(boxes.difficult[here].numpy())
-        if here.any():
-            best = overlap.argmax(1)
-            objects.append(count + best)
-            overlaps.append(overlap.max(1))
-        else:
-            objects.append(np.zeros(len(score), dtype=np.int64))
-            overlaps.append(np.zeros(len(score)))
-        scores.append(score)
-        count += int(here.sum())
-    is_difficult = np.concatenate(difficult)
-    num_sought = int((~is_difficult).sum())
+    parts = []  # of each image: scores of its boxes, their largest overlaps, and which object they overlap most
+    difficult: list[bool] = []
+    for objects, boxes in zip(detected, truth, strict=True):
+        here, chosen = boxes.labels == label, objects["labels"] == label + 1
+        found = objects["boxes"][chosen].double().round(decimals=1)
+        # a last column, so that an image without an object of this class has one that nothing overlaps
+        overlap = F.pad(box_iou(found, boxes.boxes[here].double()), (0, 1)).numpy()
+        score = objects["scores"][chosen].double().numpy().round(3)
+        parts.append((score, overlap.max(1), len(difficult) + overlap.argmax(1)))
+        difficult += boxes.difficult[here].tolist()
+    is_difficult = np.array([*difficult, False])
+    num_sought = int((~is_difficult[:-1]).sum())
     if num_sought == 0:
         return [float("nan")] * len(OVERLAPS)
-    order = np.argsort(-np.concatenate(scores), kind="stable")
-    score, overlap = np.concatenate(scores)[order], np.concatenate(overlaps)[order]
-    owner = np.concatenate(objects)[order]
+    score, overlap, owner = map(np.concatenate, zip(*parts, strict=True))
+    order = np.argsort(-score, kind="stable")
+    score, overlap, owner = score[order], overlap[order], owner[order]
     values = []
     for threshold in OVERLAPS:
-        hit = overlap > threshold
-        ignored = np.zeros(len(hit), dtype=np.bool_)
-        ignored[hit] = is_difficult[owner[hit]]
-        right = np.zeros(len(hit), dtype=np.bool_)
-        first = np.unique(owner[hit & ~ignored], return_index=True)[1]
-        right[np.flatnonzero(hit & ~ignored)[first]] = True
-        values.append(rule(*precision_recall(score[~ignored], right[~ignored], num_sought)))
+        counts = (overlap <= threshold) | ~is_difficult[owner]
+        hits = np.flatnonzero((overlap > threshold) & counts)
+        right = np.zeros(len(score), dtype=np.bool_)
+        right[hits[np.unique(owner[hits], return_index=True)[1]]] = True
+        values.append(rule(*precision_recall(score[counts], right[counts], num_sought)))
     return values

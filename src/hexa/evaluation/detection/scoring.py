@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from typing import Any
 
 import torch
 
 from hexa.data import Source
 from hexa.data.loading.store import check_problems
-from hexa.data.loading.workers import Items, choose_workers
 from hexa.data.sources.source import digest
 from hexa.evaluation.detection.detector import Detector, Objects
 from hexa.evaluation.detection.images import TestImages, scaled
-from hexa.evaluation.detection.state import SEEN, State, say
+from hexa.evaluation.detection.state import SEEN, State
 from hexa.evaluation.protocol import Task
-from hexa.runtime.signals import Interrupts
 
 #: Images after which what was found in them is kept.
 _CHUNK = 100
@@ -33,24 +31,20 @@ def find(
     before = kept.newest() or {"step": 0, "objects": {}, "problems": {}}
     objects: dict[int, Objects] = before["objects"]
     problems: dict[int, str] = before["problems"]
-    left = range(before["step"], len(source))
-    workers = choose_workers(task.num_workers, task.device)
-    images = Items(TestImages(source, shorter, longest), left, task.device, workers)
-    with closing(images) as items, Interrupts(say) as interrupts:
-        for position in left:
-            image, size, problem = next(items)
-            if image is None:
-                problems[position] = problem
-                check_problems(source, problems, 0.01)
-            else:
-                detected = {name: value.cpu() for name, value in detector([image.to(task.device)])[0].items()}
-                objects[position] = {**detected, "boxes": scaled(detected["boxes"], image.shape[1:], size)}
-            stop = interrupts.noticed()
-            if (position + 1) % _CHUNK == 0 or stop:
-                kept.save(position + 1, {"objects": objects, "problems": problems})
-            if stop:
-                raise state.interrupted(stop, position + 1)
-            task.report("detecting", position + 1, len(source))
+
+    def take(item: Any) -> tuple[str, int, int]:
+        position, image, size, problem = item
+        if image is None:
+            problems[position] = problem
+            check_problems(source, problems, 0.01)
+        else:
+            detected = {name: value.cpu() for name, value in detector([image.to(task.device)])[0].items()}
+            objects[position] = {**detected, "boxes": scaled(detected["boxes"], image.shape[1:], size)}
+        return "detecting", position + 1, len(source)
+
+    left, due = range(before["step"], len(source)), range(0, len(source) + 1, _CHUNK)
+    found = {"objects": objects, "problems": problems}
+    kept.walk(task, TestImages(source, shorter, longest), left, take, lambda: found, due)
     if problems:
         task.notes.append(f"{len(problems)} of {len(source)} images of {source!r} could not be read")
     return objects

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hexa.data import Source
+from hexa.data.loading.workers import Items, choose_workers
 from hexa.data.sources.source import digest
 from hexa.evaluation.protocol import Task
 from hexa.runtime import checkpoints
 from hexa.runtime.files import describe, sweep
 from hexa.runtime.lock import locked
-from hexa.runtime.signals import Interrupted
+from hexa.runtime.signals import Interrupted, Interrupts
 
 #: How the folder of what was found in test images begins, below that of the detector.
 SEEN = "seen-"
@@ -52,6 +53,29 @@ class State:
         """The last content that can be read, with its `step`; None if there is none."""
         loaded = None if self.folder is None else checkpoints.newest_good(self.folder, say, torch.device(device))
         return None if loaded is None else dict(loaded[1])
+
+    def walk(
+        self,
+        task: Task,
+        data: Any,
+        numbers: range,
+        take: Callable[[Any], tuple[str, int, int]],
+        content: Callable[[], dict[str, Any]],
+        due: Collection[int],
+    ) -> None:
+        """Pass data[number] for each of `numbers` to `take`, which returns the progress to report.
+
+        content: what to keep after as many steps as `due` names, and after a signal. Raises Interrupted after a signal.
+        """
+        items = Items(data, numbers, task.device, choose_workers(task.num_workers, task.device))
+        with closing(items), Interrupts(say) as interrupts:
+            for number in numbers:
+                said, stop = take(next(items)), interrupts.noticed()
+                if number + 1 in due or stop:
+                    self.save(number + 1, content())
+                if stop:
+                    raise self.interrupted(stop, number + 1)
+                task.report(*said)
 
     def interrupted(self, number: int, step: int) -> Interrupted:
         """What to raise after a signal, once everything is saved."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any
 
 import torch
@@ -11,14 +10,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hexa.config import UserError
 from hexa.data.loading.store import check_problems
-from hexa.data.loading.workers import Items, choose_workers
 from hexa.evaluation.detection.detector import Detector, Objects
 from hexa.evaluation.detection.images import TrainingBatches
 from hexa.evaluation.detection.options import DetectOptions
-from hexa.evaluation.detection.state import State, say
+from hexa.evaluation.detection.state import State
 from hexa.evaluation.protocol import Task
 from hexa.runtime.random import global_draws
-from hexa.runtime.signals import Interrupts
 
 
 class Training:
@@ -47,24 +44,15 @@ class Training:
 
     def run(self) -> None:
         """Train to the end. Raises Interrupted after a signal, the state being saved, and UserError for a bad loss."""
-        device, learns = self.task.device, self.iterations
-        items = Items(
-            self.data, range(self.iteration, self.total), device, choose_workers(self.task.num_workers, device)
-        )
-        with closing(items), Interrupts(say) as interrupts:
-            while not self.done:
-                if self.iteration < learns:
-                    self._step(next(items))
-                    said = ("training the detector", self.iteration, learns)
-                else:
-                    self._recalibrate(next(items))
-                    said = ("statistics of batch-norms", self.iteration - learns, self.options.precise_bn)
-                ends, stop = self.done or self.iteration == learns, interrupts.noticed()
-                if self.iteration % self.options.save_every == 0 or ends or stop:
-                    self._save()
-                if stop:
-                    raise self.state.interrupted(stop, self.iteration)
-                self.task.report(*said)
+        due = {*range(0, self.total, self.options.save_every), self.iterations, self.total}
+        self.state.walk(self.task, self.data, range(self.iteration, self.total), self._take, self._content, due)
+
+    def _take(self, item: Any) -> tuple[str, int, int]:
+        if self.iteration < self.iterations:
+            self._step(item)
+            return "training the detector", self.iteration, self.iterations
+        self._recalibrate(item)
+        return "statistics of batch-norms", self.iteration - self.iterations, self.options.precise_bn
 
     @property
     def done(self) -> bool:
@@ -124,9 +112,9 @@ class Training:
     def _norms(self) -> list[_BatchNorm]:
         return [m for m in self.detector.train().modules() if isinstance(m, _BatchNorm) and m.training]
 
-    def _save(self) -> None:
+    def _content(self) -> dict[str, Any]:
         learnt = {"detector": self.detector.state_dict(), "optimizer": self.optimizer.state_dict()}
-        self.state.save(self.iteration, {**learnt, "curve": self.curve, "problems": self.problems})
+        return {**learnt, "curve": self.curve, "problems": self.problems}
 
     def _restore(self) -> None:
         state = self.state.newest(self.task.device)
@@ -139,10 +127,10 @@ class Training:
 def _optimizer(detector: nn.Module, options: DetectOptions) -> torch.optim.Optimizer:
     """Weights of normalisations do not decay, as in Detectron2."""
     kinds = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)
-    norms = {id(p) for m in detector.modules() if isinstance(m, kinds) for p in m.parameters(recurse=False)}
+    norms = {p for m in detector.modules() if isinstance(m, kinds) for p in m.parameters(recurse=False)}
     learning = [p for p in detector.parameters() if p.requires_grad]
     groups = [
-        {"params": [p for p in learning if id(p) not in norms], "weight_decay": options.weight_decay},
-        {"params": [p for p in learning if id(p) in norms], "weight_decay": 0.0},
+        {"params": [p for p in learning if p not in norms], "weight_decay": options.weight_decay},
+        {"params": [p for p in learning if p in norms], "weight_decay": 0.0},
     ]
-    return torch.optim.SGD([group for group in groups if group["params"]], options.learning_rate, momentum=0.9)
+    return torch.optim.SGD(groups, options.learning_rate, momentum=0.9)

@@ -22,7 +22,6 @@ import json
 import signal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hexa.config import UserError, some
 from hexa.data import Source
@@ -60,7 +59,8 @@ def run(task: Task, options: DetectOptions) -> Outcome:
         if options.epochs is None:
             raise UserError("detect: give iterations or epochs")
         iterations = max(1, int(options.epochs * len(fit) / options.batch_size))
-    used = options.model_copy(update={"iterations": iterations, "epochs": None, "with_2012": with_2012})
+    resolved = {"iterations": iterations, "epochs": None, "with_2012": with_2012}
+    used = options.model_copy(update=resolved)
 
     stream = Stream(task.seed).child("detect")
     with global_draws(stream.child("new layers")):
@@ -85,26 +85,37 @@ def run(task: Task, options: DetectOptions) -> Outcome:
 
     seen = [truth[position] for position in detected]
     tables = {rule: 100 * precisions(list(detected.values()), seen, task.num_classes, rule) for rule in RULES}
-    chosen = tables[used.ap]
-    known = np.isfinite(chosen[:, 0])
-    notes = _notes(task, training, fit, options, with_2012, known)
+    shown = np.isfinite(tables[used.ap][:, 0])
+    figures = {rule: _metrics(table[shown]) for rule, table in tables.items()}
+    of_classes = zip(task.class_names, tables[used.ap][:, 0].tolist(), strict=True)
     details = {
-        "AP50_of_classes": {
-            name: float(row[0]) for name, row in zip(task.class_names, chosen, strict=True) if not np.isnan(row[0])
-        },
-        "other_rules": {rule: _metrics(table[known]) for rule, table in tables.items() if rule != used.ap},
+        "AP50_of_classes": {name: value for name, value in of_classes if not np.isnan(value)},
         "training_images": len(fit),
         "training_fingerprint": fit.fingerprint,
         "boxes_fingerprints": {"fit": fingerprint_of_boxes(boxes), "test": fingerprint_of_boxes(truth)},
         "loss": training.curve,
     }
-    prepared = {"shorter_side": used.test_shorter_side, "longest_side": used.longest_side}
+    metrics = figures.pop(used.ap)
+    notes = []
+    if options.with_2012 and not with_2012:
+        notes.append(f"trained on {len(fit):,} images without VOC2012, which is not beside them")
+    if not shown.all():
+        absent = some(name for name, there in zip(task.class_names, shown, strict=True) if not there)
+        notes.append(f"the test images show no {absent}: left out of the means")
+    if training.problems:
+        notes.append(f"{len(training.problems)} training images could not be read; others took their places")
+    if training.resumed:
+        notes.append(f"continued from iteration {training.resumed:,} of an earlier attempt")
     return Outcome(
-        _metrics(chosen[known]),
-        details,
+        metrics,
+        details | {"other_rules": figures},
         notes,
-        {"iterations": iterations, "epochs": None, "with_2012": with_2012},
-        {**prepared, "interpolation": "bilinear, antialiased"},
+        resolved,
+        {
+            "shorter_side": used.test_shorter_side,
+            "longest_side": used.longest_side,
+            "interpolation": "bilinear, antialiased",
+        },
     )
 
 
@@ -121,24 +132,8 @@ def _training_images(fit: Source, options: DetectOptions) -> tuple[Source, bool]
 
 
 def _metrics(table: Values) -> dict[str, float]:
-    places = {"AP50": OVERLAPS.index(0.5), "AP75": OVERLAPS.index(0.75)}
-    return {"AP": float(table.mean()), **{name: float(table[:, place].mean()) for name, place in places.items()}}
-
-
-def _notes(
-    task: Task, training: Training, fit: Source, options: DetectOptions, with_2012: bool, known: NDArray[np.bool_]
-) -> list[str]:
-    notes = []
-    if options.with_2012 and not with_2012:
-        notes.append(f"trained on {len(fit):,} images without VOC2012, which is not beside them")
-    if not known.all():
-        without = [name for name, there in zip(task.class_names, known, strict=True) if not there]
-        notes.append(f"the test images show no {some(without)}: left out of the means")
-    if training.problems:
-        notes.append(f"{len(training.problems)} training images could not be read; others took their places")
-    if training.resumed:
-        notes.append(f"continued from iteration {training.resumed:,} of an earlier attempt")
-    return notes
+    fifty, seventy_five = (float(table[:, OVERLAPS.index(overlap)].mean()) for overlap in (0.5, 0.75))
+    return {"AP": float(table.mean()), "AP50": fifty, "AP75": seventy_five}
 
 
 def _identity(preset: str, options: DetectOptions) -> str:

@@ -6,6 +6,7 @@ F27.
 from __future__ import annotations
 
 import pydantic
+import torch
 
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, named_changes
 from hexa.evaluation.protocols.linear import AdamaxOptions
@@ -45,7 +46,7 @@ def run(task: Task, options: FineTuneOptions) -> Outcome:
 
 
 def _plan(options: FineTuneOptions, rate: float) -> Plan:
-    return Plan(options.epochs, options.batch_size, "adamax", rate, rate, 0.1, (0.35, 0.7))
+    return Plan(options.epochs, options.batch_size, torch.optim.Adamax, rate, rate, 0.1, (0.35, 0.7))
 
 
 def _identity(preset: str, options: FineTuneOptions) -> str:

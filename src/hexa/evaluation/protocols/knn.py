@@ -1,5 +1,5 @@
 """The k = 200 nearest training images vote, weighted by exp(similarity / 0.07); features of the frozen backbone. With
-`--shots 1 2 4 8 16` only so many labelled images of each class vote: the mean over five draws, with its interval.
+`--shots 1 2 4 8 16` only that many labelled images of each class vote: the mean over five draws, with its interval.
 
 F22.
 """
@@ -37,12 +37,6 @@ def knn_classify(
     train_features: [N, D] and train_labels: int64 [N] on one device, test_features: [M, D]; any float type, computed in
     fp32. k is capped at N. The similarity matrix is built in chunks of rows. Source: F22.
     """
-    if not k >= 1:
-        raise ValueError(f"k must be at least 1, got {k}")
-    if not temperature > 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}")
-    if len(train_features) == 0:
-        raise ValueError("no training features to search; give at least one labelled image")
     bank = functional.normalize(train_features.float(), dim=1).T.contiguous()  # [D, N]
     train_labels = train_labels.to(bank.device)
     classes = num_classes if num_classes is not None else int(train_labels.max()) + 1

@@ -17,17 +17,11 @@ import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
 
 from hexa.config import Config
 from hexa.evaluation.features import extract_pair, extract_part
-from hexa.evaluation.protocol import (
-    Outcome,
-    Positive,
-    Protocol,
-    Task,
-    named_changes,
-    topk_accuracy,
-)
+from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, named_changes, topk_accuracy
 from hexa.evaluation.split import stratified_part
 from hexa.evaluation.supervised import AugmentedImages, decayed, learn, new_classifier
 from hexa.runtime import precision as precisions
@@ -101,18 +95,18 @@ def train(task: Task, options: LinearOptions) -> Outcome:
         _check_frozen(task.backbone, before)
         return accuracy(classifier, test, test_labels)
 
-    how = (options.epochs, lambda epoch: [learning_rate(options, epoch)], scores, score, options.score_every)
+    how = (options.epochs, lambda epoch: factor(options, epoch), scores, score, options.score_every)
     outcome = learn(task, images_of, optimizer, *how, "training the classifier")
     best = max(outcome.details["curve"], key=lambda point: point["top1"])
     outcome.details["best_epoch"] = best["epoch"]
     return outcome
 
 
-def learning_rate(options: LinearOptions, epoch: int) -> float:
-    """The rate of an epoch, 0 … epochs − 1: ×0.1 at 60 % and 80 %, or ½·(1 + cos(π·epoch/epochs))."""
+def factor(options: LinearOptions, epoch: int) -> float:
+    """Factor of the rate in an epoch, 0 … epochs − 1: ×0.1 at 60 % and 80 %, or ½·(1 + cos(π·epoch/epochs))."""
     if options.schedule == "cosine":
-        return options.learning_rate * 0.5 * (1 + math.cos(math.pi * epoch / options.epochs))
-    return options.learning_rate * 0.1 ** sum(epoch >= share * options.epochs for share in (0.6, 0.8))
+        return 0.5 * (1 + math.cos(math.pi * epoch / options.epochs))
+    return float(0.1 ** sum(epoch >= share * options.epochs for share in (0.6, 0.8)))
 
 
 def _check_frozen(backbone: Backbone, before: Mapping[str, Tensor]) -> None:
@@ -124,7 +118,7 @@ def _check_frozen(backbone: Backbone, before: Mapping[str, Tensor]) -> None:
 
 @torch.no_grad()
 def accuracy(classifier: nn.Linear, features: Tensor, labels: Tensor) -> dict[str, float]:
-    """{"top1": …, "top5": …} in percent."""
+    """{"top1": …, "top5": …} of a classifier of features, in percent."""
     return topk_accuracy(classifier(features).cpu(), labels.cpu())
 
 
@@ -164,14 +158,14 @@ def fit_by_adamax(
     stream = Stream(seed).child("adamax")
     classifier = new_classifier(features.shape[1], num_classes, stream).to(features.device)
     optimizer = torch.optim.Adamax(classifier.parameters(), rate)
+    schedule = LambdaLR(optimizer, lambda epoch: decayed(0.1, (0.35, 0.7), epoch, options.epochs))
     for epoch in range(options.epochs):
-        for group in optimizer.param_groups:
-            group["lr"] = rate * decayed(0.1, (0.35, 0.7), epoch, options.epochs)
         order = torch.randperm(len(features), generator=stream.child("order", epoch).generator()).to(features.device)
         for rows in torch.split(order, options.batch_size):
             optimizer.zero_grad()
             F.cross_entropy(classifier(features[rows]), labels[rows]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
+        schedule.step()
     return classifier
 
 

@@ -6,7 +6,7 @@ F25.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pydantic
@@ -16,7 +16,6 @@ from hexa.evaluation.few_labels import Shots, affordable
 from hexa.evaluation.protocol import Outcome, Protocol, Task
 from hexa.evaluation.protocols.svm import (
     GOYAL_COSTS,
-    Images,
     Labels,
     SVMSettings,
     images_of,
@@ -55,16 +54,12 @@ def draw_apart(column: Labels, k: int, negatives: int, stream: Stream) -> Rows:
     )
 
 
-def _fits(fit: Images, k: int, draw: int, options: LowShotOptions, seed: int) -> list[tuple[Any, ...]]:
-    """What `linear_svm.fit` takes for every class and cost of one draw, in this order."""
-    stream = Stream(seed).child("low-shot", options.sampling, k, draw)
-    num_classes = fit.labels.shape[1]
-    union = draw_union(fit.labels, k, stream) if options.sampling == "pcl" else None
-    jobs = []
-    for number, column in enumerate(fit.labels.T):
-        rows = union if union is not None else draw_apart(column, k, k * (num_classes - 1), stream.child(number))
-        jobs += [(fit.features[rows], column[rows] == 1, cost, options.max_iterations, seed) for cost in options.costs]
-    return jobs
+def _samples(labels: Labels, k: int, options: LowShotOptions, stream: Stream) -> list[Rows]:
+    """The positions that each class is learnt from in one draw."""
+    if options.sampling == "pcl":
+        return [draw_union(labels, k, stream)] * labels.shape[1]
+    negatives = k * (labels.shape[1] - 1)
+    return [draw_apart(column, k, negatives, stream.child(number)) for number, column in enumerate(labels.T)]
 
 
 def run(task: Task, options: LowShotOptions) -> Outcome:
@@ -80,9 +75,13 @@ def run(task: Task, options: LowShotOptions) -> Outcome:
     scores = np.empty((len(shots), options.draws, task.num_classes, len(options.costs)))
     for i, k in enumerate(shots):
         for draw in range(options.draws):
-            fits = _fits(fit, k, draw, options, task.seed)
-            label = f"fitting SVMs, {k} shots, draw {draw + 1}"
-            solved = in_parallel(task, label, linear_svm.fit, fits, together=len(options.costs))
+            samples = _samples(fit.labels, k, options, Stream(task.seed).child("low-shot", options.sampling, k, draw))
+            fits = [
+                (fit.features[rows], labels[rows] == 1, cost, options.max_iterations, task.seed)
+                for rows, labels in zip(samples, fit.labels.T, strict=True)
+                for cost in options.costs
+            ]
+            solved = in_parallel(task, f"fitting SVMs, {k} shots, draw {draw + 1}", linear_svm.fit, fits)
             for number, (weights, _) in enumerate(solved):
                 column, cost = divmod(number, len(options.costs))
                 scores[i, draw, column, cost] = scored(weights, test, column, options)

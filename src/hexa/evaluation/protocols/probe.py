@@ -1,6 +1,6 @@
 """Softmax regression on frozen features, in seconds; the weight decay is chosen on held-out training images. Presets
-`full`: all labels; `few`: five labels per class, the mean over ten draws. With `--shots 1 2 4 8 16` so many labels per
-class: the mean over five draws, with its interval.
+`full`: all labels; `few`: five labels per class, the mean over ten draws. With `--shots 1 2 4 8 16` that many labels
+per class: the mean over five draws, with its interval.
 """
 
 from __future__ import annotations

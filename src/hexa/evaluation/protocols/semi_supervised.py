@@ -7,9 +7,11 @@ F26.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from hexa.config import UserError, some
 from hexa.core import HardExample
@@ -70,7 +72,8 @@ def _supervised(task: Task, fit: Source, options: SemiSupervisedOptions, stream:
     share = 100 * len(fit) / len(task.fit)
     trunk, head = next(rates for most, *rates in RATES[options.rates_of] if share <= most + 1e-9)
     trunk, head = options.trunk_rate or trunk, options.head_rate or head
-    plan = Plan(options.epochs, options.batch_size, "sgd", trunk, head, 0.2, (0.6, 0.8), options.weight_decay)
+    sgd = partial(torch.optim.SGD, momentum=0.9, weight_decay=options.weight_decay)
+    plan = Plan(options.epochs, options.batch_size, sgd, trunk, head, 0.2, (0.6, 0.8))
     outcome = tune(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)
     outcome.effective |= {"trunk_rate": trunk, "head_rate": head}
     return outcome

@@ -80,23 +80,19 @@ def scored(weights: Array, test: Images, column: int, settings: SVMSettings) -> 
     """Average precision in percent of one class by its SVM, [D + 1]."""
     labels = test.labels[:, column]
     kept = labels != 0 if settings.difficult_in_test == "ignored" else np.ones(len(labels), dtype=np.bool_)
-    return 100 * average_precision(linear_svm.decisions(test.features, weights)[kept], labels[kept] == 1)
+    return 100 * average_precision((test.features @ weights[:-1] + weights[-1])[kept], labels[kept] == 1)
 
 
-def in_parallel(
-    task: Task, label: str, work: Callable[..., Any], jobs: Sequence[Iterable[Any]], together: int = 1
-) -> list[Any]:
+def in_parallel(task: Task, label: str, work: Callable[..., Any], jobs: Sequence[Iterable[Any]]) -> list[Any]:
     """[work(*job) for each job], several at once in processes of their own: LIBLINEAR's random numbers are global.
 
-    `work` is best a function of a module without torch, which takes seconds to import. together: progress is
-    reported after this many jobs, which include longer and shorter ones, so that the time left can be estimated.
+    Put `work` in a module that does not import torch, which takes seconds.
     """
     done: list[Any] = []
-    pool = Parallel(n_jobs=max(1, min(cpu_count(), len(jobs))), return_as="generator")
+    pool = Parallel(n_jobs=min(cpu_count(), len(jobs)), return_as="generator")
     for result in pool(delayed(work)(*job) for job in jobs):
         done.append(result)
-        if len(done) % together == 0:
-            task.report(label, len(done), len(jobs))
+        task.report(label, len(done), len(jobs))
     return done
 
 
@@ -118,7 +114,7 @@ def run(task: Task, options: SVMOptions) -> Outcome:
         # large costs take longest: first, so that no process waits long for the last job of a class
         order = np.argsort(options.costs)[::-1]
         jobs = [(fit.features, mask, options.costs[n], options.folds, *how) for mask in positive for n in order]
-        values = in_parallel(task, "choosing costs", linear_svm.cross_validated, jobs, together=len(order))
+        values = in_parallel(task, "choosing costs", linear_svm.cross_validated, jobs)
         table = np.empty((task.num_classes, len(order)))
         table[:, order] = np.reshape(values, table.shape)
         costs = [options.costs[number] for number in table.argmax(1)]

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
+from timm.optim import param_groups_weight_decay
 
 from hexa.core import HardExample, Setting
 from hexa.evaluation.protocol import Task
@@ -32,7 +32,9 @@ def train(
     objective = _objective(task, labelled, options, stream)
     learner = objective.method
     assert isinstance(learner, Learner)
-    optimizer = _optimizer(learner.encoder, options)
+    # batch-norms and biases do not decay
+    groups = param_groups_weight_decay(learner.encoder, options.weight_decay)
+    optimizer = torch.optim.SGD(groups, options.learning_rate, momentum=0.9, nesterov=True)
     how = (options.labelled_batch, options.rule.ratio, stream.child("views"), options.mirrored)
     batches = Batches(task, labelled, *how)
     try:
@@ -92,12 +94,3 @@ def _objective(task: Task, labelled: Labels, options: SemiSupervisedOptions, str
     learner = RotationLearner(*given, weight=options.unlabelled_weight) if rotates else Learner(*given)
     learner = precisions.place(learner, task.device)
     return LearnersObjective(learner, options, autocast=lambda: precisions.autocast(task.precision, task.device))
-
-
-def _optimizer(encoder: nn.Module, options: SemiSupervisedOptions) -> torch.optim.Optimizer:
-    learning = [p for p in encoder.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in learning if p.ndim > 1], "weight_decay": options.weight_decay},
-        {"params": [p for p in learning if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.SGD(groups, lr=options.learning_rate, momentum=0.9, nesterov=True)
