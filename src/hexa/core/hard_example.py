@@ -43,6 +43,14 @@ class HardExample(Config):
         """
         return None
 
+    def updates(self) -> int:
+        """How many updates in a row it takes from a batch, each of the views that `again` makes of those before."""
+        return 1
+
+    def again(self, before: Example, source: Example, stream: Stream) -> Example:
+        """The hard example of the next update on the same batch. before: that of the last one, with its gradient."""
+        return self(source, stream)
+
     def judge(self) -> Self | None:
         """A stronger attack, to show whether the network resists this one alone; None if there is nothing to show."""
         return None
