@@ -186,6 +186,11 @@ def test_an_evaluation_tells_each_image_and_its_mean() -> None:
     [
         ("pgd", {"steps": 2, "restarts": 1}, "pgd2x1-eps2-images=30"),
         ("pgd", {"steps": 2, "losses": "cross-entropy,margin"}, "pgd2x2-eps2-images=30-losses=cross-entropy,margin"),
+        (
+            "pgd",
+            {"steps": 2, "restarts": 1, "head": "aff", "head_epochs": 1, "head_steps": 1},
+            "pgd2x1-eps2-head=aff-head_epochs=1-head_steps=1-images=30",
+        ),
         ("autoattack", {"steps": 3, "targets": 1, "queries": 4}, "apgd3+apgd3t1+square4-eps2-images=30"),
     ],
 )
@@ -235,6 +240,11 @@ def test_corrupted_images_are_scored_one_kind_after_the_other() -> None:
     assert abs(right - details["right"][3]) <= 1
     low, high = details["intervals"]["corrupted"]
     assert low < metrics["corrupted"] < high
+
+
+def test_options_of_a_head_that_is_not_trained_are_refused() -> None:
+    with pytest.raises(UserError, match="head_epochs: not for head slf; leave it out, or give head alf or aff"):
+        evaluate("robust", random_backbone(SMALL, 8), "digits", head_epochs=3, **QUIET)
 
 
 def test_corruptions_want_squares() -> None:

@@ -8,34 +8,54 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pydantic
 import torch
 from numpy.typing import NDArray
 from scipy.stats import binomtest
-from torch import Tensor
+from torch import Tensor, nn
 
 from hexa.config import Config, UserError
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Subset
 from hexa.data.views.evaluation import OwnAspect
-from hexa.evaluation.attack import Attack, Scores, random_starts, smallest_radius
+from hexa.evaluation.attack import Attack, Scores, projected_gradient, random_starts, smallest_radius
 from hexa.evaluation.auto_attack import auto_attack
 from hexa.evaluation.corruptions import kinds as corruptions
 from hexa.evaluation.features import extract_part, note_lost, nothing_read
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, listed, named_changes
 from hexa.evaluation.protocols.probe import fit_probe
+from hexa.evaluation.supervised import Plan, tuned
+from hexa.ops import draws
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
+from hexa.weights.pretrained import Backbone
 
 
 class CorruptionOptions(Config):
     """Options of the protocol `robust`, preset corruptions."""
 
+    head: Literal["slf", "alf", "aff"] = "slf"
+    """slf: the probe; alf: a linear layer trained on images under attack; aff: the whole network with it."""
+    head_epochs: int = pydantic.Field(default=25, gt=0)
+    """Of alf and aff: passes over the training images, in crops and flips; rates ×0.1 at 60 % and 80 % of them."""
+    head_rate: float = pydantic.Field(default=0.1, gt=0)
+    """Of alf and aff: the learning rate of SGD, for batches of 128."""
+    head_epsilon: float = pydantic.Field(default=8.0, gt=0, le=64)
+    """Of alf and aff: ε of the attack in training, in grey levels; each of its steps is ε / 4."""
+    head_steps: int = pydantic.Field(default=10, gt=0)
+    """Of alf and aff: steps of the attack in training, from a random point."""
     images: int | None = pydantic.Field(default=None, gt=0)
     """Test images that are drawn, the same ones for every backbone and seed; all of them if not given."""
+
+    @pydantic.model_validator(mode="after")
+    def _head_learns(self) -> Self:
+        idle = sorted(name for name in self.model_fields_set if name.startswith("head_"))
+        if idle and self.head == "slf":
+            raise ValueError(f"{', '.join(idle)}: not for head slf; leave it out, or give head alf or aff")
+        return self
 
 
 class AttackOptions(CorruptionOptions):
@@ -106,7 +126,7 @@ def attacked(task: Task, options: AttackOptions) -> Outcome:
     epsilons = sorted(set(options.epsilons))
     radii = [epsilon / 255 for epsilon in epsilons]
     stream, rows = Stream(task.seed).child("robust"), drawn(task, options.images)
-    scores = classifier(task)
+    scores = classifier(task, options)
     smallest = np.full(len(task.test), np.nan)
     for images, labels, places in test_batches(task, rows):
         streams = [stream.child(int(place)) for place in places]
@@ -134,7 +154,7 @@ def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
     if len(task.backbone.mean) != 3 or isinstance(task.transform, OwnAspect):
         raise UserError("corruptions are made for square RGB images: take --preset pgd, and leave out --aspect keep")
     stream, rows = Stream(task.seed).child("robust"), drawn(task, options.images)
-    scores = classifier(task)
+    scores = classifier(task, options)
     cases = list(itertools.product(corruptions.KINDS, range(1, corruptions.NUM_SEVERITIES + 1)))
     clean, right, kept, done = [], [], [], 0
     with torch.no_grad():
@@ -164,16 +184,39 @@ def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
     return Outcome(metrics, details)
 
 
-def classifier(task: Task) -> Scores:
-    """Pixels [B, C, H, W] in [0, 1] -> class scores [B, K]: the backbone and a probe of its features, in fp32.
+def classifier(task: Task, options: CorruptionOptions) -> Scores:
+    """Pixels [B, C, H, W] in [0, 1] -> class scores [B, K]: the backbone and the head of the options, in fp32.
 
     Whatever the precision of the features, images are scored in fp32: rounding hides gradients, and images that an
     attack would move are counted as robust.
     """
-    fit, labels = extract_part(task, "fit")
-    head = fit_probe(fit, labels, task.num_classes, seed=task.seed).linear().to(task.device)
-    backbone: Callable[[Tensor], Tensor] = precisions.place(task.backbone.eval(), task.device)
+    network = task.backbone
+    if options.head == "slf":
+        fit, labels = extract_part(task, "fit")
+        head = fit_probe(fit, labels, task.num_classes, seed=task.seed).linear().to(task.device)
+    else:
+        network, head = adversarially_trained(task, options)
+    backbone: Callable[[Tensor], Tensor] = precisions.place(network.eval(), task.device)
     return lambda images: head(backbone(images).float())
+
+
+def adversarially_trained(task: Task, options: CorruptionOptions) -> tuple[Backbone, nn.Linear]:
+    """A copy of the backbone and a linear layer after training on images under attack (Madry et al. 2018): min over
+    the layer, for aff the whole network, of the mean over images of the cross-entropy at the end of an attack on it.
+    """
+    radius, rate = options.head_epsilon / 255, options.head_rate
+
+    def harder(scores: Scores, images: Tensor, labels: Tensor, stream: Stream) -> Tensor:
+        start = images + radius * (2 * draws.uniform_like(images, stream) - 1)
+        how = (radius, radius / 4, options.head_steps)
+        return projected_gradient(scores, images, labels, start, *how, stops=False)[0]
+
+    plan = Plan(options.head_epochs, 128, "sgd", rate, rate, 0.1, (0.6, 0.8), weight_decay=2e-4)
+    stream, label = Stream(task.seed).child("robust", options.head), "training under attack"
+    how: dict[str, Any] = {"score_every": options.head_epochs, "harder": harder, "frozen": options.head == "alf"}
+    outcome, backbone, head = tuned(task, task.fit, task.test, plan, stream, label, **how)
+    task.notes.extend(outcome.notes)
+    return backbone, head
 
 
 def drawn(task: Task, count: int | None) -> NDArray[np.int64]:
@@ -231,5 +274,5 @@ PROTOCOL = Protocol(
     run=run,
     presets={"pgd": PGDOptions(), "autoattack": AutoAttackOptions(), "corruptions": CorruptionOptions()},
     identity=_identity,
-    extracts=lambda options: ("fit",),
+    extracts=lambda options: ("fit",) if options.head == "slf" else (),
 )
