@@ -63,7 +63,8 @@ class Objective:
         """
         if step is None or self.steps is None:
             return self.hard_examples
-        return {n: hard for n, hard in self.hard_examples.items() if step / self.steps >= self._onsets[n]}
+        share = step / self.steps
+        return {n: hard.at(share) for n, hard in self.hard_examples.items() if share >= self._onsets[n]}
 
     def shares(self, step: int | None = None) -> dict[str, float]:
         """The share of the batch of every term that is trained on in a step, by name; None: when all are there.
