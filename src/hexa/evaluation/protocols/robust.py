@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -24,11 +25,13 @@ from hexa.data.views.evaluation import OwnAspect
 from hexa.evaluation.attack import Attack, Scores, projected_gradient, random_starts, smallest_radius
 from hexa.evaluation.auto_attack import auto_attack
 from hexa.evaluation.corruptions import kinds as corruptions
+from hexa.evaluation.corruptions.official import opened
 from hexa.evaluation.features import extract_part, note_lost, nothing_read
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, listed, named_changes
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.evaluation.supervised import Plan, tuned
 from hexa.ops import draws
+from hexa.ops.photometric import unit
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
@@ -47,6 +50,8 @@ class CorruptionOptions(Config):
     """Of alf and aff: ε of the attack in training, in grey levels; each of its steps is ε / 4."""
     head_steps: int = pydantic.Field(default=10, gt=0)
     """Of alf and aff: steps of the attack in training, from a random point."""
+    official: Path | None = None
+    """A folder with the published files of CIFAR-10-C, which are then scored; else corruptions are made here."""
     images: int | None = pydantic.Field(default=None, gt=0)
     """Test images that are drawn, the same ones for every backbone and seed; all of them if not given."""
 
@@ -63,6 +68,9 @@ class AttackOptions(CorruptionOptions):
 
     epsilons: Positive[float] = pydantic.Field(default=(0.5, 1.0, 2.0, 4.0, 8.0), min_length=1)
     """How far a pixel may be moved, ε, in grey levels of 255 (the L∞ ball); `top1` is the accuracy at 0."""
+
+    corruptions: bool = False
+    """Score the corruptions too, on the same images."""
 
     def attacks(self) -> list[Attack]:
         """One of them has to succeed."""
@@ -98,7 +106,7 @@ class AutoAttackOptions(AttackOptions):
     """Options of the protocol `robust`, preset autoattack: AutoAttack's standard attacks but for FAB-T."""
 
     images: int | None = pydantic.Field(default=1000, gt=0)
-    epsilons: Positive[float] = pydantic.Field(default=(1.0, 2.0, 4.0), min_length=1)
+    epsilons: Positive[float] = pydantic.Field(default=(1.0, 2.0, 4.0, 8.0), min_length=1)
     steps: int = pydantic.Field(default=100, gt=0)
     """Steps of APGD, on the cross-entropy and for each target."""
     targets: int = pydantic.Field(default=9, ge=0)
@@ -114,11 +122,26 @@ class AutoAttackOptions(AttackOptions):
 
 
 def run(task: Task, options: CorruptionOptions) -> Outcome:
-    """By the preset that the options belong to."""
-    return attacked(task, options) if isinstance(options, AttackOptions) else corrupted(task, options)
+    """By the preset that the options belong to. Raises UserError, before the work."""
+    corrupts, official = not isinstance(options, AttackOptions) or options.corruptions, None
+    if corrupts and (len(task.backbone.mean) != 3 or isinstance(task.transform, OwnAspect)):
+        raise UserError("corruptions are made for square RGB images: take --preset pgd, and leave out --aspect keep")
+    if options.official is not None:
+        assert task.test.labels is not None, "a task has labelled sources"
+        official = opened(options.official, task.test.labels)
+    scores = classifier(task, options)
+    if not isinstance(options, AttackOptions):
+        return corrupted(task, options, scores, official)
+    outcome = attacked(task, options, scores)
+    if options.corruptions:
+        other = corrupted(task, options, scores, official)
+        outcome.metrics |= {name: value for name, value in other.metrics.items() if name not in outcome.metrics}
+        intervals = other.details["intervals"] | outcome.details["intervals"]
+        outcome.details = other.details | outcome.details | {"intervals": intervals}
+    return outcome
 
 
-def attacked(task: Task, options: AttackOptions) -> Outcome:
+def attacked(task: Task, options: AttackOptions, scores: Scores) -> Outcome:
     """`top1` of the images as they are, and `robust@ε`: the share that no attack within ε makes misclassified.
 
     Per image, `smallest_epsilon` is the first ε at which an attack succeeds: 0 if none is needed, None if none does.
@@ -126,7 +149,6 @@ def attacked(task: Task, options: AttackOptions) -> Outcome:
     epsilons = sorted(set(options.epsilons))
     radii = [epsilon / 255 for epsilon in epsilons]
     stream, rows = Stream(task.seed).child("robust"), drawn(task, options.images)
-    scores = classifier(task, options)
     smallest = np.full(len(task.test), np.nan)
     for images, labels, places in test_batches(task, rows):
         streams = [stream.child(int(place)) for place in places]
@@ -146,15 +168,14 @@ def attacked(task: Task, options: AttackOptions) -> Outcome:
     return Outcome({name: 100 * float(right.mean()) for name, right in shares.items()}, details)
 
 
-def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
+def corrupted(
+    task: Task, options: CorruptionOptions, scores: Scores, official: dict[str, NDArray[np.uint8]] | None
+) -> Outcome:
     """`top1` of the images as they are, `corrupted`: the mean over 15 corruptions and 5 severities, and over groups.
 
-    Per image, `right` counts the 75 corrupted versions that are classified correctly. Raises UserError.
+    Per image, `right` counts the 75 corrupted versions that are classified correctly. official: the published ones.
     """
-    if len(task.backbone.mean) != 3 or isinstance(task.transform, OwnAspect):
-        raise UserError("corruptions are made for square RGB images: take --preset pgd, and leave out --aspect keep")
     stream, rows = Stream(task.seed).child("robust"), drawn(task, options.images)
-    scores = classifier(task, options)
     cases = list(itertools.product(corruptions.KINDS, range(1, corruptions.NUM_SEVERITIES + 1)))
     clean, right, kept, done = [], [], [], 0
     with torch.no_grad():
@@ -163,7 +184,11 @@ def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
             clean.append((scores(images).argmax(1) == labels).cpu().numpy())
             of_batch = []
             for kind, severity in cases:
-                made = corruptions.corrupt(kind, images, severity, streams)
+                if official is None:
+                    made = corruptions.corrupt(kind, images, severity, streams)
+                else:
+                    saved = torch.from_numpy(official[kind][(severity - 1) * len(task.test) + places])
+                    made = unit(task.transform(saved.permute(0, 3, 1, 2)).to(task.device))
                 logits = scores(made.contiguous(memory_format=torch.channels_last))
                 of_batch.append((logits.argmax(1) == labels).cpu().numpy())
                 done += len(images)
@@ -259,11 +284,11 @@ def interval_of_mean(values: NDArray[np.float64], stream: Stream, draws: int = 1
 
 
 #: Options that an identity names in its own words.
-_NAMED = ("epsilons", "steps", "restarts", "targets", "queries")
+_NAMED = ("epsilons", "steps", "restarts", "targets", "queries", "official")
 
 
 def _identity(preset: str, options: CorruptionOptions) -> str:
-    changed = named_changes(PROTOCOL.presets[preset], options, _NAMED)
+    changed = named_changes(PROTOCOL.presets[preset], options, _NAMED) + "-official" * (options.official is not None)
     if not isinstance(options, AttackOptions):
         return f"corruptions{changed}"
     epsilons = ",".join(f"{epsilon:g}" for epsilon in sorted(set(options.epsilons)))
