@@ -75,6 +75,7 @@ def test_a_weight_on_its_way_moves_the_terms_share_at_an_even_pace() -> None:
         assert objective.weights(step) == pytest.approx({"std": (2 - w) / 2, "adversarial": w / 2})
     assert case.objective(case.build(), steps=12).weights(11)["cutmix"] == 0.5
     assert objective.weights() == {"std": 0.5, "adversarial": 0.5}
+    assert case.hard()["adversarial"].but(weight=0.0).at(0.5).weight == 0
     with pytest.raises(ValueError, match="weight 0 leaves it out"):
         Case("moco", {}, {"adversarial": {"weight": 0, "final_weight": 1.0}}).hard()
 

@@ -48,7 +48,7 @@ class HardExample(Config):
 
     def at(self, share: float) -> Self:
         """This with its weight when a share of the training is over."""
-        if self.final_weight is None:
+        if self.final_weight is None or not self.weight:
             return self
         begin, end = (weight / (1 + weight) for weight in (self.weight, self.final_weight))
         beside = begin + share * (end - begin)
