@@ -55,7 +55,7 @@ def loader_of(source: Source, batch_size: int = 16, seed: int = 0, **options: An
     """A loader without workers; options are of it and of the views."""
     fields = {"recipe": "moco-v2", "size": SIZE}
     fields |= {name: options.pop(name) for name in ("recipe", *ViewsConfig.model_fields) if name in options}
-    views = Views(ViewsConfig.model_validate(fields))
+    views = Views(ViewsConfig.model_validate(fields), options.pop("epochs", None))
     return PretrainLoader(source, views, batch_size, Stream(seed), **{"num_workers": 0} | options)
 
 

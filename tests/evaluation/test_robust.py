@@ -186,6 +186,11 @@ def test_an_evaluation_tells_each_image_and_its_mean() -> None:
     [
         ("pgd", {"steps": 2, "restarts": 1}, "pgd2x1-eps2-images=30"),
         ("pgd", {"steps": 2, "losses": "cross-entropy,margin"}, "pgd2x2-eps2-images=30-losses=cross-entropy,margin"),
+        (
+            "pgd",
+            {"steps": 2, "restarts": 1, "head": "aff", "head_epochs": 1, "head_steps": 1},
+            "pgd2x1-eps2-head=aff-head_epochs=1-head_steps=1-images=30",
+        ),
         ("autoattack", {"steps": 3, "targets": 1, "queries": 4}, "apgd3+apgd3t1+square4-eps2-images=30"),
     ],
 )
@@ -235,6 +240,52 @@ def test_corrupted_images_are_scored_one_kind_after_the_other() -> None:
     assert abs(right - details["right"][3]) <= 1
     low, high = details["intervals"]["corrupted"]
     assert low < metrics["corrupted"] < high
+
+
+def test_a_row_has_clean_corrupted_and_attacked_images() -> None:
+    backbone = random_backbone(SMALL, 8)
+    options = {"images": 40, "epsilons": 2, "steps": 1, "restarts": 1}
+    row = evaluate("robust", backbone, "digits", corruptions=True, **options, **QUIET)
+    assert row["protocol"] == "robust/pgd1x1-eps2-images=40-corruptions=True"
+    attacked = evaluate("robust", backbone, "digits", **options, **QUIET)["metrics"]
+    alone = evaluate("robust", backbone, "digits", preset="corruptions", images=40, **QUIET)
+    assert row["metrics"] == alone["metrics"] | attacked
+    assert row["branch"] == "main"
+    assert row["details"]["intervals"].keys() == {"top1", "corrupted", "robust@2"}
+    assert row["details"]["corruptions"] == alone["details"]["corruptions"]
+
+
+def test_official_files_are_scored_instead_of_our_own(tmp_path: Path) -> None:
+    """Files of our own corruptions, but for the first severity of one kind, which is black."""
+    backbone, test = random_backbone(SMALL, 8), open_source("digits", "test")
+    assert test.labels is not None
+    images = torch.stack([EvaluationTransform(8)(test.decode(place)) for place in range(len(test))]) / 255
+    np.save(tmp_path / "labels.npy", np.tile(test.labels, 5))
+    streams = [Stream(0).child("robust", place) for place in range(len(test))]
+    for kind in KINDS:
+        made = torch.cat([corrupt(kind, images, severity, streams) for severity in range(1, 6)])
+        made[: len(test)] *= kind != "fog"
+        np.save(tmp_path / f"{kind}.npy", (made * 255).round().byte().permute(0, 2, 3, 1).numpy())
+    how = {"preset": "corruptions", "images": 40, **QUIET}
+    found = evaluate("robust", backbone, "digits", official=tmp_path, **how)
+    assert found["protocol"] == "robust/corruptions-images=40-official"
+    ours, theirs = (r["details"]["corruptions"] for r in (evaluate("robust", backbone, "digits", **how), found))
+    assert {kind for kind in KINDS if ours[kind] != theirs[kind]} == {"fog"}
+    assert ours["fog"][1:] == theirs["fog"][1:]
+    np.save(tmp_path / "snow.npy", np.zeros((3, 8, 8, 3), np.uint8))
+    with pytest.raises(UserError, match=r"snow.npy is uint8 \[3, 8, 8, 3\]; expected uint8 \[\d+, H, W, 3\]"):
+        evaluate("robust", backbone, "digits", official=tmp_path, **how)
+    np.save(tmp_path / "labels.npy", np.tile(test.labels[::-1], 5))
+    with pytest.raises(UserError, match=r"labels\.npy are not the labels of the test images in their order"):
+        evaluate("robust", backbone, "digits", official=tmp_path, **how)
+    (tmp_path / "fog.npy").unlink()
+    with pytest.raises(UserError, match=r"lacks fog\.npy; give the folder"):
+        evaluate("robust", backbone, "digits", official=tmp_path, **how)
+
+
+def test_options_of_a_head_that_is_not_trained_are_refused() -> None:
+    with pytest.raises(UserError, match="head_epochs: not for head slf; leave it out, or give head alf or aff"):
+        evaluate("robust", random_backbone(SMALL, 8), "digits", head_epochs=3, **QUIET)
 
 
 def test_corruptions_want_squares() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -20,8 +20,10 @@ from hexa.evaluation import evaluate
 from hexa.evaluation.protocol import Outcome, Task
 from hexa.evaluation.protocols import fine_tune, semi_supervised
 from hexa.evaluation.protocols.fine_tune import FineTuneOptions
+from hexa.evaluation.protocols.robust import PGDOptions, adversarially_trained
 from hexa.evaluation.protocols.semi_supervised import SemiSupervisedOptions
 from hexa.evaluation.supervised import AugmentedImages, Plan, decayed, new_classifier, slow_statistics, tune
+from hexa.ops import draws
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.evaluation.given import QUIET, SMALL, task_of
@@ -217,3 +219,36 @@ def test_a_protocol_names_whatever_can_move_its_score() -> None:
     options = FineTuneOptions(selection=0.2, score_every=2)
     name = fine_tune.PROTOCOL.identity("cifar", options)
     assert name == "cifar-20ep-lr0.0005,0.001,0.01-selection=0.2-score_every=2"
+
+
+@pytest.mark.parametrize("head", ["alf", "aff"])
+def test_a_head_learns_from_the_last_images_of_attacks_in_evaluation_mode(head: Literal["alf", "aff"]) -> None:
+    """Against a loop over epochs, batches and steps of projected gradient ascent, all of which are taken."""
+    given, stream = task(), Stream(0).child("robust", head)
+    options = PGDOptions(head=head, head_epochs=5, head_rate=0.05, head_epsilon=16, head_steps=3)
+    found, found_head = adversarially_trained(given, options)
+    network, layer = random_backbone(SMALL, 8), new_classifier(8, 3, stream)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    learning = [*(network.parameters() if head == "aff" else ()), *layer.parameters()]
+    optimizer = torch.optim.SGD(learning, 0.05, 0.9, weight_decay=2e-4)
+    data = AugmentedImages(given, given.fit, 128, stream.child("views"), smallest=2)
+    for epoch in range(5):
+        optimizer.param_groups[0]["lr"] = (0.05, 0.05, 0.05, 0.005, 0.0005)[epoch]
+        for step, (images, labels) in enumerate(data.epoch(epoch), epoch * data.steps + 1):
+            network.eval()
+            low, high = (images - 16 / 255).clamp(min=0), (images + 16 / 255).clamp(max=1)
+            noise = 2 * draws.uniform_like(images, stream.child("harder", step)) - 1
+            view = (images + 16 / 255 * noise).clamp(low, high)
+            for _ in range(3):
+                view = view.detach().requires_grad_()
+                (slope,) = torch.autograd.grad(F.cross_entropy(layer(network(view)), labels), view)
+                view = (view + 4 / 255 * slope.sign()).clamp(low, high)
+            network.train(head == "aff")
+            optimizer.zero_grad()
+            F.cross_entropy(layer(network(view.detach())), labels).backward()
+            optimizer.step()
+    torch.testing.assert_close(found_head.weight, layer.weight, atol=1e-4, rtol=1e-3)
+    for name, value in found.state_dict().items():
+        torch.testing.assert_close(value, network.state_dict()[name], atol=1e-4, rtol=1e-3)
+        assert torch.equal(given.backbone.state_dict()[name], before[name])
+    assert any(not torch.equal(value, before[name]) for name, value in found.state_dict().items()) == (head == "aff")

@@ -40,7 +40,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "infomin": {"contrast.queue_size": 32, "contrast.dim": 8, "contrast.bn_groups": 2, "puzzle": {"grid": 2}},
     "jigsaw": {"hidden": 8, "puzzle": {"grid": 2}, "num_permutations": 24, "bn_groups": 2},
     "rotation": {"bn_groups": 2},
-    "teacher": {"projector": "linear", "bn_groups": 2},
+    "teacher": {"projector": "linear", "num_prototypes": 6, "bn_groups": 2},
     "dino": {
         "hidden": 16,
         "bottleneck": 8,
@@ -78,6 +78,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"steps": 3, "epsilon": 4.0, "step_size": 2.0},
         {"random_start": True},
         {"random_start": 2.0, "project": False},
+        {"replays": 3, "epsilon": 3.0, "step_size": 2.0},
         {"generation": "aux_train"},
         {"generation": "aux_eval"},
         {"generation": "main_eval"},
@@ -132,7 +133,12 @@ METHODS: dict[str, list[dict[str, Any]]] = {
     "cpc": [{}, {"ahead": (1, 3), "bn_groups": 1}],
     "pirl": [{}, {"puzzle_weight": 0.2, "bn_groups": 1}],
     "infomin": [{}, {"puzzle_weight": 0.2, "contrast.bn_groups": 1}],
-    "teacher": [{}, {"projector": "none", "bn_groups": 1}, {"projector": "mlp", "distance": "cosine"}],
+    "teacher": [
+        {},
+        {"projector": "none", "bn_groups": 1},
+        {"projector": "mlp", "distance": "cosine"},
+        {"distance": "kl"},
+    ],
     "dino": [{}, {"freeze_prototypes_epochs": 1}, {"teacher_crops": 1, "bn_groups": 1}],
 }
 

@@ -11,6 +11,8 @@ import torch
 from hexa.objective import STD, Objective, ObjectiveConfig
 from tests.laws.cases import Case
 
+MEAN = ObjectiveConfig(reduction="mean")
+
 
 def test_each_hard_example_draws_its_own_numbers() -> None:
     case = Case("moco", {}, {name: {"kind": "mixup"} for name in ("one", "other")})
@@ -62,6 +64,20 @@ def test_the_clean_pass_leaves_its_input_gradient_only_where_an_attack_takes_it(
     case = Case("moco", {}, {"adversarial": fields})
     clean = next(case.objective(case.build()).losses(case.batch()))
     assert clean.parts[STD].example.crops[0].requires_grad == shared
+
+
+def test_a_weight_on_its_way_moves_the_terms_share_at_an_even_pace() -> None:
+    """DynACL: (2 − w) · L_std / 2 + w · L_adv / 2 with w = 1 + ⅔ · t / T."""
+    case = Case("moco", {}, {"adversarial": {"final_weight": 5.0}, "cutmix": {"weight": 0.5}})
+    objective = Objective(case.build(), {"adversarial": case.hard()["adversarial"]}, MEAN, steps=12)
+    for step in range(12):
+        w = 1 + 2 / 3 * step / 12
+        assert objective.weights(step) == pytest.approx({"std": (2 - w) / 2, "adversarial": w / 2})
+    assert case.objective(case.build(), steps=12).weights(11)["cutmix"] == 0.5
+    assert objective.weights() == {"std": 0.5, "adversarial": 0.5}
+    assert case.hard()["adversarial"].but(weight=0.0).at(0.5).weight == 0
+    with pytest.raises(ValueError, match="weight 0 leaves it out"):
+        Case("moco", {}, {"adversarial": {"weight": 0, "final_weight": 1.0}}).hard()
 
 
 def test_a_term_is_its_weight_times_the_mean_of_its_scores() -> None:

@@ -27,7 +27,7 @@ from hexa.training.trainer import Trainer
 from ..end_to_end.endings import TIMES
 from ..end_to_end.endings import metric_lines as metrics
 from ..runtime.test_checkpoints import assert_identical
-from .toy import BATCH, LATE, NOW, STEPS, ToyLoader, method, trainer
+from .toy import BATCH, FREE, LATE, NOW, STEPS, ToyLoader, method, trainer
 
 
 def newest(folder: Path) -> checkpoints.State:
@@ -72,7 +72,9 @@ def test_the_loop_is_the_one_of_the_design(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("hard", "stop"),
-    [(NOW, stop) for stop in (1, 3, STEPS, STEPS + 2, 2 * STEPS)] + [(LATE, stop) for stop in (3, 4, 5, 7, 8)],
+    [(NOW, stop) for stop in (1, 3, STEPS, STEPS + 2, 2 * STEPS)]
+    + [(LATE, stop) for stop in (3, 4, 5, 7, 8)]
+    + [(FREE, 4)],
 )
 def test_resuming_equals_never_having_stopped_bit_for_bit(
     tmp_path: Path, hard: dict[str, HardExample], stop: int

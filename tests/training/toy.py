@@ -27,8 +27,9 @@ from hexa.training.state import restore
 from hexa.training.trainer import Trainer
 
 BATCH, SIZE, STEPS = 8, 12, 5
-#: Hard examples from the first step on; and some that set in at the steps 4 and 7 of 15.
+#: Hard examples from the first step on; and some that set in at the steps 4 and 7 of 15, or replay batches.
 NOW: dict[str, HardExample] = {"adversarial": Adversarial(), "cutmix": CutMix()}
+FREE: dict[str, HardExample] = {"adversarial": Adversarial(start=0.25, replays=3, epsilon=2, random_start=1)}
 LATE: dict[str, HardExample] = {"adversarial": Adversarial(start=0.25), "cutmix": CutMix(start=0.45)}
 
 

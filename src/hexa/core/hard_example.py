@@ -23,6 +23,9 @@ class HardExample(Config):
     kind: str
     weight: float = pydantic.Field(default=1.0, ge=0)
     """The α of the objective (F12); 0 leaves the run exactly as it would be without."""
+    final_weight: float | None = pydantic.Field(default=None, ge=0)
+    """The α at the end of the training; on the way α / (1 + α), the share beside the clean term, changes at an even
+    pace (DynACL). none: α stays."""
     source: str = "std"
     """What it is made from: std, the clean views, or the name of another hard example (Cmx_A: adversarial)."""
     fraction: float = pydantic.Field(default=1.0, gt=0, le=1)
@@ -35,6 +38,22 @@ class HardExample(Config):
         """The hard example of `source`. Its crops carry no gradient; `stream` names its randomness in this step."""
         raise NotImplementedError
 
+    @pydantic.model_validator(mode="after")
+    def _has_a_term(self) -> Self:
+        if self.final_weight is not None and not self.weight:
+            raise ValueError(
+                "weight 0 leaves it out from first to last; leave out final_weight, or give a weight above 0"
+            )
+        return self
+
+    def at(self, share: float) -> Self:
+        """This with its weight when a share of the training is over."""
+        if self.final_weight is None or not self.weight:
+            return self
+        begin, end = (weight / (1 + weight) for weight in (self.weight, self.final_weight))
+        beside = begin + share * (end - begin)
+        return self.but(weight=beside / (1 - beside))
+
     @property
     def gradient_of_source(self) -> Branch | None:
         """The branch through which it needs its source's input gradient; None if it needs none.
@@ -42,6 +61,14 @@ class HardExample(Config):
         Where that is the pass that trains on the source, the gradient is shared and costs nothing.
         """
         return None
+
+    def updates(self) -> int:
+        """How many updates in a row it takes from a batch, each of the views that `again` makes of those before."""
+        return 1
+
+    def again(self, before: Example, source: Example, stream: Stream) -> Example:
+        """The hard example of the next update on the same batch. before: that of the last one, with its gradient."""
+        return self(source, stream)
 
     def judge(self) -> Self | None:
         """A stronger attack, to show whether the network resists this one alone; None if there is nothing to show."""

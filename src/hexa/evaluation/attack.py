@@ -45,29 +45,32 @@ def projected_gradient(
     step: float,
     steps: int,
     loss: Loss = cross_entropy,
+    stops: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Images [B, C, H, W] within `radius` of `images`, and whether each is misclassified, bool [B].
 
     x_t+1 = clip(Π(x_t + step · sign ∂ℓ/∂x(x_t))), x_0 = start, with the loss ℓ, Π onto the box |x − image| ≤ radius and
     clip to [0, 1] (Madry et al. 2018, arXiv 1706.06083). All of x_0 … x_steps count: an image stays at the first that
-    is misclassified, and costs no further pass. Lengths are in the unit of pixels.
+    is misclassified, and costs no further pass; where it does not stop, for training, it is x_steps, which nobody looks
+    at. Lengths are in the unit of pixels.
     """
     low, high = (images - radius).clamp_(min=0), (images + radius).clamp_(max=1)
     moved = start.clamp(low, high)
     wrong = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     rows = torch.arange(len(images), device=images.device)  # of images that are still classified correctly
-    for number in range(steps + 1):
+    for number in range(steps + stops):
         views = moved[rows].contiguous(memory_format=torch.channels_last).requires_grad_(number < steps)
         with torch.set_grad_enabled(number < steps):
             logits = scores(views)
             value = loss(logits, labels[rows]).sum()
         right = logits.argmax(1) == labels[rows]
         wrong[rows] = ~right
-        if number == steps or not right.any():
+        goes_on = right if stops else torch.ones_like(right)
+        if number == steps or not goes_on.any():
             break
         (gradient,) = torch.autograd.grad(value, views)
-        rows = rows[right]
-        moved[rows] = torch.clamp(views.detach()[right] + step * gradient[right].sign(), low[rows], high[rows])
+        rows = rows[goes_on]
+        moved[rows] = torch.clamp(views.detach()[goes_on] + step * gradient[goes_on].sign(), low[rows], high[rows])
     return moved, wrong
 
 

@@ -16,11 +16,15 @@ from hexa.data import Source
 from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.loading.workers import epoch_order
 from hexa.data.views.making import Views, ViewsConfig
+from hexa.evaluation.attack import Scores
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocol import Curve, Outcome, Task, best_and_last, topk_accuracy
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
+
+#: (scores, images, labels, stream) -> images that are harder to classify.
+Harder = Callable[[Scores, Tensor, Tensor, Stream], Tensor]
 
 
 def new_classifier(num_features: int, num_classes: int, stream: Stream) -> nn.Linear:
@@ -82,17 +86,19 @@ def learn(
     score: Callable[[], dict[str, float]],
     score_every: int,
     label: str,
+    harder: Callable[[Tensor, Tensor, int], Tensor] = lambda images, labels, step: images,
 ) -> Outcome:
     """Minimise the cross-entropy of `scores` of images [B, 3, S, S]; the accuracy by `score` while it learns.
 
     factor: the epoch, 0 … epochs − 1 -> what the optimizer's rates are multiplied by. score_every: epochs between two
-    scorings; the last epoch is always scored.
+    scorings; the last epoch is always scored. harder: (images, labels, step from 1 on) -> what is learned from instead.
     """
     total, curve, schedule = epochs * images_of.steps, Curve(), LambdaLR(optimizer, factor)
     try:
         for epoch in range(epochs):
             for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
-                made = scores(images.contiguous(memory_format=torch.channels_last))
+                images = harder(images, labels, step).contiguous(memory_format=torch.channels_last)
+                made = scores(images)
                 optimizer.zero_grad()
                 F.cross_entropy(made, labels).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
@@ -138,12 +144,29 @@ class Plan:
 def tune(
     task: Task, fit: Source, test: Source, plan: Plan, stream: Stream, label: str, score_every: int = 1
 ) -> Outcome:
+    """Accuracy of `tuned`."""
+    return tuned(task, fit, test, plan, stream, label, score_every)[0]
+
+
+def tuned(
+    task: Task,
+    fit: Source,
+    test: Source,
+    plan: Plan,
+    stream: Stream,
+    label: str,
+    score_every: int = 1,
+    harder: Harder | None = None,
+    frozen: bool = False,
+) -> tuple[Outcome, Backbone, nn.Linear]:
     """Train a copy of the task's backbone and a linear classifier on `fit`; accuracy on `test` while it learns.
 
     Everything learns, batch-norms are in training mode, cross-entropy. Images come in random crops and flips, test
-    images as evaluation sees them.
+    images as evaluation sees them. harder: makes what is learned from, by scores in evaluation mode. frozen: the
+    backbone stays as it is, in evaluation mode.
     """
     backbone = precisions.place(copy.deepcopy(task.backbone), task.device)
+    backbone.requires_grad_(not frozen)
     head = new_classifier(backbone.num_features, task.num_classes, stream).to(task.device)
     trunk = [p for p in backbone.parameters() if p.requires_grad]
     groups = [{"params": trunk, "lr": plan.trunk_rate}, {"params": list(head.parameters()), "lr": plan.head_rate}]
@@ -153,13 +176,18 @@ def tune(
     def factor(epoch: int) -> float:
         return decayed(plan.factor, plan.decay_at, epoch, plan.epochs)
 
-    def scores(images: Tensor) -> Tensor:
+    def scores(images: Tensor, training: bool = True) -> Tensor:
         with precisions.autocast(task.precision, task.device):
-            features = backbone.train()(images).float()
+            features = backbone.train(training and not frozen)(images).float()
         return head(features)  # type: ignore[no-any-return]
 
+    def moved(images: Tensor, labels: Tensor, step: int) -> Tensor:
+        if harder is None:
+            return images
+        return harder(lambda views: scores(views, training=False), images, labels, stream.child("harder", step))
+
     how = (plan.epochs, factor, scores, lambda: accuracy(task, backbone, head, test), score_every)
-    return learn(task, images_of, plan.optimizer(groups), *how, label)
+    return learn(task, images_of, plan.optimizer(groups), *how, label, moved), backbone, head
 
 
 def slow_statistics(network: nn.Module, steps: int) -> list[str]:

@@ -27,8 +27,8 @@ class Chain(HardExample):
 
     kind: Literal["chain"] = "chain"
     steps: tuple[pydantic.SerializeAsAny[HardExample], ...] = (CutMix(), Adversarial())
-    """Hard examples in the order in which they are made; their own weight, source, fraction and start mean
-    nothing here."""
+    """Hard examples in the order in which they are made; their own weight, source, fraction, start and
+    replays mean nothing here."""
 
     @pydantic.field_validator("steps", mode="before")
     @classmethod

@@ -10,17 +10,19 @@ import copy
 from dataclasses import dataclass
 from typing import Literal
 
+import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.config import ConfigError
-from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
+from hexa.core import Batch, Branch, EncoderConfig, Method, Passes, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.methods.byol import OtherViews
 from hexa.nn.backbones import num_features, num_features_at
 from hexa.nn.encoder import Encoder, linear_head, mlp_head, unit
 from hexa.nn.normalize import Normalize
+from hexa.ops.kmeans import spherical_kmeans
 
 _PROJECTORS = {"linear": linear_head, "mlp": mlp_head}
 
@@ -32,12 +34,22 @@ class TeacherConfig(EncoderConfig):
     teacher: str | None = None
     """The network whose features are to be predicted: a run folder, a file of weights, timm:NAME or random:NAME, which
     sees the views at its own image size. none: a frozen copy of the backbone as it begins, with `start.weights`."""
-    distance: Literal["l2", "cosine"] = "l2"
+    distance: Literal["l2", "cosine", "kl"] = "l2"
     """l2: ‖z − t‖² / ‖t‖², for features z and those of the teacher t (FARE, without the divisor); cosine: 1 − cos(z, t)
-    (DeACL)."""
+    (DeACL); kl: KL(p(t) ‖ p(z)) of soft assignments p to prototypes, clusters of the teacher's features."""
+    num_prototypes: int = pydantic.Field(default=256, gt=1)
+    """Prototypes of kl, found once by spherical k-means of the teacher's features of all images."""
+    temperature: float = pydantic.Field(default=0.1, gt=0)
+    """τ of kl: p(z) = softmax(cos(z, prototypes) / τ)."""
     projector: Literal["none", "linear", "mlp"] = "none"
     """What maps the student's features to the teacher's width in training: nothing, a linear layer, or two with a ReLU
     between (after ProFeAT). Needed for a teacher of another width."""
+
+    def check(self, setting: Setting) -> None:
+        super().check(setting)
+        if self.distance == "kl" and self.num_prototypes > setting.data_size:
+            message = f"{self.num_prototypes} clusters of {setting.data_size} images; give {setting.data_size} or fewer"
+            raise ConfigError([("method.num_prototypes", message)])
 
     @property
     def begins_at_minimum(self) -> bool:
@@ -83,6 +95,7 @@ class Teacher(Method[TeacherFeatures], config=TeacherConfig):
     """
 
     encoder: Encoder
+    prototypes: Tensor | None
 
     def __init__(self, config: TeacherConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
@@ -102,6 +115,9 @@ class Teacher(Method[TeacherFeatures], config=TeacherConfig):
             raise ConfigError([("method.projector", message)])
         head = nn.Identity() if config.projector == "none" else _PROJECTORS[config.projector](own, width)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
+        self.register_buffer(
+            "prototypes", torch.zeros(config.num_prototypes, width) if config.distance == "kl" else None
+        )
 
     def notes(self) -> list[str]:
         if self.config.teacher is not None or self._begins is not None:
@@ -115,6 +131,19 @@ class Teacher(Method[TeacherFeatures], config=TeacherConfig):
         return embedding.to(torch.promote_types(embedding.dtype, torch.float32))
 
     @torch.no_grad()
+    def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
+        """Find the prototypes of kl, once, since the teacher stays. Raises ConfigError for too few images."""
+        if epoch or self.prototypes is None:
+            return {}
+        rows = torch.cat([unit(self.teacher(batch.crops[0])) for batch in data.images()])
+        try:
+            found = spherical_kmeans(rows, len(self.prototypes), data.stream.child("prototypes").generator())
+        except ValueError as error:
+            raise ConfigError([("method.num_prototypes", str(error))]) from None
+        self.prototypes.copy_(found.centroids)
+        return {"prototypes": float(found.objective)}
+
+    @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> TeacherFeatures:
         return TeacherFeatures(torch.stack([self.teacher(crop) for crop in batch.crops]))
 
@@ -122,6 +151,9 @@ class Teacher(Method[TeacherFeatures], config=TeacherConfig):
         targets = labels.features[: len(embedding)]
         if self.config.distance == "cosine":
             return 1 - (unit(embedding) * unit(targets)).sum(-1)
+        if self.prototypes is not None:
+            own, taught = ((unit(rows) @ self.prototypes.T / self.config.temperature) for rows in (embedding, targets))
+            return F.kl_div(own.log_softmax(-1), taught.log_softmax(-1), reduction="none", log_target=True).sum(-1)
         scale = targets.square().sum(-1).clamp_min(torch.finfo(targets.dtype).tiny)
         return (embedding - targets).square().sum(-1) / scale
 

@@ -24,6 +24,8 @@ class Objective:
     ...     term.loss.backward()
     >>> optimizer.step(); objective.commit(batch)                                  # doctest: +SKIP
 
+    Where `updates` of a step is above 1 (Adversarial.replays), the losses of each of them precede an optimizer's step.
+
     The clean backward yields ∂L_std/∂x on the way, which is all that a one-step attack through the same pass needs: it
     costs no pass of its own. `share_gradients=False` is the naive step, for comparison.
 
@@ -51,6 +53,7 @@ class Objective:
         self.score = self.clean_score.hard
         self.share_gradients = share_gradients
         self._remembered: tuple[Tensor, PseudoLabels] | None = None
+        self._before: dict[str, Example] = {}  # those of the last update on this batch that the next goes on from
         self._checked: set[str] = set()
 
     def present(self, step: int | None = None) -> dict[str, HardExample]:
@@ -60,7 +63,8 @@ class Objective:
         """
         if step is None or self.steps is None:
             return self.hard_examples
-        return {n: hard for n, hard in self.hard_examples.items() if step / self.steps >= self._onsets[n]}
+        share = step / self.steps
+        return {n: hard.at(share) for n, hard in self.hard_examples.items() if share >= self._onsets[n]}
 
     def shares(self, step: int | None = None) -> dict[str, float]:
         """The share of the batch of every term that is trained on in a step, by name; None: when all are there.
@@ -95,8 +99,15 @@ class Objective:
         before = trained(self.present(step - 1)) if step else self.hard_examples
         return [name for name in trained(self.present(step)) if name not in before]
 
-    def losses(self, batch: Batch) -> Iterator[Term]:
+    def updates(self, step: int) -> int:
+        """How many updates in a row a step takes from its batch; 1 unless a hard example replays batches."""
+        hard = self.present(step)
+        return max((hard[name].updates() for name in trained(hard)), default=1)
+
+    def losses(self, batch: Batch, update: int = 0) -> Iterator[Term]:
         """Yield the terms of a step; each must be back-propagated before the next is asked for.
+
+        update: which of the `updates` on this batch it is, which have the same views and draws.
 
         Raises ConfigError for a batch with more or fewer views than the method takes, and UserError if pixels of the
         first batch are not in [0, 1]; later batches are not looked at.
@@ -106,7 +117,9 @@ class Objective:
             batch.check_values()
             self._checked.add(STD)
         rows = self.config.rows(self.shares(batch.step), len(batch))
-        if self.setting_in(batch.step):
+        if not update:
+            self._before = {}
+        if not update and self.setting_in(batch.step):
             for branch in sorted(set(branches(self.present(batch.step))) - set(branches(self.present(batch.step - 1)))):
                 self.method.open_branch(branch)
         self._remembered = None
@@ -130,6 +143,7 @@ class Objective:
                 example = replace(example, crops=self._watched(batch, name, example.branch, example.crops))
                 yield self._term(batch, {name: example}, [self.score.embed(example.crops, example.branch)])
                 made[name] = _with_gradient(example)
+        self._before = {name: made[name] for name in made if name != STD and self.hard_examples[name].updates() > 1}
 
     def _split(self, batch: Batch, rows: Mapping[str, slice]) -> Iterator[Term]:
         """Disjoint parts of the batch, and one pass for all parts of a branch: HEXA at the price of its baseline.
@@ -160,7 +174,7 @@ class Objective:
 
     def commit(self, batch: Batch) -> None:
         """After the optimizer's step: the method remembers this step, once."""
-        remembered, self._remembered = self._remembered, None
+        remembered, self._remembered, self._before = self._remembered, None, {}
         assert remembered is not None, "commit follows losses"
         self.method.commit(batch, *remembered)
 
@@ -195,7 +209,10 @@ class Objective:
     def _make(self, batch: Batch, name: str, source: Example) -> Example:
         if not self.share_gradients:
             source = replace(source, shared_gradient=None)
-        made = self.hard_examples[name](source, batch.stream.child("hard example", name))
+        hard, stream = self.hard_examples[name], batch.stream.child("hard example", name)
+        before = self._before.get(name)
+        goes_on = before is not None and len(before) == len(source)
+        made = hard.again(before, source, stream) if before is not None and goes_on else hard(source, stream)
         check_made(name, made, source, values=name not in self._checked)
         self._checked.add(name)
         return replace(made, score=made.score.hard)
@@ -205,7 +222,8 @@ class Objective:
         hard = self.present(batch.step)
         takers = (hard[other].gradient_of_source for other in needed(hard) if hard[other].source == name)
         wanted = any(b is not None and (b.name, b.training) == (branch.name, branch.training) for b in takers)
-        return tuple(crop.detach().requires_grad_() for crop in crops) if wanted and self.share_gradients else crops
+        wanted = (wanted and self.share_gradients) or (name != STD and hard[name].updates() > 1)
+        return tuple(crop.detach().requires_grad_() for crop in crops) if wanted else crops
 
 
 def clean_example(score: Score, anchors: tuple[Tensor, ...], labels: PseudoLabels) -> Example:

@@ -37,6 +37,15 @@ class ObjectiveConfig(Config):
             listed = " + ".join(f"{name} {share:g}" for name, share in shares.items())
             message = f"split terms take disjoint parts of the batch, but their fractions ({listed}) exceed 1"
             raise ConfigError([("objective.split", message)])
+        counts = {name: hard_examples[name].updates() for name in trained(hard_examples)}
+        if several := {name: count for name, count in counts.items() if count > 1}:
+            *others, last = several
+            if self.split:
+                message = "replays need the gradient of a pass of their own; leave out objective.split"
+                raise ConfigError([(f"hard_examples.{last}.replays", message)])
+            if any(several[name] != several[last] for name in others):
+                message = f"all replay a batch equally often; give {several[others[0]]}, as for {others[0]}"
+                raise ConfigError([(f"hard_examples.{last}.replays", message)])
         if method.labels_from_embedding and (self.split or self.clean_fraction < 1):
             message = "this method makes its pseudo-labels of the clean embedding of all images; use 1, without split"
             raise ConfigError([("objective.split" if self.split else "objective.clean_fraction", message)])

@@ -39,7 +39,7 @@ from hexa.training.schedules import ScheduleConfig
 Fields = dict[str, Any]
 
 
-def _views(recipe: str = "moco-cifar", **fields: Any) -> ViewsConfig:
+def views_at_32(recipe: str = "moco-cifar", **fields: Any) -> ViewsConfig:
     return ViewsConfig.model_validate({"recipe": recipe, "size": 32, **fields})
 
 
@@ -94,7 +94,7 @@ _SMALL_SWAV = {"method": _swav(512), "objective": ObjectiveConfig()}
 _MILD_COLOURS: Fields = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
 _SHORT_DINO: Fields = {"momentum": 0.99, "warmup_epochs": 0, "teacher_temperature": 0.04}
 _DINO: Fields = {
-    "views": _views("swav-cifar-6crop"),
+    "views": views_at_32("swav-cifar-6crop"),
     "optimizer": OptimizerConfig(name="adamw", learning_rate=1e-3, base_batch_size=256, weight_decay=1e-4),
     "schedule": ScheduleConfig(**_WARM, final_share=0.001),
 }
@@ -106,8 +106,8 @@ RECIPES: dict[str, tuple[str, Fields, Fields]] = {
     # with attacks: it keeps one operation of RandAugment, and MoCo's jitter.
     "infomin": (
         "MoCo-v2 with the views of InfoMin",
-        {"views": _views("infomin", blur_probability=0.0)},
-        {"method": _moco(4), "views": _views("infomin", blur_probability=0.0, randaugment_ops=1, **_MILD_COLOURS)},
+        {"views": views_at_32("infomin", blur_probability=0.0)},
+        {"method": _moco(4), "views": views_at_32("infomin", blur_probability=0.0, randaugment_ops=1, **_MILD_COLOURS)},
     ),
     "simclr": (
         "SimCLR",
@@ -135,7 +135,7 @@ RECIPES: dict[str, tuple[str, Fields, Fields]] = {
         "Instance discrimination",
         {
             "method": InstDiscConfig(objective="softmax", temperature=0.1),
-            "views": _views(num_views=1, scale=(0.2, 1.0)),
+            "views": views_at_32(num_views=1, scale=(0.2, 1.0)),
         },
         {},
     ),
@@ -144,7 +144,7 @@ RECIPES: dict[str, tuple[str, Fields, Fields]] = {
         {
             "method": CMCConfig(objective="softmax", temperature=0.1),
             "network": _resnet(streams="lab"),
-            "views": _views("crop-flip", scale=(0.2, 1.0)),
+            "views": views_at_32("crop-flip", scale=(0.2, 1.0)),
         },
         {},
     ),
@@ -156,7 +156,7 @@ RECIPES: dict[str, tuple[str, Fields, Fields]] = {
             "batch_size": 256,
             "network": _resnet(options={"norm_layer": "groupnorm1"}),
             "method": _cpc(256),
-            "views": _views(num_views=1, scale=(0.3, 1.0)),
+            "views": views_at_32(num_views=1, scale=(0.3, 1.0)),
             "optimizer": OptimizerConfig(name="adamw", learning_rate=4e-4, weight_decay=1e-5),
             "schedule": ScheduleConfig(**_WARM),
         },
@@ -166,7 +166,7 @@ RECIPES: dict[str, tuple[str, Fields, Fields]] = {
         "PIRL",
         {
             "method": PIRLConfig(puzzle=_PUZZLE, objective="softmax", num_negatives=4096, temperature=0.1),
-            "views": _views(),
+            "views": views_at_32(),
         },
         {},
     ),
@@ -175,7 +175,7 @@ RECIPES: dict[str, tuple[str, Fields, Fields]] = {
         {
             "batch_size": 128,
             "method": RotationConfig(),
-            "views": _views("crop-flip", scale=(0.5, 1.0)),
+            "views": views_at_32("crop-flip", scale=(0.5, 1.0)),
             "optimizer": OptimizerConfig(learning_rate=0.1, base_batch_size=128, weight_decay=5e-4, nesterov=True),
         },
         {},
@@ -184,7 +184,7 @@ RECIPES: dict[str, tuple[str, Fields, Fields]] = {
         "Jigsaw puzzles of 2 × 2 tiles",
         {
             "method": JigsawConfig(puzzle=_PUZZLE, num_permutations=24, hidden=512),
-            "views": _views(num_views=1, scale=(0.5, 1.0)),
+            "views": views_at_32(num_views=1, scale=(0.5, 1.0)),
             "optimizer": OptimizerConfig(learning_rate=0.1, base_batch_size=256, weight_decay=5e-4),
         },
         {"method": JigsawConfig(puzzle=_PUZZLE, num_permutations=24, hidden=128)},
@@ -205,7 +205,7 @@ RECIPES: dict[str, tuple[str, Fields, Fields]] = {
             "method": DINOConfig(
                 hidden=512, num_prototypes=256, head_norm=True, freeze_prototypes_epochs=1000, **_SHORT_DINO
             ),
-            "views": _views(scale=(0.4, 1.0), brightness=0.2, contrast=0.2, saturation=0.2, hue=0.05),
+            "views": views_at_32(scale=(0.4, 1.0), brightness=0.2, contrast=0.2, saturation=0.2, hue=0.05),
         },
     ),
     "deepcluster-v2": (
@@ -229,14 +229,15 @@ RECIPES: dict[str, tuple[str, Fields, Fields]] = {
 _EXPECTED = {"moco-v2": "published k-NN 82.6 after 200 epochs, 86.3 after 400, 88.7 after 800. Not yet repeated here"}
 
 
-def _make(name: str) -> Experiment:
+def make(name: str) -> Experiment:
+    """The recipe cifar10-NAME."""
     base = Experiment(
         recipe=f"cifar10-{name}",
         data="cifar10",
         epochs=200,
         batch_size=512,
         network=_resnet(),
-        views=_views(),
+        views=views_at_32(),
         method=_moco(8),
         optimizer=OptimizerConfig(learning_rate=0.03, base_batch_size=256, weight_decay=5e-4),
         schedule=ScheduleConfig(kind="cosine", per="epoch"),
@@ -248,7 +249,7 @@ def _make(name: str) -> Experiment:
 for _name, (_title, _, _small) in RECIPES.items():
     register(
         f"cifar10-{_name}",
-        partial(_make, _name),
+        partial(make, _name),
         f"""{_title} on CIFAR-10, {"a ViT of 12 layers" if "vit" in _name else "ResNet-18"}.
 
         Command: hexa pretrain cifar10-{_name}

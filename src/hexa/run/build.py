@@ -151,7 +151,7 @@ def build_loader(experiment: Experiment, source: Source, machine: Machine) -> Pr
     training = experiment.training
     return PretrainLoader(
         source,
-        Views(experiment.views),
+        Views(experiment.views, experiment.epochs),
         experiment.batch_size,
         Stream(experiment.seed),
         machine.device,

@@ -34,13 +34,17 @@ def step(
     """Step `number`, counted from 0, on a prepared batch: backward of all terms, update, commit.
 
     seen: called with each term after its backward. ready: called when all gradients are there and no weight has changed
-    yet; may raise.
+    yet; may raise. Of several updates on a batch the last is the one that is seen, and committed.
     """
     optimizer.thaw(number // optimizer.steps_per_epoch)
-    for term in objective.losses(batch):
-        term.loss.backward()  # type: ignore[no-untyped-call]  # frees the graph before the next term is built
-        seen(term)
-    processes.average_gradients(optimizer.parameters)
-    ready()
-    optimizer.step(number)
+    last = objective.updates(batch.step) - 1
+    for update in range(last + 1):
+        for term in objective.losses(batch, update):
+            term.loss.backward()  # type: ignore[no-untyped-call]  # frees the graph before the next term is built
+            if update == last:
+                seen(term)
+        processes.average_gradients(optimizer.parameters)
+        if update == last:
+            ready()
+        optimizer.step(number)
     objective.commit(batch)

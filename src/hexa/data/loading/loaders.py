@@ -123,11 +123,14 @@ class PretrainLoader:
         for step in range(start_step, self.steps_per_epoch):
             number = epoch * self.steps_per_epoch + step
             own = stream.child("step", number)
-            views, index = self._decoded(crops, number, own) if drawn is None else self._stored(*drawn, step, own)
+            if drawn is None:
+                views, index = self._decoded(crops, number, own)
+            else:
+                views, index = self._stored(*drawn, step, own, self.views.at(epoch))
             yield Batch(views, index, own, number)
 
     def _stored(
-        self, order: Tensor, partners: Tensor | None, step: int, stream: Stream
+        self, order: Tensor, partners: Tensor | None, step: int, stream: Stream, views: Views
     ) -> tuple[tuple[Tensor, ...], Tensor]:
         assert self.store is not None
         others = None
@@ -138,7 +141,7 @@ class PretrainLoader:
             second = torch.where(self.store.stand_in[second] == second, second, index)
             others = self.store.take(to_device(second, self.device))
         index = to_device(index, self.device)
-        return self.views(self.store.take(index), stream, self.rows, others), index
+        return views(self.store.take(index), stream, self.rows, others), index
 
     def _decoded(
         self, crops: workers.CropStream | None, number: int, stream: Stream
@@ -146,7 +149,8 @@ class PretrainLoader:
         assert crops is not None
         cut, index, problems = crops.take(number)
         self._note(problems)
-        return self.views.finish(cut, stream, self.rows), to_device(index, self.device)
+        views = self.views.at(number // self.steps_per_epoch)
+        return views.finish(cut, stream, self.rows), to_device(index, self.device)
 
     def _note(self, problems: workers.Problems) -> None:
         if problems:

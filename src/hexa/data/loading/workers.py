@@ -85,22 +85,24 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         order, partners = self._drawn[1]
         start = step * self.batch_size
         for row, wanted in enumerate(order[start + rows.start : start + rows.stop].tolist()):
-            cut = functools.partial(self._cut, numbers[:, row], partners, problems)
+            cut = functools.partial(self._cut, self.views.at(epoch), numbers[:, row], partners, problems)
             position, of_image = readable(self.source, wanted, cut, problems)
             index.append(position)
             crops.append(of_image)
         return [torch.stack(alike(view)) for view in zip(*crops, strict=True)], torch.tensor(index), problems
 
-    def _cut(self, numbers: Tensor, partners: Tensor | None, problems: Problems, position: int) -> list[Tensor]:
+    def _cut(
+        self, views: Views, numbers: Tensor, partners: Tensor | None, problems: Problems, position: int
+    ) -> list[Tensor]:
         """The crops of an image; later views are its partner's, if that can be read."""
         partner, others = position if partners is None else int(partners[position]), None
         if partner != position:
             try:
-                others = cut_crops(self.source, partner, self.views, numbers, slice(self.views.own, None))
+                others = cut_crops(self.source, partner, views, numbers, slice(views.own, None))
             except decoding.DecodeError as error:
                 problems.append((partner, str(error)))
-        own = slice(None if others is None else self.views.own)
-        return cut_crops(self.source, position, self.views, numbers, own) + (others or [])
+        own = slice(None if others is None else views.own)
+        return cut_crops(self.source, position, views, numbers, own) + (others or [])
 
 
 def epoch_order(stream: Stream, epoch: int, count: int) -> Tensor:

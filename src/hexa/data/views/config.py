@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -34,6 +35,8 @@ _BYOL = {"size": 224, "num_views": 1, "saturation": 0.2, "blur_probability": 1.0
 _BYOL_SECOND = {"count": 1, "blur_probability": 0.1, "solarize_probability": 0.2}
 #: Fields that only affect RGB images.
 COLOURED = ("stain", "saturation", "hue", "grayscale_probability", "randaugment_ops")
+#: What fades with the strength of views, beside the crop.
+_FADING = ("jitter_probability", "brightness", "contrast", "saturation", "hue", "grayscale_probability")
 _COLOURS = ("jitter", "grayscale", "blur", "solarize")
 
 # F20; crop-flip is what supervised probes train on (F23). Multi-crop at
@@ -156,9 +159,21 @@ class ViewsConfig(Config):
     """Their mean magnitude, timm's `m`."""
     randaugment_magnitude_std: float = pydantic.Field(default=0.5, ge=0, le=100)
     """Standard deviation of the magnitudes, which are clipped to [0, 10]."""
+    fade_steps: int = pydantic.Field(default=0, ge=0)
+    """Views become plainer over the training, in this many equal steps (DynACL): with strength s, from 1 down to
+    1 / fade_steps, a crop covers at least 1 − s·(1 − scale), and colours and their probabilities are s times theirs.
+    0: they stay."""
     order: tuple[str, ...] = _COLOURS
     """The order of the colour operations; randaugment may be left out if randaugment_ops is 0. Crop and flip come
     first."""
+
+    def at(self, share: float) -> ViewsConfig:
+        """The views when this share of the training's epochs is over. Fields that `extra_crops` set stay."""
+        strength = 1 - math.floor(share * self.fade_steps + 1e-9) / self.fade_steps if self.fade_steps else 1.0
+        if strength == 1:
+            return self
+        fields = {name: strength * getattr(self, name) for name in _FADING}
+        return self.model_copy(update={**fields, "scale": tuple(1 - strength * (1 - end) for end in self.scale)})
 
     @property
     def groups(self) -> tuple[Group, ...]:

@@ -8,34 +8,60 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Annotated, Literal
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pydantic
 import torch
 from numpy.typing import NDArray
 from scipy.stats import binomtest
-from torch import Tensor
+from torch import Tensor, nn
 
 from hexa.config import Config, UserError
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Subset
 from hexa.data.views.evaluation import OwnAspect
-from hexa.evaluation.attack import Attack, Scores, random_starts, smallest_radius
+from hexa.evaluation.attack import Attack, Scores, projected_gradient, random_starts, smallest_radius
 from hexa.evaluation.auto_attack import auto_attack
 from hexa.evaluation.corruptions import kinds as corruptions
+from hexa.evaluation.corruptions.official import opened
 from hexa.evaluation.features import extract_part, note_lost, nothing_read
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, listed, named_changes
 from hexa.evaluation.protocols.probe import fit_probe
+from hexa.evaluation.supervised import Plan, tuned
+from hexa.ops import draws
+from hexa.ops.photometric import unit
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
+from hexa.weights.pretrained import Backbone
 
 
 class CorruptionOptions(Config):
     """Options of the protocol `robust`, preset corruptions."""
 
+    head: Literal["slf", "alf", "aff"] = "slf"
+    """slf: the probe; alf: a linear layer trained on images under attack; aff: the whole network with it."""
+    head_epochs: int = pydantic.Field(default=25, gt=0)
+    """Of alf and aff: passes over the training images, in crops and flips; rates ×0.1 at 60 % and 80 % of them."""
+    head_rate: float = pydantic.Field(default=0.1, gt=0)
+    """Of alf and aff: the learning rate of SGD, for batches of 128."""
+    head_epsilon: float = pydantic.Field(default=8.0, gt=0, le=64)
+    """Of alf and aff: ε of the attack in training, in grey levels; each of its steps is ε / 4."""
+    head_steps: int = pydantic.Field(default=10, gt=0)
+    """Of alf and aff: steps of the attack in training, from a random point."""
+    official: Path | None = None
+    """A folder with the published files of CIFAR-10-C, which are then scored; else corruptions are made here."""
     images: int | None = pydantic.Field(default=None, gt=0)
     """Test images that are drawn, the same ones for every backbone and seed; all of them if not given."""
+
+    @pydantic.model_validator(mode="after")
+    def _head_learns(self) -> Self:
+        idle = sorted(name for name in self.model_fields_set if name.startswith("head_"))
+        if idle and self.head == "slf":
+            raise ValueError(f"{', '.join(idle)}: not for head slf; leave it out, or give head alf or aff")
+        return self
 
 
 class AttackOptions(CorruptionOptions):
@@ -43,6 +69,9 @@ class AttackOptions(CorruptionOptions):
 
     epsilons: Positive[float] = pydantic.Field(default=(0.5, 1.0, 2.0, 4.0, 8.0), min_length=1)
     """How far a pixel may be moved, ε, in grey levels of 255 (the L∞ ball); `top1` is the accuracy at 0."""
+
+    corruptions: bool = False
+    """Score the corruptions too, on the same images."""
 
     def attacks(self) -> list[Attack]:
         """One of them has to succeed."""
@@ -78,7 +107,7 @@ class AutoAttackOptions(AttackOptions):
     """Options of the protocol `robust`, preset autoattack: AutoAttack's standard attacks but for FAB-T."""
 
     images: int | None = pydantic.Field(default=1000, gt=0)
-    epsilons: Positive[float] = pydantic.Field(default=(1.0, 2.0, 4.0), min_length=1)
+    epsilons: Positive[float] = pydantic.Field(default=(1.0, 2.0, 4.0, 8.0), min_length=1)
     steps: int = pydantic.Field(default=100, gt=0)
     """Steps of APGD, on the cross-entropy and for each target."""
     targets: int = pydantic.Field(default=9, ge=0)
@@ -94,11 +123,26 @@ class AutoAttackOptions(AttackOptions):
 
 
 def run(task: Task, options: CorruptionOptions) -> Outcome:
-    """By the preset that the options belong to."""
-    return attacked(task, options) if isinstance(options, AttackOptions) else corrupted(task, options)
+    """By the preset that the options belong to. Raises UserError, before the work."""
+    corrupts, official = not isinstance(options, AttackOptions) or options.corruptions, None
+    if corrupts and (len(task.backbone.mean) != 3 or isinstance(task.transform, OwnAspect)):
+        raise UserError("corruptions are made for square RGB images: take --preset pgd, and leave out --aspect keep")
+    if options.official is not None:
+        assert task.test.labels is not None, "a task has labelled sources"
+        official = opened(options.official, task.test.labels)
+    scores = classifier(task, options)
+    if not isinstance(options, AttackOptions):
+        return corrupted(task, options, scores, official)
+    outcome = attacked(task, options, scores)
+    if options.corruptions:
+        other = corrupted(task, options, scores, official)
+        outcome.metrics |= {name: value for name, value in other.metrics.items() if name not in outcome.metrics}
+        intervals = other.details["intervals"] | outcome.details["intervals"]
+        outcome.details = other.details | outcome.details | {"intervals": intervals}
+    return outcome
 
 
-def attacked(task: Task, options: AttackOptions) -> Outcome:
+def attacked(task: Task, options: AttackOptions, scores: Scores) -> Outcome:
     """`top1` of the images as they are, and `robust@ε`: the share that no attack within ε makes misclassified.
 
     Per image, `smallest_epsilon` is the first ε at which an attack succeeds: 0 if none is needed, None if none does.
@@ -106,7 +150,6 @@ def attacked(task: Task, options: AttackOptions) -> Outcome:
     epsilons = sorted(set(options.epsilons))
     radii = [epsilon / 255 for epsilon in epsilons]
     stream, rows = Stream(task.seed).child("robust"), drawn(task, options.images)
-    scores = classifier(task)
     smallest = np.full(len(task.test), np.nan)
     for images, labels, places in test_batches(task, rows):
         streams = [stream.child(int(place)) for place in places]
@@ -126,15 +169,14 @@ def attacked(task: Task, options: AttackOptions) -> Outcome:
     return Outcome({name: 100 * float(right.mean()) for name, right in shares.items()}, details)
 
 
-def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
+def corrupted(
+    task: Task, options: CorruptionOptions, scores: Scores, official: dict[str, NDArray[np.uint8]] | None
+) -> Outcome:
     """`top1` of the images as they are, `corrupted`: the mean over 15 corruptions and 5 severities, and over groups.
 
-    Per image, `right` counts the 75 corrupted versions that are classified correctly. Raises UserError.
+    Per image, `right` counts the 75 corrupted versions that are classified correctly. official: the published ones.
     """
-    if len(task.backbone.mean) != 3 or isinstance(task.transform, OwnAspect):
-        raise UserError("corruptions are made for square RGB images: take --preset pgd, and leave out --aspect keep")
     stream, rows = Stream(task.seed).child("robust"), drawn(task, options.images)
-    scores = classifier(task)
     cases = list(itertools.product(corruptions.KINDS, range(1, corruptions.NUM_SEVERITIES + 1)))
     clean, right, kept, done = [], [], [], 0
     with torch.no_grad():
@@ -143,7 +185,11 @@ def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
             clean.append((scores(images).argmax(1) == labels).cpu().numpy())
             of_batch = []
             for kind, severity in cases:
-                made = corruptions.corrupt(kind, images, severity, streams)
+                if official is None:
+                    made = corruptions.corrupt(kind, images, severity, streams)
+                else:
+                    saved = torch.from_numpy(official[kind][(severity - 1) * len(task.test) + places])
+                    made = unit(task.transform(saved.permute(0, 3, 1, 2)).to(task.device))
                 logits = scores(made.contiguous(memory_format=torch.channels_last))
                 of_batch.append((logits.argmax(1) == labels).cpu().numpy())
                 done += len(images)
@@ -164,16 +210,40 @@ def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
     return Outcome(metrics, details)
 
 
-def classifier(task: Task) -> Scores:
-    """Pixels [B, C, H, W] in [0, 1] -> class scores [B, K]: the backbone and a probe of its features, in fp32.
+def classifier(task: Task, options: CorruptionOptions) -> Scores:
+    """Pixels [B, C, H, W] in [0, 1] -> class scores [B, K]: the backbone and the head of the options, in fp32.
 
     Whatever the precision of the features, images are scored in fp32: rounding hides gradients, and images that an
     attack would move are counted as robust.
     """
-    fit, labels = extract_part(task, "fit")
-    head = fit_probe(fit, labels, task.num_classes, seed=task.seed).linear().to(task.device)
-    backbone: Callable[[Tensor], Tensor] = precisions.place(task.backbone.eval(), task.device)
+    network = task.backbone
+    if options.head == "slf":
+        fit, labels = extract_part(task, "fit")
+        head = fit_probe(fit, labels, task.num_classes, seed=task.seed).linear().to(task.device)
+    else:
+        network, head = adversarially_trained(task, options)
+    backbone: Callable[[Tensor], Tensor] = precisions.place(network.eval(), task.device)
     return lambda images: head(backbone(images).float())
+
+
+def adversarially_trained(task: Task, options: CorruptionOptions) -> tuple[Backbone, nn.Linear]:
+    """A copy of the backbone and a linear layer after training on images under attack (Madry et al. 2018): min over
+    the layer, for aff the whole network, of the mean over images of the cross-entropy at the end of an attack on it.
+    """
+    radius, rate = options.head_epsilon / 255, options.head_rate
+
+    def harder(scores: Scores, images: Tensor, labels: Tensor, stream: Stream) -> Tensor:
+        start = images + radius * (2 * draws.uniform_like(images, stream) - 1)
+        how = (radius, radius / 4, options.head_steps)
+        return projected_gradient(scores, images, labels, start, *how, stops=False)[0]
+
+    sgd = partial(torch.optim.SGD, momentum=0.9, weight_decay=2e-4)
+    plan = Plan(options.head_epochs, 128, sgd, rate, rate, 0.1, (0.6, 0.8))
+    stream, label = Stream(task.seed).child("robust", options.head), "training under attack"
+    how: dict[str, Any] = {"score_every": options.head_epochs, "harder": harder, "frozen": options.head == "alf"}
+    outcome, backbone, head = tuned(task, task.fit, task.test, plan, stream, label, **how)
+    task.notes.extend(outcome.notes)
+    return backbone, head
 
 
 def drawn(task: Task, count: int | None) -> NDArray[np.int64]:
@@ -216,11 +286,11 @@ def interval_of_mean(values: NDArray[np.float64], stream: Stream, draws: int = 1
 
 
 #: Options that an identity names in its own words.
-_NAMED = ("epsilons", "steps", "restarts", "targets", "queries")
+_NAMED = ("epsilons", "steps", "restarts", "targets", "queries", "official")
 
 
 def _identity(preset: str, options: CorruptionOptions) -> str:
-    changed = named_changes(PROTOCOL.presets[preset], options, _NAMED)
+    changed = named_changes(PROTOCOL.presets[preset], options, _NAMED) + "-official" * (options.official is not None)
     if not isinstance(options, AttackOptions):
         return f"corruptions{changed}"
     epsilons = ",".join(f"{epsilon:g}" for epsilon in sorted(set(options.epsilons)))
@@ -231,5 +301,5 @@ PROTOCOL = Protocol(
     run=run,
     presets={"pgd": PGDOptions(), "autoattack": AutoAttackOptions(), "corruptions": CorruptionOptions()},
     identity=_identity,
-    extracts=lambda options: ("fit",),
+    extracts=lambda options: ("fit",) if options.head == "slf" else (),
 )

@@ -1,0 +1,34 @@
+"""The published files of CIFAR-10-C and the like: one .npy for each corruption, five severities one after another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hexa.config import UserError, some
+from hexa.evaluation.corruptions.kinds import KINDS, NUM_SEVERITIES
+
+
+def opened(folder: Path, labels: NDArray[np.int64]) -> dict[str, NDArray[np.uint8]]:
+    """{kind: uint8 [5 · N, H, W, 3]}, not read yet, of the N test images with these labels, in their order.
+
+    Raises UserError for files that are missing or of other images.
+    """
+    if missing := [f"{name}.npy" for name in ("labels", *KINDS) if not (folder / f"{name}.npy").is_file()]:
+        raise UserError(f"official: {folder} lacks {some(missing)}; give the folder that CIFAR-10-C unpacks to")
+    try:
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("labels", *KINDS)}
+    except (ValueError, OSError) as error:
+        raise UserError(
+            f"official: {folder} holds a file that is no array ({error}); unpack CIFAR-10-C again"
+        ) from None
+    known = arrays.pop("labels")
+    if not np.array_equal(known, np.tile(labels, NUM_SEVERITIES)):
+        raise UserError(f"official: {folder / 'labels.npy'} are not the labels of the test images in their order")
+    for kind, images in arrays.items():
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[::3] != (len(known), 3):
+            expected = f"expected uint8 [{len(known)}, H, W, 3]"
+            raise UserError(f"official: {folder / kind}.npy is {images.dtype} {list(images.shape)}; {expected}")
+    return arrays
