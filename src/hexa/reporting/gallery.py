@@ -8,19 +8,19 @@ loss, which is what makes it hard.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from hexa.core import Batch, Example
 from hexa.objective import STD, Objective
 from hexa.reporting.pictures import MID_GREY, Gallery, Pixels
+from hexa.training.overfitting import unchanged
 
 
 class _Column(NamedTuple):
@@ -57,17 +57,6 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
     heads, tiles, captions = zip(*columns, strict=True)
     texts = list(zip(*captions, strict=True))
     return Gallery(np.stack(tiles, 1), heads, texts if any(map(any, texts)) else ())
-
-
-@contextmanager
-def unchanged(method: nn.Module) -> Iterator[None]:
-    """Buffers as before on the way out: encoding pseudo-labels is a pass that moves running statistics."""
-    before = [(buffer, buffer.clone()) for buffer in method.buffers()]
-    try:
-        yield
-    finally:
-        for buffer, value in before:
-            buffer.copy_(value)
 
 
 def _losses(example: Example) -> list[float]:

@@ -18,11 +18,12 @@ from hexa.core import MAIN, Batch, Example
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.objective import STD
 from hexa.ops.photometric import unit
-from hexa.reporting.gallery import as_pixels, unchanged
+from hexa.reporting.gallery import as_pixels
 from hexa.reporting.style import COLOURS, INK, MUTED, drawing
 from hexa.run.build import own_fields
 from hexa.run.visualize import Look
 from hexa.runtime.random import Stream
+from hexa.training.overfitting import unchanged
 
 Points = NDArray[np.float64]
 Numbers = NDArray[np.int64]

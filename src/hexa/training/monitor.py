@@ -112,20 +112,19 @@ class Best:
     @property
     def state(self) -> dict[str, object]:
         """What a checkpoint must hold."""
-        state: dict[str, object] = {"value": self.value, "step": self.step, "waited": self.waited}
-        return state if self.reached is None else {**state, "reached": self.reached}
+        return {"value": self.value, "step": self.step, "waited": self.waited, "reached": self.reached}
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
         self.value, self.step, self.waited = state["value"], state["step"], state["waited"]
-        self.reached = state.get("reached")
+        self.reached = state["reached"]
 
     def judge(self, scores: Mapping[str, Any], step: int) -> bool:
         """Whether this is the highest score so far; if so, it is remembered."""
         knn = scores.get("knn")
         if self.until is not None and isinstance(knn, int | float) and knn >= self.until:
             self.reached = knn
-        score = scores.get(self.measure) if self.measure is not None else None
+        score = scores.get(str(self.measure))
         if not isinstance(score, int | float):
             return False
         if self.value is not None and score <= self.value:
@@ -185,7 +184,7 @@ class Watch:
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
         self.given, self.accuracy, self.stuck = set(state["given"]), state["accuracy"], state["stuck"]
-        self.attacks = {name: (one, many) for name, (one, many) in state.get("attacks", {}).items()}
+        self.attacks = {name: (one, many) for name, (one, many) in state["attacks"].items()}
 
     def train(self, line: Mapping[str, float], directions: int) -> list[str]:
         """Warnings about a line of training metrics; an effective rank could be as high as `directions`.
