@@ -214,11 +214,10 @@ def _load(method: Method, folder: Path, device: torch.device) -> int:
 
 def makers(data: str) -> Makers:
     """The pictures of a run's report, made of other images or its own: hard examples, and clusters of the features."""
-    return {"gallery": partial(_hard_examples, data), "clusters": partial(_clusters, data)}
-
-
-def _hard_examples(data: str, run: Run) -> Gallery:
-    return Look.at(run.folder, data, opens_own=False).gallery()
+    return {
+        "gallery": lambda run: Look.at(run.folder, data, opens_own=False).gallery(),
+        "clusters": partial(_clusters, data),
+    }
 
 
 def _clusters(data: str, run: Run) -> Gallery:
