@@ -156,8 +156,8 @@ def test_every_kind_from_the_command_line(tmp_path: Path) -> None:
     for kind, of in (
         ("hard-examples", "digits-hexa-moco"),
         ("view-space", "digits-hexa-moco"),
-        ("neighbours", "random:digits-moco-v2"),
-        ("clusters", "random:digits-moco-v2"),
+        ("neighbours", "random:small-resnet-8-8-16"),
+        ("clusters", "random:small-resnet-8-8-16"),
     ):
         out = tmp_path / f"{kind}.svg"
         assert cli.main(["figure", kind, of, "--data", "digits#test", "--out", str(out)]) == 0
