@@ -8,6 +8,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,9 @@ def test_the_page_has_a_language_and_unique_places_and_charts_have_words(make_ru
     assert len(set(identifiers)) == len(identifiers)
     assert all(a["href"].removeprefix("#") in identifiers for a in page.all("a"))
     assert all("Last values" in svg["aria-label"] for svg in page.all("svg") if "data-axes" in svg)
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
 
 
 @pytest.mark.parametrize("missing", [("metrics.jsonl", "gallery.npz"), ("config.yaml", "results.json")])
