@@ -193,33 +193,31 @@ class Watch:
         """
         if line.get("epoch", 1.0) < 1:
             return []
-        said: list[str] = []
-        spread, rank, loss = (line.get(name) for name in ("feature_std", "effective_rank", "loss/std"))
-        if spread is not None:
-            said += self._once(
+        # what a method does not have is nothing to warn of
+        spread, rank = line.get("feature_std", math.inf), line.get("effective_rank", math.inf)
+        loss, chance = line.get("loss/std", math.nan), self.chance_loss or math.nan
+        self.stuck = self.stuck + 1 if abs(loss - chance) < CHANCE_MARGIN * chance else 0
+        self.accuracy = line.get("accuracy/std", self.accuracy)
+        return [
+            *self._once(
                 "std",
                 spread < LOW_FEATURE_STD,
                 f"the embedding hardly varies (std {spread:.3f}, healthy is near 1): it is collapsing to one point; "
                 "lower optimizer.learning_rate, or raise the temperature of a method that has one",
-            )
-        if rank is not None:
-            said += self._once(
+            ),
+            *self._once(
                 "rank",
                 rank < max(2.0, LOW_RANK_SHARE * directions),
                 f"the embedding uses {rank:.1f} of {directions} directions: it is collapsing to few; "
                 "lower optimizer.learning_rate",
-            )
-        if loss is not None and self.chance_loss is not None:
-            near = abs(loss - self.chance_loss) < CHANCE_MARGIN * self.chance_loss
-            self.stuck = self.stuck + 1 if near else 0
-            said += self._once(
+            ),
+            *self._once(
                 "chance",
                 self.stuck >= STUCK_LINES,
-                f"the loss stays at {loss:.3f}, that of guessing ({self.chance_loss:.3f}): nothing is learned yet; "
+                f"the loss stays at {loss:.3f}, that of guessing ({chance:.3f}): nothing is learned yet; "
                 "change optimizer.learning_rate, or look at the views with hexa visualize",
-            )
-        self.accuracy = line.get("accuracy/std", self.accuracy)
-        return said
+            ),
+        ]
 
     def epoch(self, facts: Mapping[str, float]) -> list[str]:
         """Warnings about what a method did between epochs."""
