@@ -142,7 +142,7 @@ def truncate(path: Path, step: int) -> list[dict[str, Any]]:
 
 
 def write_environment(folder: Path, device: torch.device, precision: str, resumed: int | None = None) -> None:
-    """environment.json: what a result depends on beside the configuration.
+    """environment.json: what a result depends on besides the configuration.
 
     resumed: the step after which a later session continues; it is added to the file's list `resumed`.
     """

@@ -28,7 +28,7 @@ STUCK_LINES = 10
 FEW_CLUSTERS = 0.5
 #: A contrastive accuracy above this with a k-NN hardly above chance: the task is solved by other means than content.
 HIGH_ACCURACY = 0.97
-#: Many steps of an attack that raise the loss to this multiple of the least they did, while one step raises it less.
+#: Overfitting: many attack steps raise the loss to this multiple of their lowest, while one step raises it less.
 OVERFITTED = 1.5
 
 

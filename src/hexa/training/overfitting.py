@@ -31,7 +31,7 @@ def unchanged(method: nn.Module) -> Iterator[None]:
 def one_step_and_many(objective: Objective, batch: Batch) -> dict[str, tuple[float, float]]:
     """The loss of some images of `batch` attacked as in training, and by `HardExample.judge`, of each that has one.
 
-    Without a trace: what the passes move is put back.
+    Buffers that the passes move, such as running statistics, are put back.
     """
     method, found = objective.method, {}
     some = replace(batch, crops=tuple(crop[:_IMAGES] for crop in batch.crops), index=batch.index[:_IMAGES])

@@ -202,7 +202,7 @@ class Trainer:
     def _log(self, seen: StepFacts) -> None:
         """One line of metrics: losses as means since the last one, all else of this step. Here the device is read.
 
-        Losses are averaged over processes; what a term notes beside (accuracy, facts) too.
+        Losses, accuracies and the facts that terms note are means over processes.
         """
         names, values = self.window.means()
         facts = {**seen.facts, **seen.spread()}
