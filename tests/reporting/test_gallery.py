@@ -61,21 +61,14 @@ def test_columns_follow_from_the_objective() -> None:
     assert grid.tiles.shape == (5, 5, 16, 16, 3)
 
 
-def test_the_view_is_the_anchor() -> None:
-    batch = a_batch()
-    grid = gallery(objective(), batch, num_images=4)
-    assert np.array_equal(grid.tiles[:, 0], pixels(batch.crops[0][:4]))
-    assert np.array_equal(grid.tiles[:, 1], pixels(batch.crops[1][:4]))
-    assert grid.heads == ("view", "view 2")
-
-
-def test_small_crops_are_shown_as_large_as_the_first() -> None:
+def test_the_view_is_the_anchor_and_small_crops_are_shown_as_large() -> None:
     batch = a_batch()
     small = torch.rand(16, 3, 8, 8, generator=torch.Generator().manual_seed(2))
     grid = gallery(objective(), replace(batch, crops=(*batch.crops, small)), num_images=4)
     enlarged = small[:4].repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
     assert grid.heads == ("view", "view 2", "view 3")
-    assert np.array_equal(grid.tiles[:, 2], pixels(enlarged))
+    for place, crops in enumerate((*batch.crops, enlarged)):
+        assert np.array_equal(grid.tiles[:, place], pixels(crops[:4]))
 
 
 def test_the_perturbation_is_mid_grey_where_nothing_moved() -> None:
@@ -143,13 +136,9 @@ def test_any_hard_example_gets_a_column() -> None:
     assert np.array_equal(grid.tiles[:, 1], pixels(1 - batch.crops[0][:3]))
 
 
-@pytest.mark.parametrize(("grey", "gain"), [(1, 64), (2, 32), (0.5, 128), (8, 8), (127, 1), (200, 0.5), (0, 1)])
-def test_the_automatic_gain_fills_the_grey_scale(grey: float, gain: float) -> None:
-    delta = torch.tensor([[-grey / 255, grey / 255 / 3]])
-    assert automatic_gain(delta) == gain
-
-
-def test_magnifying_clips() -> None:
+def test_the_automatic_gain_fills_the_grey_scale_and_magnifying_clips() -> None:
+    for grey, gain in ((1, 64), (2, 32), (0.5, 128), (8, 8), (127, 1), (200, 0.5), (0, 1)):
+        assert automatic_gain(torch.tensor([[-grey / 255, grey / 255 / 3]])) == gain
     delta = torch.tensor([-3.0, -1.0, 0.0, 1.0, 3.0]).view(1, 1, 1, 5).expand(1, 3, 1, 5) / 255
     assert magnify(delta, 60)[0, 0, :, 0].tolist() == [0, 68, 128, 188, 255]
 

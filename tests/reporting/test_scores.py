@@ -77,21 +77,16 @@ def test_a_later_evaluation_of_the_same_kind_replaces_the_earlier(make_run: Make
 
 def test_a_spread_stands_beside_its_metric(make_run: MakeRun) -> None:
     few = {"protocol": "probe/few", "metrics": {"top1": 91.25, "top1_std": 1.5, "top1_interval": 2.5, "odd_std": 3.0}}
-    run = read_run(with_results(make_run(), few))
+    run = read_run(with_results(make_run(), few | {"deviations": {"epochs": [100, 5]}}))
     grid = scores.evaluations([run], ["run"])
     assert dict(zip(grid.header, grid.rows[0], strict=True)) == {
         "protocol": "probe/few",
+        "deviations": "epochs 100 → 5",
         "top1": "91.25 ± 1.50",
         "odd_std": "3.00",
     }
     both = scores.evaluations([run, run], ["a", "b"])
     assert both.rows[0] == ("probe/few", "", "top1", "91.2 ± 1.5", "91.2 ± 1.5")
-
-
-def test_deviations_from_a_protocol_are_said(make_run: MakeRun) -> None:
-    result = {"protocol": "linear/moco*", "metrics": {"top1": 1.0}, "deviations": {"epochs": [100, 5]}}
-    grid = scores.evaluations([read_run(with_results(make_run(), result))], ["run"])
-    assert dict(zip(grid.header, grid.rows[0], strict=True))["deviations"] == "epochs 100 → 5"
 
 
 def test_encoders_are_told_apart_where_there_are_several(make_run: MakeRun) -> None:

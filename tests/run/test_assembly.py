@@ -13,8 +13,6 @@ from hexa.runtime import precision as precisions
 @pytest.mark.parametrize(
     ("changes", "branches"),
     [
-        ({}, ("main",)),
-        ({"hard_examples.adversarial.weight": 1}, ("main", "aux")),
         ({"hard_examples.adversarial.weight": 0}, ("main",)),
         ({"hard_examples.cutmix.branch": "mixed"}, ("main", "mixed")),
         # mixed adversarial views alone: their source has weight 0 and still brings its set

@@ -126,7 +126,6 @@ def test_every_command_takes_them(data: str, tmp_path: Path, capsys: pytest.Capt
     assert hexa.evaluate("knn", run, data)["metrics"]["top1"] >= 0
     hexa.embed(run, data, tmp_path / "features.npz")
     assert np.load(tmp_path / "features.npz")["features"].shape[0] == COUNT
-    assert main(["visualize", str(run), "--out", str(tmp_path / "v.png"), "--num-images", "2"]) == 0
     for kind in ("hard-examples", "neighbours"):
         assert main(["figure", kind, str(run), "--out", str(tmp_path / f"{kind}.png")]) == 0
     assert main(["resume", str(run)]) == 0
@@ -150,8 +149,7 @@ def test_bands_that_differ_are_named_with_the_file(data: str, tmp_path: Path) ->
     assert problem.startswith("class0/")
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224", "mobilenetv3_small_050"])
-@pytest.mark.parametrize("channels", [1, 5])
+@pytest.mark.parametrize(("name", "channels"), [("resnet18", 5), ("vit_tiny_patch16_224", 1)])
 def test_timms_networks_take_any_number(name: str, channels: int, tmp_path: Path) -> None:
     statistics = {"mean": (0.5,) * channels, "std": (0.25,) * channels}
     small = {"img_size": 32} if name.startswith("vit") else {}

@@ -27,6 +27,7 @@ METHODS = sorted(choices(MethodConfig, "name", "hexa.methods"))
 UNMIXABLE = sorted(
     name for name, config in choices(MethodConfig, "name", "hexa.methods").items() if config.model_construct().unmixable
 )
+CLUSTERING = {"deepcluster-v2", "pcl-v2"}
 QUIET = Console(file=io.StringIO())
 
 
@@ -54,6 +55,16 @@ def experiment(name: str, hard: tuple[str, ...] = ("adversarial",), **changes: A
     return override(recipes.get("digits-hexa-moco"), fields | changes)
 
 
+def stopped(whole: Path, folder: Path, step: int) -> Path:
+    """A copy of a run that ended as if it had been killed after its checkpoint of this step."""
+    shutil.copytree(whole, folder)
+    for path in (folder / "checkpoints").iterdir():
+        if path.name > f"step-{step:08d}.pt":
+            path.unlink()
+    (folder / "backbone.safetensors").unlink()
+    return folder
+
+
 @pytest.fixture(scope="module", params=METHODS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp("every") / request.param
@@ -72,30 +83,20 @@ def test_metrics_are_complete_and_attacks_move_a_grey_level(run: tuple[str, Path
         assert 0.5 < line["perturbation/adversarial"] <= 1.001
 
 
-@pytest.mark.parametrize("step", [3, 9])
-def test_a_run_goes_on_bit_identically(run: tuple[str, Path], step: int, tmp_path: Path) -> None:
-    """In the first epoch and in the second, which begins with clusters where there are any."""
-    _, folder = run
-    other = tmp_path / "stopped"
-    shutil.copytree(folder, other)
-    for path in (other / "checkpoints").iterdir():
-        if path.name > f"step-{step:08d}.pt":
-            path.unlink()
-    (other / "backbone.safetensors").unlink()
-    resume(other, console=QUIET)
-    assert load_backbone(other).content_hash() == load_backbone(folder).content_hash()
+def test_a_run_goes_on_bit_identically(run: tuple[str, Path], tmp_path: Path) -> None:
+    """In the first epoch, and in the second where it begins with clusters."""
+    name, folder = run
+    whole = load_backbone(folder).content_hash()
+    assert load_backbone(folder / "checkpoints" / "step-00000010.pt").content_hash() == whole
+    for step in (3, 9) if name in CLUSTERING else (3,):
+        other = stopped(folder, tmp_path / str(step), step)
+        resume(other, console=QUIET)
+        assert load_backbone(other).content_hash() == whole
 
 
-def test_the_backbone_of_a_checkpoint_is_that_of_the_file(run: tuple[str, Path]) -> None:
-    _, folder = run
-    last = load_backbone(folder / "checkpoints" / "step-00000010.pt")
-    assert last.content_hash() == load_backbone(folder).content_hash()
-
-
-def test_pictures_of_own_and_of_other_images_are_attacked(run: tuple[str, Path], tmp_path: Path) -> None:
-    for data in (None, "digits#test"):
-        grid = Look.at(run[1], data).gallery(3, gain=1)
-        assert abs(grid.tiles[:, 1].astype(int) - 128).max() == 1
+def test_pictures_of_other_images_are_attacked(run: tuple[str, Path]) -> None:
+    grid = Look.at(run[1], "digits#test").gallery(3, gain=1)
+    assert abs(grid.tiles[:, 1].astype(int) - 128).max() == 1
 
 
 @pytest.mark.parametrize("name", UNMIXABLE)
@@ -110,7 +111,7 @@ def test_mixing_puzzles_is_refused_before_anything_is_written(name: str, tmp_pat
         assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["moco", "swav", "jigsaw"])
 def test_benchmark_covers_what_combines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hexa.measure.benchmark.LEAST_SECONDS", 0.0)
     fields = {"batch_size": 8, "views.size": 16, "training.precision": "fp32"}

@@ -16,7 +16,7 @@ from hexa.evaluation import results
 from hexa.run import folder as folders
 from hexa.run.folder import LOCK, mine
 from hexa.run.run import pretrain, resume
-from hexa.runtime import checkpoints, files
+from hexa.runtime import files
 from hexa.runtime.peers import Peer
 from hexa.training.journal import Journal
 from hexa.weights.pretrained import load_backbone
@@ -24,12 +24,6 @@ from hexa.weights.pretrained import load_backbone
 from .test_run import events, quiet, tiny
 
 RUN = {"config.yaml", "environment.json", "metrics.jsonl", "checkpoints", "backbone.safetensors"}
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing happened to."""
-    return pretrain(tiny(), tmp_path_factory.mktemp("whole") / "run", console=quiet())
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,12 +43,6 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path, monkeypatch: 
     assert not stopped.exists()
 
 
-def test_a_lock_that_a_killed_process_left_is_in_nobodys_way(tmp_path: Path) -> None:
-    (tmp_path / LOCK).write_text("123 on a machine that is no more")
-    pretrain(tiny(), tmp_path, console=quiet())
-    assert {path.name for path in tmp_path.iterdir()} == RUN
-
-
 def test_a_helper_of_several_processes_takes_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     with mine(tmp_path / "run") as is_main:
@@ -62,17 +50,18 @@ def test_a_helper_of_several_processes_takes_no_lock(tmp_path: Path, monkeypatch
         assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_was_killed_before_it_had_a_configuration_is_begun_anew(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_before_it_had_a_configuration_is_begun_anew_past_its_lock(tmp_path: Path) -> None:
     environment = tmp_path / "environment.json"
     environment.write_text(json.dumps({"process": {**asdict(Peer.here(0)), "started": "0"}}))
     (tmp_path / ".config.yaml.123.tmp").write_text("recipe: di")
+    (tmp_path / LOCK).write_text("123 on a machine that is no more")
     pretrain(tiny(), tmp_path, console=quiet())
     assert {path.name for path in tmp_path.iterdir()} == RUN
     assert "resumed" not in json.loads(environment.read_text())
 
 
-def test_half_written_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
-    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
+def test_half_written_files_of_killed_processes_are_removed(copied: Path) -> None:
+    folder = copied
     (folder / "checkpoints" / ".step-00000021.pt.123.tmp").write_bytes(b"half a file")
     (folder / ".backbone.safetensors.123.tmp").write_bytes(b"half a file")
     (folder / ".results.json.123.tmp").write_bytes(b"[")  # an evaluation may be at work on it
@@ -140,12 +129,9 @@ def test_reports_and_trackers_that_fail_are_warnings(
     assert console.file.getvalue().count("No space") == 2  # type: ignore[attr-defined]
 
 
-def test_the_lines_of_a_journal_may_be_anything(tmp_path: Path) -> None:
+def test_the_lines_of_a_journal_may_be_anything(copied: Path, whole: Path) -> None:
     """Of a run that is gone on with: what isn't a line of ours is dropped."""
-    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
-    expected = events(folder)
-    with (folder / "metrics.jsonl").open("ab") as file:
+    with (copied / "metrics.jsonl").open("ab") as file:
         file.write(b'{"event": "train", "step": "x"}\n{"event": "train"}\n[1]\nnull\n\xff\xfe\n' + 9999 * b"[" + b"\n")
-    resume(folder, console=quiet())
-    assert events(folder) == [*expected, "resume", "end"]
-    assert checkpoints.checkpoints(folder / "checkpoints")
+    resume(copied, console=quiet())
+    assert events(copied) == [*events(whole), "resume", "end"]

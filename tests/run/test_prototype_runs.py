@@ -26,7 +26,7 @@ from hexa.runtime.signals import Interrupted
 from hexa.training.journal import METRICS
 from tests.run.test_every_method import experiment as of_every
 
-METHODS = ("deepcluster-v2", "swav", "pcl-v2")
+METHODS = ("deepcluster-v2", "pcl-v2")
 
 
 def experiment(name: str, **changes: Any) -> Experiment:
@@ -45,9 +45,6 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def test_memory_is_stated_first_and_the_health_of_clusters_is_logged(run: tuple[str, Path, str]) -> None:
     name, folder, said = run
     epochs = [line for line in map(json.loads, (folder / METRICS).open()) if line["event"] == "epoch"]
-    if name == "swav":
-        assert not epochs
-        return
     assert said.index(" MB more") < said.index("step 2/10")
     assert [line["epoch"] for line in epochs] == ([1] if name == "pcl-v2" else [0, 1])
     assert epochs[0]["clusters/nmi_labels"] > 0
@@ -55,14 +52,11 @@ def test_memory_is_stated_first_and_the_health_of_clusters_is_logged(run: tuple[
 
 
 def test_a_picture_of_other_images_says_if_the_own_are_needed(run: tuple[str, Path, str], tmp_path: Path) -> None:
-    name, folder, _ = run
+    _, folder, _ = run
     other = tmp_path / "moved"
     shutil.copytree(folder, other)
     config = other / "config.yaml"
     config.write_text(config.read_text().replace("data: digits", "data: folder:/nowhere"))
-    if name == "swav":  # remembers no image
-        assert visualize(other, "digits#test", tmp_path / "a.png", num_images=3).exists()
-        return
     with pytest.raises(UserError, match="remembers every image it was trained on, and their source 'folder:/nowhere'"):
         visualize(other, "digits#test", tmp_path / "a.png", num_images=3)
 

@@ -58,23 +58,19 @@ def test_a_run_leaves_nothing_in_memory(tmp_path: Path) -> None:
         gc.enable()
 
 
-def test_a_run_describes_itself(tmp_path: Path) -> None:
-    console = quiet()
-    folder = pretrain(tiny(), tmp_path / "run", console=console)
-    assert folder == tmp_path / "run"
-    names = {path.name for path in folder.iterdir()}
+def test_a_run_describes_itself(whole: Path) -> None:
+    names = {path.name for path in whole.iterdir()}
     assert names == {"config.yaml", "environment.json", "metrics.jsonl", "checkpoints", "backbone.safetensors"}
-    assert experiments.load(folder / "config.yaml") == tiny()
-    assert events(folder) == ["start", "train", "train", "train", "train", "train", "checkpoint", "end"]
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert experiments.load(whole / "config.yaml") == tiny()
+    assert events(whole) == ["start", "train", "train", "train", "train", "train", "checkpoint", "end"]
+    text = (whole.parent / "said.txt").read_text()
     assert "digits-hexa-moco" in text
     assert "images/s" in text
 
 
-def test_the_backbone_is_the_trained_query_network_with_main_statistics(tmp_path: Path) -> None:
-    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
-    found = checkpoints.newest_good(folder / "checkpoints", pytest.fail)
-    backbone = load_backbone(folder)
+def test_the_backbone_is_the_trained_query_network_with_main_statistics(whole: Path) -> None:
+    found = checkpoints.newest_good(whole / "checkpoints", pytest.fail)
+    backbone = load_backbone(whole)
     saved = backbone.network.state_dict()
     trained = {
         name.removeprefix("query.backbone."): value
@@ -87,15 +83,11 @@ def test_the_backbone_is_the_trained_query_network_with_main_statistics(tmp_path
     assert backbone.image_size == 8
 
 
-def test_the_same_experiment_gives_the_same_weights(tmp_path: Path) -> None:
-    weights = []
-    for name in ("a", "b"):
-        torch.manual_seed(hash(name) % 100)  # the global generator must not matter
-        torch.rand(3)
-        weights.append(load_backbone(pretrain(tiny(), tmp_path / name, console=quiet())).content_hash())
-    assert weights[0] == weights[1]
-    other = pretrain(tiny(seed=1), tmp_path / "c", console=quiet())
-    assert load_backbone(other).content_hash() != weights[0]
+def test_the_same_experiment_gives_the_same_weights(tmp_path: Path, whole: Path) -> None:
+    torch.manual_seed(7)  # the global generator must not matter
+    same, other = (pretrain(tiny(seed=n), tmp_path / str(n), console=quiet()) for n in (0, 1))
+    weights = load_backbone(whole).content_hash()
+    assert load_backbone(same).content_hash() == weights != load_backbone(other).content_hash()
 
 
 @pytest.mark.parametrize(
@@ -141,20 +133,18 @@ def test_on_a_full_disk_resume_names_no_option_that_it_lacks(tmp_path: Path, mon
     assert "--" not in str(caught.value).replace(str(tmp_path), "")
 
 
-def test_resuming_a_finished_run_trains_nothing(tmp_path: Path) -> None:
-    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
-    before = load_backbone(folder).content_hash()
-    (folder / "backbone.safetensors").unlink()
-    said = io.StringIO()
-    resume(folder, console=Console(file=said, width=200))
-    assert "nothing is left to train: step 21 of 21" in said.getvalue()
-    assert load_backbone(folder).content_hash() == before
-    assert events(folder).count("train") == 5
-    assert events(folder)[-2:] == ["resume", "end"]
+def test_resuming_a_finished_run_trains_nothing_and_keeps_what_began_it(copied: Path, whole: Path) -> None:
+    (copied / "backbone.safetensors").unlink()
+    resume(copied, console=(console := quiet()))
+    assert "nothing is left to train: step 21 of 21" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert load_backbone(copied).content_hash() == load_backbone(whole).content_hash()
+    assert events(copied) == [*events(whole), "resume", "end"]
+    before, after = (json.loads((folder / "environment.json").read_text()) for folder in (whole, copied))
+    assert after["time"] == before["time"]
+    assert len(after["resumed"]) == 1
 
 
-def test_a_run_without_a_checkpoint_yet_starts_anew(tmp_path: Path) -> None:
-    whole = pretrain(tiny(), tmp_path / "whole", console=quiet())
+def test_a_run_without_a_checkpoint_yet_starts_anew(tmp_path: Path, whole: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     experiments.dump(tiny(), folder / "config.yaml")
@@ -164,21 +154,16 @@ def test_a_run_without_a_checkpoint_yet_starts_anew(tmp_path: Path) -> None:
     assert events(folder).count("train") == 5
 
 
-def test_no_intact_checkpoint_is_an_error_and_not_a_silent_restart(tmp_path: Path) -> None:
-    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
-    for path in checkpoints.checkpoints(folder / "checkpoints"):
+def test_an_edited_config_is_refused_and_no_intact_checkpoint_is_no_silent_restart(copied: Path) -> None:
+    experiments.dump(tiny(method__temperature=0.5), copied / "config.yaml")
+    with pytest.raises(UserError, match=r"config\.yaml has changed"):
+        resume(copied, console=quiet())
+    experiments.dump(tiny(training__log_every=2), copied / "config.yaml")
+    resume(copied, console=quiet())
+    for path in checkpoints.checkpoints(copied / "checkpoints"):
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"no checkpoint of .* is intact"):
-        resume(folder, console=quiet())
-
-
-def test_an_edited_config_is_refused(tmp_path: Path) -> None:
-    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
-    experiments.dump(tiny(method__temperature=0.5), folder / "config.yaml")
-    with pytest.raises(UserError, match=r"config\.yaml has changed"):
-        resume(folder, console=quiet())
-    experiments.dump(tiny(training__log_every=2), folder / "config.yaml")
-    resume(folder, console=quiet())
+        resume(copied, console=quiet())
 
 
 def test_a_folder_in_which_no_step_was_made_is_begun_anew(tmp_path: Path) -> None:
@@ -198,10 +183,9 @@ def test_a_folder_in_which_no_step_was_made_is_begun_anew(tmp_path: Path) -> Non
 
 
 def test_a_run_that_diverged_before_its_first_checkpoint_is_begun_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path
 ) -> None:
     """As its message says, in the same folder, of which nothing of the first run is left."""
-    whole = pretrain(tiny(), tmp_path / "whole", console=quiet())
     folder, forward = tmp_path / "run", MoCo.loss
 
     def diverges(self: MoCo, *arguments: Any) -> torch.Tensor:
@@ -215,15 +199,6 @@ def test_a_run_that_diverged_before_its_first_checkpoint_is_begun_anew(
     pretrain(tiny(), folder, console=quiet())
     assert events(folder) == events(whole)
     assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
-
-
-def test_going_on_keeps_what_began_the_run(tmp_path: Path) -> None:
-    folder = pretrain(tiny(), tmp_path / "run", console=quiet())
-    before = json.loads((folder / "environment.json").read_text())
-    resume(folder, console=quiet())
-    after = json.loads((folder / "environment.json").read_text())
-    assert after["time"] == before["time"]
-    assert len(after["resumed"]) == 1
 
 
 def bitmaps(root: Path, first: int = 0) -> str:

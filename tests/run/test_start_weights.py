@@ -63,36 +63,19 @@ def test_code_that_the_user_names_runs_once_and_no_file_names_it(
     assert load_backbone(run).content_hash() == whole
 
 
-@pytest.mark.parametrize(
-    ("function", "name", "mean", "size"),
-    [
-        ("fed_otherwise", "resnet18", 0.1, 64),
-        ("of_torchvision", "resnet18", 0.485, 224),
-        ("of_torchvision#resnet18", "resnet18", 0.485, 224),
-    ],
-)
-def test_networks_that_code_gives(tmp_path: Path, function: str, name: str, mean: float, size: int) -> None:
+def test_networks_that_code_gives_and_some_that_cannot_be_built_again(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    made = start.made_by_code(f"python:{tmp_path}/own.py:{function}")
-    assert (made.network_config.name, made.mean[0], made.image_size) == (name, mean, size)
-    assert not any(key.startswith("fc.") for key in made.state_dict())
-
-
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        (
-            "unknown",
-            r"not a ResNet by its key names .*; if timm has this network, name it: python:.*own\.py:unknown#NETWORK",
-        ),
+    for function, mean, size in (("fed_otherwise", 0.1, 64), ("of_torchvision#resnet18", 0.485, 224)):
+        made = start.made_by_code(f"python:{tmp_path}/own.py:{function}")
+        assert (made.network_config.name, made.mean[0], made.image_size) == ("resnet18", mean, size)
+        assert not any(key.startswith("fc.") for key in made.state_dict())
+    for function, words in (
+        ("unknown", r"not a ResNet by its key names .*; if timm has this network, name it: python:.*unknown#NETWORK"),
         ("unknown#resnot18", "timm has no network 'resnot18'; did you mean 'resnet18'"),
         ("other_patches", "not the state of this network: of another shape are pos_embed"),
-    ],
-)
-def test_networks_that_cannot_be_built_again_are_one_line(tmp_path: Path, function: str, words: str) -> None:
-    (tmp_path / "own.py").write_text(OWN)
-    with one_line(words):
-        begun(f"python:{tmp_path}/own.py:{function}")
+    ):
+        with one_line(words):
+            begun(f"python:{tmp_path}/own.py:{function}")
 
 
 def test_a_configuration_runs_no_code() -> None:

@@ -88,6 +88,10 @@ def made(make: Callable[[Path], Any], *names: str) -> Spoil:
     return spoil
 
 
+def several(*spoils: Spoil) -> Spoil:
+    return lambda run: [spoil(run) for spoil in spoils]
+
+
 def link(to: str, *names: str) -> Spoil:
     return made(lambda path: path.symlink_to(to.format(beside=path.parent.parent, name=path.name)), *names)
 
@@ -140,29 +144,31 @@ LOOKS: dict[str, Spoil] = {
     "links to a device": link("/dev/zero", *FILES[1:]),
     "pipes": made(os.mkfifo, *FILES, "gallery.npz"),
     "folders": made(Path.mkdir, *FILES, "gallery.npz"),
-    **{f"all {one[:8]!r}": text(one) for one in ("", "[1, 2]", "7", "null", "[" * 100_000, "x: 1\n" * 100_000)},
-    "binary": text(bytes(range(256)) * 40),
-    "program as a gallery": text("%!PS-Adobe-3.0 EPSF-3.0\n(touch sang) run\n", "gallery.npz"),
-    "harmful names": fields(data=EVIL, recipe=EVIL, hard_examples={EVIL: {"kind": EVIL, EVIL: 1}}),
-    "harmful quantities": journal(**{EVIL: 1.0}),
-    "harmful results": results({"metrics": {EVIL: 1.0}, "protocol": EVIL, "data": EVIL, "notes": [EVIL]}),
+    **{f"all {one[:8]!r}": text(one) for one in ("", "[1, 2]", "null", "[" * 100_000, "x: 1\n" * 100_000)},
+    "binary": text(bytes(range(256)) * 40, *FILES, "gallery.npz"),
+    "harmful texts": several(
+        fields(data=EVIL, recipe=EVIL, hard_examples={EVIL: {"kind": EVIL, EVIL: 1}}),
+        journal(**{EVIL: 1.0}),
+        results({"metrics": {EVIL: 1.0}, "protocol": EVIL, "data": EVIL, "notes": [EVIL]}),
+    ),
     "all numbers": added(
         "metrics.jsonl",
         "".join(f'{{"event": "train", "step": {a}, "epoch": 1, "loss": {b}}}\n' for a in NUMBERS for b in NUMBERS),
     ),
-    "many quantities": journal(**{f"k{n}": n for n in range(4000)}),
-    "many warnings": added(
-        "metrics.jsonl", "".join(f'{{"event": "warning", "step": 1, "message": "w{n}"}}\n' for n in range(20_000))
+    "too much of all": several(
+        journal(**{f"k{n}": n for n in range(4000)}),
+        added(
+            "metrics.jsonl", "".join(f'{{"event": "warning", "step": 1, "message": "w{n}"}}\n' for n in range(20_000))
+        ),
+        added("metrics.jsonl", '{"event": ["train"], "step": {}}\n{"event": null}\n{"step": 5}\n' + "x" * 20_000_000),
+        results(*({"metrics": {f"m{n}": 1.0}} for n in range(5000))),
     ),
-    "long line": added("metrics.jsonl", "x" * 20_000_000),
-    "other events": added("metrics.jsonl", '{"event": ["train"], "step": {}}\n{"event": null}\n{"step": 5}\n'),
     "metrics of all kinds": results(
         {"metrics": {"a": 1e308, "b": float("nan"), "c": "x", "d": [1], "e": {}, "f": None, "g": True, "a_std": "x"}},
         {"metrics": {"top1": 10**400, "top1_std": -1}, "protocol": 7, "data": [], "seed": {}, "seconds": 1e300},
         {"metrics": {"top1": 5.0}, "data_facts": {"test": {"known_as": {"a": 1}, "fingerprint": []}}, "notes": 3},
         {"metrics": {"top1": 5.0}, "protocol": "linear/moco", "preset": [], "deviations": {"a": {"b": 1}}},
     ),
-    "many metrics": results(*({"metrics": {f"m{n}": 1.0}} for n in range(5000))),
     "other environment": text(
         '{"device": {"a": [1]}, "resumed": 3, "precision": [], "process": {"rank": "x", "host": []}}',
         "environment.json",
@@ -175,7 +181,6 @@ WORKS: dict[str, Spoil] = {
     "fields of other kinds": fields(method="moco", hard_examples=[1], seed=2**70, epochs=[1]),
     "infinite numbers": fields(batch_size=10**30, optimizer__learning_rate=float("inf")),
     "a wide network": fields(network__widths=[10**9, 10**9]),
-    "views of 10^9 pixels": fields(views__size=10**9),
     "a queue of 10^15": fields(method__queue_size=10**15),
     "checkpoints that are a file": made(lambda path: path.write_text("x"), "checkpoints"),
     "checkpoints that are not": lambda run: (

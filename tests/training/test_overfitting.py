@@ -23,7 +23,6 @@ from tests.laws.cases import Case, batch
 @pytest.mark.parametrize(
     ("fields", "judged"),
     [
-        ({"epsilon": 4, "step_size": 4}, True),
         ({"epsilon": 4, "step_size": 4, "random_start": 2, "project": False}, True),
         ({}, False),
         ({"epsilon": 4, "steps": 3}, False),

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from hexa.comparison import labelled, leakage, unlabelled, verdict
 from hexa.comparison.extraction import FEWEST, Extraction, affordable, common, features_of, passes_of
-from hexa.comparison.leakage import Progress
 from hexa.comparison.verdict import FEW, Side, Verdict
 from hexa.config import UserError, some
 from hexa.data import Source, open_source
@@ -22,6 +21,7 @@ from hexa.data.sources.source import Subset
 from hexa.evaluation.collective import from_main
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
+from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 
 Value = TypeVar("Value")
@@ -83,7 +83,7 @@ class Comparison:
         }
 
 
-def compare(request: CompareRequest, progress: Progress = lambda label, done, total: None) -> Comparison:
+def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     """Compare two backbones or more. Raises UserError."""
     if len(request.backbones) < 2:
         raise UserError("a comparison needs two backbones or more; give another one")
@@ -116,7 +116,7 @@ def of_backbones(
     data: Source,
     judging: Source,
     how: Extraction,
-    progress: Progress = lambda label, done, total: None,
+    progress: Progress = silent,
     trials: int = 1,
 ) -> Comparison:
     """Compare loaded backbones, by name; the first is what the others are compared with.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,6 +14,7 @@ from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Subset
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.reporting.tables import counted
+from hexa.runtime.progress import Progress
 from hexa.runtime.random import Stream
 
 #: Side of the thumbnails that are compared, and the largest distance of near-duplicates: the root mean square
@@ -24,8 +23,6 @@ THUMB, ALIKE = 16, 0.1
 _CHUNK = 2048
 #: Images to learn from that near-duplicates are looked for among, at least.
 _LEARNED = 200
-
-Progress = Callable[[str, int, int], None]
 
 
 def thumbnails(source: Source, num_workers: int | None = None) -> tuple[Tensor, NDArray[np.int64]]:
@@ -65,12 +62,7 @@ def duplicates(asked: Tensor, others: Tensor | None = None) -> NDArray[np.int64]
 
 
 def apart(
-    data: Source,
-    judging: Source,
-    rows: NDArray[np.int64],
-    how: Extraction,
-    notes: list[str],
-    progress: Progress,
+    data: Source, judging: Source, rows: NDArray[np.int64], how: Extraction, notes: list[str], progress: Progress
 ) -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...]]:
     """Of these labelled images those without near-duplicates, and paths of those that are left out with their twins.
 

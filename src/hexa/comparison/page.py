@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from hexa.comparison.compare import CompareRequest, Comparison
 from hexa.comparison.labelled import DECIDING
 from hexa.comparison.verdict import Side
 from hexa.data.views.evaluation import EvaluationTransform
-from hexa.ops.photometric import unit
-from hexa.reporting.gallery import as_pixels
-from hexa.reporting.pictures import Gallery, Pixels
+from hexa.reporting.gallery import tiles_of
+from hexa.reporting.pictures import Gallery
+from hexa.reporting.plots.neighbours import class_name, class_of
 from hexa.reporting.report import picture, rendered
 from hexa.reporting.style import COLOURS, MARKERS, MUTED, drawing
 from hexa.reporting.tables import Table, text
@@ -40,11 +40,7 @@ def write(comparison: Comparison, request: CompareRequest, folder: Path) -> Path
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "compare.json", json.dumps(comparison.record, indent=1) + "\n")
     asked = {name: value for name, value in vars(request).items() if value is not None and name != "backbones"}
-    return page(comparison, folder / "compare.html", {**asked, "images": len(comparison.images)})
-
-
-def page(comparison: Comparison, out: Path, asked: Mapping[str, Any]) -> Path:
-    """Write one HTML file that needs no other. asked: what to show of the request, by label."""
+    asked["images"] = len(comparison.images)
     sides = comparison.sides[:_DRAWN]
     header, rows = verdict.table(comparison.sides, comparison.verdict)
     other = comparison.verdict.best or 1
@@ -67,38 +63,27 @@ def page(comparison: Comparison, out: Path, asked: Mapping[str, Any]) -> Path:
         "twins": len(comparison.duplicates),
         "facts": [(name, text(value)) for name, value in asked.items()],
     }
-    return write_whole(
-        out, lambda file: file.write(rendered("compare.html", **shown).encode(errors="backslashreplace"))
-    )
-
-
-def _tiles(comparison: Comparison, places: Sequence[int]) -> Pixels:
-    transform = EvaluationTransform(_TILE, 1.0)
-    images = [unit(transform(comparison.images.decode(int(place)))) for place in places]
-    return as_pixels(255 * torch.stack(images))
+    html = rendered("compare.html", **shown).encode(errors="backslashreplace")
+    return write_whole(folder / "compare.html", lambda file: file.write(html))
 
 
 def _closest(comparison: Comparison, sides: Sequence[Side], queries: Tensor) -> Any:
     """A row for each of some images and each backbone: the image and those nearest to it, named by class if known."""
+    images, transform = comparison.images, EvaluationTransform(_TILE, 1.0)
     near = [unlabelled.neighbours(side.features, _NEAREST, queries).tolist() for side in sides]
-    classes, names = comparison.images.classes, comparison.images.class_names
-    rows, captions, labels = [], [], []
-    for row, query in enumerate(queries.tolist()):
-        for side, nearest in zip(sides, near, strict=True):
-            places = [query, *nearest[row]]
-            rows.append(_tiles(comparison, places))
-            labels.append(side.name)
-            told = ["" if classes is None else names[classes[one]] if names else str(classes[one]) for one in places]
-            captions.append(told)
-    heads = ["image", *(str(number) for number in range(1, rows[0].shape[0]))]
-    return picture(Gallery(np.stack(rows), heads, captions if classes is not None else (), labels))
+    rows = [[query, *nearest[row]] for row, query in enumerate(queries.tolist()) for nearest in near]
+    tiles = np.stack([tiles_of(images, places, transform) for places in rows])
+    captions = [[class_of(images, place) for place in places] for places in rows]
+    heads = ["image", *map(str, range(1, tiles.shape[1]))]
+    labels = [side.name for side in sides] * len(queries)
+    return picture(Gallery(tiles, heads, captions if images.classes is not None else (), labels))
 
 
 def _maps(comparison: Comparison, sides: Sequence[Side]) -> str:
     """The images in two dimensions under each backbone (t-SNE, van der Maaten & Hinton 2008), as SVG."""
     count = len(comparison.images)
     order = torch.randperm(count, generator=Stream(0).child("map").generator())[:_MAPPED].sort().values
-    classes, names = comparison.images.classes, comparison.images.class_names
+    classes = comparison.images.classes
     shown = np.zeros(len(order), np.int64) if classes is None else classes[order.numpy()]
     frequent = np.argsort(-np.bincount(shown), kind="stable")[: 0 if classes is None else _COLOURED]
     with drawing(len(sides), width=5.2, height=4.6) as (figure, axes):
@@ -108,16 +93,9 @@ def _maps(comparison: Comparison, sides: Sequence[Side]) -> str:
             at = TSNE(perplexity=perplexity, init="pca", random_state=0, n_jobs=1).fit_transform(x)
             ax.scatter(at[:, 0], at[:, 1], s=7, color=MUTED, linewidths=0, alpha=0.5)
             for slot, label in enumerate(frequent):
-                mine, name = at[shown == label], names[label] if names else str(label)
-                ax.scatter(
-                    mine[:, 0],
-                    mine[:, 1],
-                    s=14,
-                    color=COLOURS[slot],
-                    marker=MARKERS[slot % len(MARKERS)],
-                    linewidths=0,
-                    label=name,
-                )
+                look: dict[str, Any] = {"color": COLOURS[slot], "marker": MARKERS[slot % len(MARKERS)], "linewidths": 0}
+                mine = at[shown == label]
+                ax.scatter(mine[:, 0], mine[:, 1], s=14, label=class_name(comparison.images, label), **look)
             ax.set(title=f"{side.name} ({side.size} px)", xticks=[], yticks=[])
             ax.grid(visible=False)
         if len(frequent):
@@ -130,16 +108,15 @@ def _maps(comparison: Comparison, sides: Sequence[Side]) -> str:
 
 def _classes(comparison: Comparison, pair: tuple[Side, Side]) -> Table:
     """The classes whose k-NN accuracy gained and lost most."""
-    judge, names = comparison.judge, comparison.images.class_names
+    judge = comparison.judge
     first, second = (side.scores for side in pair)
     if judge is None or first is None or second is None:
         return Table()
     labels, rows = judge.labels[judge.judged], []
     for label in np.unique(labels):
         before, after = (100 * float(one.right[DECIDING[0]][labels == label].mean()) for one in (first, second))
-        rows.append(
-            (after - before, names[label] if names else str(label), before, after, int((labels == label).sum()))
-        )
+        name = class_name(comparison.images, label)
+        rows.append((after - before, name, before, after, int((labels == label).sum())))
     rows.sort(reverse=True)
     kept = rows if len(rows) <= 2 * _LISTED else [*rows[:_LISTED], *rows[-_LISTED:]]
     cells = [

@@ -39,17 +39,20 @@ _CHUNK = 512
 
 @dataclass(frozen=True)
 class Passes:
-    """Features [N, D] of N images, of two random views of each, and of each cut-mixed with a partner.
-
-    partners: int64 [N], the partner's row. shares: float [N], λ, how much of the mixed image is the image's own.
-    """
+    """Features [N, D] of N images, of two random views of each, and of each cut-mixed with a partner."""
 
     images: Tensor
+    """[N, D], of the images."""
     first: Tensor
+    """[N, D], of a random view of each."""
     second: Tensor
+    """[N, D], of another view of each."""
     mixed: Tensor
+    """[N, D], of each cut-mixed with its partner."""
     partners: Tensor
+    """int64 [N], the row of the partner."""
     shares: Tensor
+    """float [N], λ: how much of the mixed image is the image's own."""
 
 
 @torch.no_grad()

@@ -59,6 +59,11 @@ class Pair:
     why: str = ""
     """What the measures without labels say."""
 
+    @property
+    def winner(self) -> int | None:
+        """The place of the better side; None if neither is."""
+        return (self.second if self.better > 0 else self.first) if self.better else None
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -87,13 +92,14 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
             for shots in mine.few
         }
         pairs.append(Pair(a, b, better, {**differences, **few}))
-    beaten = [{_other(pair, place) for pair in pairs if _favours(pair, place)} for place in range(len(sides))]
     every = range(len(sides))
+    beaten = [{_other(pair, place) for pair in pairs if pair.winner == place} for place in every]
     best = next((place for place in every if len(beaten[place]) == len(sides) - 1), None)
     unbeaten = [place for place in every if not any(place in others for others in beaten)]
     highest = max(unbeaten or every, key=lambda place: sides[place].reached(DECIDING[0])) if best is None else best
     others = [place for place in every if place != highest and (best is not None or place not in beaten[highest])]
-    nearest = min((pair for pair in pairs if {pair.first, pair.second} in [{highest, one} for one in others]), key=_gap)
+    against = [pair for pair in pairs if {pair.first, pair.second} in [{highest, one} for one in others]]
+    nearest = min(against, key=lambda pair: abs(pair.differences[DECIDING[0]].points))
     several = f"against {sides[_other(nearest, highest)].name}: " if len(sides) > 2 else ""
     names = _listed([sides[place].name for place in others])
     if best is not None:
@@ -118,13 +124,13 @@ def without_labels(sides: Sequence[Side]) -> Verdict:
     remedy = "give labelled images (--labelled), a few per class, to know"
     told = []
     for pair in pairs:
-        names = [sides[0].name, sides[pair.second].name]
-        if pair.better:
-            told.append(f"{names[pair.better > 0]} seems better than {names[pair.better < 0]}: {pair.why}")
+        if pair.winner is not None:
+            names = sides[pair.winner].name, sides[_other(pair, pair.winner)].name
+            told.append(f"{names[0]} seems better than {names[1]}: {pair.why}")
     if not told:
         why = pairs[0].why if len(pairs) == 1 else "the measures are too unreliable to tell these backbones apart"
         return Verdict(None, f"without labels it cannot be told which is better: {why}; {remedy}", tuple(pairs))
-    best = (pairs[0].second if pairs[0].better > 0 else 0) if len(sides) == 2 else None
+    best = pairs[0].winner if len(sides) == 2 else None
     return Verdict(best, "; ".join([*told, remedy]), tuple(pairs))
 
 
@@ -157,14 +163,6 @@ def _shown(side: Side, name: str) -> str:
 
 def _other(pair: Pair, place: int) -> int:
     return pair.first + pair.second - place
-
-
-def _favours(pair: Pair, place: int) -> bool:
-    return place == (pair.second if pair.better > 0 else pair.first) and pair.better != 0
-
-
-def _gap(pair: Pair) -> float:
-    return abs(pair.differences[DECIDING[0]].points)
 
 
 def _scores(sides: Sequence[Side], pair: Pair, place: int) -> str:

@@ -20,7 +20,7 @@ def charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
     """A chart for each attack and set of images: of one run a curve for each of its batch-norm branches, of several
     runs a curve each, of the main branch."""
     several = len(runs) > 1
-    groups: dict[tuple[str, str], list[Series]] = {}
+    groups: dict[str, dict[str, Series]] = {}
     for slot, (run, name) in enumerate(zip(runs, names, strict=True)):
         for result in scores.newest(run):
             x, y = _points(result)
@@ -28,13 +28,13 @@ def charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
             if len(x) < 2 or (several and branch != "main"):
                 continue
             attack = scores.protocol(result).removesuffix(f"-branch{branch}")
-            curves = groups.setdefault((attack, scores.data(result)), [])
+            curves = groups.setdefault(f"{attack} on {scores.data(result)}", {})
             label = name if several else branch
-            curves[:] = [curve for curve in curves if curve.name != label]  # of repetitions, the newest
-            curves.append(Series(label, slot if several else len(curves), x, y))
+            place = slot if several else list({**curves, label: None}).index(label)
+            curves[label] = Series(label, place, x, y)  # of repetitions, the newest
     return [
-        drawn(f"{attack} on {data}", Quantity(_TITLE, f"{attack} on {data}", "%", from_zero=True), curves, _OVER)
-        for (attack, data), curves in groups.items()
+        drawn(about, Quantity(_TITLE, about, "%", from_zero=True), [*curves.values()], _OVER)
+        for about, curves in groups.items()
     ]
 
 

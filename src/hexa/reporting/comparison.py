@@ -48,7 +48,8 @@ def command(run: Run) -> str:
     if not run.config:
         return ""
     try:
-        words = adaptation(run.adaptation["request"]) if run.adaptation else _pretraining(run.config)
+        first, named = _adaptation(run.adaptation["request"]) if run.adaptation else _pretraining(run.config)
+        words = [first, *(f"{shlex.quote(name)} {shlex.quote(value)}" for name, value in named.items())]
     except (ImportError, AttributeError, LookupError, TypeError, ValueError):  # no such recipe, or other fields
         return fallback
     if any(one_line(word) != word for word in words):  # nothing to be pasted into a terminal
@@ -56,13 +57,10 @@ def command(run: Run) -> str:
     return " ".join(words) if len(words) < 4 else " \\\n  ".join(words)
 
 
-def adaptation(request: Record) -> list[str]:
-    """The command, such as `hexa adapt`, and its options, one each."""
-    first, *others = options(request).items()
-    return [
-        f"hexa {request.get('command', 'adapt')} {shlex.quote(first[1])}",
-        *(_option(name.removeprefix("--"), value) for name, value in others),
-    ]
+def _adaptation(request: Record) -> tuple[str, dict[str, str]]:
+    """The command, such as `hexa adapt`, and its options."""
+    given = options(request)
+    return f"hexa {request.get('command', 'adapt')} {shlex.quote(given.pop('BACKBONE'))}", given
 
 
 def options(request: Record) -> dict[str, str]:
@@ -76,19 +74,13 @@ def options(request: Record) -> dict[str, str]:
     return {"BACKBONE": str(request["backbone"])} | given
 
 
-def _pretraining(config: Record) -> list[str]:
-    """`hexa pretrain` and its options, one each."""
-    return [
-        f"hexa pretrain {shlex.quote(str(config['recipe']))}",
-        *(
-            _option(path, "none" if value is None else value if isinstance(value, str) else json.dumps(value))
-            for path, value in _changes(config).items()
-        ),
-    ]
-
-
-def _option(name: str, value: str) -> str:
-    return f"{shlex.quote(f'--{name}')} {shlex.quote(value)}"
+def _pretraining(config: Record) -> tuple[str, dict[str, str]]:
+    """`hexa pretrain` and its options."""
+    texts = {
+        f"--{path}": "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+        for path, value in _changes(config).items()
+    }
+    return f"hexa pretrain {shlex.quote(str(config['recipe']))}", texts
 
 
 def _changes(config: Record) -> Record:

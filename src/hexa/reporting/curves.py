@@ -32,10 +32,15 @@ class Quantity:
     """How a group of journal keys (`loss/std`, `loss/adversarial` …: the group `loss`) is shown."""
 
     title: str
+    """The title of its chart."""
     about: str = ""
+    """A line below the title."""
     unit: str = ""
+    """The unit of the y axis."""
     factor: float = 1.0
+    """What the journal's numbers are multiplied by; 100 for percent."""
     from_zero: bool = False
+    """Whether the y axis begins at zero."""
 
 
 KNOWN = {
@@ -63,24 +68,34 @@ AXES = {"epoch": "epoch", "step": "steps", "minutes": "time"}
 
 @dataclass(frozen=True)
 class Series:
-    """One curve, ordered by x. slot: which colour it takes."""
+    """One curve."""
 
     name: str
+    """Its name in the legend."""
     slot: int
+    """Which colour it takes; from 8 on colours repeat, dashed."""
     x: NDArray[np.float64]
+    """[N], ascending."""
     y: NDArray[np.float64]
+    """[N]."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawn chart with its legend (name, last value, colour slot) and a short table of its values."""
+    """A drawn chart."""
 
     key: str
+    """Its name in the page."""
     title: str
+    """The heading."""
     about: str
+    """A line below the heading."""
     svg: str
+    """The drawing."""
     legend: tuple[tuple[str, str, int], ...]
+    """(name, last value, colour slot) of each curve."""
     values: Table
+    """Some of the values."""
 
 
 def charts(runs: Sequence[Run]) -> list[Chart]:

@@ -8,27 +8,24 @@ loss, which is what makes it hard.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from hexa.core import Batch, Example
+from hexa.data import Source
+from hexa.data.views.evaluation import EvaluationTransform
 from hexa.objective import STD, Objective
+from hexa.ops.photometric import unit
 from hexa.reporting.pictures import MID_GREY, Gallery, Pixels
+from hexa.training.overfitting import unchanged
 
-
-class _Column(NamedTuple):
-    """tiles: uint8 [N, S, S, 3]; captions: a text below each tile, perhaps empty."""
-
-    title: str
-    tiles: Pixels
-    captions: Sequence[str]
+#: A title, tiles, uint8 [N, S, S, 3], and a text below each tile, perhaps empty.
+_Column = tuple[str, Pixels, Sequence[str]]
 
 
 @torch.no_grad()
@@ -47,7 +44,7 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
     if not objective.hard_examples:
         size = batch.crops[0].shape[-2:]  # small crops are shown as large as the others
         others = (functional.interpolate(crop[:num_images], size) for crop in batch.crops[1:])
-        columns += [_plain(f"view {number}", crop) for number, crop in enumerate(others, start=2)]
+        columns += [(f"view {number}", _shown(crop), [""] * len(crop)) for number, crop in enumerate(others, start=2)]
     for name, hard_example in objective.hard_examples.items():
         example, source = shown[name], hard_example.source
         # where images were mixed on the way, the difference is not what was added to a view
@@ -57,17 +54,6 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
     heads, tiles, captions = zip(*columns, strict=True)
     texts = list(zip(*captions, strict=True))
     return Gallery(np.stack(tiles, 1), heads, texts if any(map(any, texts)) else ())
-
-
-@contextmanager
-def unchanged(method: nn.Module) -> Iterator[None]:
-    """Buffers as before on the way out: encoding pseudo-labels is a pass that moves running statistics."""
-    before = [(buffer, buffer.clone()) for buffer in method.buffers()]
-    try:
-        yield
-    finally:
-        for buffer, value in before:
-            buffer.copy_(value)
 
 
 def _losses(example: Example) -> list[float]:
@@ -93,12 +79,11 @@ def _perturbation(delta: Tensor, gain: float | None) -> _Column:
     gain = automatic_gain(delta) if gain is None else gain
     moved = 255 * delta.abs().flatten(1).double()
     captions = [f"|δ| {mean:.2f}" for mean in moved.mean(1).tolist()]
-    return _Column(f"perturbation × {gain:g}", magnify(delta, gain), captions)
+    return f"perturbation × {gain:g}", magnify(delta, gain), captions
 
 
-def _plain(title: str, images: Tensor) -> _Column:
-    tiles = as_pixels(255 * images.double())
-    return _Column(title, tiles, ("",) * len(tiles))
+def _shown(images: Tensor) -> Pixels:
+    return as_pixels(255 * images.double())
 
 
 def _column(title: str, example: Example, losses: list[float]) -> _Column:
@@ -108,7 +93,12 @@ def _column(title: str, example: Example, losses: list[float]) -> _Column:
         weights = torch.stack([weight[0] for _, weight in example.mixture], 1).tolist()  # [N, pseudo-labels]
         shares = ("λ " + " + ".join(f"{share:.2f}" for share in row[:-1]) for row in weights)
         captions = [f"{share} · {caption}" for share, caption in zip(shares, captions, strict=True)]
-    return _plain(title, example.crops[0])._replace(captions=captions)
+    return title, _shown(example.crops[0]), captions
+
+
+def tiles_of(source: Source, places: Iterable[int], transform: EvaluationTransform) -> Pixels:
+    """Images at these places as a transform of evaluation makes them, uint8 [K, S, S, 3]."""
+    return as_pixels(255 * torch.stack([unit(transform(source.decode(int(place)))) for place in places]))
 
 
 def as_pixels(images: Tensor) -> Pixels:

@@ -24,20 +24,18 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Gallery:
-    """R rows of K pictures of S × S pixels.
-
-    tiles: uint8 [R, K, S, S, 3]; mid-grey where a row has fewer pictures.
-    heads: K texts above the columns.
-    captions: R rows of K texts below the pictures.
-    labels: R texts at the left.
-    frames: R rows of K colours around the pictures, "" for none; these are drawn, but not stored.
-    """
+    """R rows of K pictures of S × S pixels. Texts and frames are left out by default."""
 
     tiles: Pixels
+    """uint8 [R, K, S, S, 3]; mid-grey where a row has fewer pictures."""
     heads: Sequence[str] = ()
+    """K texts above the columns."""
     captions: Sequence[Sequence[str]] = ()
+    """R rows of K texts below the pictures."""
     labels: Sequence[str] = ()
+    """R texts at the left."""
     frames: Sequence[Sequence[str]] = ()
+    """R rows of K colours around the pictures, "" for none; these are drawn, but not stored."""
 
     def draw(self, title: str = "", remark: str = "", *, side: float = 1.15) -> Figure:
         """The gallery as a figure, each picture `side` inches wide."""

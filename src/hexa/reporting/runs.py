@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TypeGuard
+from typing import Any, TypeGuard
 
 from hexa.config import UserError, some
-from hexa.reporting.tables import Table
+from hexa.reporting.tables import Table, counted
 from hexa.runtime import parsing
 
 Record = dict[str, Any]
 
-#: Limits on what is read and shown of a folder: bytes, and numbers of lines and other things.
-_MOST_JOURNAL, _LONGEST_LINE, _MOST_LINES = 512 * 1024**2, 64 * 1024, 50_000
+#: Limits on what is read of a journal, and the size from which on lines of training are left out, in bytes.
+_MOST_JOURNAL, _LONG_JOURNAL = 512 * 1024**2, 32 * 1024**2
+#: The most that is shown of a folder.
 MOST_QUANTITIES, _MOST_WARNINGS, _MOST_RESULTS, _MOST_METRICS = 100, 100, 1000, 64
 
 _PLACE = {"event", "step", "epoch", "seconds", "time"}
@@ -30,25 +33,32 @@ _STATES = {
 
 @dataclass(frozen=True)
 class Run:
-    """What the files of a run folder hold. Nothing in it is trusted: names and messages are text to be escaped.
-
-    train, monitor and epochs: journal lines in the order of their steps, one a step (a resumed run repeats some).
-    results: one evaluation each. adaptation: what `hexa adapt` measured, start and result side by side. problems: what
-    was missing or broken, for the reader of the report.
-    """
+    """What the files of a run folder hold. Nothing in it is trusted: names and messages are text to be escaped."""
 
     folder: Path
+    """The run folder, or the file of an evaluation alone."""
     config: Record = field(default_factory=dict)
+    """The fields of config.yaml; empty if they cannot be read, as all that follows."""
     config_text: str = ""
+    """config.yaml as it stands."""
     environment: Record = field(default_factory=dict)
+    """The fields of environment.json."""
     train: list[Record] = field(default_factory=list)
+    """Journal lines of training in the order of their steps, one a step (a resumed run repeats some)."""
     monitor: list[Record] = field(default_factory=list)
+    """Journal lines of the monitor, in the same order."""
     epochs: list[Record] = field(default_factory=list)
+    """Journal lines of what the method did between epochs, in the same order."""
     warnings: list[Record] = field(default_factory=list)
+    """Each message once, with its first step and its count."""
     events: list[Record] = field(default_factory=list)
+    """The other journal lines, such as start, checkpoint and end."""
     results: list[Record] = field(default_factory=list)
+    """One evaluation each."""
     adaptation: Record = field(default_factory=dict)
+    """What `hexa adapt` measured, start and result side by side."""
     problems: list[str] = field(default_factory=list)
+    """What was missing or broken, for the reader of the report."""
 
     @property
     def name(self) -> str:
@@ -119,9 +129,9 @@ def read_run(folder: Path | str) -> Run:
     lines = read.journal()
     run = Run(
         folder,
-        config=read.mapping("config.yaml", parsing.from_yaml, config_text),
+        config=read.mapping("config.yaml", config_text, parsing.from_yaml),
         config_text=config_text,
-        environment=read.mapping("environment.json", parsing.from_json, read.text("environment.json", 2**20)),
+        environment=read.mapping("environment.json", read.text("environment.json", 2**20)),
         train=_by_step(lines, "train"),
         monitor=_by_step(lines, "monitor"),
         epochs=_by_step(lines, "epoch"),
@@ -155,60 +165,72 @@ def flatten(fields: Mapping[str, Any], prefix: str = "") -> Record:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads the files of one folder; what is missing or broken in them goes to `problems`.
-
-    within: the folder that files must lie in, wherever links lead; None for anywhere.
-    """
+    """Reads the files of one folder; what is missing or broken in them goes to `problems`."""
 
     folder: Path
+    """Where the files are."""
     within: Path | None
+    """The folder that files must lie in, wherever links lead; None for anywhere."""
     problems: list[str] = field(default_factory=list)
+    """A sentence for each file that is missing or broken."""
 
-    def text(self, name: str, most: int) -> str:
-        """At most `most` bytes; empty text for a file that cannot be read."""
-        path = self.folder / name
+    @contextmanager
+    def telling(self, name: str) -> Iterator[None]:
+        """Note a file that is missing or cannot be read."""
         try:
-            return parsing.read_text(path, most, self.within)
+            yield
         except FileNotFoundError:
             self.problems.append(f"{name} is missing")
         except (OSError, UserError) as error:
-            self.problems.append(f"{name} cannot be read ({_why(error, path)})")
+            why = error.strerror if isinstance(error, OSError) else None
+            self.problems.append(f"{name} cannot be read ({why or str(error).removeprefix(f'{self.folder / name}: ')})")
+
+    def text(self, name: str, most: int = parsing.MOST_JSON) -> str:
+        """At most `most` bytes; empty text for a file that cannot be read."""
+        with self.telling(name):
+            return parsing.read_text(self.folder / name, most, self.within)
         return ""
 
-    def parsed(self, name: str, parse: Callable[[str], Any], text: str) -> Any:
-        """None for text that cannot be parsed."""
+    def parsed(self, name: str, text: str, parse: Callable[[str], Any] = parsing.from_json) -> Any:
+        """None for text that is empty or cannot be parsed."""
         try:
             return parse(text) if text else None
         except UserError as error:
             self.problems.append(f"{name} cannot be parsed ({error})")
-            return None
 
-    def mapping(self, name: str, parse: Callable[[str], Any], text: str) -> Record:
-        value = self.parsed(name, parse, text)
+    def mapping(self, name: str, text: str, parse: Callable[[str], Any] = parsing.from_json) -> Record:
+        value = self.parsed(name, text, parse)
         if not isinstance(value, dict | None):
             self.problems.append(f"{name} holds no fields")
         return value if isinstance(value, dict) else {}
 
     def journal(self) -> list[Record]:
-        """The lines that parse, of very many losses some. The last line of a killed run is often cut short."""
-        path = self.folder / "metrics.jsonl"
-        try:
-            parsing.check(path, _MOST_JOURNAL, within=self.within)
-            with path.open("rb") as file:
-                total = sum(1 for _ in _lines(file))
-                file.seek(0)
-                return list(_parsed(_lines(file), max(1, math.ceil(total / _MOST_LINES)), self.problems))
-        except FileNotFoundError:
-            self.problems.append(f"{path.name} is missing")
-        except (OSError, UserError) as error:
-            self.problems.append(f"{path.name} cannot be read ({_why(error, path)})")
-        return []
+        """The lines that parse, of a very long journal some. The last line of a killed run is often cut short."""
+        name, records, broken, every = "metrics.jsonl", list[Record](), list[int](), 1
+        with self.telling(name):
+            parsing.check(self.folder / name, _MOST_JOURNAL, within=self.within)
+            with (self.folder / name).open("rb") as file:
+                every = max(1, math.ceil(os.fstat(file.fileno()).st_size / _LONG_JOURNAL))
+                for number, line in enumerate(file, start=1):
+                    if not line.strip() or (number % every and b'"event": "train"' in line):
+                        continue
+                    try:
+                        record = parsing.from_json(line.decode())
+                    except ValueError:
+                        record = None
+                    if isinstance(record, dict):
+                        records.append(record)
+                    else:
+                        broken.append(number)
+        if every > 1:
+            self.problems.append(f"{name} is long: one in {every} of its training lines is shown")
+        if broken:
+            self.problems.append(f"{name}: {counted(len(broken), 'broken line')} left out ({some(broken)})")
+        return records
 
     def results(self, name: str) -> list[Record]:
         """The evaluations: a list of them, or one alone. A missing file is fine: not every run is evaluated."""
-        if not (self.folder / name).exists():
-            return []
-        value = self.parsed(name, parsing.from_json, self.text(name, parsing.MOST_JSON))
+        value = self.parsed(name, self.text(name)) if (self.folder / name).exists() else []
         entries = value if isinstance(value, list) else [] if value is None else [value]
         results = [e for e in entries if isinstance(e, dict) and isinstance(e.get("metrics"), dict)]
         if len(results) < len(entries):
@@ -221,60 +243,22 @@ class _Reader:
     def adaptation(self) -> Record:
         """Verdict, plan and table of an adaptation that has ended; empty if there is none."""
         name = "adapt.json"
-        if not (self.folder / name).is_file():
-            return {}
-        record = self.mapping(name, parsing.from_json, self.text(name, parsing.MOST_JSON))
-        table = record.get("table")
-        if not isinstance(record.get("verdict"), str) or not isinstance(table, dict):
+        record = self.mapping(name, self.text(name)) if (self.folder / name).is_file() else {}
+        table, verdict, asked = (record.get(field) for field in ("table", "verdict", "request"))
+        if not isinstance(verdict, str) or not isinstance(table, dict):
             return {}
         rows = [table.get("header"), *(table.get("rows") or [])][:_MOST_METRICS]
         if not all(isinstance(row, list) and len(row) == 4 for row in rows):
             self.problems.append(f"{name}: not the table of an adaptation")
             return {}
         header, *body = [tuple(map(str, row)) for row in rows]
-        lines = [str(line) for part in ("plan", "notes") for line in record.get(part) or []][:_MOST_METRICS]
-        helped = record.get("kept") == "result"
-        told = {"verdict": record["verdict"], "helped": helped, "table": Table(header, tuple(body)), "lines": lines}
-        asked = record.get("request")
-        return told | {"request": asked if isinstance(asked, dict) else {}}
-
-
-def _why(error: OSError | UserError, path: Path) -> str:
-    said = error.strerror if isinstance(error, OSError) else None
-    return said or str(error).removeprefix(f"{path}: ")
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Lines with their ends, of those that are too long the beginning."""
-    while line := file.readline(_LONGEST_LINE):
-        yield line
-        while line and not line.endswith(b"\n"):
-            line = file.readline(_LONGEST_LINE)
-
-
-def _parsed(lines: Iterable[bytes], every: int, problems: list[str]) -> Iterator[Record]:
-    broken, others = [], 0
-    for number, line in enumerate(lines, start=1):
-        of_training = b'"event": "train"' in line
-        if not line.strip() or (of_training and number % every):
-            continue
-        others += not of_training
-        if others > _MOST_LINES:
-            continue
-        try:
-            record = parsing.from_json(line.decode())
-        except ValueError:
-            record = None
-        if isinstance(record, dict):
-            yield record
-        else:
-            broken.append(number)
-    if every > 1:
-        problems.append(f"metrics.jsonl is long: one in {every} of its training lines is shown")
-    if others > _MOST_LINES:
-        problems.append(f"metrics.jsonl: {others - _MOST_LINES:,} lines other than training left out")
-    if broken:
-        problems.append(f"metrics.jsonl: {len(broken)} broken line{'s' * (len(broken) > 1)} left out ({some(broken)})")
+        return {
+            "verdict": verdict,
+            "helped": record.get("kept") == "result",
+            "table": Table(header, tuple(body)),
+            "lines": [str(line) for part in ("plan", "notes") for line in record.get(part) or []][:_MOST_METRICS],
+            "request": asked if isinstance(asked, dict) else {},
+        }
 
 
 def _by_step(lines: list[Record], event: str) -> list[Record]:

@@ -89,19 +89,20 @@ def text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows and columns of texts.
-
-    leading: how many columns at the left hold labels; the others hold numbers.
-    best: the places (row, column) to stand out.
-    own: the rows to stand out, such as the reader's own above published ones.
-    """
+    """Rows and columns of texts; by default without any."""
 
     header: tuple[str, ...] = ()
+    """The names of the columns."""
     rows: tuple[tuple[str, ...], ...] = ()
+    """As many texts a row as there are columns."""
     leading: int = 1
+    """How many columns at the left hold labels; the others hold numbers."""
     best: Collection[tuple[int, int]] = ()
+    """The places (row, column) to stand out."""
     own: Collection[int] = ()
+    """The rows to stand out, such as the reader's own above published ones."""
     title: str = ""
+    """What stands above the table."""
 
     def markdown(self) -> str:
         """Best places in bold, pipes escaped; ends with a newline. Empty without columns."""
@@ -133,14 +134,18 @@ def markdown_table(rows: Rows, *, digits: int = 1) -> str:
     """
     columns = list(dict.fromkeys(column for row in rows for column in row))
     best = {(row, place) for place, name in enumerate(columns) for row in best_of([row.get(name) for row in rows])}
-    cells = tuple(tuple(_shown(row.get(name), digits) for name in columns) for row in rows)
+    cells = tuple(
+        tuple(cell if isinstance(cell, str) else mean_std(_numbers(cell), digits) for cell in map(row.get, columns))
+        for row in rows
+    )
     return Table(tuple(columns), cells, best=best).markdown()
 
 
 def best_of(cells: Sequence[Cell]) -> list[int]:
     """The places of the largest mean; none where all known means are equal, or only one is known."""
-    means = [_mean(cell) for cell in cells]
-    known = {mean for mean in means if mean is not None}
+    numbers = [_numbers(cell) for cell in cells]
+    means = [statistics.fmean(some) if some else math.nan for some in numbers]
+    known = {mean for mean in means if math.isfinite(mean)}
     return [place for place, mean in enumerate(means) if len(known) > 1 and mean == max(known)]
 
 
@@ -161,17 +166,9 @@ def beside(
     return Table(("method", "epochs", *compared.columns), tuple(rows), own=range(len(own)), title=compared.title)
 
 
-def _mean(cell: Cell) -> float | None:
-    """The mean of a cell's numbers; None for text, nothing, and what is not finite."""
-    values = [] if cell is None or isinstance(cell, str) else [cell] if isinstance(cell, int | float) else cell
-    mean = statistics.fmean(values) if len(values) else math.nan
-    return mean if math.isfinite(mean) else None
-
-
-def _shown(cell: Cell, digits: int) -> str:
-    if cell is None or isinstance(cell, str):
-        return NOTHING if cell is None else cell
-    return mean_std([cell] if isinstance(cell, int | float) else list(cell), digits)
+def _numbers(cell: Cell) -> Sequence[float]:
+    """The numbers of a cell; none of text or nothing."""
+    return [] if cell is None or isinstance(cell, str) else [cell] if isinstance(cell, int | float) else list(cell)
 
 
 def _escape(text: str) -> str:

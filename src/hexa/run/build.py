@@ -282,13 +282,8 @@ def backbone_of(experiment: Experiment, method: Method, step: int, epoch: float)
     path = next(name for name, module in method.named_modules() if module is method.backbone)
     state = plain_state_dict(method.backbone)
     network.load_state_dict({name: value.detach().cpu().contiguous() for name, value in state.items()})
-    info: dict[str, Any] = {
-        "recipe": experiment.recipe,
-        "method": experiment.method.name,
-        "encoder": owner(path),
-        "branch": "main",
-    }
-    info |= {"step": step, "epoch": epoch, "seed": experiment.seed, "data": experiment.data}
+    info: dict[str, Any] = {"recipe": experiment.recipe, "method": experiment.method.name, "encoder": owner(path)}
+    info |= {"branch": "main", "step": step, "epoch": epoch, "seed": experiment.seed, "data": experiment.data}
     if experiment.start.weights is not None:
         info |= {"start": experiment.start.weights, "start_sha256": experiment.start.sha256}
     config = experiment.network

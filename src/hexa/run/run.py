@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ from hexa.runtime.files import write_whole
 from hexa.runtime.output import one_line
 from hexa.runtime.progress import Reporter
 from hexa.training import trackers
-from hexa.training.journal import TENSORBOARD, Journal, discard, write_environment
+from hexa.training.journal import METRICS, TENSORBOARD, Journal, write_environment
 from hexa.training.monitor import Best, Scoring, Watch
 from hexa.training.state import restore
 from hexa.training.trackers import TensorBoard, Tracker
@@ -190,7 +191,9 @@ class _Session:
             # first, since it identifies the owner of the folder
             write_environment(folder, trainer.device, self.machine.precision, step if self.resumed else None)
             if not self.resumed:
-                discard(folder)
+                # the journal of a run that ended before its first checkpoint
+                (folder / METRICS).unlink(missing_ok=True)
+                shutil.rmtree(folder / TENSORBOARD, ignore_errors=True)
                 experiments.dump(self.experiment, folder / CONFIG)
         journal.open(step, self._trackers(trainer, warnings))
         try:

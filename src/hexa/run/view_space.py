@@ -17,12 +17,12 @@ from hexa.config import UserError
 from hexa.core import MAIN, Batch, Example
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.objective import STD
-from hexa.ops.photometric import unit
-from hexa.reporting.gallery import as_pixels, unchanged
+from hexa.reporting.gallery import tiles_of
 from hexa.reporting.style import COLOURS, INK, MUTED, drawing
 from hexa.run.build import own_fields
 from hexa.run.visualize import Look
 from hexa.runtime.random import Stream
+from hexa.training.overfitting import unchanged
 
 Points = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -32,20 +32,22 @@ _ATTACKED, _MIXED = 3, 3
 
 @dataclass(frozen=True)
 class ViewSpace:
-    """Points [N, 2] of three kinds of views, and which image each is of, 0 … K − 1.
-
-    clean, adversarial, mixed: of the same N views. partner: the image pasted into each mixed view. tiles: the
-    images, uint8 [K, S, S, 3]. explained: the share of the variance that the two axes keep.
-    """
+    """N views of K images in two dimensions, and what the hard examples made of them are there."""
 
     clean: Points
+    """[N, 2], the views."""
     adversarial: Points
+    """[N, 2], the adversarial view of each."""
     mixed: Points
+    """[N, 2], the mixed view of each."""
     image: Numbers
+    """[N], which image each view is of, 0 … K − 1."""
     partner: Numbers
+    """[N], which image is pasted into each mixed view."""
     tiles: NDArray[np.uint8]
+    """The images, uint8 [K, S, S, 3]."""
     explained: float
-    method: str
+    """The share of the variance that the two axes keep."""
 
 
 @torch.no_grad()
@@ -82,10 +84,8 @@ def embed_views(
     image = np.arange(num_images).repeat(num_views)
     crops = examples[STD].crops[0]
     partner = image[partners(crops, examples["cutmix"].crops[0]).cpu().numpy()]
-    whole = EvaluationTransform(crops.shape[-1])
-    shown = [unit(whole(look.source.decode(place))) for place in batch.index[::num_views].tolist()]
-    tiles = as_pixels(255 * torch.stack(shown))
-    return ViewSpace(clean, adversarial, mixed, image, partner, tiles, explained, look.experiment.method.name)
+    tiles = tiles_of(look.source, batch.index[::num_views].tolist(), EvaluationTransform(crops.shape[-1]))
+    return ViewSpace(clean, adversarial, mixed, image, partner, tiles, explained)
 
 
 def partners(clean: Tensor, mixed: Tensor) -> Tensor:

@@ -63,17 +63,20 @@ def visualize(
 
 @dataclass(frozen=True)
 class Look:
-    """A run, or a recipe with random weights, ready to be looked at: its method, and images.
-
-    step: of the checkpoint, 0 for a recipe. known: whether these are the images that the method was trained on.
-    """
+    """A run, or a recipe with random weights, ready to be looked at: its method, and images."""
 
     experiment: Experiment
+    """Its configuration, with the hard examples that are trained on and their sources only."""
     method: Method
+    """The method with the weights of the newest checkpoint, or random ones."""
     machine: Machine
+    """Where the method is."""
     source: Source
+    """The images to look at."""
     step: int
+    """The step of the checkpoint; 0 for a recipe."""
     known: bool
+    """Whether these are the images that the method was trained on."""
 
     @classmethod
     def at(cls, target: Path | str | Experiment, data: str | None, opens_own: bool = True) -> Look:
@@ -214,11 +217,10 @@ def _load(method: Method, folder: Path, device: torch.device) -> int:
 
 def makers(data: str) -> Makers:
     """The pictures of a run's report, made of other images or its own: hard examples, and clusters of the features."""
-    return {"gallery": partial(_hard_examples, data), "clusters": partial(_clusters, data)}
-
-
-def _hard_examples(data: str, run: Run) -> Gallery:
-    return Look.at(run.folder, data, opens_own=False).gallery()
+    return {
+        "gallery": lambda run: Look.at(run.folder, data, opens_own=False).gallery(),
+        "clusters": partial(_clusters, data),
+    }
 
 
 def _clusters(data: str, run: Run) -> Gallery:

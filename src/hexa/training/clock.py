@@ -19,21 +19,18 @@ class Clock:
 
     def start(self, before: float) -> None:
         """Start, `before` seconds having passed in earlier sessions."""
-        now = time.perf_counter()
-        self._begin, self._lap_begin, self._lap_waited = now - before, now, self._waited()
-        self.pauses = 0.0
+        self.pauses, self._begin = 0.0, time.perf_counter() - before
+        self._lap = before, self._waited()
 
     @property
     def total(self) -> float:
         """Seconds of training in all sessions."""
-        return time.perf_counter() - self._begin
+        return time.perf_counter() - self._begin - self.pauses
 
     def lap(self) -> tuple[float, float]:
         """Seconds since the last lap, and how many of them were spent waiting for data."""
-        now, waited = time.perf_counter(), self._waited()
-        lap = now - self._lap_begin, waited - self._lap_waited
-        self._lap_begin, self._lap_waited = now, waited
-        return lap
+        (begin, waited), self._lap = self._lap, (self.total, self._waited())
+        return self._lap[0] - begin, self._lap[1] - waited
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -42,7 +39,4 @@ class Clock:
         try:
             yield
         finally:
-            seconds = time.perf_counter() - begin
-            self._begin += seconds
-            self._lap_begin += seconds
-            self.pauses += seconds
+            self.pauses += time.perf_counter() - begin

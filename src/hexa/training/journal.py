@@ -8,12 +8,10 @@ import json
 import math
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
@@ -143,14 +141,8 @@ def truncate(path: Path, step: int) -> list[dict[str, Any]]:
     return parsed
 
 
-def discard(folder: Path) -> None:
-    """Remove the journal of a run that ended before its first checkpoint."""
-    (folder / METRICS).unlink(missing_ok=True)
-    shutil.rmtree(folder / TENSORBOARD, ignore_errors=True)
-
-
 def write_environment(folder: Path, device: torch.device, precision: str, resumed: int | None = None) -> None:
-    """environment.json: what a result depends on beside the configuration.
+    """environment.json: what a result depends on besides the configuration.
 
     resumed: the step after which a later session continues; it is added to the file's list `resumed`.
     """
@@ -173,7 +165,7 @@ def environment(device: torch.device, precision: str) -> dict[str, object]:
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": {name: _version(name) for name in _PACKAGES},
+        "versions": {name: packages.version(name) for name in _PACKAGES},
         **packages.provenance(),
         "device": torch.cuda.get_device_name(device) if on_gpu else packages.processor_name(),
         "device_type": device.type,
@@ -190,13 +182,6 @@ def environment(device: torch.device, precision: str) -> dict[str, object]:
 def now() -> str:
     """The time as ISO 8601 in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return packages.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _plain(value: object) -> object:

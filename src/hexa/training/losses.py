@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from hexa.objective import Part
 from hexa.runtime import processes
@@ -42,38 +43,34 @@ class LossWindow:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._names: list[str] = []
+        self._counts = torch.zeros(0, dtype=torch.long)  # on the CPU
         self._sums = torch.zeros(0, device=device)
         self._first_bad = torch.zeros(0, dtype=torch.long, device=device)
-        self._counts: list[int] = []
 
     def add(self, parts: Mapping[str, Tensor], total: Tensor, step: int) -> None:
         """The losses of a step, 0-d each; `step` counts from 1."""
-        values = torch.stack([*parts.values(), total]).float()
-        if self._names != [*parts, "total"]:
-            self._follow([*parts, "total"])
+        names, values = [*parts, "total"], torch.stack([*parts.values(), total]).float()
+        if names != self._names:  # terms begin at this step
+            assert set(self._names) <= set(names), "no term of an objective goes away"
+            places = [names.index(name) for name in self._names]
+            whole = ((self._counts, 0), (self._sums, 0), (self._first_bad, _NEVER))
+            self._counts, self._sums, self._first_bad = (
+                _spread(known, places, len(names), new) for known, new in whole
+            )
+            self._names = names
+        self._counts += 1
         self._sums += values
-        self._counts = [count + 1 for count in self._counts]
         self._first_bad.clamp_(max=torch.where(values.isfinite(), _NEVER, step))
-
-    def _follow(self, names: list[str]) -> None:
-        """Add terms that begin at this step."""
-        assert set(self._names) <= set(names), "no term of an objective goes away"
-        places = [names.index(name) for name in self._names]
-        sums, bad = torch.zeros(len(names)), torch.full((len(names),), _NEVER)
-        sums[places], bad[places] = self._sums.cpu(), self._first_bad.cpu()
-        counts = dict(zip(self._names, self._counts, strict=True))
-        self._names, self._counts = names, [counts.get(name, 0) for name in names]
-        self._sums, self._first_bad = sums.to(self._device), bad.to(self._device)
 
     @property
     def count(self) -> int:
         """Steps since the last log line."""
-        return max(self._counts, default=0)
+        return int(self._counts.max()) if self._names else 0
 
     def means(self) -> tuple[list[str], Tensor]:
         """Names as the journal has them, and the means on the device over the steps that had each."""
-        counts = torch.tensor([max(1, count) for count in self._counts], device=self._device)
-        return [*(f"loss/{name}" for name in self._names[:-1]), "loss"], self._sums / counts
+        names = [*(f"loss/{name}" for name in self._names[:-1]), "loss"]
+        return names, self._sums / self._counts.clamp_min(1).to(self._device)
 
     def first_non_finite(self) -> tuple[int, str] | None:
         """The first step with a loss that was not finite, on any process, and the term; reads the device."""
@@ -86,7 +83,7 @@ class LossWindow:
     def clear(self) -> None:
         """Start the next window."""
         self._sums.zero_()
-        self._counts = [0] * len(self._names)
+        self._counts.zero_()
 
     @property
     def state(self) -> dict[str, Any]:
@@ -94,18 +91,22 @@ class LossWindow:
 
         Every process asks for it.
         """
-        return {
-            "names": list(self._names),
-            "sums": processes.all_gather(self._sums[None]).clone(),
-            "count": self._counts,
-        }
+        sums = processes.all_gather(self._sums[None]).clone()
+        return {"names": self._names, "sums": sums, "count": self._counts.tolist()}
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
-        self._names, self._counts, sums = list(state["names"]), list(state["count"]), state["sums"]
-        same = len(sums) == processes.world_size()
+        self._names, self._counts = list(state["names"]), torch.tensor(state["count"], dtype=torch.long)
+        sums, same = state["sums"], len(state["sums"]) == processes.world_size()
         self._sums = (sums[processes.rank()] if same else sums.mean(0)).to(self._device, copy=True)
         self._first_bad = torch.full((len(self._names),), _NEVER, dtype=torch.long, device=self._device)
+
+
+def _spread(values: Tensor, places: list[int], count: int, new: int) -> Tensor:
+    """A vector [count] with these values at these places, and `new` at the others."""
+    grown = torch.full((count,), new, dtype=values.dtype, device=values.device)
+    grown[places] = values
+    return grown
 
 
 @dataclass
@@ -113,8 +114,11 @@ class StepFacts:
     """What a log step keeps of its terms: nothing at other steps, so that no graph or image outlives its term."""
 
     wanted: bool
+    """Whether this is a log step."""
     facts: dict[str, Tensor] = field(default_factory=dict)
-    embedding: Tensor | None = None  # [V, b, D], of the largest part
+    """0-d tensors by name: accuracies, and what the terms note."""
+    embedding: Tensor | None = None
+    """[V, b, D], of the largest part."""
 
     def look(self, name: str, part: Part) -> None:
         """Record the metrics of a part of a term, if this is a log step."""
@@ -142,19 +146,6 @@ class StepFacts:
 
 def is_finite(state: object) -> bool:
     """Whether every floating-point tensor of a nested state is finite; reads the device once."""
-    flags = [tensor.isfinite().all() for tensor in _tensors(state) if tensor.is_floating_point()]
-    by_device: dict[torch.device, list[Tensor]] = {}
-    for flag in flags:
-        by_device.setdefault(flag.device, []).append(flag)
-    return all(bool(torch.stack(same).all()) for same in by_device.values())
-
-
-def _tensors(state: object) -> Iterator[Tensor]:
-    if isinstance(state, Tensor):
-        yield state
-    elif isinstance(state, Mapping):
-        for value in state.values():
-            yield from _tensors(value)
-    elif isinstance(state, list | tuple):
-        for value in state:
-            yield from _tensors(value)
+    tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    flags = [tensor.isfinite().all() for tensor in tensors]
+    return not flags or bool(torch.stack([flag.to(flags[0].device) for flag in flags]).all())

@@ -28,7 +28,7 @@ STUCK_LINES = 10
 FEW_CLUSTERS = 0.5
 #: A contrastive accuracy above this with a k-NN hardly above chance: the task is solved by other means than content.
 HIGH_ACCURACY = 0.97
-#: Many steps of an attack that raise the loss to this multiple of the least they did, while one step raises it less.
+#: Overfitting: many attack steps raise the loss to this multiple of their lowest, while one step raises it less.
 OVERFITTED = 1.5
 
 
@@ -112,20 +112,19 @@ class Best:
     @property
     def state(self) -> dict[str, object]:
         """What a checkpoint must hold."""
-        state: dict[str, object] = {"value": self.value, "step": self.step, "waited": self.waited}
-        return state if self.reached is None else {**state, "reached": self.reached}
+        return {"value": self.value, "step": self.step, "waited": self.waited, "reached": self.reached}
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
         self.value, self.step, self.waited = state["value"], state["step"], state["waited"]
-        self.reached = state.get("reached")
+        self.reached = state["reached"]
 
     def judge(self, scores: Mapping[str, Any], step: int) -> bool:
         """Whether this is the highest score so far; if so, it is remembered."""
         knn = scores.get("knn")
         if self.until is not None and isinstance(knn, int | float) and knn >= self.until:
             self.reached = knn
-        score = scores.get(self.measure) if self.measure is not None else None
+        score = scores.get(str(self.measure))
         if not isinstance(score, int | float):
             return False
         if self.value is not None and score <= self.value:
@@ -185,7 +184,7 @@ class Watch:
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
         self.given, self.accuracy, self.stuck = set(state["given"]), state["accuracy"], state["stuck"]
-        self.attacks = {name: (one, many) for name, (one, many) in state.get("attacks", {}).items()}
+        self.attacks = {name: (one, many) for name, (one, many) in state["attacks"].items()}
 
     def train(self, line: Mapping[str, float], directions: int) -> list[str]:
         """Warnings about a line of training metrics; an effective rank could be as high as `directions`.
@@ -194,33 +193,31 @@ class Watch:
         """
         if line.get("epoch", 1.0) < 1:
             return []
-        said: list[str] = []
-        spread, rank, loss = (line.get(name) for name in ("feature_std", "effective_rank", "loss/std"))
-        if spread is not None:
-            said += self._once(
+        # what a method does not have is nothing to warn of
+        spread, rank = line.get("feature_std", math.inf), line.get("effective_rank", math.inf)
+        loss, chance = line.get("loss/std", math.nan), self.chance_loss or math.nan
+        self.stuck = self.stuck + 1 if abs(loss - chance) < CHANCE_MARGIN * chance else 0
+        self.accuracy = line.get("accuracy/std", self.accuracy)
+        return [
+            *self._once(
                 "std",
                 spread < LOW_FEATURE_STD,
                 f"the embedding hardly varies (std {spread:.3f}, healthy is near 1): it is collapsing to one point; "
                 "lower optimizer.learning_rate, or raise the temperature of a method that has one",
-            )
-        if rank is not None:
-            said += self._once(
+            ),
+            *self._once(
                 "rank",
                 rank < max(2.0, LOW_RANK_SHARE * directions),
                 f"the embedding uses {rank:.1f} of {directions} directions: it is collapsing to few; "
                 "lower optimizer.learning_rate",
-            )
-        if loss is not None and self.chance_loss is not None:
-            near = abs(loss - self.chance_loss) < CHANCE_MARGIN * self.chance_loss
-            self.stuck = self.stuck + 1 if near else 0
-            said += self._once(
+            ),
+            *self._once(
                 "chance",
                 self.stuck >= STUCK_LINES,
-                f"the loss stays at {loss:.3f}, that of guessing ({self.chance_loss:.3f}): nothing is learned yet; "
+                f"the loss stays at {loss:.3f}, that of guessing ({chance:.3f}): nothing is learned yet; "
                 "change optimizer.learning_rate, or look at the views with hexa visualize",
-            )
-        self.accuracy = line.get("accuracy/std", self.accuracy)
-        return said
+            ),
+        ]
 
     def epoch(self, facts: Mapping[str, float]) -> list[str]:
         """Warnings about what a method did between epochs."""

@@ -1,4 +1,4 @@
-"""Optimizers by name, and what sets their rates. A new one needs an entry in `_BUILDERS` and a name in the config."""
+"""Optimizers by name, and what sets their rates. A new one needs a branch in `_made` and a name in the config."""
 
 from __future__ import annotations
 
@@ -63,27 +63,6 @@ class Pace:
     from_epoch: int = 0
 
 
-def _sgd(groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any) -> torch.optim.Optimizer:
-    # torch picks its multi-tensor form on a GPU; the fused form fails where some parameter gets its first gradient late
-    return torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **common)
-
-
-def _larc(groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any) -> torch.optim.Optimizer:
-    from timm.optim.lars import Lars  # here: it takes a while to import
-
-    common |= {"momentum": config.momentum, "nesterov": config.nesterov}
-    made: torch.optim.Optimizer = Lars(groups, trust_coeff=config.trust, eps=1e-8, trust_clip=False, **common)
-    for group in made.param_groups:
-        # by default timm scales what has a weight decay above 0
-        group["always_adapt"] = config.name not in _SPARE_VECTORS or group["params"][0].ndim > 1
-    return made
-
-
-def _adamw(groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(groups, **common)
-
-
-_BUILDERS = {"sgd": _sgd, "larc": _larc, "lars": _larc, "adamw": _adamw}
 #: Those that leave batch-norms and biases alone, but for the plain step.
 _SPARE_VECTORS = {"lars", "adamw"}
 
@@ -116,7 +95,23 @@ def build(
     rate = config.learning_rate
     if config.base_batch_size is not None:
         rate = rate * batch_size / config.base_batch_size
-    return _BUILDERS[config.name](described, config, lr=rate, weight_decay=config.weight_decay)
+    return _made(described, config, lr=rate, weight_decay=config.weight_decay)
+
+
+def _made(groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any) -> torch.optim.Optimizer:
+    if config.name == "adamw":
+        return torch.optim.AdamW(groups, **common)
+    common |= {"momentum": config.momentum, "nesterov": config.nesterov}
+    if config.name == "sgd":
+        # torch picks its multi-tensor form on a GPU; the fused one fails where a parameter gets its first gradient late
+        return torch.optim.SGD(groups, **common)
+    from timm.optim.lars import Lars  # here: it takes a while to import
+
+    made: torch.optim.Optimizer = Lars(groups, trust_coeff=config.trust, eps=1e-8, trust_clip=False, **common)
+    for group in made.param_groups:
+        # by default timm scales what has a weight decay above 0
+        group["always_adapt"] = config.name not in _SPARE_VECTORS or group["params"][0].ndim > 1
+    return made
 
 
 class ScheduledOptimizer:

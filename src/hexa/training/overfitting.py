@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from hexa.core import Batch
 from hexa.objective import STD, Objective
@@ -13,10 +16,22 @@ from hexa.objective import STD, Objective
 _IMAGES = 64
 
 
+@contextmanager
+def unchanged(method: nn.Module) -> Iterator[None]:
+    """Put the buffers back on exit: encoding pseudo-labels is a pass that moves running statistics."""
+    before = [(buffer, buffer.clone()) for buffer in method.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
+
+
 def one_step_and_many(objective: Objective, batch: Batch) -> dict[str, tuple[float, float]]:
     """The loss of some images of `batch` attacked as in training, and by `HardExample.judge`, of each that has one.
 
-    Without a trace: what the passes move is put back.
+    Buffers that the passes move, such as running statistics, are put back.
     """
     method, found = objective.method, {}
     some = replace(batch, crops=tuple(crop[:_IMAGES] for crop in batch.crops), index=batch.index[:_IMAGES])
@@ -24,12 +39,10 @@ def one_step_and_many(objective: Objective, batch: Batch) -> dict[str, tuple[flo
         judge = hard.judge() if hard.weight and hard.source == STD else None
         if judge is None:
             continue
-        before = {path: value.clone() for path, value in method.named_buffers()}
         attacks = Objective(method, {"one": hard, "many": judge}, autocast=objective.score.autocast)
-        made = attacks.examples(some)
-        with torch.no_grad():
-            one, many = (float(made[n].score_at(made[n].crops).mean()) for n in ("one", "many"))
-            for path, value in method.named_buffers():
-                value.copy_(before[path])
+        with unchanged(method):
+            made = attacks.examples(some)
+            with torch.no_grad():
+                one, many = (float(made[n].score_at(made[n].crops).mean()) for n in ("one", "many"))
         found[name] = one, many
     return found

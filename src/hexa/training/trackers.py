@@ -1,6 +1,6 @@
-"""What a run reports to beside its own files: TensorBoard, and by one field Weights & Biases or MLflow.
+"""Where a run reports to besides its own files: TensorBoard, and by one field Weights & Biases or MLflow.
 
-Where these keep their data is set by their own means: WANDB_PROJECT, WANDB_MODE=offline, `wandb login`;
+Server, account and project come from their own settings: WANDB_PROJECT, WANDB_MODE=offline, `wandb login`;
 MLFLOW_TRACKING_URI (by default mlflow.db in this folder), MLFLOW_EXPERIMENT_NAME. The project, or experiment, is `hexa`
 by default. A run stores its id in tracker.json, and continues under it when it is resumed.
 """

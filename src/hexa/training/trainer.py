@@ -13,19 +13,19 @@ from torch import Tensor
 
 from hexa.config import some
 from hexa.core import Batch
+from hexa.data.loading.loaders import PretrainLoader
 from hexa.objective import Objective, Term
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.signals import Interrupted, Interrupts
 from hexa.training.clock import Clock
 from hexa.training.config import TrainingConfig
 from hexa.training.journal import Journal
-from hexa.training.loader import Loader, Prepared
 from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finite
 from hexa.training.monitor import PERCENT, Monitor, Scoring, Watch
 from hexa.training.optimizers import ScheduledOptimizer
 from hexa.training.overfitting import one_step_and_many
 from hexa.training.state import state_of
-from hexa.training.step import prepared, step
+from hexa.training.step import PreparedPasses, prepared, step
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Trainer:
     """The method, its hard examples, and how a step is made of them."""
     optimizer: ScheduledOptimizer
     """Holds the schedule, and so the number of steps."""
-    loader: Loader
+    loader: PretrainLoader
     """The batches of an epoch from any step on."""
     config: TrainingConfig
     """How often to log, monitor and save."""
@@ -126,7 +126,7 @@ class Trainer:
             return prepared(batch, self.config.channels_last)
 
         with self.objective.score.autocast():
-            facts = method.start_epoch(epoch, Prepared(self.loader.passes(epoch), next_batch))
+            facts = method.start_epoch(epoch, PreparedPasses(self.loader.passes(epoch), next_batch))
         method.train()
         if facts:
             self.journal.write("epoch", self.step, epoch=epoch, seconds=self.clock.total, **facts)
@@ -202,7 +202,7 @@ class Trainer:
     def _log(self, seen: StepFacts) -> None:
         """One line of metrics: losses as means since the last one, all else of this step. Here the device is read.
 
-        Losses are averaged over processes; what a term notes beside (accuracy, facts) too.
+        Losses, accuracies and the facts that terms note are means over processes.
         """
         names, values = self.window.means()
         facts = {**seen.facts, **seen.spread()}

@@ -16,8 +16,7 @@ from hexa.data.sources.source import Subset
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.features import extract
 from hexa.ops.kmeans import spherical_kmeans
-from hexa.ops.photometric import unit
-from hexa.reporting.gallery import as_pixels
+from hexa.reporting.gallery import tiles_of
 from hexa.reporting.pictures import MID_GREY, Gallery
 from hexa.reporting.style import COLOURS
 from hexa.runtime import precision as precisions
@@ -56,15 +55,23 @@ class EmbeddedImages:
 
     def tiles(self, places: Sequence[int]) -> NDArray[np.uint8]:
         """Images as the backbone sees them, uint8 [K, S, S, 3]."""
-        transform = EvaluationTransform(self.size)
-        return as_pixels(255 * torch.stack([unit(transform(self.source.decode(int(place)))) for place in places]))
+        return tiles_of(self.source, places, EvaluationTransform(self.size))
 
     def class_of(self, place: int) -> str:
         """The name of an image's class; empty where it has none, or several."""
-        classes, names = self.source.classes, self.source.class_names
-        if classes is None or classes[place] < 0:
-            return ""
-        return names[classes[place]] if names else str(classes[place])
+        return class_of(self.source, place)
+
+
+def class_of(source: Source, place: int) -> str:
+    """The name of the class of the image at this place; empty where it has none, or several."""
+    if source.classes is None or source.classes[place] < 0:
+        return ""
+    return class_name(source, source.classes[place])
+
+
+def class_name(source: Source, label: int) -> str:
+    """The name of a class; its number where classes have no names."""
+    return source.class_names[label] if source.class_names else str(label)
 
 
 def nearest(features: NDArray[np.float32], queries: Sequence[int], k: int) -> NDArray[np.int64]:
