@@ -59,7 +59,6 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
             f"--to {to}: no other library has small-resnet, so the file must describe it: name it .safetensors"
         )
     network = _plain(config, to)  # raises before anything is written
-    missing = [folder for folder in (out.parent, *out.parent.parents) if not folder.exists()]
     report: dict[str, Any] = {"target": to, "network": describe_network(config)}
 
     def written(file: BinaryIO) -> None:
@@ -78,12 +77,7 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
             raise UserError(f"--to {to}: features differ by {difference:g} after loading back; nothing was written")
         report["largest_difference"] = difference
 
-    try:
-        write_whole(out, written)
-    except BaseException:
-        for folder in missing:
-            folder.rmdir()
-        raise
+    write_whole(out, written)
     return report | {"bytes": out.stat().st_size, "load": how_to_load(config, to, out)}
 
 
