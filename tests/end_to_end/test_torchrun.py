@@ -40,14 +40,6 @@ class Torchrun:
             text=True,
         )
 
-    @classmethod
-    def pretrain(cls, out: Path, restarts: int = 0) -> Torchrun:
-        return cls(out, "pretrain", RECIPE, "--out", str(out), *options(), restarts=restarts)
-
-    @classmethod
-    def resume(cls, out: Path) -> Torchrun:
-        return cls(out, "resume", str(out))
-
     def workers(self) -> dict[int, int]:
         """The process numbers of the workers by rank."""
         found = {}
@@ -74,6 +66,10 @@ class Torchrun:
             os.kill(pid, signal.SIGKILL)
         self.process.kill()
         self.process.communicate()
+
+
+def training(out: Path, restarts: int = 0) -> Torchrun:
+    return Torchrun(out, "pretrain", RECIPE, "--out", str(out), *options(), restarts=restarts)
 
 
 @contextlib.contextmanager
@@ -105,7 +101,7 @@ def kill(run: Torchrun, rank: int) -> str:
 def test_killed_started_again_by_torchrun_killed_and_resumed(tmp_path: Path, whole: Path) -> None:
     """The second kill finds no restarts left: the run ends by itself, in one line that names the process."""
     folder = tmp_path / "run"
-    with running(Torchrun.pretrain(folder, restarts=1)) as run:
+    with running(training(folder, restarts=1)) as run:
         run.until(9)
         first = kill(run, 0)
         run.until(17)
@@ -121,18 +117,7 @@ def test_killed_started_again_by_torchrun_killed_and_resumed(tmp_path: Path, who
     assert lines[1].endswith(f"go on with: hexa resume {folder}")
     assert "RuntimeError" not in said
 
-    with running(Torchrun.resume(folder)) as run:
-        code, said = run.finished()
-    assert code == 0, said
-    assert_same_end(folder, whole)
-
-
-@pytest.mark.slow
-def test_a_killed_run_finishes_by_itself(tmp_path: Path, whole: Path) -> None:
-    folder = tmp_path / "run"
-    with running(Torchrun.pretrain(folder, restarts=1)) as run:
-        run.until(2)  # before the first checkpoint
-        kill(run, 1)
+    with running(Torchrun(folder, "resume", str(folder))) as run:
         code, said = run.finished()
     assert code == 0, said
     assert_same_end(folder, whole)
@@ -142,7 +127,7 @@ def test_a_killed_run_finishes_by_itself(tmp_path: Path, whole: Path) -> None:
 def test_asked_to_stop_it_saves(tmp_path: Path, whole: Path) -> None:
     """Every worker is asked twice: by a scheduler, which signals all processes of a job, and by torchrun."""
     folder = tmp_path / "run"
-    with running(Torchrun.pretrain(folder)) as run:
+    with running(training(folder)) as run:
         run.until(5)
         for pid in run.workers().values():
             os.kill(pid, signal.SIGTERM)
@@ -150,7 +135,7 @@ def test_asked_to_stop_it_saves(tmp_path: Path, whole: Path) -> None:
         code, said = run.finished()
     assert code != 0
     assert said.count(f"which is saved; go on with: hexa resume {folder}") == 1, said
-    with running(Torchrun.resume(folder)) as run:
+    with running(Torchrun(folder, "resume", str(folder))) as run:
         code, said = run.finished()
     assert code == 0, said
     assert_same_end(folder, whole)

@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import sys
-import tomllib
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -84,19 +83,6 @@ def test_a_missing_package_is_one_line(installed: None, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(UserError, match=r"^--to onnx needs the package onnx; install it: .*'onnx>=1\.17'"):
         packages.import_extra("onnx", "onnx", "--to onnx")
-
-
-def test_versions(installed: None) -> None:
-    assert packages.version("hexa") == hexa.__version__
-    assert packages.version("timm") == metadata.version("timm")
-    with pytest.raises(metadata.PackageNotFoundError):
-        packages.version("no-such-package")
-
-
-def test_the_name_is_that_of_the_project_file() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["name"] == packages.DISTRIBUTION
-    assert project["scripts"] == {"hexa": "hexa.cli:main"}
 
 
 def test_nothing_says_to_install_the_other_project() -> None:

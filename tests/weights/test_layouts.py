@@ -172,14 +172,11 @@ def test_networks_of_a_family_are_told_apart(monkeypatch: pytest.MonkeyPatch) ->
     [
         ("Detectron2", "conv1.weight", "stem.conv1.weight"),
         ("Detectron2", "layer4.2.bn3.bias", "res5.2.conv3.norm.bias"),
-        ("Detectron2", "layer1.0.downsample.0.weight", "res2.0.shortcut.weight"),
         ("Detectron2", "layer1.0.downsample.1.weight", "res2.0.shortcut.norm.weight"),
         ("efficientnet_pytorch", "conv_stem.weight", "_conv_stem.weight"),
-        ("efficientnet_pytorch", "bn2.bias", "_bn1.bias"),
         ("efficientnet_pytorch", "blocks.0.0.conv_dw.weight", "_blocks.0._depthwise_conv.weight"),
         ("efficientnet_pytorch", "blocks.0.0.conv_pw.weight", "_blocks.0._project_conv.weight"),
         ("efficientnet_pytorch", "blocks.1.1.conv_pw.weight", "_blocks.2._expand_conv.weight"),
-        ("efficientnet_pytorch", "blocks.6.0.bn3.bias", "_blocks.15._bn2.bias"),
         ("efficientnet_pytorch", "blocks.6.0.conv_pwl.weight", "_blocks.15._project_conv.weight"),
     ],
 )
@@ -240,12 +237,6 @@ def lites() -> State:
     }
 
 
-def small_of_lightly() -> State:
-    """Its Sequential has lost a ReLU: another network, whose features these would not be."""
-    network = pytest.importorskip("lightly.models").ResNetGenerator("resnet-18")
-    return under("backbone.", nn.Sequential(*list(network.children())[:-1], nn.AdaptiveAvgPool2d(1)))
-
-
 ALMOST = "almost a resnet18, but "
 
 
@@ -259,7 +250,6 @@ ALMOST = "almost a resnet18, but "
         (distributed, lambda s: s.update({"module.c.weight": s.pop("module.layer3.0.conv1.weight")}), "",
          ALMOST + "it lacks layer3.0.conv1.weight; unknown keys are c.weight"),
         (distributed, lambda s: s.update({k: v[:2] for k, v in s.items() if v.ndim}), "", "unknown ResNet of 20 conv"),
-        (lambda *_: small_of_lightly(), lambda s: None, "", "python:MODULE:CALLABLE"),
         (lambda *_: heads("fc."), lambda s: None, "", "has only a head (fc.0.weight"),
         (lambda *_: {"a": torch.ones(1)}, lambda s: None, "", "not a ResNet by its key names (a); if timm has this"),
         (lambda *_: lites(), lambda s: None, "#efficientnet_lite0", "must be one of tf_efficientnet_lite0"),

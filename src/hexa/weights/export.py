@@ -197,10 +197,8 @@ def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
         raise UserError(
             f"--to {to}: its networks take 3 channels, this one {config.channels}; export --to timm or onnx"
         )
-    if config.name == "small-resnet":
+    if config.name == "small-resnet" or to == "timm":
         return backbones.build(config)
-    if to == "timm":
-        return backbones.plain_timm(config)
     if to == "detectron2" and (config.small_stem or not config.name.startswith("res")):
         raise UserError(f"--to detectron2: it has no network '{describe_network(config)}', only ResNets and ResNeXts")
     if config.options or config.name not in torchvision.models.list_models():

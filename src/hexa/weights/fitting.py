@@ -50,13 +50,13 @@ def owner(path: str) -> str:
 
 
 def filled(
-    config: NetworkConfig, state: State, where: str, check: Callable[[State], None], remedy: str = ""
+    config: NetworkConfig, state: State, where: str, remedy: str, check: Callable[[State], None] = lambda used: None
 ) -> nn.Module:
     """The network with a backbone's state; every key must match, or UserError lists those that do not.
 
     Exceptions: further batch-norm sets (`bn1.aux.weight` beside `bn1.weight`) are dropped, and the counter
-    `num_batches_tracked`, which old files lack, stays 0. check: raises for unusable tensors. remedy: what to do about
-    tensors that do not match.
+    `num_batches_tracked`, which old files lack, stays 0. remedy: what to do about tensors that do not match. check:
+    raises for unusable tensors.
     """
     outline = outlined(config, where)
     own = outline.state_dict()

@@ -183,7 +183,7 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
         config, preparation, state, prefix = foreign_state(state, where, name)
         info = {"encoder": prefix.rstrip(".") or "state dict"}
         remedy = f"name the timm network that it was saved from: {where}#NETWORK"
-    return Backbone(filled(config, state, where, weights.check, remedy), preparation, config, info)
+    return Backbone(filled(config, state, where, remedy, weights.check), preparation, config, info)
 
 
 # -- by name ----------------------------------------------------------------------------------------------------------
