@@ -74,18 +74,14 @@ def test_json_that_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("[", "["),
         ("", None),
         ("none", None),
-        ("1", 1),
-        ("true", True),
         ("[1, 2]", [1, 2]),
         ("{a: 1}", {"a": 1}),
         ("2024-01-01", "2024-01-01"),
         ("folder:photos: 2", "folder:photos: 2"),
         ("*a", "*a"),
         ("folder:\udcff", "folder:\udcff"),
-        ("9" * 30, "9" * 30),
     ],
 )
 def test_options_are_what_they_look_like_or_text(text: str, value: Any) -> None:

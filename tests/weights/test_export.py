@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -165,14 +164,6 @@ def test_what_a_target_cannot_hold_is_one_line(
     with one_line(said):
         export(given, target, tmp_path / "new" / name if name else tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("package", ["onnxscript", "onnxruntime"])
-def test_without_the_packages_it_says_so_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    pytest.importorskip("onnx")
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=rf"--to onnx needs the package {package}; install it: .*\[onnx\]"):
-        export("random:resnet18", "onnx", tmp_path / "out.onnx")
 
 
 @pytest.mark.parametrize("damage", ["value", "key", "graph"])

@@ -64,13 +64,6 @@ def test_damage_in_the_network_is_noticed_and_elsewhere_does_not_matter(tmp_path
         load_backbone(newest)
 
 
-def test_damage_of_a_file_of_ours_is_noticed(tmp_path: Path) -> None:
-    path = save_backbone(random_backbone(SMALL, 16), tmp_path / "b.safetensors")
-    flip(path, state_of(0)["conv1.weight"])
-    with pytest.raises(UserError, match="damaged: its tensors do not match their checksum"):
-        load_backbone(path)
-
-
 def test_files_without_sums_are_read(tmp_path: Path) -> None:
     torch.serialization.set_crc32_options(False)
     try:

@@ -43,6 +43,7 @@ def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, stays
     """
     folder.mkdir(exist_ok=True)
     content: State = {"format": FORMAT, "step": step, **state}
+    content.pop("checksum", None)  # of a state that was loaded
     content["checksum"] = checksum(content)
     path = write_whole(path_of(folder, step), lambda file: torch.save(content, file), make_folders=False)
     older = [old for old in checkpoints(folder) if step_of(old) <= step]
