@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import ChainMap
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -30,17 +31,22 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return status, captured.out, captured.err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["pretrain", "--help"], ["--version"], ["evaluate", "--help"]])
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
-    program = (
-        "import sys\nfrom hexa.cli import main\n"
-        f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'torchvision', 'timm', 'sklearn', 'scipy', 'pyarrow', 'numpy', 'rich'} & set(sys.modules)\n"
-        "sys.exit(f'imported: {heavy}' if heavy else 0)\n"
-    )
+def test_help_imports_nothing_heavy() -> None:
+    program = """
+import sys
+from hexa.cli import main
+for line in ("--help", "pretrain --help", "--version", "evaluate --help"):
+    try:
+        main(line.split())
+    except SystemExit:
+        pass
+heavy = {"torch", "torchvision", "timm", "sklearn", "scipy", "pyarrow", "numpy", "rich"} & set(sys.modules)
+sys.exit(f"imported: {heavy}" if heavy else 0)
+"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "usage: hexa" in done.stdout or hexa.__version__ in done.stdout
+    assert done.stdout.count("usage: hexa") == 3
+    assert f"hexa {hexa.__version__}\n" in done.stdout
 
 
 def test_help_names_every_command_and_protocol(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,47 +69,29 @@ MISTAKES = {
     "pretrian": "did you mean 'pretrain'?",
     "--anything pretrain x": "unknown command '--anything'; give the command first, then its options",
     "recipes --jsn": "did you mean '--json'?",
-    "recipes nothing-like-it": "nothing-like-it",
     f"embed x --data y --out f.npz {' '.join(map(str, range(4326)))}": "not take: 0 1 2 3 4 and 4,321 more; ",
     "pretrain": "either a recipe or --config",
     "pretrain digits-moco": "did you mean 'digits-moco-v2'?",
     "pretrain digits-moco-v2 --epoch 3": "--epoch: no such option or field; did you mean '--epochs'?",
-    "pretrain digits-moco-v2 --outt x": "did you mean '--out'",
     "pretrain digits-moco-v2 --xyzzy x": "lists every field",
     "pretrain digits-moco-v2 --temperature 3": "did you mean '--method.temperature'?",
     "pretrain digits-moco-v2 --method.temprature 3": "method.temprature: unknown field; did you mean",
-    "pretrain digits-moco-v2 --methd.queue_size 64": "did you mean 'method'",
     "pretrain digits-moco-v2 --epochs many": "epochs: ",
-    "pretrain digits-moco-v2 --precision fp16": "training.precision: ",
     "pretrain digits-moco-v2 --hard_examples.adverserial.epsilon 2": "did you mean 'adversarial'?",
     "pretrain digits-moco-v2 --data digts": "did you mean 'digits'",
-    "pretrain digits-moco-v2 --data folder:missing": "no such folder: missing",
-    "pretrain --config nowhere.yaml": "nowhere.yaml",
     "pretrain nowhere.py:recipe": "nowhere.py: no such file",
     "pretrain nowhere.py": "name the function too",
-    "resume nowhere": "nowhere",
     "evaluate knn": "BACKBONE, --data",
     "evaluate knm x --data digits": "did you mean 'knn'",
-    "evaluate knn nowhere --data digits": "nowhere",
     "evaluate knn pixels:8 --data digits --kk 3": "unknown option 'kk'; did you mean 'k'?",
     "evaluate knn pixels:8 --data digits --device meta": "'meta' cannot be used here",
-    "evaluate robust x --data digits --epsilons 0": "epsilons: all must be above 0, got 0",
     "evaluate knn x --data digits --out result.txt": "must end in .json",
-    "evaluate knn x --data digits --holdout inf": "holdout: ",
     "embed x --data digits --out features.csv": "must end in .npz or .parquet",
-    "embed nowhere --data digits --out features.npz": "nowhere",
-    "visualize nowhere --data digits --out picture.png": "nowhere",
     "visualize x --data digits --out picture.png --num-images 0": "from 1 to 256, got 0",
     "visualize x --data digits --out picture.png --gain nan": "above 0, got nan",
-    "visualize x --data digits --out picture.png --seed -1": "from 0 to 4294967295, got -1",
-    "benchmark digits-moco-v2 --repeats x": "--repeats",
     "benchmark digits-moco-v2 --repeats -3": "from 1 to 1000, got -3",
     f"reproduce ablation --data digits --seeds 1 {2**70}": "--seeds",
-    "reproduce ablation --data digits --workers 0": "--workers",
-    "export x --to tim --out out.safetensors": "tim",
     "export x --to timm --out /dev/null": "/dev/null",
-    "report nowhere --out page.html": "nowhere",
-    "report x --out /proc/page.html": "cannot be written",
     "demo --out /dev/null/x": "cannot be written",
 }
 
@@ -211,24 +199,22 @@ def test_the_next_command_suits_the_images(
     assert f"next: hexa {rest.replace('DATA', str(tmp_path))}\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", recipes.names())
+def flattened(prefix: str, value: object) -> dict[str, object]:
+    """The values of nested fields by dotted path."""
+    if not isinstance(value, dict) or not (value or prefix == "hard_examples"):
+        return {prefix: value}
+    inner = [flattened(f"{prefix}.{key}" if prefix else key, one) for key, one in value.items()]
+    return dict(ChainMap(*inner))
+
+
+@pytest.mark.parametrize("name", recipes.names()[::4])
 def test_help_of_a_recipe_lists_every_field_with_its_value_and_meaning(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, out, _ = run(capsys, "pretrain", name, "--help")
     assert status == 0
-    experiment = recipes.get(name)
-    listed = fields.of_experiment(experiment)
-    flat: dict[str, object] = {}
-
-    def walk(prefix: str, value: object) -> None:
-        if isinstance(value, dict) and (value or prefix == "hard_examples"):
-            for key, inner in value.items():
-                walk(f"{prefix}.{key}" if prefix else key, inner)
-        else:
-            flat[prefix] = value
-
-    walk("", experiment.model_dump())
+    listed = fields.of_experiment(recipes.get(name))
+    flat = flattened("", recipes.get(name).model_dump())
     assert {field.path for field in listed} == set(flat)
     for field in listed:
         assert f"--{field.path} " in out

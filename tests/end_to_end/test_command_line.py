@@ -13,19 +13,22 @@ import pytest
 import safetensors.torch
 import torch
 from PIL import Image
+from sklearn.datasets import load_digits
 
 import hexa
-from hexa import cli
+from hexa import cli, recipes
+from hexa.cli import demo
+from hexa.recipes.experiment import override
 
-RUN = ["digits-hexa-moco", "--batch-size", "64", "--method.queue_size", "128", "--device", "cpu", "--precision", "fp32"]
-TINY = [*RUN, "--network.widths", "[8,16]", "--monitor.knn_every", "1"]
+TINY = ["digits-hexa-moco", "--batch-size", "128", "--method.queue_size", "128", "--network.widths", "[8,16]"]
+TINY += ["--device", "cpu", "--precision", "fp32", "--monitor.knn_every", "1"]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two epochs that every test below only reads or adds to."""
+    """A run of an epoch that every test below only reads or adds to."""
     run = tmp_path_factory.mktemp("flow") / "run"
-    assert cli.main(["pretrain", *TINY, "--epochs", "2", "--out", str(run), "--hard_examples.cutmix.weight", "1"]) == 0
+    assert cli.main(["pretrain", *TINY, "--epochs", "1", "--out", str(run), "--hard_examples.cutmix.weight", "1"]) == 0
     return run
 
 
@@ -37,7 +40,8 @@ def test_a_run_is_looked_at_while_it_trains(finished: Path) -> None:
 
 def test_its_config_fed_back_gives_the_same_weights(finished: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
-    assert cli.main(["pretrain", "--config", str(finished / "config.yaml"), "--out", str(again)]) == 0
+    quick = ["--training.report", "false", "--training.tensorboard", "false"]
+    assert cli.main(["pretrain", "--config", str(finished / "config.yaml"), "--out", str(again), *quick]) == 0
     assert hexa.load_backbone(again).content_hash() == hexa.load_backbone(finished).content_hash()
 
 
@@ -84,11 +88,15 @@ def test_visualize_and_report_write_one_file_each(finished: Path, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "picture.png"]
 
 
-@pytest.mark.usefixtures("few_digits")
 def test_the_demo_prints_its_table_and_replaces_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hexa.cli.demo.ATTACK", {"epsilons": (8, 16), "steps": 1, "restarts": 1, "images": 40})
+    every = load_digits(return_X_y=True)
+    monkeypatch.setattr("sklearn.datasets.load_digits", lambda **_: tuple(values[::3] for values in every))
+    attack = {"epsilons": (8, 16), "steps": 1, "restarts": 1, "images": 20}
+    monkeypatch.setitem(demo.PROTOCOLS, "robust", attack)
+    small = {"network.widths": [4, 8], "training.report": False, "training.tensorboard": False, "epochs": 1}
+    monkeypatch.setattr(demo, "_experiment", lambda recipe, epochs: override(recipes.get(recipe), small))
     out = tmp_path / "demo"
     assert cli.main(["demo", "--epochs", "1", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
@@ -105,22 +113,15 @@ def test_files_of_the_current_folder_are_not_imported(tmp_path: Path) -> None:
     """Named like modules, they would be in all processes, those of the SVMs too."""
     for name in ("random", "torch", "numpy", "joblib", "token", "inspect", "queue"):
         (tmp_path / f"{name}.py").write_text("from pathlib import Path\nPath('imported').touch()\n")
-    command = (
-        sys.executable,
-        "-m",
-        "hexa",
-        "evaluate",
-        "svm",
-        "pixels:8",
-        "--data",
-        "digits",
-        "--costs",
-        "0.5",
-        "--device",
-        "cpu",
-    )
+    for number in range(40):
+        path = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (6 * number, 200 * (number % 2), 9)).save(path)
+    command = "-m hexa evaluate svm pixels:4 --data folder:images --holdout 0.5 --costs 0.5 --device cpu"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *command.split()], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert "mAP" in done.stdout
     assert not (tmp_path / "imported").exists()

@@ -15,7 +15,7 @@ import pytest
 from hexa import recipes
 from hexa.config import UserError
 from hexa.recipes import experiment as experiments
-from hexa.run.run import pretrain
+from hexa.run.run import pretrain, resume
 from hexa.training.journal import METRICS
 from tests.distributed.together import run_together
 from tests.end_to_end.endings import FIELDS, RECIPE, assert_same_end, options
@@ -39,14 +39,6 @@ class Torchrun:
             stderr=subprocess.STDOUT,
             text=True,
         )
-
-    @classmethod
-    def pretrain(cls, out: Path, restarts: int = 0) -> Torchrun:
-        return cls(out, "pretrain", RECIPE, "--out", str(out), *options(), restarts=restarts)
-
-    @classmethod
-    def resume(cls, out: Path) -> Torchrun:
-        return cls(out, "resume", str(out))
 
     def workers(self) -> dict[int, int]:
         """The process numbers of the workers by rank."""
@@ -76,6 +68,10 @@ class Torchrun:
         self.process.communicate()
 
 
+def training(out: Path, restarts: int = 0) -> Torchrun:
+    return Torchrun(out, "pretrain", RECIPE, "--out", str(out), *options(), restarts=restarts)
+
+
 @contextlib.contextmanager
 def running(run: Torchrun) -> Iterator[Torchrun]:
     try:
@@ -86,6 +82,10 @@ def running(run: Torchrun) -> Iterator[Torchrun]:
 
 def undisturbed(folder: str) -> None:
     pretrain(experiments.override(recipes.get(RECIPE), FIELDS), folder)
+
+
+def gone_on(folder: str) -> None:
+    resume(Path(folder))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def kill(run: Torchrun, rank: int) -> str:
 def test_killed_started_again_by_torchrun_killed_and_resumed(tmp_path: Path, whole: Path) -> None:
     """The second kill finds no restarts left: the run ends by itself, in one line that names the process."""
     folder = tmp_path / "run"
-    with running(Torchrun.pretrain(folder, restarts=1)) as run:
+    with running(training(folder, restarts=1)) as run:
         run.until(9)
         first = kill(run, 0)
         run.until(17)
@@ -120,21 +120,7 @@ def test_killed_started_again_by_torchrun_killed_and_resumed(tmp_path: Path, who
     assert f"its last checkpoint is {folder}/checkpoints/step-000000" in lines[1]
     assert lines[1].endswith(f"go on with: hexa resume {folder}")
     assert "RuntimeError" not in said
-
-    with running(Torchrun.resume(folder)) as run:
-        code, said = run.finished()
-    assert code == 0, said
-    assert_same_end(folder, whole)
-
-
-@pytest.mark.slow
-def test_a_killed_run_finishes_by_itself(tmp_path: Path, whole: Path) -> None:
-    folder = tmp_path / "run"
-    with running(Torchrun.pretrain(folder, restarts=1)) as run:
-        run.until(2)  # before the first checkpoint
-        kill(run, 1)
-        code, said = run.finished()
-    assert code == 0, said
+    run_together(2, gone_on, str(folder))
     assert_same_end(folder, whole)
 
 
@@ -142,7 +128,7 @@ def test_a_killed_run_finishes_by_itself(tmp_path: Path, whole: Path) -> None:
 def test_asked_to_stop_it_saves(tmp_path: Path, whole: Path) -> None:
     """Every worker is asked twice: by a scheduler, which signals all processes of a job, and by torchrun."""
     folder = tmp_path / "run"
-    with running(Torchrun.pretrain(folder)) as run:
+    with running(training(folder)) as run:
         run.until(5)
         for pid in run.workers().values():
             os.kill(pid, signal.SIGTERM)
@@ -150,7 +136,7 @@ def test_asked_to_stop_it_saves(tmp_path: Path, whole: Path) -> None:
         code, said = run.finished()
     assert code != 0
     assert said.count(f"which is saved; go on with: hexa resume {folder}") == 1, said
-    with running(Torchrun.resume(folder)) as run:
+    with running(Torchrun(folder, "resume", str(folder))) as run:
         code, said = run.finished()
     assert code == 0, said
     assert_same_end(folder, whole)

@@ -94,13 +94,13 @@ def test_the_batch_is_halved_until_three_rounds_fit(
     monkeypatch: pytest.MonkeyPatch, per_image: float, batch: int
 ) -> None:
     """Of 23 passes, each five times: 115 · 64 · 0.02 s are too long, 115 · 32 · 0.02 s are 73.6 s."""
-    monkeypatch.setattr(module, "timed", lambda device, work, count: 32 * per_image)
+    monkeypatch.setattr(module, "timed", lambda work, count: 32 * per_image)
     assert fitted(override(recipes.get("digits-hexa-moco"), FIELDS | {"batch_size": 64})).batch_size == batch
 
 
 def test_rounds_end_in_time_unless_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10**6, 40))  # seconds from one look to the next
-    monkeypatch.setattr(module, "timed", lambda device, work, count: 1.0)
+    monkeypatch.setattr(module, "timed", lambda work, count: 1.0)
     plain = override(recipes.get("digits-moco-v2"), FIELDS)
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))
     assert benchmark(plain, schemes=())["machine"]["repeats"] == 2

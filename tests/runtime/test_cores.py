@@ -16,7 +16,6 @@ from hexa.runtime import cores
     ("own", "files", "expected"),
     [
         ("0::/\n", {"cpu.max": "150000 100000"}, [1.5]),
-        ("0::/\n", {"cpu.max": "max 100000"}, []),
         ("0::/jobs/one\n", {"jobs/cpu.max": "200000 100000", "jobs/one/cpu.max": "max 100000"}, [2.0]),
         ("3:cpu,cpuacct:/a\n0::/\n", {"cpu/a/cpu.cfs_quota_us": "50000", "cpu/a/cpu.cfs_period_us": "100000"}, [0.5]),
         ("3:cpu:/a\n", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, []),
@@ -34,42 +33,41 @@ def test_quotas_of_containers(tmp_path: Path, own: str, files: dict[str, str], e
     assert [quota for quota in found if quota < 1000] == expected
 
 
-def test_threads_are_limited_to_a_quota_and_never_against_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
-        monkeypatch.setenv(name, "")  # so that what is set here goes with the test
-        monkeypatch.delenv(name)
+@pytest.mark.parametrize(
+    ("given", "quota", "used"),
+    [
+        ({}, float("inf"), {"GOMP_SPINCOUNT": "10000"}),
+        ({}, 2.5, {"GOMP_SPINCOUNT": "10000", "OMP_NUM_THREADS": "3"}),
+        ({"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "5"}, 2.5, {}),
+        ({"GOMP_SPINCOUNT": "7"}, float("inf"), {}),
+    ],
+)
+def test_threads_are_limited_to_a_quota_sleep_soon_and_never_against_the_user(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], quota: float, used: dict[str, str]
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(given))
     monkeypatch.setattr(cores, "allowed_cores", lambda: list(range(64)))
-    monkeypatch.setattr(cores, "_quotas", lambda: iter([float("inf")]))
+    monkeypatch.setattr(cores, "_quotas", lambda: iter([quota]))
     cores.share_cores()
-    assert "OMP_NUM_THREADS" not in os.environ
-    monkeypatch.setattr(cores, "_quotas", lambda: iter([2.5]))
-    cores.share_cores()
-    assert os.environ["OMP_NUM_THREADS"] == "3"
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    cores.share_cores()
-    assert os.environ["OMP_NUM_THREADS"] == "5"
+    assert os.environ == given | used
 
 
-WATCH = """
+def test_it_is_said_before_torch_is_imported() -> None:
+    """The variables are read as OpenMP is loaded, with torch."""
+    watch = """
 import os, sys
 
 class Watch:
     def find_spec(self, name, *_):
         if name == "torch":
-            sys.exit(" ".join(os.environ.get(name, "-") for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")))
+            sys.exit(os.environ.get("GOMP_SPINCOUNT", "-"))
 
 sys.meta_path.insert(0, Watch())
 from hexa import cli
 cli.main(["pretrain", "digits-moco-v2", "--out", "nowhere"])
 """
-
-
-@pytest.mark.parametrize(
-    ("given", "used"),
-    [({}, "- 10000"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "PASSIVE -"), ({"GOMP_SPINCOUNT": "7"}, "- 7")],
-)
-def test_threads_that_wait_soon_sleep_unless_the_user_decides(given: dict[str, str], used: str) -> None:
-    """The variable is read as OpenMP is loaded, with torch."""
-    environment = {n: v for n, v in os.environ.items() if n not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")} | given
-    found = subprocess.run([sys.executable, "-c", WATCH], env=environment, capture_output=True, text=True, check=False)
-    assert found.stderr.strip() == used
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    }
+    found = subprocess.run([sys.executable, "-c", watch], env=environment, capture_output=True, text=True, check=False)
+    assert found.stderr.strip() == "10000"

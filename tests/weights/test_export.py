@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from tests.weights.test_layouts import assert_same
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
 RESNET, STEM = NetworkConfig(name="resnet18"), NetworkConfig(name="resnet18", small_stem=True)
-VIT = NetworkConfig(name="vit_tiny_patch16_224", options={"img_size": 32, "patch_size": 8})
+VIT = NetworkConfig(name="vit_tiny_patch16_224", options={"img_size": 32, "patch_size": 8, "depth": 2})
 
 
 def trained(config: NetworkConfig, size: int = 32) -> Backbone:
@@ -48,9 +47,11 @@ def by_hand(backbone: Backbone, images: Tensor) -> Tensor:
     return (images - mean) / std
 
 
-@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-@pytest.mark.parametrize("target", ["timm", "torchvision"])
-@pytest.mark.parametrize("config", [RESNET, STEM], ids=["plain", "stem"])
+@pytest.mark.parametrize(
+    ("target", "config", "suffix"),
+    [("timm", STEM, ".pth"), ("timm", RESNET, ".pth"), ("torchvision", STEM, ".safetensors")],
+    ids=["timm's stem", "timm", "torchvision"],
+)
 def test_the_line_that_is_printed_loads_the_file_without_hexa(
     tmp_path: Path, target: str, config: NetworkConfig, suffix: str
 ) -> None:
@@ -69,8 +70,9 @@ def test_the_line_that_is_printed_loads_the_file_without_hexa(
         assert_same(names["network"].eval()(by_hand(backbone, images)), backbone(images))
 
 
-@pytest.mark.parametrize("config", [RESNET, VIT, NetworkConfig(name="tf_efficientnet_lite0")], ids=lambda c: c.name)
-@pytest.mark.parametrize("classes", [7, 1000])
+@pytest.mark.parametrize(
+    ("config", "classes"), [(RESNET, 1000), (VIT, 7), (NetworkConfig(name="tf_efficientnet_lite0"), 1000)]
+)
 def test_the_line_for_timm_takes_a_new_head(tmp_path: Path, config: NetworkConfig, classes: int) -> None:
     backbone = trained(config)
     line = export(backbone, "timm", tmp_path / "out.safetensors")["load"]
@@ -110,7 +112,7 @@ def test_detectron2_gets_arrays_under_its_names(tmp_path: Path) -> None:
     torch.testing.assert_close(load_backbone(tmp_path / "out.pkl")(images), backbone(images))
 
 
-@pytest.mark.parametrize("config", [SMALL, STEM, VIT], ids=["small", "stem", "vit"])
+@pytest.mark.parametrize("config", [SMALL, VIT], ids=["small", "vit"])
 def test_pixels_go_into_a_graph_and_features_come_out(tmp_path: Path, config: NetworkConfig) -> None:
     runtime = pytest.importorskip("onnxruntime")
     backbone = trained(config)
@@ -148,15 +150,11 @@ def test_a_network_of_anybodys_own_becomes_a_graph_and_nothing_else(tmp_path: Pa
         (SMALL, "timm", "out.pth", r"name it \.safetensors"),
         (SMALL, "detectron2", "out.pkl", "no other library has small-resnet"),
         (RESNET, "safetensors", "out.pth", r"must end in \.safetensors"),
-        (RESNET, "detectron2", "out.pth", r"must end in \.pkl"),
-        (RESNET, "onnx", "out.pth", r"must end in \.onnx"),
         (RESNET, "timm", "out.onnx", r"ends in \.onnx is not for --to timm"),
         (RESNET, "timm", "", "is a folder"),
         (RESNET, "tim", "out.pth", "did you mean 'timm'"),
         (NetworkConfig(name="resnet26d"), "torchvision", "out.pth", "--to timm"),
-        (NetworkConfig(name="mobilenetv3_small_100"), "torchvision", "out.pth", "--to timm"),
         (STEM, "detectron2", "out.pkl", "only ResNets"),
-        (VIT, "detectron2", "out.pkl", "only ResNets"),
         ("pixels:8", "timm", "out.pth", "not a network that hexa can build"),
     ],
 )
@@ -167,14 +165,6 @@ def test_what_a_target_cannot_hold_is_one_line(
     with one_line(said):
         export(given, target, tmp_path / "new" / name if name else tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("package", ["onnxscript", "onnxruntime"])
-def test_without_the_packages_it_says_so_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    pytest.importorskip("onnx")
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=rf"--to onnx needs the package {package}; install it: .*\[onnx\]"):
-        export("random:resnet18", "onnx", tmp_path / "out.onnx")
 
 
 @pytest.mark.parametrize("damage", ["value", "key", "graph"])
@@ -198,23 +188,20 @@ def test_a_file_that_does_not_give_the_features_is_not_left(
     assert list(tmp_path.iterdir()) == [out]
 
 
-@pytest.mark.parametrize("config", [SMALL, STEM], ids=["small", "resnet18"])
-def test_law_8_a_trained_method_and_its_export_give_the_same_features(tmp_path: Path, config: NetworkConfig) -> None:
+def test_law_8_a_trained_method_and_its_export_give_the_same_features(tmp_path: Path) -> None:
     """Of MoCo trained on adversarial and mixed queries, through two batch-norm sets, the main one."""
     case = Case("moco", {}, {"adversarial": {}, "cutmix": {}})
-    method = train(case.made(), method=case.build(network=build(config))).float().eval()
+    method = train(case.made(), steps=1, method=case.build(network=build(STEM))).float().eval()
     run, out = tmp_path / "run", tmp_path / "out.safetensors"
     (run / "checkpoints").mkdir(parents=True)
-    fields = {"recipe": "r", "network": config.model_dump(mode="json"), "views": {"size": 12}}
+    fields = {"recipe": "r", "network": STEM.model_dump(mode="json"), "views": {"size": 12}}
     (run / "config.yaml").write_text(yaml.safe_dump(fields))
     torch.save({"method": method.state_dict()}, run / "checkpoints" / "step-00000002.pt")
     assert not torch.equal(method.backbone.bn1.running_mean, method.backbone.bn1.aux.running_mean)
 
     export(run, "torchvision", out)
-    plain: nn.Module = SmallResNet((4, 8))
-    if config is STEM:
-        plain = use_small_stem(torchvision.models.resnet18())
-        plain.fc = nn.Identity()
+    plain = use_small_stem(torchvision.models.resnet18())
+    plain.fc = nn.Identity()
     plain.load_state_dict(safetensors.torch.load_file(out), strict=True)
     normalised = by_hand(load_backbone(out), torch.rand(5, 3, 12, 12))
     with torch.no_grad(), use_branch(method.query):

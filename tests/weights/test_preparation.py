@@ -17,7 +17,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD
 from hexa.weights import layouts
 from hexa.weights.export import export
-from hexa.weights.preparation import NAMES, Preparation, assumed, of_timm
+from hexa.weights.preparation import NAMES, Preparation, of_timm
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.refusals import one_line
 
@@ -65,10 +65,6 @@ def test_a_published_layout_wins_over_a_name(tmp_path: Path) -> None:
     assert load_backbone(f"{path}#resnet18").preparation.origins["mean"] == "published with MoCo and PCL"
 
 
-def test_random_weights_are_fed_as_the_trained_ones() -> None:
-    assert load_backbone("random:test_vit").preparation == of_timm("test_vit")
-
-
 def test_a_file_of_ours_keeps_how_it_is_fed_and_an_old_one_is_as_it_was(tmp_path: Path) -> None:
     save_backbone(load_backbone("random:test_vit"), tmp_path / "new.safetensors")
     assert load_backbone(tmp_path / "new.safetensors").preparation == of_timm("test_vit")
@@ -82,7 +78,7 @@ def test_a_file_of_ours_keeps_how_it_is_fed_and_an_old_one_is_as_it_was(tmp_path
     assert found.preparation.said() is None
 
 
-@pytest.mark.parametrize("given", ["0.5", 0.5, "0.5,0.5,0.5", "[0.5, 0.5, 0.5]", [0.5, 0.5, 0.5], HALF])
+@pytest.mark.parametrize("given", ["0.5", 0.5, "[0.5, 0.5, 0.5]", HALF])
 def test_what_a_user_sets_is_used_and_remembered(given: object) -> None:
     backbone = random_backbone(SMALL, 16)
     found = backbone.prepared(mean=given, size="8")
@@ -111,11 +107,8 @@ def test_setting_what_was_assumed_is_no_deviation(tmp_path: Path) -> None:
     ("given", "said"),
     [
         ({"mean": "nan"}, "mean must be 3 numbers, one per channel"),
-        ({"mean": "0.5,0.5"}, "mean must be 3 numbers, one per channel"),
         ({"mean": "grey"}, "mean must be 3 numbers, one per channel, got 'grey'"),
         ({"std": 0}, "std must be 3 numbers above 0"),
-        ({"std": "1,-1,1"}, "std must be 3 numbers above 0"),
-        ({"size": 0}, "size must be an integer from 1 to 4096, got 0"),
         ({"size": "60000"}, "size must be an integer from 1 to 4096"),
         ({"size": "big"}, "size must be a number, got 'big'"),
         ({"size": True}, "size must be a number, got True"),
@@ -136,8 +129,3 @@ def test_an_exported_file_is_fed_as_it_was_asked_for(tmp_path: Path) -> None:
     found = load_backbone(tmp_path / "out.safetensors")
     assert (found.std, found.image_size, found.mean) == (HALF, 64, IMAGENET_MEAN)
     assert (found.preparation.origins["std"], found.preparation.origins["mean"]) == ("given", "assumed")
-
-
-def test_networks_without_weights_of_their_own_are_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timm.models, "get_pretrained_cfg", lambda name: None)
-    assert of_timm("resnet18") == assumed()

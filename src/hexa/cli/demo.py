@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.table import Table
 
 from hexa import recipes
 from hexa.config import UserError
@@ -15,6 +12,7 @@ from hexa.evaluation import evaluate
 from hexa.recipes.experiment import Experiment, fields_of, override
 from hexa.recipes.experiment import load as load_experiment
 from hexa.reporting.report import report
+from hexa.reporting.tables import Table
 from hexa.run.folder import LOCK, PATIENCE, is_ours, mine
 from hexa.run.run import pretrain, resume
 from hexa.runtime.console import Console
@@ -25,24 +23,21 @@ ARMS = {"MoCo-v2": "digits-moco-v2", "HEXA-MoCo": "digits-hexa-moco"}
 PIXELS = "pixels:8"
 #: In grey levels of 255: half of a step between the digits' 17 grey values, and a whole.
 EPSILONS = (8, 16)
-#: Half the usual steps and one start, for time.
-ATTACK: dict[str, Any] = {"epsilons": EPSILONS, "steps": 10, "restarts": 1}
+#: What is measured of each, by protocol. The attack takes half the usual steps and one start, for time.
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "knn": {},
+    "probe": {"preset": "few"},
+    "robust": {"epsilons": EPSILONS, "steps": 10, "restarts": 1},
+}
+_FEW = "linear probe, 5 labels per class"
+_HEADER = ("features", "k-NN", _FEW, "all labels", *(f"attacked, ε={epsilon}" for epsilon in EPSILONS))
+_CAPTION = """\
+k-NN: 1,347 labelled images vote. Probe: mean ± std over 10 draws of the 50 labels; one training run each.
+Attacked: the probe of all labels, pixels moved by up to ε grey levels of 255; digits come in steps of 16."""
 
 
-@dataclass(frozen=True)
-class DemoRow:
-    """One line of the table, in percent of the held-out images."""
-
-    name: str
-    knn: float
-    probe: float
-    probe_std: float
-    clean: float
-    attacked: tuple[float, ...]
-
-
-def demo(out: Path, *, epochs: int | None = None, console: Console | None = None) -> list[DemoRow]:
-    """Pre-train both, evaluate all four, print the table, write `out`/report.html. Returns the rows of the table.
+def demo(out: Path, *, epochs: int | None = None, console: Console | None = None) -> None:
+    """Pre-train both, evaluate all four, print the table, write `out`/report.html.
 
     An existing run of the same experiment is resumed, so that a second demo ends at once; one of
     another experiment is replaced. Raises UserError for a folder in the way that holds something else, and if another
@@ -50,10 +45,10 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
     """
     what = f"is already running the demo in {out}; wait until it ends, or give another --out"
     with locked(out / LOCK, what, patience=PATIENCE):
-        return _demo(out, epochs, console or Console())
+        _demo(out, epochs, console or Console())
 
 
-def _demo(out: Path, epochs: int | None, console: Console) -> list[DemoRow]:
+def _demo(out: Path, epochs: int | None, console: Console) -> None:
     folders = {name: out / recipe for name, recipe in ARMS.items()}
     experiments = {name: _experiment(recipe, epochs) for name, recipe in ARMS.items()}
     for name, folder in folders.items():
@@ -69,11 +64,11 @@ def _demo(out: Path, epochs: int | None, console: Console) -> list[DemoRow]:
     backbones = {"raw pixels": PIXELS, "random init": f"random:{some_run}"}
     backbones |= {name: str(folder) for name, folder in folders.items()}
     console.rule("held-out images", align="left")
-    rows = [_row(name, backbone) for name, backbone in backbones.items()]
-    console.print(_table(rows))
+    console.print("accuracy on held-out digits, %")
+    console.print(Table(_HEADER, tuple(_row(*one) for one in backbones.items())).terminal())
+    console.print(_CAPTION)
     page = report(list(folders.values()), out / "report.html")
     console.print(f"report: {page}")
-    return rows
 
 
 def _experiment(recipe: str, epochs: int | None) -> Experiment:
@@ -100,28 +95,10 @@ def _clear(folder: Path, experiment: Experiment) -> None:
         shutil.rmtree(folder)
 
 
-def _row(name: str, backbone: str) -> DemoRow:
-    knn = evaluate("knn", backbone, data="digits")["metrics"]
-    probe = evaluate("probe", backbone, data="digits", preset="few")["metrics"]
-    robust = evaluate("robust", backbone, data="digits", **ATTACK)["metrics"]
-    attacked = tuple(robust[f"robust@{epsilon}"] for epsilon in EPSILONS)
-    return DemoRow(name, knn["top1"], probe["top1"], probe["top1_std"], robust["top1"], attacked)
-
-
-def _table(rows: list[DemoRow]) -> Table:
-    table = Table(title="accuracy on held-out digits, %", title_justify="left", header_style="bold")
-    table.add_column("features")
-    table.add_column("k-NN", justify="right")
-    table.add_column("linear probe, 5 labels per class", justify="right")
-    table.add_column("all labels", justify="right")
-    for epsilon in EPSILONS:
-        table.add_column(f"attacked, ε={epsilon}", justify="right")
-    for row in rows:
-        few = f"{row.probe:.1f} ± {row.probe_std:.1f}"
-        table.add_row(row.name, f"{row.knn:.1f}", few, *(f"{share:.1f}" for share in (row.clean, *row.attacked)))
-    table.caption = (
-        "k-NN: 1,347 labelled images vote. Probe: mean ± std over 10 draws of the 50 labels; one training run each.\n"
-        "Attacked: the probe of all labels, pixels moved by up to ε grey levels of 255; digits come in steps of 16."
-    )
-    table.caption_justify = "left"
-    return table
+def _row(name: str, backbone: str) -> tuple[str, ...]:
+    """A line of the table, in percent of the held-out images."""
+    found = [evaluate(protocol, backbone, data="digits", **how)["metrics"] for protocol, how in PROTOCOLS.items()]
+    knn, probe, robust = found
+    under_attack = [robust["top1"], *(robust[f"robust@{epsilon}"] for epsilon in EPSILONS)]
+    few = f"{probe['top1']:.1f} ± {probe['top1_std']:.1f}"
+    return name, f"{knn['top1']:.1f}", few, *(f"{share:.1f}" for share in under_attack)

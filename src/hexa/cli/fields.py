@@ -65,21 +65,17 @@ def check_names(given: Iterable[str], known: Iterable[str], options: Iterable[st
     A dotted path is left to `hexa.recipes.experiment.override`, which knows what may be added to hard examples.
     """
     known = list(known)
-    leaves: dict[str, list[str]] = {}
-    for path in known:
-        leaves.setdefault(path.rpartition(".")[2], []).append(path)
     top = {path for path in known if "." not in path}
     candidates = {f"--{name}" for name in top} | set(options)
     problems = []
     for name in given:
         if "." in name or name in top:
             continue
-        option = f"--{name}"
-        within = [path for path in leaves.get(name, []) if "." in path]
-        remedy = f"did you mean '--{within[0]}'?" if within else nearest(option, candidates)
+        within = [path for path in known if path.endswith(f".{name}")]
+        remedy = f"did you mean '--{within[0]}'?" if within else nearest(f"--{name}", candidates)
         if not remedy.startswith("did you mean"):
             remedy = "`hexa pretrain RECIPE --help` lists every field"
-        problems.append((option, f"no such option or field; {remedy}"))
+        problems.append((f"--{name}", f"no such option or field; {remedy}"))
     if problems:
         raise ConfigError(problems)
 

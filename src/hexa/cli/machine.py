@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hexa.cli.declare import JSON, Fields, Given, command, option, whole
+from hexa.cli.declare import JSON, Fields, Given, command, option, say, whole
 from hexa.cli.training import experiment_of
 
 
@@ -48,18 +48,14 @@ def benchmark(given: Given, extra: Fields) -> int:
 )
 def check(given: Given, extra: Fields) -> int:
     from hexa.recipes import plugins
-    from hexa.runtime.console import Console
-    from hexa.runtime.output import one_line
     from hexa.testing.check import check as run
 
     verdicts = []
-    console = Console()
     for verdict in run(plugins.experiment_of(given.recipe)):
         verdicts.append(verdict)
         if not given.json:
-            console.print(f"{'BROKEN' if verdict.said else 'ok':7}{verdict.meaning}", markup=False)
-            if verdict.said:
-                console.print(one_line(f"       {verdict.said}"), markup=False)
+            say(f"{'BROKEN' if verdict.said else 'ok':7}{verdict.meaning}")
+            say(f"       {verdict.said}" * bool(verdict.said))
     if given.json:
         print(json.dumps([vars(verdict) for verdict in verdicts], indent=2))
     return int(any(verdict.said for verdict in verdicts))

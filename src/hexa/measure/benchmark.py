@@ -7,10 +7,12 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from rich.table import Table
+from torch.utils.benchmark import timer
 
 from hexa.config import ConfigError
 from hexa.core import MAIN, Batch
@@ -72,7 +74,7 @@ def benchmark(
             piece()  # compiles kernels, chooses algorithms, fills caches
             if machine.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(machine.device)
-            once = timed(machine.device, piece, 1)
+            once = timed(piece, 1)
             peaks[name] = torch.cuda.max_memory_allocated(machine.device) if machine.device.type == "cuda" else None
             counts[name] = max(1, round(LEAST_SECONDS / once))
             if name in bench.objectives:
@@ -83,7 +85,7 @@ def benchmark(
             if repeats is None and done and (time.perf_counter() - begin) * (done + 1) / done > _BUDGET:
                 break
             for number, (name, piece) in enumerate(work.items(), done * len(work) + 1):
-                measured[name].append(timed(machine.device, piece, counts[name]))
+                measured[name].append(timed(piece, counts[name]))
                 if progress is not None:
                     progress("measuring", number, most * len(work))
     seconds = {name: statistics.median(values) for name, values in measured.items()}
@@ -138,7 +140,7 @@ def fitted(experiment: Experiment) -> Experiment:
     with build.kernels(experiment.training.deterministic):
         work = Bench(override(experiment, {"batch_size": probed}), Machine.of(experiment)).work()
         work["std"]()
-        seconds = timed(Machine.of(experiment).device, work["std"], 1) / probed
+        seconds = timed(work["std"], 1) / probed
     passes = (2 + _ROUNDS) * sum(1 + name.count("+") for name in work)
     size = next((size for size in sizes if size * seconds * passes <= _BUDGET), sizes[-1])
     return override(experiment, {"batch_size": size})
@@ -182,8 +184,10 @@ class Bench:
             if name in self.schemes:
                 self.objectives[f"naive {name}"] = self._objective(self.schemes[name], share_gradients=False)
         self.own = self._objective(self.experiment)
-        if only is None and self._has_own():
-            self.objectives["own"] = self.own
+        hard_examples = [example for example in self.experiment.hard_examples.values() if example.weight > 0]
+        known = all(example.kind in ("adversarial", "cutmix") and example.fraction == 1 for example in hard_examples)
+        if only is None and hard_examples and (self.experiment.objective.split or not known):
+            self.objectives["own"] = self.own  # the hard examples of no scheme get a row of their own
         self.steps, self._labels = 0, None
 
     def _possible(self, only: Collection[str] | None) -> dict[str, Experiment]:
@@ -196,31 +200,21 @@ class Bench:
         }
         return {name: scheme for name, scheme in made.items() if not build.refusals(scheme)}
 
-    def _has_own(self) -> bool:
-        """Whether no scheme has the hard examples of the experiment, so that its own step gets a row."""
-        hard = [example for example in self.experiment.hard_examples.values() if example.weight > 0]
-        known = all(example.kind in ("adversarial", "cutmix") and example.fraction == 1 for example in hard)
-        return bool(hard) and not (known and not self.experiment.objective.split)
-
     def _objective(self, experiment: Experiment, share_gradients: bool = True) -> Objective:
         return build.build_objective(experiment, self.method, self.machine, share_gradients=share_gradients)
 
     def work(self) -> dict[str, Callable[[], None]]:
         """Everything that is timed, by name."""
-
-        def training(objective: Objective) -> Callable[[], None]:
-            return lambda: self._train(objective, self._next())
-
-        steps = {name: training(objective) for name, objective in self.objectives.items()}
-        end_to_end = lambda: self._train(self.own, next(self.batches))  # noqa: E731
-        return {**steps, "query": self._query, "views": self._views, "end to end": end_to_end}
+        work: dict[str, Callable[[], None]] = {name: partial(self._train, one) for name, one in self.objectives.items()}
+        end_to_end = {"end to end": lambda: self._train(self.own, next(self.batches))}
+        return work | {"query": self._query, "views": self._views} | end_to_end
 
     def _next(self) -> Batch:
         self.steps += 1
         return replace(self.batch, stream=Stream(1).child("step", self.steps), step=_SETTLED + self.steps)
 
-    def _train(self, objective: Objective, batch: Batch) -> None:
-        batch = prepared(batch, self.experiment.training.channels_last)
+    def _train(self, objective: Objective, batch: Batch | None = None) -> None:
+        batch = prepared(batch or self._next(), self.experiment.training.channels_last)
         step(objective, self.optimizer, batch, self.optimizer.total_steps - 1)  # the last, in which all layers learn
 
     def _query(self) -> None:
@@ -237,15 +231,9 @@ class Bench:
         self.loader.views(self.images, self._next().stream, slice(0, len(self.images)))
 
 
-def timed(device: torch.device, work: Callable[[], None], count: int) -> float:
-    """Seconds of one piece of work, the mean of `count`."""
-
-    def now() -> float:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter()
-
-    begin = now()
+def timed(work: Callable[[], None], count: int) -> float:
+    """Seconds of one piece of work, the mean of `count`, until a GPU has finished it."""
+    begin = timer()
     for _ in range(count):
         work()
-    return (now() - begin) / count
+    return (timer() - begin) / count

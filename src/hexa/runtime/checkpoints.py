@@ -43,6 +43,7 @@ def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, stays
     """
     folder.mkdir(exist_ok=True)
     content: State = {"format": FORMAT, "step": step, **state}
+    content.pop("checksum", None)  # of a state that was loaded
     content["checksum"] = checksum(content)
     path = write_whole(path_of(folder, step), lambda file: torch.save(content, file), make_folders=False)
     older = [old for old in checkpoints(folder) if step_of(old) <= step]
@@ -52,31 +53,25 @@ def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, stays
     return path
 
 
-def load(path: Path, device: torch.device | str = "cpu") -> State:
-    """Read a checkpoint, weights only: nothing in the file is executed. Raises BadCheckpoint with the reason."""
-    return _compared(path, *_opened(path, device))
+def load(path: Path, device: torch.device | str = "cpu", *, mapped: bool = False, compare: bool = True) -> State:
+    """Read a checkpoint, weights only: nothing in the file is executed. Raises BadCheckpoint with the reason.
 
-
-def _opened(path: Path, device: torch.device | str, mapped: bool = False) -> tuple[State, object]:
-    """The content of a file, not yet compared, and its checksum. mapped: tensors are read from the disk when used."""
+    mapped: tensors are read from the disk when they are used. compare: with the checksum, which reads all of them.
+    """
     if path.exists() and not path.is_file():  # reading a pipe may never end
         raise BadCheckpoint(f"{path}: not a file")
     try:
         with by_plain_name(path) as name:
-            content = torch.load(name, map_location=device, weights_only=True, mmap=mapped)
+            content: State = torch.load(name, map_location=device, weights_only=True, mmap=mapped)
     except OSError as error:
         raise BadCheckpoint(f"{path}: {error.strerror or error}") from None
     except Exception as error:  # torch raises all sorts of exceptions on damaged bytes
         raise BadCheckpoint(f"{path}: truncated, damaged or foreign ({_first_line(error)})") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BadCheckpoint(f"{path}: not a checkpoint of hexa (format {FORMAT})")
-    return content, content.pop("checksum", None)
-
-
-def _compared(path: Path, content: State, stored: object) -> State:
-    """The content, if it matches its checksum. Raises BadCheckpoint."""
     try:
-        same = _is_plausible(content, path.stat().st_size) and stored == checksum(content)
+        state = {name: value for name, value in content.items() if name != "checksum"}
+        same = not compare or (_is_plausible(state, path.stat().st_size) and content.get("checksum") == checksum(state))
     except (RuntimeError, TypeError, OSError):  # kinds of tensors, or depths of nesting, that we never write
         same = False
     if not same:
@@ -118,11 +113,16 @@ def step_of(path: Path) -> int:
 
 
 def newest_good(
-    folder: Path, warn: Callable[[str], None], device: torch.device | str = "cpu"
+    folder: Path, warn: Callable[[str], None], device: torch.device | str = "cpu", *, mapped: bool = False
 ) -> tuple[Path, State] | None:
-    """The newest intact checkpoint, or None; damaged ones are skipped with a warning."""
-    newest = _newest_good(folder, warn, device)
-    return None if newest is None else newest[:2]
+    """The newest intact checkpoint, or None; damaged ones are skipped with a warning. mapped: as for `load`."""
+    paths = checkpoints(folder)
+    for path in reversed(paths):
+        try:
+            return path, load(path, device, mapped=mapped)
+        except BadCheckpoint as error:
+            warn(f"{error}; " + ("there is none before it" if path == paths[0] else "trying the checkpoint before it"))
+    return None
 
 
 def newest_good_of_all(folder: Path, warn: Callable[[str], None], device: torch.device) -> tuple[Path, State] | None:
@@ -132,29 +132,16 @@ def newest_good_of_all(folder: Path, warn: Callable[[str], None], device: torch.
     they use: of a bank of features their own rows. Tensors are on the CPU; the file stays open as long as one of them
     exists. Raises UserError if processes see different files.
     """
-    newest = _newest_good(folder, warn, "cpu", mapped=True) if processes.is_main() else None
+    newest = newest_good(folder, warn, mapped=True) if processes.is_main() else None
     step = processes.of_main(-1 if newest is None else step_of(newest[0]), device)
     if step >= 0 and not processes.is_main():
         with contextlib.suppress(BadCheckpoint):
             path = path_of(folder, step)
-            newest = (path, *_opened(path, "cpu", mapped=True))
-    seen = zlib.crc32(repr((bool(checkpoints(folder)), newest and newest[2])).encode())
+            newest = path, load(path, mapped=True, compare=False)
+    seen = zlib.crc32(repr((bool(checkpoints(folder)), newest and newest[1].get("checksum"))).encode())
     if processes.any_of(seen != processes.of_main(seen, device), device):
         raise UserError(f"{folder}: processes see different checkpoints; use a disk that all machines share")
-    return None if newest is None else newest[:2]
-
-
-def _newest_good(
-    folder: Path, warn: Callable[[str], None], device: torch.device | str, mapped: bool = False
-) -> tuple[Path, State, object] | None:
-    paths = checkpoints(folder)
-    for path in reversed(paths):
-        try:
-            content, stored = _opened(path, device, mapped)
-            return path, _compared(path, content, stored), stored
-        except BadCheckpoint as error:
-            warn(f"{error}; " + ("there is none before it" if path == paths[0] else "trying the checkpoint before it"))
-    return None
+    return newest
 
 
 def checksum(content: object) -> str:

@@ -15,7 +15,8 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib import metadata, util
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -46,42 +47,28 @@ def import_extra(module: str, extra: str, what: str) -> ModuleType:
 
 
 def install_extra(extra: str) -> str:
-    """The command that installs the packages of an extra."""
+    """The command that installs the packages of an extra, such as `onnx>=1.17`."""
     root = _SOURCES.parent
     if _SOURCES.name == "src" and (root / "pyproject.toml").is_file():
         return install("-e", f"{'.' if Path.cwd() == root else root}[{extra}]")
-    return install(*_requirements(extra))
+    wanted = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
+    lines: list[str] = []
+    with suppress(metadata.PackageNotFoundError):
+        lines = metadata.requires(DISTRIBUTION) or []
+    named = [line.partition(";")[0].strip() for line in lines if wanted.search(line)]
+    return install(*(named or [f"{DISTRIBUTION}[{extra}]"]))
 
 
 def install(*arguments: str) -> str:
-    """The command that installs into this environment, by the tool that installed hexa there (`make setup`: uv)."""
+    """The command that installs into this environment, by the pip or uv inside it, or by a uv outside."""
     python = Path(sys.executable)
     if Path.cwd() in python.parents[1:]:
         python = python.relative_to(Path.cwd())
-    if _installer() != "uv":
-        command = [str(python), "-m", "pip", "install"]
-    elif util.find_spec("uv"):
-        command = [str(python), "-m", "uv", "pip", "install"]
-    else:  # an environment that a uv outside it made
-        command = ["uv", "pip", "install", "--python", str(python)]
+    commands = {"pip": [str(python), "-m", "pip", "install"], "uv": [str(python), "-m", "uv", "pip", "install"]}
+    outside = ["uv", "pip", "install", "--python", str(python)]
+    there = {distribution.name for distribution in metadata.distributions()}
+    command = next((words for name, words in commands.items() if name in there), outside)
     return shlex.join([*command, *arguments])
-
-
-def _installer() -> str:
-    try:
-        return (metadata.distribution(DISTRIBUTION).read_text("INSTALLER") or "").strip()
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def _requirements(extra: str) -> list[str]:
-    """The requirements of an extra of the installed distribution, such as `onnx>=1.17`."""
-    try:
-        lines = metadata.requires(DISTRIBUTION) or []
-    except metadata.PackageNotFoundError:
-        lines = []
-    wanted = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
-    return [line.partition(";")[0].strip() for line in lines if wanted.search(line)] or [f"{DISTRIBUTION}[{extra}]"]
 
 
 @functools.cache
@@ -96,12 +83,10 @@ def commit() -> str | None:
         command = ["git", "-C", str(here), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
-    try:
+    with suppress(OSError, subprocess.SubprocessError):
         # an installed package in another project's checkout does not have that project's version
         if git("ls-files", "--", Path(__file__).name):
             return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
-        pass
     return os.environ.get("HEXA_COMMIT") or None
 
 
@@ -116,23 +101,18 @@ def source_hash(package: Path) -> str | None:
 
     Compiled and hidden files are left out.
     """
-    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*") if path.is_file()}
-    digest, named = hashlib.sha256(), [name for name in sorted(files) if not _is_by_product(name)]
-    for name in named:
-        digest.update(f"{name}\0{hashlib.sha256(files[name].read_bytes()).hexdigest()}\n".encode())
-    return digest.hexdigest() if named else None
-
-
-def _is_by_product(name: str) -> bool:
-    return any(part.startswith(".") or part == "__pycache__" for part in name.split("/"))
+    digest, found = hashlib.sha256(), False
+    for path in sorted(package.rglob("*"), key=lambda path: path.relative_to(package).as_posix()):
+        name = path.relative_to(package).as_posix()
+        if path.is_file() and not re.search(r"(^|/)(\.|__pycache__/)", name):
+            found = True
+            digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest() if found else None
 
 
 def processor_name() -> str:
     """The processor's model, as the system names it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
+    with suppress(OSError):
+        if model := re.search(r"^model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+            return model[1].strip()
     return platform.processor() or platform.machine() or "processor"

@@ -33,17 +33,12 @@ class Peer:
         state = _stat(os.getpid())
         return cls(rank, socket.gethostname(), os.getpid(), state[1] if state is not None else None)
 
-    def is_visible(self) -> bool:
-        """Whether this process can see that one: it is on the same machine and in the same container."""
-        state = _stat(self.pid)
-        return self.host == socket.gethostname() and state is not None and state[1] == self.started
-
     def is_over(self) -> bool:
         """Whether it ran on this machine and has ended, as far as can be told."""
         return self.host == socket.gethostname() and _stat(os.getpid()) is not None and self.has_ended()
 
     def has_ended(self) -> bool:
-        """Whether a visible process is gone, or is a zombie that its parent has not noticed yet."""
+        """Whether a process of this machine and container is gone, or a zombie that its parent has not noticed yet."""
         state = _stat(self.pid)
         return state is None or state[1] != self.started or state[0] in "ZX"
 
@@ -70,7 +65,8 @@ class Peers:
         everyone: list[Peer] = [Peer.here(rank)] * size
         dist.all_gather_object(everyone, Peer.here(rank))
         self.rank, self.size = rank, size
-        self.watched = [peer for peer in everyone if peer.rank != rank and peer.is_visible()]
+        # on another machine, or in another container, a process cannot be seen
+        self.watched = [p for p in everyone if p.rank != rank and p.host == everyone[rank].host and not p.has_ended()]
 
     def ended(self) -> list[Peer]:
         """The watched processes that have ended."""
@@ -86,30 +82,25 @@ class Peers:
             return None
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            note = self._leave(None)
-            if note is not None:
-                return ProcessEnded(note, speaks=False)
-            if ended := self.ended():
-                return self._tell(" and ".join(self._name(peer) for peer in ended) + " ended")
+            ended = " and ".join(self._name(peer) for peer in self.ended())
+            if (found := self._noted(ended and f"{ended} ended")) is not None:
+                return found
             time.sleep(0.02)
         cause = " ".join(str(error).split())[:200]
-        return self._tell(f"another process failed, which the report of torchrun names ({cause})")
+        return self._noted(f"another process failed, which the report of torchrun names ({cause})")
 
-    def _tell(self, what: str) -> ProcessEnded:
-        token = f"{what}\n{self.rank}"
-        note = self._leave(token)
-        return ProcessEnded(what if note is None else note, speaks=note is None)
+    def _noted(self, what: str) -> ProcessEnded | None:
+        """What the first process that knew the cause has left in the store: this one, if nobody has and it says `what`.
 
-    def _leave(self, note: str | None) -> str | None:
-        """Leave a note in the shared store, unless there is one; returns the note of another process."""
+        None if nobody knows it, `what` being empty.
+        """
+        own = f"{what}\n{self.rank}" if what else ""
         try:
-            if note is None:
-                there = self.store.get(_NOTE).decode() if self.store.check([_NOTE]) else ""
-            else:
-                there = self.store.compare_set(_NOTE, "", note).decode()
+            there = self.store.compare_set(_NOTE, "", own).decode()
         except RuntimeError:  # the store was in the process that ended
-            return None
-        return None if there in ("", note) else there.partition("\n")[0]
+            there = own
+        said = there.partition("\n")[0]
+        return ProcessEnded(said, speaks=there == own) if said else None
 
     def _name(self, peer: Peer) -> str:
         return f"process {peer.rank} of {self.size} (pid {peer.pid}, on {peer.host})"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -88,26 +88,24 @@ def exchange(what: Any) -> list[Any]:
     """The values of all processes in rank order, on all of them; also inside `alone`. Waits without a time limit."""
     values = [what] * (1 + helpers())
     if helpers():
-        with _together():
-            if _world.patient is None:
-                _world.patient = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_NO_LIMIT))
-            dist.all_gather_object(values, what, _world.patient)
+        if _world.patient is None:
+            _world.patient = _together(dist.new_group, backend="gloo", timeout=_NO_LIMIT)
+        _together(dist.all_gather_object, values, what, _world.patient)
     return values
 
 
 def gather_rows(rows: Tensor) -> list[Tensor]:
     """`gather` for CPU tensors whose first dimensions may differ; also inside `alone`. Helpers get an empty list."""
     shapes = exchange(tuple(rows.shape))
-    with _together():
-        if dist.is_initialized() and dist.get_rank() > 0:
-            if len(rows):
-                dist.send(rows.contiguous(), 0)
-            return []
-        parts = [rows]
-        for other, shape in enumerate(shapes[1:], 1):
-            parts.append(torch.empty(shape, dtype=rows.dtype))
-            if shape[0]:
-                dist.recv(parts[-1], other)
+    if not is_main():
+        if len(rows):
+            _together(dist.send, rows.contiguous(), 0)
+        return []
+    parts = [rows]
+    for other, shape in enumerate(shapes[1:], 1):
+        parts.append(torch.empty(shape, dtype=rows.dtype))
+        if shape[0]:
+            _together(dist.recv, parts[-1], other)
     return parts
 
 
@@ -116,11 +114,10 @@ def ended() -> list[Peer]:
     return [] if _world.peers is None else _world.peers.ended()
 
 
-@contextmanager
-def _together() -> Iterator[None]:
-    """Wraps a collective: if it fails because another process has ended, raises ProcessEnded with its name."""
+def _together(collective: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """Call a collective; if it fails because another process has ended, raise ProcessEnded with its name."""
     try:
-        yield
+        return collective(*given, **options)
     except RuntimeError as error:
         reason = _world.peers.reason(error) if _world.peers is not None else None
         if reason is None:
@@ -136,12 +133,10 @@ def make_parts(size: int) -> None:
     assert world_size() % size == 0
     if size in (1, world_size()) or size in _world.parts:
         return
-    with _together():
-        for first in range(0, world_size(), size):  # torch requires that each process creates all of them
-            ranks = list(range(first, first + size))
-            group = dist.new_group(ranks)
-            if isinstance(group, dist.ProcessGroup):  # processes outside of the group get a number
-                _world.parts[size] = group
+    for first in range(0, world_size(), size):  # torch requires that each process creates all of them
+        group = _together(dist.new_group, list(range(first, first + size)))
+        if isinstance(group, dist.ProcessGroup):  # processes outside of the group get a number
+            _world.parts[size] = group
 
 
 def world_size() -> int:
@@ -167,8 +162,7 @@ def is_main() -> bool:
 def barrier() -> None:
     """Wait for all processes."""
     if world_size() > 1:
-        with _together():
-            dist.barrier()
+        _together(dist.barrier)
 
 
 def all_gather(tensor: Tensor, part: int | None = None) -> Tensor:
@@ -180,8 +174,7 @@ def all_gather(tensor: Tensor, part: int | None = None) -> Tensor:
     if size == 1:
         return tensor
     out = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(size)]
-    with _together():
-        dist.all_gather(out, tensor.detach().contiguous(), _group(size))
+    _together(dist.all_gather, out, tensor.detach().contiguous(), _group(size))
     return torch.cat(out)
 
 
@@ -214,16 +207,14 @@ def gather(tensor: Tensor) -> list[Tensor]:
     if world_size() == 1:
         return [tensor]
     out = [torch.empty_like(tensor) for _ in range(world_size())] if is_main() else None
-    with _together():
-        dist.gather(tensor.contiguous(), out)
+    _together(dist.gather, tensor.contiguous(), out)
     return out or []
 
 
 def all_reduce_max(value: Tensor) -> Tensor:
     """The maximum over all processes, in place."""
     if world_size() > 1:
-        with _together():
-            dist.all_reduce(value, dist.ReduceOp.MAX)
+        _together(dist.all_reduce, value, dist.ReduceOp.MAX)
     return value
 
 
@@ -231,8 +222,7 @@ def all_reduce_sum(value: Tensor, part: int | None = None) -> Tensor:
     """The sum over all processes, in place; `value` must be contiguous. part: as for `all_gather`."""
     size = part or world_size()
     if size > 1:
-        with _together():
-            dist.all_reduce(value, group=_group(size))
+        _together(dist.all_reduce, value, group=_group(size))
     return value
 
 
@@ -245,8 +235,7 @@ def of_main(number: int, device: torch.device) -> int:
     """The main process's number, on all processes."""
     value = torch.tensor([number], device=device)
     if world_size() > 1:
-        with _together():
-            dist.broadcast(value, 0)
+        _together(dist.broadcast, value, 0)
     return int(value)
 
 
@@ -288,6 +277,5 @@ def broadcast_state(module: nn.Module) -> None:
     if world_size() > 1:
         for tensor in module.state_dict().values():
             value = tensor.contiguous()
-            with _together():
-                dist.broadcast(value, 0)
+            _together(dist.broadcast, value, 0)
             tensor.copy_(value)

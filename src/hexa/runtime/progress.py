@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
@@ -33,9 +33,7 @@ class ProgressBar:
     def __init__(self, console: Console) -> None:
         self._console, self._said = console, time.monotonic()
         self._progress = _progress(console)
-        self._tasks: dict[str, TaskID] = {}
-        self._begun: dict[str, tuple[int, float]] = {}
-        self._done: dict[str, int] = {}
+        self._tasks: dict[str, Task] = {}
 
     def __enter__(self) -> ProgressBar:
         self._progress.start()
@@ -50,18 +48,19 @@ class ProgressBar:
         if label not in self._tasks:
             for task in self._progress.tasks:  # stages whose length was not known are over
                 self._progress.update(task.id, visible=task.total is not None)
-            self._tasks[label] = self._progress.add_task(one_line(label), total=total or None)
+            self._progress.add_task(one_line(label), total=total or None, first=done, begin=now)
+            self._tasks[label] = self._progress.tasks[-1]
             if not done and not self._console.is_terminal:
                 _print(self._console, f"{label} …")
-        if done < self._done.get(label, done + 1):  # new, or restarted
-            self._begun[label] = done, now
-        self._done[label] = done
-        self._progress.update(self._tasks[label], completed=done, total=total or None)
+        task = self._tasks[label]
+        if done < task.completed:  # it was restarted
+            task.fields |= {"first": done, "begin": now}
+        self._progress.update(task.id, completed=done, total=total or None)
         if self._console.is_terminal or now - self._said < self.PAUSE:
             return
-        self._said = now
-        first, begin = self._begun[label]
-        left = f" · {_duration((now - begin) / (done - first) * (total - done))} left" if done > first else ""
+        self._said, first = now, task.fields["first"]
+        seconds = (now - task.fields["begin"]) / max(1, done - first) * (total - done)
+        left = f" · {_duration(seconds)} left" if done > first else ""
         _print(self._console, f"{label}: {done:,} of {total:,}{left}")
 
 

@@ -69,7 +69,9 @@ class Interrupts:
     ) -> None:
         # once a process has ended, torchrun signals the others, which must still be able to report the reason
         if not isinstance(error, processes.ProcessEnded):
-            self._restore()
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+            self._before = {}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None or processes.ended():
@@ -81,11 +83,6 @@ class Interrupts:
     @property
     def _alone(self) -> bool:
         return processes.helpers() == 0  # with any, torchrun passes a scheduler's signal on a second time
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
 
     def noticed(self) -> int | None:
         """The signal that this process received, if any."""

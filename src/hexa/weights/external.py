@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import runpy
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -79,10 +78,10 @@ def external(spec: str) -> External:
         raise UserError(
             f"{spec}: write python:MODULE:CALLABLE, such as python:my_networks:resnet or python:my.py:resnet"
         )
-    module = _import(home, spec)
-    make = getattr(module, name, None)
+    names = _names(home, spec)
+    make = names.get(name)
     if not callable(make):
-        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        known = [key for key, value in names.items() if callable(value) and not key.startswith("_")]
         raise UserError(f"{spec}: {home} has no function '{name}'; {nearest(name, known)}")
     try:
         network = make()
@@ -95,20 +94,15 @@ def external(spec: str) -> External:
     return External(network, spec)
 
 
-def _import(home: str, spec: str) -> ModuleType:
-    path = Path(home)
-    if path.suffix == ".py":
-        if not path.is_file():
-            raise UserError(f"{spec}: no such file: {path}")
-        source = importlib.util.spec_from_file_location(path.stem, path)
-        assert source is not None
-        assert source.loader is not None
-        module = importlib.util.module_from_spec(source)
-        source.loader.exec_module(module)
-        return module
+def _names(home: str, spec: str) -> dict[str, Any]:
+    """What a module, or a file that is run, defines."""
+    if home.endswith(".py"):
+        if not Path(home).is_file():
+            raise UserError(f"{spec}: no such file: {home}")
+        return runpy.run_path(home)
     try:
         sys.path.insert(0, "")  # the current folder, as `python -m` does
-        return importlib.import_module(home)
+        return vars(importlib.import_module(home))
     except ModuleNotFoundError as error:
         if error.name is None or not f"{home}.".startswith(f"{error.name}."):
             raise UserError(f"{spec}: importing {home} failed: {error}") from error

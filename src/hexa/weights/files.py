@@ -141,18 +141,8 @@ def _checked(weights: Weights) -> Weights:
     for name, value in weights.state.items():
         if not name.isprintable() or len(name) > _LONGEST:
             raise Unreadable(f"{weights.where}: a tensor has an invalid name: {name[:60]!r}")
-        kind = _kind(value)
-        if kind is not None:
+        kinds = {"nested": value.is_nested, "quantized": value.is_quantized, "complex": value.is_complex()}
+        kinds |= {"sparse": value.layout != torch.strided, "without data": value.device.type != "cpu"}
+        for kind in (kind for kind, found in kinds.items() if found):
             raise Unreadable(f"{weights.where}: {name} is {kind}; weights are plain tensors of real numbers")
     return weights
-
-
-def _kind(value: Tensor) -> str | None:
-    """Why a tensor is not plain; None if it is."""
-    if value.is_nested or value.layout != torch.strided:
-        return "sparse" if not value.is_nested else "nested"
-    if value.is_quantized:
-        return "quantized"
-    if value.is_complex():
-        return "complex"
-    return None if value.device.type == "cpu" else f"on the device {value.device.type}, which has no data"

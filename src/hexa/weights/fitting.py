@@ -50,15 +50,15 @@ def owner(path: str) -> str:
 
 
 def filled(
-    config: NetworkConfig, state: State, where: str, check: Callable[[State], None], remedy: str = ""
+    config: NetworkConfig, state: State, where: str, remedy: str, check: Callable[[State], None] = lambda used: None
 ) -> nn.Module:
     """The network with a backbone's state; every key must match, or UserError lists those that do not.
 
     Exceptions: further batch-norm sets (`bn1.aux.weight` beside `bn1.weight`) are dropped, and the counter
-    `num_batches_tracked`, which old files lack, stays 0. check: raises for unusable tensors. remedy: what to do about
-    tensors that do not match.
+    `num_batches_tracked`, which old files lack, stays 0. remedy: what to do about tensors that do not match. check:
+    raises for unusable tensors.
     """
-    outline = nn.Flatten() if config.name == "pixels" else outlined(config, where)
+    outline = outlined(config, where)
     own = outline.state_dict()
     plain = {key: value for key, value in state.items() if not _is_further_branch(key, own)}
     problem = misfit(own, plain)
@@ -73,7 +73,7 @@ def filled(
         # masks may be infinite
         if (key in learnt or key.endswith(("running_mean", "running_var"))) and not value.isfinite().all():
             raise UserError(f"{where}: {key} has values that are not finite; use an earlier file")
-    network = nn.Flatten() if config.name == "pixels" else backbones.build(config)
+    network = backbones.build(config)
     network.load_state_dict(network.state_dict() | plain, strict=True)
     return network
 

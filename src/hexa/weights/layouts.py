@@ -53,8 +53,6 @@ class Layout:
     family: str = "ResNet"
     preparation: Preparation | None = None
     """As published; None: by timm's configuration for named networks and EfficientNets, otherwise by default."""
-    refused: str = ""
-    """Why such files are not read."""
 
 
 #: The layouts by the software that writes them; the first that a file has is chosen.
@@ -83,15 +81,6 @@ LAYOUTS = {
             *((r"downsample\.0\.", "shortcut."), (r"^(?!res)", "stem.")),
         ),
         head=r"(?!(stem|res\d)\.)",  # whatever is outside the ResNet
-    ),
-    "lightly's small ResNet": Layout(
-        prefix=r"(.*\.)?",
-        mark=r"[123]\.\d+\.conv1\.weight",
-        also="0.weight",
-        refused=(
-            "lightly's small ResNet, a Sequential without a ReLU after the first batch-norm, is not supported; give it "
-            "as python:MODULE:CALLABLE"
-        ),
     ),
     # the children of torchvision's ResNet by number: conv1, bn1, ReLU, pooling, stages
     "lightly": Layout(
@@ -137,8 +126,6 @@ def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
     first = "conv1.weight" if plain is None else next(iter(backbones.outline(NetworkConfig(name=plain)).state_dict()))
     layout, prefix = _layout(state, first)
     known = NETWORKS[layout.family]
-    if layout.refused:
-        raise UserError(f"{where}: {layout.refused}")
     if plain is not None and plain not in known and layout.renames:
         raise UserError(f"{where}#{name}: the network must be one of {', '.join(known)}")
     every = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
@@ -167,7 +154,7 @@ def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
             raise UserError(f"{where}: almost a {candidate}, but {misfit(own, kept)}")
     raise UserError(
         f"{where}: unknown {layout.family} of {len(_convolutions(every))} convolutions; known: {', '.join(known)}; "
-        f"give the safetensors file of a run, which describes its network, or {remedy}"
+        f"give the safetensors file of a run, which describes its network, or python:MODULE:CALLABLE; {remedy}"
     )
 
 

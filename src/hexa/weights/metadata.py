@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pydantic
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from hexa.config import ConfigError, UserError, reason
 from hexa.nn.backbones import NetworkConfig
+from hexa.runtime import parsing
 from hexa.weights.preparation import CROP, NAMES, Preparation
 
 if TYPE_CHECKING:
@@ -48,30 +51,38 @@ def metadata_of(backbone: Backbone) -> dict[str, str]:
     }
 
 
-def of_metadata(metadata: Mapping[str, str], where: str) -> tuple[NetworkConfig, Preparation, dict[str, Any]]:
-    """Network, preparation and info from a file's metadata; older files lack some. Raises UserError."""
+Description = tuple[NetworkConfig, Preparation, dict[str, Any]]
+"""A network, how images are prepared for it, and further facts (recipe, encoder, step …)."""
+
+
+def of_metadata(metadata: Mapping[str, str], where: str) -> Description:
+    """What a file's metadata describe; older files lack some. Raises UserError."""
+    with described(f"{where}: its metadata does not say how to build the network"):
+        origins = {name: str(origin) for name, origin in _plain(metadata.get("origins", "{}")).items() if name in NAMES}
+        mean, std, size = (json.loads(metadata[name]) for name in ("mean", "std", "image_size"))
+        crop, interpolation = json.loads(metadata.get("crop", str(CROP))), metadata.get("interpolation", "bilinear")
+        network = NetworkConfig.model_validate_json(metadata["network"])
+        return network, Preparation(mean, std, size, crop, interpolation, origins), _plain(metadata["info"])
+
+
+def of_config(path: Path) -> Description:
+    """What the config.yaml of a run describes. Raises UserError."""
+    with described(f"{path}: not the config.yaml of a run"):
+        fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML))
+        network = NetworkConfig.model_validate(fields["network"])
+        preparation = Preparation(network.mean, network.std, fields["views"]["size"])
+        return network, preparation, {"recipe": str(fields["recipe"])}
+
+
+@contextmanager
+def described(what: str) -> Iterator[None]:
+    """Report fields that do not describe a network in one line that begins with `what`."""
     try:
-        return (
-            NetworkConfig.model_validate_json(metadata["network"]),
-            Preparation(
-                json.loads(metadata["mean"]),
-                json.loads(metadata["std"]),
-                int(metadata["image_size"]),
-                json.loads(metadata.get("crop", str(CROP))),
-                metadata.get("interpolation", "bilinear"),
-                {name: str(origin) for name, origin in _plain(metadata.get("origins", "{}")).items() if name in NAMES},
-            ),
-            _plain(metadata["info"]),
-        )
-    except (KeyError, ValueError, TypeError, RecursionError) as error:
-        raise UserError(f"{where}: its metadata does not say how to build the network ({said(error)})") from None
-
-
-def said(error: Exception) -> str:
-    """Why fields do not describe a network, in a few words."""
-    if isinstance(error, pydantic.ValidationError):
-        error = ConfigError.of(error)
-    return f"it lacks {reason(error)}" if isinstance(error, KeyError) else reason(error)
+        yield
+    except (OSError, KeyError, ValueError, TypeError, RecursionError) as error:
+        problem = ConfigError.of(error) if isinstance(error, pydantic.ValidationError) else error
+        lacks = "it lacks " * isinstance(error, KeyError)
+        raise UserError(f"{what} ({lacks}{reason(problem)})") from None
 
 
 def ordered(content: bytes) -> bytes:

@@ -53,6 +53,7 @@ class Preparation:
         object.__setattr__(self, "std", std_of(self.std, len(self.mean)))
         if not _is_number(self.size) or self.size != int(self.size) or not 1 <= self.size <= LARGEST:
             raise UserError(f"size must be an integer from 1 to {LARGEST}, got {self.size!r}")
+        object.__setattr__(self, "size", int(self.size))
         if not _is_number(self.crop) or not 0.1 <= self.crop <= 1:
             raise UserError(f"crop must be a share of the image from 0.1 to 1, got {self.crop!r}")
         if self.interpolation not in INTERPOLATIONS:
@@ -75,11 +76,7 @@ class Preparation:
 
     def changed(self, given: Given) -> tuple[Preparation, dict[str, list[Any]]]:
         """The preparation with a user's values, and {name: [before, after]} of those that changed."""
-        channels = len(self.mean)
-        wanted = {name: _read(name, value, channels) for name, value in given.items() if value is not None}
-        for name, check in (("mean", mean_of), ("std", std_of)):
-            if name in wanted:
-                check(wanted[name], channels)
+        wanted = {name: _read(name, value, len(self.mean)) for name, value in given.items() if value is not None}
         origins = {**self.origins, **dict.fromkeys(wanted, GIVEN)}
         after = replace(self, **wanted, origins=origins)
         pairs = {name: [self.values()[name], after.values()[name]] for name in wanted}
@@ -107,8 +104,8 @@ def of_timm(name: str) -> Preparation:
     own = timm.data.resolve_data_config(pretrained_cfg=config.to_dict())
     tagged = name if "." in name or not config.tag else f"{name}.{config.tag}"
     return Preparation(
-        mean_of(own["mean"]),
-        std_of(own["std"]),
+        own["mean"],
+        own["std"],
         int(own["input_size"][-1]),
         float(own["crop_pct"]),
         own["interpolation"] if own["interpolation"] in INTERPOLATIONS else "bicubic",
@@ -117,21 +114,22 @@ def of_timm(name: str) -> Preparation:
 
 
 def _read(name: str, value: object, channels: int) -> Any:
-    """Parse a value from the command line: 0.5, 0.5,0.5,0.5 or [0.5, 0.5, 0.5] for mean and std."""
+    """A value as a user gives it: for mean and std also one number for all channels, or text such as 0.5,0.5,0.5."""
+    if name == "interpolation":
+        return value
+    check = {"mean": mean_of, "std": std_of}.get(name)
+    parts = value.strip("[]() ").split(",") if check and isinstance(value, str) else value
     try:
         if isinstance(value, bool):
             raise TypeError
-        if name in ("mean", "std"):
-            parts = value.strip("[]() ").split(",") if isinstance(value, str) else value
-            several = [parts] if isinstance(parts, int | float) else list(cast(Any, parts))
-            numbers = tuple(float(part) for part in several)
-            return numbers * channels if len(numbers) == 1 else numbers
-        if name == "size":
-            return int(cast(Any, value))
-        return float(cast(Any, value)) if name == "crop" else value
+        if check is None:
+            return float(cast(Any, value)) if name == "crop" else int(cast(Any, value))
+        numbers = [float(part) for part in ([parts] if isinstance(parts, int | float) else cast(Any, parts))]
     except (TypeError, ValueError, OverflowError):
-        kind = f"{channels} numbers, one per channel" if name in ("mean", "std") else "a number"
-        raise UserError(f"{name} must be {kind}, got {value!r}") from None
+        if check is None:
+            raise UserError(f"{name} must be a number, got {value!r}") from None
+        return check(value, channels)  # which says what is expected
+    return check(numbers * channels if len(numbers) == 1 else numbers, channels)
 
 
 def _is_number(value: object) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
-import pydantic
 import safetensors.torch
 import timm
 from torch import Tensor, nn
@@ -15,7 +14,6 @@ from hexa.config import UserError, nearest
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.normalize import Normalize, mean_of
-from hexa.runtime import parsing
 from hexa.runtime.files import write_whole
 from hexa.runtime.random import Stream, global_draws
 from hexa.weights import files, timm_weights
@@ -23,7 +21,7 @@ from hexa.weights.external import external
 from hexa.weights.files import State, Unreadable
 from hexa.weights.fitting import filled, find_backbone, outlined
 from hexa.weights.layouts import foreign_state
-from hexa.weights.metadata import content_hash, metadata_of, of_metadata, ordered, said
+from hexa.weights.metadata import content_hash, described, metadata_of, of_config, of_metadata, ordered
 from hexa.weights.preparation import Given, Preparation, of_timm
 
 WEIGHTS = "backbone.safetensors"
@@ -170,34 +168,22 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
     if branch != "main" and not of_run:
         raise UserError(f"{path}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder")
     state: State = weights.state
-    info: dict[str, Any]
     remedy = ""
     if "network" in weights.metadata:
         config, preparation, info = of_metadata(weights.metadata, where)
         if weights.metadata.get("content") not in (None, content_hash(state)):  # older files lack it
             raise Unreadable(f"{path}: damaged: its tensors do not match their checksum in the file")
     elif of_run:
-        config, preparation, recipe = _config_of(run)
+        config, preparation, info = of_config(run / "config.yaml")
         state, encoder = find_backbone(state, outlined(config, f"{run / 'config.yaml'}"), where, branch)
-        info = {"recipe": recipe, "encoder": encoder, "branch": branch, "checkpoint": path.name}
+        info |= {"encoder": encoder, "branch": branch, "checkpoint": path.name}
         step = path.stem.removeprefix("step-")
         info |= {"step": int(step)} if step.isdecimal() else {}
     else:
         config, preparation, state, prefix = foreign_state(state, where, name)
         info = {"encoder": prefix.rstrip(".") or "state dict"}
         remedy = f"name the timm network that it was saved from: {where}#NETWORK"
-    return Backbone(filled(config, state, where, weights.check, remedy), preparation, config, info)
-
-
-def _config_of(folder: Path) -> tuple[NetworkConfig, Preparation, str]:
-    """The network, preparation of images and recipe of a run."""
-    path = folder / "config.yaml"
-    try:
-        fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML))
-        config = NetworkConfig.model_validate(fields["network"])
-        return config, Preparation(config.mean, config.std, int(fields["views"]["size"])), str(fields["recipe"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path}: not the config.yaml of a run ({said(error)})") from None
+    return Backbone(filled(config, state, where, remedy, weights.check), preparation, config, info)
 
 
 # -- by name ----------------------------------------------------------------------------------------------------------
@@ -206,7 +192,7 @@ def _config_of(folder: Path) -> tuple[NetworkConfig, Preparation, str]:
 def _random(name: str, seed: int) -> Backbone:
     """The network of a run, of timm, or small-resnet-W-W-W, with weights drawn from the seed."""
     if (Path(name) / "config.yaml").is_file():
-        config, preparation, _ = _config_of(Path(name))
+        config, preparation, _ = of_config(Path(name) / "config.yaml")
         return _drawn(config, preparation, seed)
     if name in timm.list_models():  # images prepared as for timm:NAME, to be comparable
         return _drawn(NetworkConfig(name=name), of_timm(name), seed)
@@ -214,10 +200,8 @@ def _random(name: str, seed: int) -> Backbone:
     if not name.startswith("small-resnet-") or not all(width.isdecimal() for width in widths):
         remedy = nearest(name, timm.list_models())
         raise UserError(f"random:{name}: neither a run folder, a timm network nor small-resnet-16-32-64; {remedy}")
-    try:
+    with described(f"random:{name}: not a network"):
         return random_backbone(NetworkConfig(name="small-resnet", widths=tuple(map(int, widths))), 32, seed)
-    except pydantic.ValidationError as error:
-        raise UserError(f"random:{name}: {said(error)}") from None
 
 
 def random_backbone(config: NetworkConfig, image_size: int, seed: int = 0) -> Backbone:
@@ -240,9 +224,8 @@ def _pixels(size: str) -> Backbone:
 
 
 def _timm(name: str) -> Backbone:
-    network = timm_weights.load(name)
     config = NetworkConfig(name=name.partition(".")[0])
-    return Backbone(network, of_timm(name), config, {"encoder": f"timm:{name}"})
+    return Backbone(timm_weights.load(name), of_timm(name), config, {"encoder": f"timm:{name}"})
 
 
 def _external(spec: str) -> Backbone:

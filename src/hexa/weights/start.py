@@ -107,7 +107,7 @@ def made_by_code(spec: str) -> Backbone:
     own = made.preparation
     declared = {key: value for key, value in own.values().items() if own.origins[key] == DECLARED}
     preparation, _ = preparation.changed(cast(Given, declared))
-    plain = filled(config, state, spec, lambda tensors: None, f"it must be as timm builds {config.name} by its name")
+    plain = filled(config, state, spec, f"it must be as timm builds {config.name} by its name")
     return Backbone(plain.eval(), preparation, config, {"encoder": spec})
 
 
@@ -131,7 +131,7 @@ def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
         own = backbones.outline(network).state_dict()
         state = {name: _of_channels(network.channels, value, own.get(name)) for name, value in state.items()}
     remedy = "leave out what you set of network: the weights bring theirs"
-    return filled(network, state, f"start.weights {config.weights}", lambda tensors: None, remedy)
+    return filled(network, state, f"start.weights {config.weights}", remedy)
 
 
 def _of_channels(channels: int, given: Tensor, own: Tensor | None) -> Tensor:

@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path, PurePosixPath
 from typing import cast
 
+import huggingface_hub
 import timm
 import torch
 from torch import nn
@@ -26,47 +27,38 @@ def load(name: str) -> nn.Module:
     if name not in timm.list_models() and name not in timm.list_pretrained():
         raise UserError(f"timm:{name}: timm has no such model; {nearest(name, timm.list_models()).split(':')[0]}")
     config = timm.models.get_pretrained_cfg(name)
-    stored = None
-    if config is not None and not _answers(_address(config)):  # timm would retry for 47 seconds
-        stored = _stored(config)
-        if stored is None:
-            raise _missing(name, f"no answer from {_address(config)}")
+    overlay = None
     try:
-        overlay = None if stored is None else {"file": stored}
-        made = timm.create_model(name, pretrained=True, num_classes=0, pretrained_cfg_overlay=overlay)
+        if config is not None and not _answers(address := _address(config)):  # timm would retry for 47 seconds
+            overlay = {"file": _stored(config, f"no answer from {address}")}
+        return cast(nn.Module, timm.create_model(name, pretrained=True, num_classes=0, pretrained_cfg_overlay=overlay))
     except Exception as error:
-        raise _missing(name, reason(error)) from None
-    return cast(nn.Module, made)
-
-
-def _missing(name: str, why: str) -> UserError:
-    plain = name.partition(".")[0]
-    return UserError(
-        f"timm:{name}: its weights are not cached here and cannot be downloaded ({why}); "
-        f"give a file of weights, FILE#{plain}, or random:{plain} for an untrained network"
-    )
+        plain = name.partition(".")[0]
+        raise UserError(
+            f"timm:{name}: its weights are not cached here and cannot be downloaded ({reason(error)}); "
+            f"give a file of weights, FILE#{plain}, or random:{plain} for an untrained network"
+        ) from None
 
 
 def _address(config: timm.models.PretrainedCfg) -> str:
     """The address from which timm would download the weights."""
-    if config.hf_hub_id:
-        from huggingface_hub import constants
-
-        return str(constants.ENDPOINT)
-    return str(config.url or "")
+    return str(huggingface_hub.constants.ENDPOINT if config.hf_hub_id else config.url or "")
 
 
-def _stored(config: timm.models.PretrainedCfg) -> str | None:
-    """The file of the weights in the cache of the Hugging Face hub or of torch, where timm looks for it."""
-    if not config.hf_hub_id:
-        path = Path(torch.hub.get_dir(), "checkpoints", PurePosixPath(config.url or "/").name)
-        return str(path) if path.is_file() else None
-    from huggingface_hub import try_to_load_from_cache
+def _stored(config: timm.models.PretrainedCfg, otherwise: str) -> str:
+    """The file of the weights in the cache of the Hugging Face hub or of torch, where timm looks for it.
 
-    repository, _, revision = config.hf_hub_id.partition("@")
+    Raises FileNotFoundError with the words `otherwise` if there is none.
+    """
+    repository, _, revision = (config.hf_hub_id or "").partition("@")
+    cached = huggingface_hub.try_to_load_from_cache
     names = (config.hf_hub_filename,) if config.hf_hub_filename else ("model.safetensors", "pytorch_model.bin")
-    paths = (try_to_load_from_cache(repository, one, revision=revision or None) for one in names)
-    return next((path for path in paths if isinstance(path, str)), None)
+    paths = [cached(repository, one, revision=revision or None) for one in names if repository]
+    paths += [] if repository else [Path(torch.hub.get_dir(), "checkpoints", PurePosixPath(config.url or "/").name)]
+    for path in paths:
+        if isinstance(path, str | Path) and Path(path).is_file():
+            return str(path)
+    raise FileNotFoundError(otherwise)
 
 
 def _answers(address: str) -> bool:
@@ -74,19 +66,15 @@ def _answers(address: str) -> bool:
 
     True in the hub's offline mode, which needs no server.
     """
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE or not address.startswith("http"):
+    if huggingface_hub.constants.HF_HUB_OFFLINE or not address.startswith("http"):
         return True
     answered = threading.Event()
 
     def ask() -> None:
         try:
             urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE).close()
-        except urllib.error.HTTPError:  # an answer
-            pass
-        except (OSError, ValueError) as error:
-            if "SSL" not in str(error):  # certificates are left to timm
+        except (OSError, ValueError) as error:  # an HTTPError is an answer; certificates are left to timm
+            if not isinstance(error, urllib.error.HTTPError) and "SSL" not in str(error):
                 return
         answered.set()
 
