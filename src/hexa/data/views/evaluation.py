@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -14,16 +12,8 @@ from hexa.ops.photometric import unit
 LONGEST = 16
 
 
-class Transform(Protocol):
-    """Prepares images for evaluation: uint8 [..., C, H, W] to uint8 [..., C, S, S], others to float in [0, 1]."""
-
-    size: int
-
-    def __call__(self, images: Tensor) -> Tensor: ...
-
-
 class EvaluationTransform:
-    """The centre crop of an image (F23, F21).
+    """Prepares images for evaluation: the centre crop (F23, F21).
 
     Maps uint8 [..., C, H, W] to uint8 [..., C, S, S], and uint16 and float to float in [0, 1]. Square images of at
     most S pixels are taken whole (CIFAR at 32, STL-10 at 96), enlarged if smaller. Otherwise the shorter side is
