@@ -22,10 +22,16 @@ def mutual_information(first: Tensor, second: Tensor) -> float:
 
     I(a; b) / ½ (H(a) + H(b)), between 0 and 1; 1 if both have a single cluster.
     """
-    from sklearn.metrics import normalized_mutual_info_score
-
     both = (first >= 0) & (second >= 0)
-    return float(normalized_mutual_info_score(first[both].numpy(), second[both].numpy())) if bool(both.any()) else 0.0
+    if not bool(both.any()):
+        return 0.0
+    a, b = first[both].long(), second[both].long()
+    _, counts = torch.unique(a * (int(b.max()) + 1) + b, return_counts=True)
+    joint = _entropy(counts)
+    ours, theirs = _entropy(a.bincount()), _entropy(b.bincount())
+    if ours + theirs == 0:
+        return 1.0
+    return max(0.0, 2 * (ours + theirs - joint) / (ours + theirs))
 
 
 def health(now: Tensor, before: Tensor, sizes: Sequence[int], labels: Tensor | None) -> dict[str, float]:
@@ -46,3 +52,8 @@ def health(now: Tensor, before: Tensor, sizes: Sequence[int], labels: Tensor | N
     if labels is not None and labels.ndim == 1 and bool((labels >= 0).any()):
         facts["clusters/nmi_labels"] = [mutual_information(row, labels) for row in now]
     return {name: sum(values) / len(values) for name, values in facts.items()}
+
+
+def _entropy(counts: Tensor) -> float:
+    share = counts.double() / counts.sum()
+    return float(torch.special.entr(share).sum())
