@@ -93,7 +93,8 @@ def _parts(images: Tensor, size: int) -> dict[str, Case]:
     flip = torch.rand(count, device=device) < 0.5
     crops = torch.rand(count, 3, size, size, device=device)
     factor, order = torch.rand(count), torch.randint(0, 24, (count,))
-    jitter = photometric.Jitter(factor, factor, factor, factor - 0.5, order)
+    drawn = photometric.Jitter(factor, factor, factor, factor - 0.5, order)
+    jitter = drawn.select(photometric.hue_turn(drawn).argsort())
     sigma = (factor + 0.1).to(device)
     theta = torch.tensor([[0.7, 0.0, 0.1], [0.0, 0.7, 0.1]], device=device).expand(count, -1, -1)
 

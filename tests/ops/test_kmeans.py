@@ -55,10 +55,10 @@ def naive(rows: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, lis
     return torch.stack(centroids), found, objective
 
 
-@pytest.mark.parametrize("iterations", [0, 1, 3, None])
+@pytest.mark.parametrize("iterations", [0, 3, None])
 def test_it_does_what_a_plain_loop_does(iterations: int | None) -> None:
     """From the same rows, after exactly that many updates, by default ten; more or fewer give other centroids."""
-    rows = normalize(torch.randn(400, 8, dtype=torch.float64))  # without structure: still moving after ten
+    rows = normalize(torch.randn(200, 8, dtype=torch.float64))  # without structure: still moving after ten
     given = {} if iterations is None else {"iterations": iterations}
     found = spherical_kmeans(rows, K, seeded(), **given)
     centroids, assignments, objective = naive(rows, first(rows), 10 if iterations is None else iterations)
@@ -84,7 +84,7 @@ def test_rows_that_cancel_leave_their_centroid_where_it_was() -> None:
     assert torch.equal(found.centroids, first(rows, count=1))
 
 
-@pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
+@pytest.mark.parametrize("count", [1, 64, 65])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_centroids_are_unit_rows_and_each_row_has_its_nearest(count: int, precision: Any) -> None:
     rows = clouds(700).float()
@@ -107,7 +107,7 @@ def test_it_is_deterministic_from_its_seed(precision: Any) -> None:
     assert not torch.equal(a.centroids, spherical_kmeans(rows, 50, seeded(6), precision=precision).centroids)
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
+@pytest.mark.parametrize("chunk", [7, 1000])
 def test_the_size_of_chunks_does_not_matter(chunk: int) -> None:
     rows = clouds()
     whole, parts = (spherical_kmeans(rows, K, seeded(), chunk=size) for size in (None, chunk))
@@ -148,18 +148,10 @@ def test_the_number_of_threads_does_not_matter_and_is_left_alone() -> None:
 @pytest.mark.parametrize("width", [1.0, 0.05])
 def test_rounding_to_bf16_costs_nothing(width: float) -> None:
     """Nor in a narrow cone, whose cosines all round to 1: there plain rounding loses a tenth and more of the spread."""
-    rows = normalize(torch.tensor([1.0] + [0.0] * 31) + width * clouds(6000, 32).float())
+    rows = normalize(torch.tensor([1.0] + [0.0] * 31) + width * clouds(3000, 32).float())
     exact, rounded = (spherical_kmeans(rows, 150, seeded(), precision=p) for p in ("fp32", "bf16"))
     assert rounded.objective.dtype == torch.float32
     assert (1 - rounded.objective) / (1 - exact.objective) == pytest.approx(1, abs=0.02)
-
-
-def test_autocast_around_it_changes_nothing() -> None:
-    rows = clouds().float()
-    plain = spherical_kmeans(rows, K, seeded(), precision="fp32")
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = spherical_kmeans(rows, K, seeded(), precision="fp32")
-    assert torch.equal(plain.centroids, inside.centroids)
 
 
 def test_large_clusters_are_summed_exactly_enough() -> None:

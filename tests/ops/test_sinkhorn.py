@@ -30,10 +30,3 @@ def test_it_is_finite_in_fp32_at_the_extremes_and_leaves_its_input_alone() -> No
         assert codes.dtype == torch.float32
         assert bool(codes.isfinite().all())
     assert torch.equal(extreme, before)
-
-
-def test_bf16_autocast_does_not_reach_it() -> None:
-    given = scores(8, 4, torch.float32)
-    with torch.autocast("cpu", torch.bfloat16):
-        inside = sinkhorn(given)
-    assert torch.equal(inside, sinkhorn(given))

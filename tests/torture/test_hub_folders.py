@@ -106,7 +106,7 @@ CASES = {
     "settings": (card("../secret/a.bmp", ".huggingface.yaml"), f"^refused: .*.huggingface.yaml names '.*'; {NAMED}"),
     "a second config": (card("../secret/a.bmp", config="b"), f"^refused: .*names '../secret/a.bmp'; {NAMED}"),
     "lists in lists": (
-        then(card(), lambda place: (place / "README.md").write_text(f"---\nconfigs: {'[' * 5000}\n---\n")),
+        then(card(), lambda place: (place / "README.md").write_text(f"---\nconfigs: {'[' * 3000}\n---\n")),
         "^refused: .*cannot be read",
     ),
     "a link out": (linked("link.bmp", "../secret/a.bmp"), f"^refused: .*link.bmp, {OUTSIDE}"),
@@ -114,7 +114,6 @@ CASES = {
     "a link inside": (linked("link.bmp", "a.bmp"), "^2 images, 0 unreadable"),
     "a download of the hub": (download, "^1 images, 0 unreadable"),
     "a row out": (rows("ROOT/set/a.bmp", "ROOT/secret/a.bmp"), f"^refused: .*a row names /.*/secret/a.bmp, {OUTSIDE}"),
-    "a row out by a detour": (rows("ROOT/set/../secret/a.bmp"), f"^refused: .*a row names .*, {OUTSIDE}"),
     "a row where the program runs": (rows("README.md"), f"^refused: .*a row names README.md, {OUTSIDE}"),
     "rows inside and nowhere": (rows("ROOT/set/a.bmp", "ROOT/set/gone.bmp"), "^2 images, 1 unreadable"),
     "metadata out": (

@@ -74,15 +74,12 @@ _OTHER_TYPES = {
 TABLES: list[Case] = [
     ("no image", _table(image=[*ROWS, None, {"bytes": None, "path": None}], label=[0] * 4), "^4 images, 2 unreadable"),
     ("no label", _table(label=[0, None]), "^2 images, 0 unreadable, no labels"),
-    ("8 bits", _table(label=pa.array([0, 255], pa.uint8())), r"labels \[0, 255\]"),
     ("64 bits", _table(label=pa.array([0, 2**64 - 1], pa.uint64())), "^refused: .*the label 18446744073709551615"),
     ("labels of other kinds", _table(label=[0.5, float("nan")], target=["a", "b"]), "0 unreadable, no labels"),
     *((f"metadata {one[:2]!r}", _table(one), _READ) for one in (b"{", b"\xff\xfe\0", b'["info"]', b"[" * 200_000)),
-    *((f"names {str(one)[:9]}", _names(one), _READ) for one in (7, {"a": "b"}, ["a"], ["a"] * 1_000_000)),
-    ("more names than classes", _names(["a", "b", "c"]), r"labels \[0, 1\] of \['a', 'b', 'c'\]$"),
+    *((f"names {str(one)[:9]}", _names(one), _READ) for one in (7, {"a": "b"}, ["a"], ["a"] * 100_001)),
     ("no rows", _table(image=pa.array([], IMAGE), label=pa.array([], pa.int64())), "^refused: .*no images in"),
     ("other columns alone", _several({"n": [1], "word": ["a"]}), "^refused: .*no image column.*its columns: n, word"),
-    ("bytes of numbers", _table(image=[{"bytes": 10**12, "path": "a"}], label=[0]), "^refused: .*no image column"),
     ("bad paths", _table(image=_struct(_BYTES, pa.array([b"\xff"] * 2).view(pa.string()))), "^refused: .*cannot read"),
     *((f"image of {name}", _table(image=one), "^2 images, 0 unreadable") for name, one in _OTHER_TYPES.items()),
     (
@@ -166,7 +163,6 @@ _INCOMPLETE = "^refused: .*is not a complete, uncompressed tar file"
 _SPARSE = b"%011o\0%011o\0" % (0, len(bitmap()))
 SHARDS: list[Case] = [
     ("a label of two billion", _labelled(b"0", b"2000000000"), "^refused: .*the label 2000000000 .*a.tar/1.bmp"),
-    ("a label of 4,000 digits", _labelled(b"0", b"1" + b"0" * 4000), "^refused: .*the label 10+ .* not a class number"),
     ("labels below 0", _labelled(b"-1", b"-%d" % 2**70), "^2 images, 0 unreadable, no labels$"),
     ("labels of other kinds", _labelled(b'"3"', b"1.0", b"NaN", b"", b"\xff\0"), "^5 images, 0 unreadable, no labels$"),
     (
@@ -176,7 +172,6 @@ SHARDS: list[Case] = [
     ),
     ("a long description", _labelled(b"0", b" " * 2_000_000, kind="json"), "a header or label of 2000000 bytes"),
     ("a hard link", _member(type=tarfile.LNKTYPE, linkname="0.bmp"), "^3 images, 1 unreadable"),
-    ("a link to itself", _member(type=tarfile.SYMTYPE, linkname="odd.bmp"), "^3 images, 1 unreadable"),
     ("a pipe", _member(type=tarfile.FIFOTYPE), "^3 images, 1 unreadable"),
     ("a folder", _member(type=tarfile.DIRTYPE), "^2 images, 0 unreadable"),
     ("a name that leads out", _member(name="../../../etc/\udcff\n.bmp"), "^3 images, 0 unreadable"),
@@ -196,9 +191,7 @@ SHARDS: list[Case] = [
     ("without the blocks at the end", _edited(3, cut=1024), _READ),
     ("no shards", lambda root: f"webdataset:{root}", "^refused: .*no such shards"),
     ("no tar file", lambda root: (root / "a.tar").write_bytes(b"x" * 2000) and f"webdataset:{root}", _INCOMPLETE),
-    ("no members", lambda root: f"webdataset:{pack(root / 'a.tar', {})}", "^refused: .*no images in"),
     ("a shard that is a folder", lambda root: (root / "a.tar").mkdir() or f"webdataset:{root}", "a.tar is not a file"),
-    ("a device", lambda root: "webdataset:/dev/zero", "^refused: .*not a file"),
     ("ranges", lambda root: f"webdataset:{root}/{'{0..9}' * 10}.tar", "^refused: .*expands to 10,000,000,000 shards"),
     ("digits", lambda root: f"webdataset:{root}/{{0..{'9' * 40}}}{{9..1}}[.tar", "^refused: .*no such shards"),
 ]

@@ -39,8 +39,8 @@ TRIES = 10
 
 def random_boxes(
     uniforms: Tensor,
-    height: Tensor | int,
-    width: Tensor | int,
+    height: int,
+    width: int,
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Boxes:
@@ -50,36 +50,28 @@ def random_boxes(
     the image; if none does, the largest centred box whose ratio is within bounds. Position uniform over all whole
     pixels where the box fits.
 
-    uniforms: [B, 22] independent numbers in [0, 1), the only source of randomness. height, width: of the images, [B]
-    or one number for all. Returns boxes on the device of `uniforms`.
+    uniforms: [B, 22] independent numbers in [0, 1), the only source of randomness. height, width: of all images.
+    Returns boxes on the device of `uniforms`.
     """
-    size_h, size_w = _extent(uniforms, height, width)
     uniforms = uniforms.double()
     low, high = math.log(ratio[0]), math.log(ratio[1])
-    area = (size_h * size_w)[:, None] * (scale[0] + (scale[1] - scale[0]) * uniforms[:, :TRIES])  # [B, 10]
+    area = height * width * (scale[0] + (scale[1] - scale[0]) * uniforms[:, :TRIES])  # [B, 10]
     aspect = (low + (high - low) * uniforms[:, TRIES : 2 * TRIES]).exp()
     tried_w, tried_h = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
-    fits = (tried_w > 0) & (tried_w <= size_w[:, None]) & (tried_h > 0) & (tried_h <= size_h[:, None])
+    fits = (tried_w > 0) & (tried_w <= width) & (tried_h > 0) & (tried_h <= height)
     first = fits.int().argmax(1, keepdim=True)  # the first of equal maxima
     any_fits = fits.gather(1, first)[:, 0]
     # torchvision's fallback: the whole image, its longer side cut to the nearest allowed ratio
-    widest = torch.minimum(size_w, (size_h * ratio[1]).round())
-    highest = torch.minimum(size_h, (size_w / ratio[0]).round())
-    box_w = torch.where(any_fits, tried_w.gather(1, first)[:, 0], widest)
-    box_h = torch.where(any_fits, tried_h.gather(1, first)[:, 0], highest)
-    room_h, room_w = size_h - box_h, size_w - box_w
+    box_w = tried_w.gather(1, first)[:, 0].where(any_fits, min(width, round(height * ratio[1])))
+    box_h = tried_h.gather(1, first)[:, 0].where(any_fits, min(height, round(width / ratio[0])))
+    room_h, room_w = height - box_h, width - box_w
     top = torch.where(any_fits, (uniforms[:, -2] * (room_h + 1)).floor(), (room_h / 2).floor())
     left = torch.where(any_fits, (uniforms[:, -1] * (room_w + 1)).floor(), (room_w / 2).floor())
     return Boxes(*(value.long() for value in (top, left, box_h, box_w)))
 
 
 def scaled_boxes(
-    uniforms: Tensor,
-    height: Tensor | int,
-    width: Tensor | int,
-    size: int,
-    magnification: tuple[float, float],
-    ratio: tuple[float, float],
+    uniforms: Tensor, height: int, width: int, size: int, magnification: tuple[float, float], ratio: tuple[float, float]
 ) -> Boxes:
     """Boxes of size / m pixels, so that m pixels of the view show one of the image: log m uniform in `magnification`.
 
@@ -87,22 +79,15 @@ def scaled_boxes(
     is taken. Log of width/height uniform in log `ratio` at the same area, clipped to the image. Position uniform over
     all whole pixels where the box fits. Arguments and result as for `random_boxes`.
     """
-    extent = _extent(uniforms, height, width)
     uniforms = uniforms.double()
-    least = size / extent.amin(0)  # [B]
-    low, high = (least.clamp(min=bound).log() for bound in magnification)
+    extent = uniforms.new_tensor([[height], [width]])
+    low, high = uniforms.new_tensor([max(size / min(height, width), bound) for bound in magnification]).log()
     side = size * (low + (high - low) * uniforms[:, 0]).neg().exp()
     flat, wide = math.log(ratio[0]), math.log(ratio[1])
     stretch = (0.5 * (flat + (wide - flat) * uniforms[:, TRIES])).exp()
     box = torch.stack((side / stretch, side * stretch)).round().clamp(min=1).minimum(extent)  # [2, B]
     corner = (uniforms[:, -2:].T * (extent - box + 1)).floor()
     return Boxes(*(value.long() for value in (*corner, *box)))
-
-
-def _extent(uniforms: Tensor, height: Tensor | int, width: Tensor | int) -> Tensor:
-    """The heights and widths of the images, [2, B]."""
-    sides = (torch.as_tensor(side, device=uniforms.device) for side in (height, width))
-    return torch.stack([side.expand(len(uniforms)).double() for side in sides])
 
 
 def quarter_turned(flip: Tensor, upside_down: Tensor, quarters: Tensor) -> Turns:

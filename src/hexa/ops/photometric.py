@@ -122,21 +122,12 @@ def color_jitter(images: Tensor, jitter: Jitter) -> Tensor:
     """Brightness, contrast, saturation and hue, clipped after each, in a separate order per image (F20).
 
     The first three are all clip(a·x + b·luma(x) + c·mean luma(x)), so three such steps serve the whole batch in any
-    order; before, between and after them the hue changes in the images whose order says so. Parameters are on the CPU
-    and copied to the device once; nothing is read back. Sorting images by `hue_turn` beforehand saves two passes.
-    Images without three channels get no hue, and must not get saturation.
+    order; before, between and after them the hue changes in the images whose order says so. Images must be sorted by
+    `hue_turn`, so that those are neighbours. Parameters are on the CPU and copied to the device once; nothing is read
+    back. Images without three channels get no hue, and must not get saturation.
     """
-    turns = hue_turn(jitter)
-    if bool((turns.diff() >= 0).all()):
-        return _jitter_by_turn(images.clone(memory_format=torch.contiguous_format), jitter, turns)
-    by_turn = turns.argsort(stable=True)
-    index = to_device(by_turn, images.device)
-    made = _jitter_by_turn(images.index_select(0, index), jitter.select(by_turn), turns[by_turn])
-    return torch.empty_like(made).index_copy_(0, index, made)
-
-
-def _jitter_by_turn(out: Tensor, jitter: Jitter, turns: Tensor) -> Tensor:
-    """`color_jitter` in place, of images sorted by `turns`."""
+    turns, out = hue_turn(jitter), images.clone(memory_format=torch.contiguous_format)
+    assert bool((turns.diff() >= 0).all()), "images must be sorted by hue_turn"
     place = _PLACE[jitter.order][:, :_HUE]  # [B, 3]
     step = place - (place > turns[:, None]).long()  # [B, 3]: when, among the three that are not hue
     factors = torch.stack((jitter.brightness, jitter.contrast, jitter.saturation), 1)  # [B, 3]

@@ -61,10 +61,10 @@ def test_files_keep_their_colours(kind: str, mode: str, levels: int, options: di
     _assert_near(decode(saved(source, kind, **options)), _tensor(expected), levels)
 
 
-@pytest.mark.parametrize("options", [{"quality": 95, "subsampling": 0}, {"quality": 70}, {"progressive": True}])
-def test_the_fast_path_gives_pils_pixels(options: dict[str, Any]) -> None:
-    data = saved(_gradient(), "JPEG", **options)
-    assert torch.equal(decode(data), decode_with_pil(data))
+def test_the_fast_path_gives_pils_pixels() -> None:
+    for options in ({"quality": 95, "subsampling": 0}, {"quality": 70}, {"progressive": True}):
+        data = saved(_gradient(), "JPEG", **options)
+        assert torch.equal(decode(data), decode_with_pil(data))
 
 
 def test_sixteen_bits_of_a_tiff_are_scaled_not_cut_off() -> None:
@@ -72,15 +72,6 @@ def test_sixteen_bits_of_a_tiff_are_scaled_not_cut_off() -> None:
     made = decode(saved(Image.fromarray(values), "TIFF"))
     _assert_near(made, torch.from_numpy((values / 257).round()).expand(3, -1, -1), 1)
     assert made.max() == 255
-
-
-def test_a_transparent_palette_entry_is_white() -> None:
-    palette = Image.new("P", (3, 3), 0)
-    palette.putpalette([10, 20, 30, 200, 100, 50])
-    palette.putpixel((1, 1), 1)
-    made = decode(saved(palette, "PNG", transparency=0))
-    assert made[:, 0, 0].tolist() == [255, 255, 255]
-    assert made[:, 1, 1].tolist() == [200, 100, 50]
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
@@ -94,11 +85,6 @@ def test_exif_orientation(kind: str, orientation: int) -> None:
     assert torch.equal(decode_with_pil(data), _tensor(upright))
     if kind == "JPEG":
         assert jpeg_size(data) == (upright.height, upright.width)
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_a_single_pixel(kind: str) -> None:
-    assert decode(saved(Image.new("RGB", (1, 1), (9, 9, 9)), kind)).shape == (3, 1, 1)
 
 
 @pytest.mark.parametrize("shrink", [2, 4, 8])

@@ -149,23 +149,13 @@ def test_fingerprints_stay_what_stored_results_name(
 IMAGES = torch.zeros(4, 3, 2, 2, dtype=torch.uint8)
 
 
-@pytest.mark.parametrize("label", [100_000, 2_000_000_000, 2**63 - 1])
+@pytest.mark.parametrize("label", [100_000, 2**63 - 1])
 def test_what_cannot_be_a_class_number_is_refused(label: int) -> None:
     with pytest.raises(UserError, match=rf"the label {label} .*000002.* is not a class number"):
         ArraySource(IMAGES, np.array([0, 1, label, 2]))
-
-
-def test_numbers_of_a_few_images_of_many_classes_are_labels() -> None:
-    source = ArraySource(IMAGES, np.array([21_840, 0, 99_999, 2], dtype=np.uint32))  # type: ignore[arg-type]
-    assert source.labels is not None
-    assert (source.labels.tolist(), source.labels.dtype) == ([21_840, 0, 99_999, 2], np.int64)
 
 
 @pytest.mark.parametrize(("labels", "unlabelled"), [([0, -1, 2, -5], 2), ([-1, -1, -1, -1], 0)])
 def test_negative_labels_are_hidden_ones(labels: list[int], unlabelled: int) -> None:
     source = ArraySource(IMAGES, np.array(labels), ["a", "b", "c"])
     assert (source.labels, source.unlabelled, source.class_names) == (None, unlabelled, ["a", "b", "c"])
-
-
-def test_fewer_names_than_classes_are_no_names() -> None:
-    assert ArraySource(IMAGES, np.array([0, 1, 2, 0]), ["a", "b"]).class_names is None

@@ -105,8 +105,3 @@ def test_a_set_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest
         open_source(f"dtd:{tmp_path}")
     with pytest.raises(UserError, match="no split 'x'; its splits: train, test, val"):
         open_source(f"dtd:{tmp_path}#x")
-
-
-def test_every_set_is_one_of_torchvisions() -> None:
-    for kind in SETS.values():
-        assert hasattr(torchvision.datasets, kind.name)

@@ -8,7 +8,7 @@ import pydantic
 import pytest
 
 from hexa.config import ConfigError
-from hexa.data.views.config import RECIPES, Group, ViewsConfig
+from hexa.data.views.config import RECIPES, ViewsConfig
 
 
 def _views(**fields: Any) -> ViewsConfig:
@@ -69,18 +69,6 @@ def test_randaugment_leaves_no_trace_where_it_is_not_asked_for(name: str) -> Non
     assert ViewsConfig.model_validate(stored) == config
 
 
-def test_randaugment_may_have_a_place_and_no_operations() -> None:
-    order = ("randaugment", "jitter", "grayscale", "blur", "solarize")
-    assert _views(order=order).order == order
-    assert _views(recipe="infomin", randaugment_ops=0).randaugment_ops == 0
-
-
-def test_views_of_one_size_are_one_group() -> None:
-    config = _views(recipe="moco-cifar", size=32, num_views=3)
-    assert config.groups == (Group(3, 32, (0.08, 1.0), blur_probability=0.0, solarize_probability=0.0),)
-    assert config.total_views == 3
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -100,11 +88,6 @@ def test_views_that_differ_in_blur_and_solarisation(name: str, expected: list[tu
         _views(extra_crops=[{"count": 1, "size": 8, "scale": [0.1, 0.2], "blur_probability": 1.5}])
 
 
-def test_given_fields_win_over_the_recipe() -> None:
-    config = _views(recipe="moco-v1", size=32, hue=0.2)
-    assert (config.size, config.hue, config.jitter_probability, config.based_on) == (32, 0.2, 1.0, "moco-v1")
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_stored_configuration_comes_back(name: str) -> None:
     config = _views(recipe=name, size=48, blur_probability=0.25)
@@ -119,10 +102,7 @@ def test_naming_another_recipe_in_a_stored_configuration_changes_what_was_not_se
 @pytest.mark.parametrize(
     ("fields", "then", "groups"),
     [
-        ({"recipe": "moco-v2"}, "swav-6crop", [(2, 160), (4, 96)]),
         ({"recipe": "moco-cifar", "size": 28}, "swav-cifar-6crop", [(2, 28), (4, 16)]),
-        ({"recipe": "swav-6crop"}, "swav-8crop", [(2, 224), (6, 96)]),
-        ({"recipe": "swav-cifar-6crop"}, "moco-cifar", [(2, 32)]),
         ({"recipe": "infomin", "size": 28}, "moco-v2", [(2, 28)]),
         (
             {"recipe": "swav-6crop", "extra_crops": [{"count": 3, "size": 64, "scale": [0.1, 0.2]}]},
@@ -144,31 +124,19 @@ def test_groups_follow_another_recipe_unless_set_by_hand(
     [
         ({"recipe": "moco-v3"}, "did you mean 'moco-v"),
         ({"scale": (0.5, 0.2)}, "scale: must be two increasing"),
-        ({"scale": (0.0, 1.0)}, "scale"),
-        ({"blur_sigma": (0.0, 1.0)}, "blur_sigma"),
-        *(
-            ({"magnification": pair}, "must be two increasing numbers between")
-            for pair in ((2.0, 1.0), (0.0, 1.0), (1.0, 1000.0))
-        ),
+        ({"magnification": (1.0, 1000.0)}, "must be two increasing numbers between"),
         ({"order": ("jitter", "blur")}, "order: must name each"),
         ({"order": ("jitter", "grayscale", "blur", "randaugment")}, "order: must name each"),
-        ({"recipe": "infomin", "order": ("jitter", "grayscale", "blur", "solarize", "randaugment", "blur")}, "order"),
         (
             {"randaugment_ops": 2},
             "order: must contain randaugment for randaugment_ops, for example [jitter, blur, randaug",
         ),
-        ({"recipe": "infomin", "randaugment_ops": -1}, "randaugment_ops: must be"),
-        ({"recipe": "infomin", "randaugment_magnitude": 11}, "randaugment_magnitude: must be"),
-        ({"recipe": "infomin", "randaugment_magnitude_std": -0.5}, "randaugment_magnitude_std: must be"),
         (
             {"recipe": "infomin", "randaugment_magnitude_std": float("inf")},
             "randaugment_magnitude_std: must be",
         ),
-        ({"hue": 0.6}, "hue"),
         ({"sizes": 3}, "did you mean 'size'"),
         ({"extra_crops": "4x16"}, "extra_crops: must be a list of groups, for example [{count"),
-        ({"extra_crops": {"count": 4}}, "extra_crops: must be a list of groups"),
-        ({"extra_crops": [{"count": 0, "size": 16, "scale": (0.1, 0.2)}]}, "extra_crops.0.count: must be"),
         (
             {"extra_crops": [{"count": 1, "size": 16, "scale": (0.2, 0.1)}]},
             "extra_crops.0.scale: must be two increasing",

@@ -14,7 +14,7 @@ from hexa.data.loading.store import first_image
 from hexa.data.loading.workers import Items, Problems, alike, choose_workers
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import ArraySource, Source
-from hexa.data.views.evaluation import LONGEST, OwnAspect, Transform
+from hexa.data.views.evaluation import LONGEST, EvaluationTransform, OwnAspect
 
 #: Bytes of decoded images that are transformed together at most.
 _TOGETHER = 2**22
@@ -25,13 +25,24 @@ ByShape = list[tuple[Tensor, Tensor]]
 @dataclass
 class _EvaluationPlan(Dataset[tuple[ByShape, Problems]]):
     source: Source
-    transform: Transform
+    transform: EvaluationTransform
     batch_size: int
     positions: range
 
     def __getitem__(self, number: int) -> tuple[ByShape, Problems]:
+        made: dict[torch.Size, tuple[list[Tensor], list[int]]] = {}  # transformed images and positions by shape
         same: list[Tensor] = []  # decoded images of one shape, not yet transformed
-        images, index, problems = [], [], []
+        places: list[int] = []  # their positions
+        problems = Problems()
+
+        def transform() -> None:
+            transformed = self.transform(torch.stack(same))
+            images, index = made.setdefault(transformed.shape[1:], ([], []))
+            images.append(transformed)
+            index.extend(places)
+            same.clear()
+            places.clear()
+
         for position in self.positions[number * self.batch_size : (number + 1) * self.batch_size]:
             try:
                 image = self.source.decode(position)
@@ -41,32 +52,19 @@ class _EvaluationPlan(Dataset[tuple[ByShape, Problems]]):
             # transforming small images together is faster; a batch of large ones would fill the memory
             new = bool(same) and (image.shape, image.dtype) != (same[0].shape, same[0].dtype)
             if new or len(same) * image.numel() > _TOGETHER:
-                images.append(self.transform(torch.stack(same)))
-                same.clear()
+                transform()
             same.append(image)
-            index.append(position)
-        if not index:
-            none = torch.empty(0, self.source.channels, self.transform.size, self.transform.size, dtype=torch.uint8)
-            return [(none, torch.tensor([]))], problems
-        images.append(self.transform(torch.stack(same)))
-        return _by_shape(images, index), problems
-
-
-def _by_shape(images: list[Tensor], index: list[int]) -> ByShape:
-    """Group images by shape, in order of first appearance."""
-    positions = torch.split(torch.tensor(index), [len(some) for some in images])
-    places: dict[torch.Size, list[int]] = {}
-    for place, some in enumerate(images):
-        places.setdefault(some.shape[1:], []).append(place)
-    return [
-        (torch.cat(alike([images[place] for place in group])), torch.cat([positions[place] for place in group]))
-        for group in places.values()
-    ]
+            places.append(position)
+        if same:
+            transform()
+        by_shape = [(torch.cat(alike(images)), torch.tensor(index)) for images, index in made.values()]
+        none = torch.empty(0, self.source.channels, self.transform.size, self.transform.size, dtype=torch.uint8)
+        return by_shape or [(none, torch.tensor([]))], problems
 
 
 def evaluation_stream(
     source: Source,
-    transform: Transform,
+    transform: EvaluationTransform,
     batch_size: int,
     device: torch.device,
     num_workers: int | None,

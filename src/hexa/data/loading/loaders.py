@@ -15,7 +15,7 @@ from hexa.data.loading import workers
 from hexa.data.loading.evaluation_stream import evaluation_stream
 from hexa.data.loading.pairs import Pairs
 from hexa.data.sources.source import Source
-from hexa.data.views.evaluation import EvaluationTransform, Transform
+from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views
 from hexa.ops.photometric import to_device, unit
 from hexa.runtime import processes
@@ -76,15 +76,13 @@ class PretrainLoader:
         self._problems: dict[int, str] = {} if self.store is None else self.store.problems
         self._crops = self._crop_stream(stream, pairs)
 
-    def _crop_stream(
-        self, stream: Stream, pairs: Pairs | None = None, stop: int | None = None
-    ) -> workers.CropStream | None:
+    def _crop_stream(self, stream: Stream, pairs: Pairs | None = None) -> workers.CropStream | None:
         """The crops that workers cut for the steps of a stream; None if the images are on the device."""
         if self.resident:
             return None
         plan = workers.CropPlan(self.source, self.views, self.batch_size, stream, self.rows, pairs)
         num_workers = workers.choose_workers(self._num_workers, self.device)
-        return workers.CropStream(plan, self.device, num_workers, stop)
+        return workers.CropStream(plan, self.device, num_workers)
 
     @property
     def problems(self) -> list[str]:
@@ -111,12 +109,7 @@ class PretrainLoader:
         return EpochPasses(self, epoch)
 
     def _batches(
-        self,
-        stream: Stream,
-        epoch: int,
-        start_step: int,
-        crops: workers.CropStream | None,
-        pairs: Pairs | None = None,
+        self, stream: Stream, epoch: int, start_step: int, crops: workers.CropStream | None, pairs: Pairs | None = None
     ) -> Iterator[Batch]:
         """The batches of an epoch of `stream`; `crops` come from workers if the images are not on the device."""
         drawn = workers.order_and_partners(stream, epoch, len(self.source), pairs) if crops is None else None
@@ -133,8 +126,7 @@ class PretrainLoader:
         self, order: Tensor, partners: Tensor | None, step: int, stream: Stream, views: Views
     ) -> tuple[tuple[Tensor, ...], Tensor]:
         assert self.store is not None
-        others = None
-        first = step * self.batch_size
+        first, others = step * self.batch_size, None
         index = self.store.stand_in[order[first + self.rows.start : first + self.rows.stop]]
         if partners is not None:
             second = partners[index]
@@ -182,7 +174,7 @@ class EpochPasses:
         The last batch is dropped if incomplete. `Batch.step` counts the batches of the pass.
         """
         loader, stream = self._loader, self._stream.child("views")
-        crops = loader._crop_stream(stream, stop=loader.steps_per_epoch)
+        crops = loader._crop_stream(stream)
         try:
             yield from loader._batches(stream, 0, 0, crops)
         finally:
@@ -204,16 +196,17 @@ class EpochPasses:
             pixels = unit(to_device(images, loader.device))
             yield Batch((pixels,), to_device(index, loader.device), stream.child("batch", number), number)
 
-    def _stored(self, share: range, transform: Transform, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _stored(self, share: range, transform: EvaluationTransform, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         store = self._loader.store
         assert store is not None
         readable = [position for position in share if position not in store.problems]
         for start in range(0, len(readable), batch_size):
-            index = torch.tensor(readable[start : start + batch_size])
-            index = to_device(index, store.images.device)
+            index = to_device(torch.tensor(readable[start : start + batch_size]), store.images.device)
             yield transform(store.take(index)), index
 
-    def _decoded(self, share: range, transform: Transform, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _decoded(
+        self, share: range, transform: EvaluationTransform, batch_size: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         loader = self._loader
         stream = evaluation_stream(loader.source, transform, batch_size, loader.device, loader._num_workers, share)
         for images, index, problems in stream:
@@ -224,7 +217,7 @@ class EpochPasses:
 
 def evaluation_batches(
     source: Source,
-    transform: Transform,
+    transform: EvaluationTransform,
     batch_size: int = 256,
     device: torch.device | str = "cpu",
     num_workers: int | None = None,

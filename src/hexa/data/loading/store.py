@@ -116,13 +116,8 @@ def readable(
 
 def stand_ins(count: int, problems: Mapping[int, str]) -> Tensor:
     """Each position, replaced by that of the next readable image if its own is unreadable; int64 [count]."""
-    positions = torch.arange(count)
-    for index in problems:
-        other = (index + 1) % count
-        while other in problems and other != index:
-            other = (other + 1) % count
-        positions[index] = other
-    return positions
+    readable = torch.tensor([position for position in range(count) if position not in problems])
+    return readable[torch.searchsorted(readable, torch.arange(count)) % len(readable)]
 
 
 def check_problems(source: Source, problems: Mapping[int, str], tolerance: float) -> None:

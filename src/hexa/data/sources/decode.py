@@ -243,8 +243,6 @@ def _to_tensor(image: Image.Image) -> Tensor:
     if image.mode == "L" and "transparency" not in image.info:
         return torch.from_numpy(np.array(image)).expand(3, -1, -1).contiguous()
     rows = max(1, _BLOCK // image.width)
-    if rows >= image.height:
-        return torch.from_numpy(np.array(to_rgb(image))).permute(2, 0, 1)
     pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)
     for top in range(0, image.height, rows):
         block = image.crop((0, top, image.width, min(top + rows, image.height)))

@@ -25,6 +25,9 @@ from hexa.runtime.packages import import_extra
 _ROWS = 1000
 #: Files that `save_to_disk` writes, for several splits and for one.
 _SAVED = ("dataset_dict.json", "state.json")
+#: What to do about a file outside the data set, and about a line of a card that names one.
+_COPY_IT = "nothing is read from there: copy the file into the folder, or give its images with folder:PATH"
+_REMOVE_IT = "only files inside the folder are read; remove that line, or give the images with folder:PATH"
 
 
 class HuggingFaceSource(Source):
@@ -56,7 +59,9 @@ class HuggingFaceSource(Source):
             raise UserError(f"data '{self.name}': its split {self.split} has no images")
         # files are memory-mapped and read by lengths that they contain: a damaged one would crash the process
         table.select_columns([c for c in (image, label) if c in table.column_names]).data.validate(full=True)
-        self._images = _undecoded(table, image)
+        # the image column as two columns, IMAGE.bytes and IMAGE.path
+        undecoded = import_extra("datasets", "hf", self.name).Image(decode=False)
+        self._images = table.select_columns([image]).cast_column(image, undecoded).flatten()
         names, sizes, single = _names_and_sizes(self._images, image)
         inside.check(single, "a row")
         self.paths = [
@@ -130,10 +135,9 @@ class _Inside:
             if folder not in folders:
                 folders[folder] = self._holds(folder)
             if not folders[folder] or (os.path.islink(file) and not self._holds(file)):
-                remedy = (
-                    "nothing is read from there: copy the file into the folder, or give its images with folder:PATH"
+                raise UserError(
+                    f"data '{self.spec}': {whose} names {file}, which is outside of the data set; {_COPY_IT}"
                 )
-                raise UserError(f"data '{self.spec}': {whose} names {file}, which is outside of the data set; {remedy}")
 
     def _holds(self, path: str) -> bool:
         real = Path(os.path.realpath(path))
@@ -156,10 +160,7 @@ def _check_card(path: Path, spec: str) -> None:
         for config in (config for config in card.get("configs") or () if isinstance(config, dict)):
             for named in _texts([config.get("data_files"), config.get("data_dir")]):
                 if urlparse(named).scheme or "::" in named or os.path.isabs(named) or ".." in Path(named).parts:
-                    rule = (
-                        "only files inside the folder are read; remove that line, or give the images with folder:PATH"
-                    )
-                    raise UserError(f"data '{spec}': {file} names '{named}'; {rule}")
+                    raise UserError(f"data '{spec}': {file} names '{named}'; {_REMOVE_IT}")
 
 
 def _check_saved(path: Path, inside: _Inside) -> None:
@@ -264,13 +265,6 @@ def _splits(tables: Mapping[str, Any], label: str | None) -> dict[str, str]:
         if hidden:
             names["unlabeled"], names["test"] = names["test"], names.pop("val")
     return names
-
-
-def _undecoded(table: Any, image: str) -> Any:
-    """The image column as two columns, IMAGE.bytes and IMAGE.path."""
-    import datasets
-
-    return table.select_columns([image]).cast_column(image, datasets.Image(decode=False)).flatten()
 
 
 def _names_and_sizes(images: Any, image: str) -> tuple[list[str | None], Any, list[str]]:

@@ -103,8 +103,7 @@ class ParquetSource(Source):
             expected = "a struct with a binary field 'bytes'"
             raise UserError(f"data '{spec}': no image column ({expected}); its columns: {some(schema.names)}")
         integers = [field.name for field in schema if pa.types.is_integer(field.type)]
-        labels = [name for name in LABEL_COLUMNS if name in integers]
-        return images[0], labels[0] if labels else None
+        return images[0], next((name for name in LABEL_COLUMNS if name in integers), None)
 
     @staticmethod
     def _names(chunk: Any) -> list[str | None]:

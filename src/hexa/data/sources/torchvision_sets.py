@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,68 +15,62 @@ from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import ArraySource, Labels, Source, choose_split, location, reported
 from hexa.runtime.files import cache_folder
 
-FilesAndLabels = tuple[list[Path], list[int]]
 Build = Callable[[str, str | None, str], Source]
+#: {split: arguments of torchvision's constructor}
+Splits = Mapping[str, Mapping[str, Any]]
 
 
-def _split_argument(argument: str = "split", **splits: Any) -> dict[str, dict[str, Any]]:
-    """{split: arguments of torchvision's constructor}, all of one name."""
-    return {split: {argument: value} for split, value in splits.items()}
+def _named(**splits: str) -> Splits:
+    return {split: {"split": name} for split, name in splits.items()}
 
 
-_TRAIN_TEST = _split_argument(train="train", test="test")
-_WITH_VAL = _split_argument(train="train", test="test", val="val")
-_CIFAR = _split_argument("train", train=True, test=False)
+_TRAIN_TEST = _named(train="train", test="test")
+_WITH_VAL = _named(train="train", test="test", val="val")
+_TRAINVAL = _named(train="trainval", test="test")
+_CIFAR = {"train": {"train": True}, "test": {"train": False}}
 _STL10 = {name: {"split": name} for name in ("train", "test", "unlabeled", "train+unlabeled")}
 #: Sets of small images: torchvision's class, and the arguments of each split.
-ARRAYS: dict[str, tuple[str, Mapping[str, Mapping[str, Any]]]] = {
+ARRAYS: dict[str, tuple[str, Splits]] = {
     "cifar10": ("CIFAR10", _CIFAR),
     "cifar100": ("CIFAR100", _CIFAR),
     "stl10": ("STL10", _STL10),
 }
 
 
-@dataclass(frozen=True)
-class PhotographSet:
-    """One of torchvision's classes, how to list its files and labels, and the arguments of each split."""
+class PhotographSet(NamedTuple):
+    """name: of torchvision's class. listing: its attributes with files and labels, or one with (file, label) pairs.
+
+    splits: the arguments of each split.
+    """
 
     name: str
-    listing: Callable[[Any], FilesAndLabels]
-    splits: Mapping[str, Mapping[str, Any]]
+    listing: tuple[str, ...]
+    splits: Splits
 
 
-def _two_lists(files: str, labels: str) -> Callable[[Any], FilesAndLabels]:
-    """Files and labels are two attributes of torchvision's object."""
-    return lambda data: ([Path(file) for file in getattr(data, files)], list(getattr(data, labels)))
-
-
-def _pairs(samples: str) -> Callable[[Any], FilesAndLabels]:
-    """(file, label) pairs are one attribute of torchvision's object."""
-    return lambda data: ([Path(file) for file, _ in getattr(data, samples)], [y for _, y in getattr(data, samples)])
-
-
-def _caltech101(data: Any) -> FilesAndLabels:
-    folder = Path(data.root) / "101_ObjectCategories"
-    pairs = zip(data.y, data.index, strict=True)
-    return [folder / data.categories[y] / f"image_{index:04d}.jpg" for y, index in pairs], list(data.y)
-
-
-_FILES_LABELS = _two_lists("_image_files", "_labels")
-_TRAINVAL = _split_argument(train="trainval", test="test")
+_LISTS, _SAMPLES = ("_image_files", "_labels"), ("samples",)
 #: The splits train and test are the published ones; pets and aircraft train on what their authors call trainval.
 SETS: dict[str, PhotographSet] = {
-    "aircraft": PhotographSet("FGVCAircraft", _FILES_LABELS, _TRAINVAL),
-    "caltech101": PhotographSet("Caltech101", _caltech101, {"train": {}}),
-    "country211": PhotographSet(
-        "Country211", _pairs("samples"), _split_argument(train="train", test="test", val="valid")
-    ),
-    "dtd": PhotographSet("DTD", _FILES_LABELS, _WITH_VAL),
-    "eurosat": PhotographSet("EuroSAT", _pairs("samples"), {"train": {}}),
-    "flowers102": PhotographSet("Flowers102", _FILES_LABELS, _WITH_VAL),
-    "food101": PhotographSet("Food101", _FILES_LABELS, _TRAIN_TEST),
-    "gtsrb": PhotographSet("GTSRB", _pairs("_samples"), _TRAIN_TEST),
-    "pets": PhotographSet("OxfordIIITPet", _two_lists("_images", "_labels"), _TRAINVAL),
+    "aircraft": PhotographSet("FGVCAircraft", _LISTS, _TRAINVAL),
+    "caltech101": PhotographSet("Caltech101", (), {"train": {}}),
+    "country211": PhotographSet("Country211", _SAMPLES, _named(train="train", test="test", val="valid")),
+    "dtd": PhotographSet("DTD", _LISTS, _WITH_VAL),
+    "eurosat": PhotographSet("EuroSAT", _SAMPLES, {"train": {}}),
+    "flowers102": PhotographSet("Flowers102", _LISTS, _WITH_VAL),
+    "food101": PhotographSet("Food101", _LISTS, _TRAIN_TEST),
+    "gtsrb": PhotographSet("GTSRB", ("_samples",), _TRAIN_TEST),
+    "pets": PhotographSet("OxfordIIITPet", ("_images", "_labels"), _TRAINVAL),
 }
+
+
+def _listed(data: Any, listing: tuple[str, ...]) -> tuple[list[Path], list[int]]:
+    """The files and labels of torchvision's object. Caltech-101 has no listing: its files are numbered by class."""
+    if not listing:
+        folder, pairs = Path(data.root) / "101_ObjectCategories", zip(data.y, data.index, strict=True)
+        return [folder / data.categories[y] / f"image_{index:04d}.jpg" for y, index in pairs], list(data.y)
+    lists = [getattr(data, name) for name in listing]
+    files, labels = lists if len(lists) == 2 else zip(*lists[0], strict=True)
+    return [Path(file) for file in files], list(labels)
 
 
 class PhotographSource(Source):
@@ -88,7 +81,7 @@ class PhotographSource(Source):
         root = _root(argument)
         with reported(f"data '{spec}': the lists of {kind.name} in {root} are damaged"):
             data = _download(kind.name, root, arguments, spec)
-            self._files, labels = kind.listing(data)
+            self._files, labels = _listed(data, kind.listing)
         self.paths = [str(file.relative_to(root)) if file.is_relative_to(root) else file.name for file in self._files]
         names = getattr(data, "classes", getattr(data, "categories", None))
         self._take_labels(np.array(labels), [str(name) for name in names or ()])
@@ -107,9 +100,7 @@ def builders() -> dict[str, Build]:
     return arrays | {name: functools.partial(PhotographSource, kind) for name, kind in SETS.items()}
 
 
-def _array_source(
-    dataset: str, splits: Mapping[str, Mapping[str, Any]], argument: str, split: str | None, spec: str
-) -> Source:
+def _array_source(dataset: str, splits: Splits, argument: str, split: str | None, spec: str) -> Source:
     chosen = choose_split(spec, split, splits)
     data = _download(dataset, _root(argument), splits[chosen], spec)
     images = torch.from_numpy(np.ascontiguousarray(data.data))

@@ -73,7 +73,7 @@ class WebDatasetSource(Source):
         self._take_labels(np.array(labels), None)
         sizes = [str(member.size) for _, member in self._places]
         listed = digest(*self.paths, *sizes, b"" if self.labels is None else self.labels.tobytes())
-        contents = sample(len(self), lambda index: self._read(index, SAMPLED_BYTES))
+        contents = sample(len(self), lambda index: self.encoded(index, SAMPLED_BYTES))
         self.fingerprint = digest(listed, *contents)
 
     def files(self) -> list[Path]:
@@ -93,10 +93,7 @@ class WebDatasetSource(Source):
             raise UserError(f"data '{self.name}': none of its .json files has a text or number '{name}'")
         return texts
 
-    def encoded(self, index: int) -> bytes:
-        return self._read(index)
-
-    def _read(self, index: int, first: int = decoding.MOST_BYTES) -> bytes:
+    def encoded(self, index: int, first: int = decoding.MOST_BYTES) -> bytes:
         shard, member = self._places[index]
         if member.problem is not None:
             raise decoding.DecodeError(member.problem)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -30,7 +28,7 @@ def cut_crops(source: Source, position: int, views: Views, numbers: Tensor, some
     full = decoding.jpeg_size(data) if data is not None and len(data) >= _LARGE else None
     if data is not None and full is not None:
         cuts = _cuts(views, numbers, *full)[some]
-        shrink = _shrink(min(min(cut.height, cut.width) / cut.size for cut in cuts))
+        shrink = _shrink(min(min(high, wide) / size for _, _, high, wide, *_, size in cuts))
         most = source.max_image_pixels
         image = decoding.decode(data, most) if shrink == 1 else decoding.decode_with_pil(data, shrink, most)
     else:
@@ -51,26 +49,16 @@ def cut_crops(source: Source, position: int, views: Views, numbers: Tensor, some
     return crops
 
 
-class _Cut(NamedTuple):
-    """The crop of one view in pixels of the whole image, how it is turned, and the side of the view in pixels."""
+def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[tuple[int, ...]]:
+    """The crop of each view in pixels of the whole image, its turns, and the side of the view in pixels.
 
-    top: int
-    left: int
-    height: int
-    width: int
-    flip: bool
-    upside_down: bool
-    transposed: bool
-    size: int
-
-
-def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[_Cut]:
-    cuts = []
+    (top, left, height, width, flip, upside_down, transposed, size), the turns 0 or 1.
+    """
+    cuts: list[tuple[int, ...]] = []
     for group, share in views.by_group(numbers):
         boxes, turns = views.boxes(share, height, width, group)
         packed = torch.stack((*boxes, *(turn.long() for turn in turns)), 1)
-        for top, left, high, wide, flip, over, across in packed.tolist():
-            cuts.append(_Cut(top, left, high, wide, bool(flip), bool(over), bool(across), group.size))
+        cuts += [(*cut, group.size) for cut in packed.tolist()]
     return cuts
 
 

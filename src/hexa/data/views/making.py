@@ -123,9 +123,7 @@ class Views:
         shares = torch.split(numbers, [group.count for group in self.groups])
         return zip(self.groups, shares, strict=True)
 
-    def boxes(
-        self, numbers: Tensor, height: Tensor | int, width: Tensor | int, group: Group
-    ) -> tuple[geometry.Boxes, geometry.Turns]:
+    def boxes(self, numbers: Tensor, height: int, width: int, group: Group) -> tuple[geometry.Boxes, geometry.Turns]:
         """The crop boxes and turns [n], on the CPU, from `numbers` [n, P] for images of these sizes."""
         config, uniforms = self.config, numbers[:, _BOX]
         if config.magnification is None:
@@ -157,7 +155,7 @@ class Views:
         if not len(index) or not (config.brightness or config.contrast or config.saturation or config.hue):
             return
         jitter = self._jitter_of(numbers[index])
-        by_turn = photometric.hue_turn(jitter).argsort(stable=True)  # so that the jitter need not sort images
+        by_turn = photometric.hue_turn(jitter).argsort(stable=True)
         jitter = jitter.select(by_turn)
         _apply_(crops, index[by_turn], lambda some: photometric.color_jitter(some, jitter))
 
