@@ -117,24 +117,18 @@ class Whole:
                 refuse(not voc and EXPERIMENTS[name].get("images") == "VOC07", "no --data-voc")
                 sources = measured_on(name, [images.source], voc[0].source if voc else None)
                 targets = tuple(target for target in self.request.targets if target.source in sources)
-                common: dict[str, Any] = {
-                    "targets": targets,
-                    "epochs": self.epochs,
-                    "shared": "../runs",
-                    "out": self.out / part,
-                }
-                arms = [
-                    arm for arm in chosen.arms if name not in TABLES or not arm.published or paper.row_of(name, arm)
-                ]
-                arms = [self._with_rate(arm, rates or {}) for arm in arms]
-                measures = tuple(shortened(measure, self.epochs) for measure in chosen.measures)
-                chosen = replace(chosen, arms=tuple(arms), measures=measures, equal_time=False, search=False)
-                work = Work(chosen, replace(self.request, **common))
+                common: dict[str, Any] = {"targets": targets, "epochs": self.epochs, "shared": "../runs"}
+                work = Work(chosen, replace(self.request, **common, out=self.out / part))
                 work.measures()  # raises if there are none
             except UserError as error:
                 self.left_out[part] = str(error).removeprefix(f"{name}: ")
-            else:
-                made |= {part: work} if arms else {}
+                continue
+            arms = [arm for arm in chosen.arms if name not in TABLES or not arm.published or paper.row_of(name, arm)]
+            arms = [self._with_rate(arm, rates or {}) for arm in arms]
+            measures = tuple(shortened(measure, self.epochs) for measure in chosen.measures)
+            chosen = replace(chosen, arms=tuple(arms), measures=measures, equal_time=False, search=False)
+            if arms:
+                made[part] = replace(work, study=chosen)
         return made
 
     def _with_rate(self, arm: Arm, rates: Mapping[str, float]) -> Arm:

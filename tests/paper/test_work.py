@@ -278,7 +278,7 @@ def test_a_run_that_another_process_finished_is_found(tmp_path: Path, monkeypatc
 def test_several_workers_find_what_one_finds(tmp_path: Path) -> None:
     one, two = (result(carry_out(tmp_path / str(workers), "table2", workers=workers)) for workers in (1, 2))
     assert [row["scores"] for row in one["summary"]] == [row["scores"] for row in two["summary"]]
-    assert len(one["summary"]) == 2
+    assert {row["arm"] for row in one["summary"]} == {"MoCo-v2", "HEXA-MoCo"}
 
 
 @pytest.mark.slow
