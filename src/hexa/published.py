@@ -96,9 +96,15 @@ def rows_for(recipe: str) -> list[Row]:
 
 @dataclass(frozen=True)
 class Comparison(Table):
-    """A result's own values above the published rows of its columns. caution: why they are not comparable."""
+    """A result's own values above the published rows of its columns.
+
+    own: the result's values, one for each column.
+    metrics: the metrics of the result that these are.
+    caution: why they are not comparable; empty if they are.
+    """
 
     own: Values = ()
+    metrics: tuple[str, ...] = ()
     caution: str = ""
 
 
@@ -133,18 +139,17 @@ def beside(result: Mapping[str, Any]) -> Comparison | None:
     elif data is None or table is None or labels or _ONLY.get(name, data) != data:
         return None
     # columns are data sets, of which the result has one value; shares of labels; or metrics
-    own = dict(metrics)
+    of = {metric: metric for metric in metrics}
     if name == "semi-supervised" and not labels:
-        own = {f"{_percent(result):g} % {metric}": value for metric, value in metrics.items()}
+        of = {f"{_percent(result):g} % {metric}": metric for metric in metrics}
     elif name not in _ONLY and (data == "VOC07") == (name == "svm"):
-        own[data] = metrics.get("mAP", metrics.get("top1"))
-    columns = [column for column in table.columns if column in own]
+        of[data] = "mAP" if "mAP" in metrics else "top1"
+    columns = [column for column in table.columns if column in of]
     if not columns:
         return None
-    part = table.only(columns)
-    return Comparison(
-        table.title, part.columns, part.rows, tuple(own[column] for column in columns), _caution(name, data, result)
-    )
+    part, shown = table.only(columns), tuple(of[column] for column in columns)
+    own = tuple(metrics.get(metric) for metric in shown)
+    return Comparison(table.title, part.columns, part.rows, own, shown, _caution(name, data, result))
 
 
 def _percent(result: Mapping[str, Any]) -> float:

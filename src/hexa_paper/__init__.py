@@ -35,4 +35,4 @@ def reproduce(experiment: str, data: str, *, console: Console | None = None, **o
 
     known = {one.name for one in fields(Request)}
     of_arms = {name: options.pop(name) for name in list(options) if name not in known}
-    return begin(experiment, data, fields=of_arms, **options).carry_out(console or Console(stderr=True))
+    return begin(experiment, data, fields=of_arms, **options).measured().carry_out(console or Console(stderr=True))

@@ -71,15 +71,11 @@ def reproduce(given: Given, extra: Fields) -> int:
     console.print(begun.title)
     try:
         with ProgressBar(console) as progress:
-            costs = begun.costs(progress)
-    except KeyboardInterrupt:
-        console.print("stopped while measuring: the same command measures again, and continues")
-        raise
-    for line in begun.plan(costs):
-        console.print(line)
-    if given.plan:
-        return 0
-    try:
+            begun = begun.measured(progress)
+        for line in begun.plan():
+            console.print(line)
+        if given.plan:
+            return 0
         out = begun.carry_out(console)
     except (Interrupted, KeyboardInterrupt) as stop:
         console.print("stopped; nothing finished is lost: the same command continues from here")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -13,9 +12,9 @@ from hexa.reporting import plots
 from hexa.reporting.plots import SUFFIXES
 from hexa.reporting.tables import counted
 from hexa.run.figure import short_name
-from hexa_paper.plan import Costs, Stored, seconds_per_image
+from hexa_paper.plan import Plan, Stored
 from hexa_paper.rows import EPOCHS, TIME, Outcome, columns_of, in_time
-from hexa_paper.studies import METHODS, Study
+from hexa_paper.studies import METHODS
 
 #: Below the study's.
 FOLDER = "figures"
@@ -24,33 +23,29 @@ _Curves = dict[str, dict[str, dict[float, Sequence[float]]]]
 _SPREAD = "mean ± standard deviation over"
 
 
-def draw(
-    study: Study, rows: Sequence[Outcome], runs: Sequence[Stored], costs: Costs | None, out: Path, data: str
-) -> list[Path]:
-    """Write every figure of a study into a folder below `out`, as PNG and as SVG."""
-    drawn = figures(study, rows, runs, costs, data).items()
-    return [plots.save(figure, out / FOLDER / f"{name}{suffix}") for name, figure in drawn for suffix in SUFFIXES]
+def draw(plan: Plan, rows: Sequence[Outcome], runs: Sequence[Stored]) -> None:
+    """Write every figure of a study into its folder, as PNG and as SVG."""
+    for name, figure in figures(plan, rows, runs).items():
+        for suffix in SUFFIXES:
+            plots.save(figure, plan.request.folder / FOLDER / f"{name}{suffix}")
 
 
-def figures(
-    study: Study, rows: Sequence[Outcome], runs: Sequence[Stored], costs: Costs | None, data: str
-) -> dict[str, Figure]:
+def figures(plan: Plan, rows: Sequence[Outcome], runs: Sequence[Stored]) -> dict[str, Figure]:
     """Every figure of a study by its file's name. runs: what its final jobs stored."""
-    columns = columns_of(rows)  # empty if every run diverged, so nothing is drawn
-    title = f"{study.name}: {METHODS[study.method]['title']} on {short_name(data)}"
+    study, columns = plan.study, columns_of(rows)  # empty if every run diverged, so nothing is drawn
+    title = f"{study.name}: {METHODS[study.method]['title']} on {short_name(plan.request.data)}"
     if columns and study.measures[0].protocol == "low-shot":
         return {study.name: _low_shot(rows, title)}
-    drawn = _probe_curves(study, runs, title) if study.name == "learning-curves" else {}
+    drawn = _probe_curves(plan, runs, title) if study.name == "learning-curves" else {}
     for column in columns:
         scored = [row for row in rows if column in row["scores"]]
-        curves = len(study.lengths) > 1
-        figure = _curves(study, scored, column, costs, title) if curves else _cells(study, scored, column, title)
+        figure = (_curves if len(study.lengths) > 1 else _cells)(plan, scored, column, title)
         words = re.findall(r"[^\W_]+", column.lower())
-        drawn["-".join([study.name, *words])] = figure or _bars(study, rows, column, title)
+        drawn["-".join([study.name, *words])] = figure or _bars(plan, rows, column, title)
     return drawn
 
 
-def _bars(study: Study, rows: Sequence[Outcome], column: str, title: str) -> Figure:
+def _bars(plan: Plan, rows: Sequence[Outcome], column: str, title: str) -> Figure:
     groups: dict[str, dict[str, Sequence[float]]] = {}
     for comparison in (EPOCHS, TIME):
         compared = [row for row in rows if row["comparison"] == comparison]
@@ -58,7 +53,7 @@ def _bars(study: Study, rows: Sequence[Outcome], column: str, title: str) -> Fig
         if these:
             length = counted(compared[0]["epochs"], "epoch")
             equal = "epochs as published" if len({row["epochs"] for row in these}) > 1 else f"{length} each"
-            head = equal if comparison == EPOCHS else f"the time of {length} of {study.arms[0].name}"
+            head = equal if comparison == EPOCHS else f"the time of {length} of {plan.study.arms[0].name}"
             groups[head] = {row["arm"] + _length(row): row["scores"][column]["values"] for row in these}
     first = next(iter(next(iter(groups.values())))).partition("\n")[0]
     remark = f"{_SPREAD.capitalize()} {_seeds(rows)}, dots are seeds; dashed: {first}. "
@@ -75,9 +70,12 @@ def _length(row: Outcome) -> str:
     return f"\n({row['epochs']} ep.{off})"
 
 
-def _cells(study: Study, rows: Sequence[Outcome], column: str, title: str) -> Figure | None:
+def _cells(plan: Plan, rows: Sequence[Outcome], column: str, title: str) -> Figure | None:
     """The attack grid or the study of Beta; None for other studies, and if all but the plain arm diverged."""
-    values = {row["key"]: row["scores"][column]["values"] for row in rows if row["comparison"] == EPOCHS}
+    study, values = (
+        plan.study,
+        {row["key"]: row["scores"][column]["values"] for row in rows if row["comparison"] == EPOCHS},
+    )
     given: dict[str, Any] = {"label": f"{column} (%)", "baseline": values.pop("i", ()), "title": title}
     length = f"{counted(max((row['epochs'] for row in rows), default=0), 'epoch')}, {_seeds(rows)}"
     if study.name == "attack-grid" and values:
@@ -92,25 +90,26 @@ def _cells(study: Study, rows: Sequence[Outcome], column: str, title: str) -> Fi
     return None
 
 
-def _curves(study: Study, rows: Sequence[Outcome], column: str, costs: Costs | None, title: str) -> Figure:
+def _curves(plan: Plan, rows: Sequence[Outcome], column: str, title: str) -> Figure:
     groups: _Curves = {}
-    for arm in study.arms:
-        values = {row["epochs"]: row["scores"][column]["values"] for row in rows if row["key"] == arm.key}
-        scales = {"pre-training (epochs)": 1.0}
-        if costs is not None:
-            relative = seconds_per_image(arm, costs) / seconds_per_image(study.arms[0], costs)
-            scales[f"pre-training (time of an epoch of {study.arms[0].name})"] = relative
-        for label, scale in scales.items() if values else ():
-            groups.setdefault(label, {})[arm.name] = {epochs * scale: values[epochs] for epochs in sorted(values)}
-    points = "Points are checkpoints of one run" if study.one_run else "Each point is a run with a whole schedule"
+    plain = plan.study.arms[0]
+    for row in sorted(rows, key=lambda row: row["epochs"]):
+        scales = {"pre-training (epochs)": float(row["epochs"])}
+        if plan.costs is not None:
+            arm = next(arm for arm in plan.study.arms if arm.key == row["key"])
+            relative = plan.seconds(arm) / plan.seconds(plain)
+            scales[f"pre-training (time of an epoch of {plain.name})"] = row["epochs"] * relative
+        for label, x in scales.items():
+            groups.setdefault(label, {}).setdefault(row["arm"], {})[x] = row["scores"][column]["values"]
+    points = "Points are checkpoints of one run" if plan.study.one_run else "Each point is a run with a whole schedule"
     remark = f"{points}; {_SPREAD} {_seeds(rows)}."
     return plots.curves(groups, y_label=f"{column} (%)", title=title, remark=remark)
 
 
-def _probe_curves(study: Study, runs: Sequence[Stored], title: str) -> dict[str, Figure]:
+def _probe_curves(plan: Plan, runs: Sequence[Stored], title: str) -> dict[str, Figure]:
     """Accuracy after each epoch of the linear classifiers on the longest runs, where evaluations noted it."""
-    drawn: dict[str, dict[float, list[float]]] = {}
-    for arm in study.arms:
+    drawn: dict[str, dict[float, Sequence[float]]] = {}
+    for arm in plan.study.arms:
         own = [run for run in runs if run["arm"] == arm.key]
         results = [r for run in own if run["epochs"] == max(o["epochs"] for o in own) for r in run["results"]]
         noted = [result["details"]["curve"] for result in results if len(result["details"].get("curve", ())) > 1]
@@ -120,7 +119,7 @@ def _probe_curves(study: Study, runs: Sequence[Stored], title: str) -> dict[str,
         return {}
     groups = {"training of the linear classifier (epochs)": drawn}
     remark = f"On the backbones that were trained longest; {_SPREAD} seeds."
-    return {f"{study.name}-of-the-probe": plots.curves(groups, y_label="top-1 (%)", title=title, remark=remark)}
+    return {f"{plan.study.name}-of-the-probe": plots.curves(groups, y_label="top-1 (%)", title=title, remark=remark)}
 
 
 def _low_shot(rows: Sequence[Outcome], title: str) -> Figure:

@@ -8,13 +8,25 @@ from typing import Any
 from hexa import published
 from hexa.published import Row
 from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std
-from hexa_paper.plan import Evaluation
 from hexa_paper.rows import metrics_of, rows_of
-from hexa_paper.studies import ABSENT, EXPERIMENTS, METHODS, TABLES, VERSIONS, Arm, arms_of, evaluated, learned, shown
+from hexa_paper.studies import (
+    ABSENT,
+    EXPERIMENTS,
+    HEAD,
+    METHODS,
+    TABLES,
+    VERSIONS,
+    Arm,
+    Measure,
+    arms_of,
+    evaluated,
+    learned,
+    shown,
+)
 from hexa_paper.work import Work
 
 _IMAGENET = "--data folder:PATH/imagenet"
-Kept = Callable[[Evaluation, int], Mapping[str, Any] | None]
+Kept = Callable[[Measure, int], Mapping[str, Any] | None]
 
 
 # -- from studies to a record ----------------------------------------------------------------------------------------
@@ -39,10 +51,9 @@ def _name(method: str) -> str:
 
 def part(work: Work, sources: Mapping[str, str], failed: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     """What a study found, as JSON: a record of every arm, with the reason where there is less than was planned."""
-    jobs, study = work.final(), work.study
+    jobs, study = work.final, work.study
     runs = work.stored(jobs)
-    rows = rows_of(study, work.request, None, runs)
-    arms = []
+    rows, arms = rows_of(work, runs), []
     for arm in study.arms:
         own = [row for row in rows if row["key"] == arm.key]
         planned, done = sum(job.arm.key == arm.key for job in jobs), sum(run["arm"] == arm.key for run in runs)
@@ -68,15 +79,15 @@ def untrained(work: Work, sources: Mapping[str, str], kept: Kept, learner: str =
 
     kept: what an evaluation with a seed found.
     """
-    study, job, request = work.study, work.final()[0], work.request
+    study, job, request = work.study, work.final[0], work.request
     titled = list(zip([measure["title"] for measure in job.record["measures"]], job.measures, strict=True))
     if learner:
-        given = learned(learner, request.epochs or 1, request.num_images)
-        titled = [(one.title.partition(",")[0], Evaluation(one, request.targets[0].source)) for one in given]
+        given = learned(learner, request.epochs or 1, request)
+        titled = [(measure.title.partition(",")[0], measure) for measure in given]
     scores: dict[str, list[float]] = {}
     for seed in request.seeds:
-        for title, evaluation in titled:
-            result = kept(evaluation, seed)
+        for title, measure in titled:
+            result = kept(measure, seed)
             if result is not None:
                 for metric, column in metrics_of(study, {**result, "title": title}).items():
                     scores.setdefault(_named(column, sources), []).append(result["metrics"][metric])
@@ -138,21 +149,18 @@ def page(record: Mapping[str, Any] | None) -> str:
 def _head(record: Mapping[str, Any] | None) -> str:
     if record is None:
         return "No small run yet: published values, and the commands that make them.\n"
-    hours, seeds = record["hours"], counted(len(record["seeds"]), "seed")
-    passes = "; ".join(f"{title}: {count}" for title, count in record["passes"].items())
     machine, arms = record["machine"], [arm for part in record["parts"].values() for arm in part["arms"]]
     missing = sum(arm["reason"].startswith("not finished") for arm in arms)
-    unfinished = f"**Unfinished:** {missing} of {len(arms)} arms lack runs. " if missing else ""
-    took, threads = format_duration(3600 * hours["spent"]), counted(machine["threads"], "thread")
-    return (
-        f"{unfinished}Published: a ResNet-50 that learned from ImageNet for the epochs of the row. Ours: a narrow "
-        f"network that learned from {record['images']:,} images ({record['data']}) for "
-        f"{counted(record['epochs'], 'epoch')}, {seeds}, in {took} on {machine['device']}, {threads} "
-        f"({machine['time'][:10]}). The two stand beside each other; they are not comparable, and runs this short say "
-        "little about the methods. Arms have equal epochs, as published.\n\n"
-        f"Evaluations that train a network are as short as the runs. Passes over their training images: {passes} "
-        "(published: 20; detection 24,000 steps of 16 images).\n"
-    )
+    said = {
+        "unfinished": f"**Unfinished:** {missing} of {len(arms)} arms lack runs. " if missing else "",
+        "length": counted(record["epochs"], "epoch"),
+        "number": counted(len(record["seeds"]), "seed"),
+        "took": format_duration(3600 * record["hours"]["spent"]),
+        "threads": counted(machine["threads"], "thread"),
+        "day": machine["time"][:10],
+        "passes": "; ".join(f"{title}: {count}" for title, count in record["passes"].items()),
+    }
+    return HEAD.format(**{**record, **said, "device": machine["device"]})
 
 
 def _rows(table: str, record: Mapping[str, Any] | None) -> Iterator[dict[str, Cell]]:
@@ -193,12 +201,9 @@ def _why_not(table: str, row: Row, arms: list[Any], record: Mapping[str, Any]) -
     if row.method in ABSENT:
         return str(ABSENT[row.method])
 
-    def of(method: str, *places: str) -> bool:
-        """Whether a method of the studies has an arm beside the row."""
-        arms = (arm for place in places for arm in arms_of(method, place))
-        return any(arm.published and arm.published[0] == row.method for arm in arms)
-
-    for method in METHODS:
-        if f"{table}-{method}" in record["left_out"] and of(method, "full"):
-            return str(record["left_out"][f"{table}-{method}"])
-    return "not in this run" if any(of(method, "cifar", "digits") for method in METHODS) else "no small recipe"
+    made = {
+        f"{table}-{method}": {arm.published and arm.published[0] for arm in arms_of(method, "full")}
+        for method in METHODS
+    }
+    part = next((part for part, methods in made.items() if row.method in methods), "")
+    return str(record["left_out"].get(part, "not in this run"))

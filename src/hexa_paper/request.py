@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,6 @@ from hexa.config import UserError
 from hexa.data import Source, open_source
 from hexa.data.sources.known import known_as
 from hexa.runtime.parsing import from_option
-from hexa.training.monitor import MonitorConfig
 from hexa_paper.storage import refuse
 
 #: ImageNet's training images, where a full scale is planned without them.
@@ -36,17 +36,26 @@ class Target:
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for, beside the experiment. None leaves a thing to the study, or to the recipes.
+    """What was asked for, besides the experiment. None leaves a thing to the study, or to the recipes.
 
-    method: moco or dcluster, by default the published one. epochs: of every arm. rates: the learning rates that every
-    arm chooses from; a single one is used without a search. evaluate_on: labelled sources to measure on, by default
-    `data`. data_voc: VOC2007, for the tables and the column that are of it. label_lists: the folder of SimCLR's lists,
-    for table 3. one_run: learning curves as published. until: end every run once k-NN of held-out training images has
-    reached this, in percent, and compare how long that took. workers: runs at once. time: such as 12h, for all
-    experiments together: it decides how many epochs all runs take, at most their recipes'. fields: of every arm's
-    experiment, by path.
-
-    `opened` adds targets and num_images; shared is the folder of the runs that several studies share, from each one's.
+    data: the images to learn from.
+    scale: small, or full, with the published settings.
+    method: moco or dcluster, in tables also swav or compared; by default the published one.
+    out: the folder; by default below runs/.
+    seeds: every arm is trained with each of them.
+    epochs: of every arm.
+    rates: the learning rates that every arm chooses from; a single one is used without a search.
+    evaluate_on: labelled sources to measure on; by default `data`.
+    data_voc: VOC2007, for the tables and the column that are of it.
+    label_lists: the folder of SimCLR's lists, for table 3.
+    one_run: learning curves as published.
+    until: end every run once k-NN of held-out training images has reached this, in percent, and compare how long that
+        took.
+    workers: how many runs are trained at once.
+    time: such as 12h, for all experiments together: it decides how many epochs all runs take, at most their recipes'.
+    fields: of every arm's experiment, by path.
+    targets, num_images: the images to measure on, and how many there are to learn from; `opened` adds them.
+    shared: the folder of the runs that several studies share, from each one's.
     """
 
     data: str
@@ -98,15 +107,6 @@ class Request:
         refuse(opened.labels is None, f"data '{source}' has no labels to measure with; {remedy}")
         return Target(source, several=opened.classes is None, known_as=known_as(opened))
 
-    def check_until(self, monitor: MonitorConfig) -> None:
-        """Raises UserError where there are no held-out training images whose k-NN could be measured."""
-        opened = self.images(self.data)
-        several = opened is not None and opened.classes is None
-        refuse(several, f"--until needs one label per image for k-NN, and {opened!r} has none; leave it out")
-        remedy = "leave out monitor.data, and give monitor.holdout above 0"
-        elsewhere = monitor.data is not None or not monitor.holdout
-        refuse(elsewhere, f"--until measures on held-out training images; {remedy}")
-
     @property
     def folder(self) -> Path:
         """Where it is carried out."""
@@ -114,8 +114,13 @@ class Request:
         return Path(self.out)
 
     @property
+    def plain_fields(self) -> dict[str, Any]:
+        """The fields as JSON, however an option spelled them."""
+        plain = {name: from_option(value) if isinstance(value, str) else value for name, value in self.fields.items()}
+        return dict(json.loads(json.dumps(plain)))
+
+    @property
     def claim(self) -> dict[str, Any]:
         """What all runs of its folder have in common whatever the experiment."""
-        plain = {name: from_option(value) if isinstance(value, str) else value for name, value in self.fields.items()}
         measured_on = [target.source for target in self.targets]
-        return {"data": self.data, "measured_on": measured_on, "epochs": self.epochs, "fields": plain}
+        return {"data": self.data, "measured_on": measured_on, "epochs": self.epochs, "fields": self.plain_fields}

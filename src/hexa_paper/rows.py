@@ -8,19 +8,23 @@ from typing import Any
 
 from hexa import published
 from hexa.reporting.tables import mean_and_std
-from hexa_paper.plan import Costs, Stored, equal_time, lengths_of, relative_time
-from hexa_paper.request import Request
+from hexa_paper.plan import Plan, Stored
 from hexa_paper.studies import Arm, Study
 
 Outcome = dict[str, Any]
 """One arm at one length, as JSON.
 
-arm, key, recipe: the arm's. comparison: EPOCHS or TIME. epochs, learning_rate: of its runs. relative_time: over all
-epochs of the first arm, None where costs are unknown. seeds; diverged: the seeds whose loss became infinite or NaN,
-which have no scores. minutes: of the runs that trained in one go. minutes_of_interrupted_runs: of those that were
-stopped and resumed, whose times are sums over sessions and no measurement. reached: with `until`, epochs and seconds to
-that accuracy of the runs that came to it, absent if none did. scores: by column mean, std, the values of the seeds, and
-what was published, all in percent.
+arm, key, recipe: the arm's.
+comparison: EPOCHS or TIME.
+epochs, learning_rate: of its runs.
+relative_time: over all epochs of the first arm; None where costs are unknown.
+seeds: of the runs that have scores.
+diverged: the seeds whose loss became infinite or NaN; they have no scores.
+minutes: of the runs that trained in one go.
+interrupted: how many were stopped and resumed; their times are sums over sessions, and left out.
+reached: with `until`, epochs and seconds to that accuracy of the runs that came to it (seconds None for interrupted
+    ones); absent if none did.
+scores: by column mean, std, the values of the seeds, and what was published, all in percent.
 """
 EPOCHS, TIME = "equal epochs", "equal time"
 #: How far from 1 a relative time may be, and still be called equal.
@@ -33,23 +37,22 @@ def in_time(row: Outcome) -> bool:
     return row["comparison"] != TIME or time is None or abs(time - 1) <= TOLERANCE
 
 
-def rows_of(study: Study, request: Request, costs: Costs | None, runs: Sequence[Stored]) -> list[Outcome]:
+def rows_of(plan: Plan, runs: Sequence[Stored]) -> list[Outcome]:
     """A row for each arm and length that has a stored run. runs: what final jobs stored."""
     rows = []
-    runs = [run for run in runs if run["seed"] in request.seeds]
-    if study.one_run:
+    runs = [run for run in runs if run["seed"] in plan.request.seeds]
+    if plan.study.one_run:
         runs = [part for run in runs for part in _by_length(run)]
-    known = costs if request.until is None else None
-    for arm in study.arms:
-        lengths = lengths_of(study, arm, request, costs)
+    for arm in plan.study.arms:
+        lengths = plan.lengths_of(arm)
         places = [(EPOCHS, epochs) for epochs in lengths]
-        if study.equal_time and costs is not None:
-            places = [(EPOCHS, lengths[0]), (TIME, equal_time(study, arm, request, costs))]
+        if plan.compares_times:
+            places = [(EPOCHS, lengths[0]), (TIME, plan.equal_time(arm))]
         for comparison, epochs in places:
             these = [run for run in runs if (run["arm"], run["epochs"]) == (arm.key, epochs)]
             if these:
-                time = None if known is None else relative_time(study, arm, epochs, request, known)
-                rows.append(_row(study, arm, comparison, epochs, time, these))
+                time = plan.relative_time(arm, epochs)
+                rows.append(_row(plan.study, arm, comparison, epochs, time, these))
     return rows
 
 
@@ -72,8 +75,11 @@ def _row(study: Study, arm: Arm, comparison: str, epochs: int, time: float | Non
         for metric, column in columns.items():
             values.setdefault(column, []).append(result["metrics"][metric])
         beside |= _published(study, arm, epochs, result, columns)
-    took = [(run["pretrain_seconds"] / 60, bool(run.get("interruptions"))) for run in runs if run["pretrain_seconds"]]
-    reached = [{name: run["reached"][name] for name in ("epochs", "seconds")} for run in runs if run.get("reached")]
+    took = [run for run in runs if run["pretrain_seconds"]]
+    once = [run for run in took if not run.get("interruptions")]
+    reached = [
+        run["reached"] | ({"seconds": None} if run.get("interruptions") else {}) for run in runs if run.get("reached")
+    ]
     return {
         "arm": arm.name,
         "key": arm.key,
@@ -84,8 +90,8 @@ def _row(study: Study, arm: Arm, comparison: str, epochs: int, time: float | Non
         "relative_time": time,
         "seeds": [run["seed"] for run in runs if not run.get("diverged")],
         "diverged": [run["seed"] for run in runs if run.get("diverged")],
-        "minutes": [minutes for minutes, stopped in took if not stopped],
-        "minutes_of_interrupted_runs": [minutes for minutes, stopped in took if stopped],
+        "minutes": [run["pretrain_seconds"] / 60 for run in once],
+        "interrupted": len(took) - len(once),
         **({"reached": reached} if reached else {}),
         "scores": {
             name: dict(zip(("mean", "std"), mean_and_std(of), strict=True))
@@ -120,10 +126,5 @@ def _published(
         return {}
     name, length = arm.published
     row = published.find(compared.rows, name, epochs if len(study.lengths) > 1 and study.scale == "full" else length)
-    values = zip(compared.columns, row.values if row else (), strict=False)
-    known = {place: value for place, value in values if value is not None}
-    if len(columns) == 1:  # the table's column is a data set, of which this is the metric
-        return {column: value for column in columns.values() for value in known.values()}
-    # "10 % top1" of a table whose columns name the share of labels too
-    by_metric = {place.rpartition(" ")[2]: value for place, value in known.items()}
-    return {column: by_metric[metric] for metric, column in columns.items() if metric in by_metric}
+    values = zip(compared.metrics, row.values if row else (), strict=False)
+    return {columns[metric]: value for metric, value in values if metric in columns and value is not None}

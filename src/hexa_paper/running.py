@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +29,21 @@ from hexa.training.losses import NonFiniteError
 from hexa_paper import storage
 from hexa_paper.plan import Job
 
-Say = Callable[[Job, dict[str, Any]], None]
 _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 60.0
 
 
-def run_jobs(jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Console, said: Say) -> None:
-    """Carry out all jobs that have no stored result yet.
+def run_jobs(jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Console) -> Iterator[dict[str, Any]]:
+    """Carry out all jobs that have no stored result yet, and yield what each has stored as it ends.
 
-    workers: how many at once, each in its own process. said: called with each job as it ends. Whatever stops this
-    (Ctrl-C, SIGTERM, SIGHUP, an error) loses nothing: runs save before they end, and the next call resumes them.
+    workers: how many at once, each in its own process. Whatever stops this (Ctrl-C, SIGTERM, SIGHUP, an error) loses
+    nothing: runs save before they end, and the next call resumes them.
     """
     waiting = [job for job in jobs if storage.stored(out, job.record) is None]
     if workers == 1 or len(waiting) < 2:
-        for job in waiting:
-            said(job, carry_out(job.record, out, console))
+        yield from (carry_out(job.record, out, console) for job in waiting)
     else:
-        _several(waiting, out, workers, said)
+        yield from _several(waiting, out, workers)
 
 
 def carry_out(record: dict[str, Any], out: Path, console: Console | None = None) -> dict[str, Any]:
@@ -70,8 +69,8 @@ def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | 
     for measure in record["measures"] if "diverged" not in done else ():
         options = given | measure["options"] | ({"holdout": measure["holdout"]} if measure["holdout"] else {})
         at = {"epochs": measure["epochs"]} if "epochs" in measure else {}
-        backbone = str(_after(run, measure["epochs"], record["epochs"]) if at else run)
-        result = evaluate(measure["protocol"], backbone, measure["data"], **options)
+        backbone = _after(run, measure["epochs"], record["epochs"]) if at else run
+        result = evaluate(measure["protocol"], str(backbone), measure["data"], **options)
         done["results"].append({"title": measure["title"], **at, **result})
     done |= _training_of(read_run(run), "diverged" in done, record["experiment"]["monitor"]["until"])
     storage.write(storage.job_file(out, record["name"]), done)
@@ -103,11 +102,10 @@ def complete(experiment: experiments.Experiment) -> experiments.Experiment:
 
 def _after(run: Path, epochs: int, of: int) -> Path:
     """The checkpoint of a finished run of `of` epochs after these."""
-    folder = run / CHECKPOINTS
-    last = checkpoints.step_of(checkpoints.checkpoints(folder)[-1])
-    path = checkpoints.path_of(folder, last * epochs // of)
-    if not path.is_file():
-        raise UserError(f"{path}: is missing; train that run with --training.keep_every {epochs}, or remove it")
+    last = checkpoints.step_of(checkpoints.checkpoints(run / CHECKPOINTS)[-1])
+    path = checkpoints.path_of(run / CHECKPOINTS, last * epochs // of)
+    remedy = f"train that run with --training.keep_every {epochs}, or remove it"
+    storage.refuse(not path.is_file(), f"{path}: is missing; {remedy}")
     return path
 
 
@@ -147,14 +145,12 @@ def command_of(job: Job, out: Path) -> str:
 # -- several at once ------------------------------------------------------------------------------------------------
 
 
-def _several(jobs: Sequence[Job], out: Path, workers: int, said: Say) -> None:
-    """Each job in a process with its share of the cores.
+def _several(jobs: Sequence[Job], out: Path, workers: int) -> Iterator[dict[str, Any]]:
+    """Each job in a process with its share of the cores, whose output is in logs/NAME.log.
 
     Raises Interrupted after a signal, and UserError with the log of a job that failed, once all have saved and ended.
     """
-    waiting, going = list(jobs), dict[Job, subprocess.Popen[bytes]]()
-    threads = str(max(1, (os.cpu_count() or 1) // workers))
-    environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    waiting, going = list(jobs), dict[Job, subprocess.Popen[str]]()
     with Interrupts(lambda _: None) as interrupts:
         try:
             while waiting or going:
@@ -162,13 +158,16 @@ def _several(jobs: Sequence[Job], out: Path, workers: int, said: Say) -> None:
                     raise Interrupted(interrupts.received, 0, None)
                 while waiting and len(going) < workers:
                     job = waiting.pop(0)
-                    going[job] = _start(job, out, environment)
+                    going[job] = _start(job, out, max(1, (os.cpu_count() or 1) // workers))
                 for job in [job for job, process in going.items() if process.poll() is not None]:
                     if going.pop(job).returncode:
-                        log = _logged(out, job, "log")
-                        raise UserError(f"run {job.name} failed: {_last_line(log)}; see {log}")
-                    _logged(out, job, "job.json").unlink()
-                    said(job, storage.read(storage.job_file(out, job.name)))
+                        log = _log(out, job)
+                        *_, last = [
+                            "no output",
+                            *filter(None, map(str.strip, log.read_text(errors="replace").split("\n"))),
+                        ]
+                        raise UserError(f"run {job.name} failed: {last[:300]}; see {log}")
+                    yield storage.read(storage.job_file(out, job.name))
                 time.sleep(_POLL_SECONDS)
         finally:
             for process in going.values():  # they save what they have
@@ -177,29 +176,29 @@ def _several(jobs: Sequence[Job], out: Path, workers: int, said: Say) -> None:
                 process.wait()
 
 
-def _start(job: Job, out: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    path = storage.write(_logged(out, job, "job.json"), job.record)
-    command = [sys.executable, "-m", "hexa_paper.running", str(path), str(out), str(os.getpid())]
-    with _logged(out, job, "log").open("ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+def _log(out: Path, job: Job) -> Path:
+    return out / "logs" / f"{job.name}.log"
 
 
-def _logged(out: Path, job: Job, suffix: str) -> Path:
-    """Of a job in a process of its own: its `log`, and while it runs its record, `job.json`."""
-    return out / "logs" / f"{job.name}.{suffix}"
+def _start(job: Job, out: Path, threads: int) -> subprocess.Popen[str]:
+    """A process for the job, whose record it reads from its standard input."""
+    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    command = [sys.executable, "-m", "hexa_paper.running", str(out), str(os.getpid())]
+    _log(out, job).parent.mkdir(parents=True, exist_ok=True)
+    with _log(out, job).open("a") as log:
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": log, "stderr": log, "text": True}
+        process = subprocess.Popen(command, **pipes, env=environment, start_new_session=True)
+    assert process.stdin is not None
+    with process.stdin as stdin:
+        json.dump(job.record, stdin)
+    return process
 
 
-def _last_line(log: Path) -> str:
-    said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return said[-1].strip()[:300] if said else "no output"
-
-
-def main(arguments: Sequence[str]) -> int:
-    """One job of `_several`, in this process, which ends with its parent: a file, the study's folder, the parent."""
-    path, out = map(Path, arguments[:2])
-    end_with(int(arguments[2]))
+def main(out: str, parent: str) -> int:
+    """One job of `_several` in this process, which ends with its parent. out: the study's folder."""
+    end_with(int(parent))
     try:
-        carry_out(storage.read(path), out)
+        carry_out(json.load(sys.stdin), Path(out))
     except (Interrupted, UserError) as error:
         print(error, file=sys.stderr)
         return error.exit_code if isinstance(error, Interrupted) else 2
@@ -207,4 +206,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +59,16 @@ def check(out: Path, study: dict[str, Any]) -> bool:
     known = read(out / STUDY)
     if known is None:
         # runs may be there first, where others trained them
-        other = out.exists() and {path.name for path in out.iterdir()} - {"runs"}
+        other = out.is_dir() and {path.name for path in out.iterdir()} - {"runs", "locks"}
         refuse(other, f"{out}: holds something other than a study; give another --out")
         return False
     there, asked = ({**one, **one.get("fields", {}), "fields": None} for one in (known, study))
     differ = [
         f"{name} {_shown(there.get(name))} there, {_shown(asked.get(name))} here"
-        for name in {**there, **asked}
+        for name in there | asked
         if there.get(name) != asked.get(name)
     ]
-    begun = any((out / name).is_dir() and any((out / name).iterdir()) for name in ("jobs", "runs"))
+    begun = [*out.glob("jobs/*"), *out.glob("runs/*")]
     refuse(differ and begun, f"{out}: holds another study ({'; '.join(differ)}); give another --out")
     return not differ
 
@@ -78,16 +78,11 @@ def _shown(value: object) -> str:
 
 
 def claim(out: Path, study: dict[str, Any]) -> None:
-    """Say whose folder this is, which `check` must allow. Raises UserError if nothing can be written there."""
+    """Write into the folder whose it is, which `check` must allow. Raises UserError if nothing can be written there."""
     targets.check_folder(out)
-    if check(out, study):
-        return
-    before = read(out / STUDY)
-    with nullcontext() if before is None else at_work(out):  # nobody measures or trains there
-        if not check(out, study):
-            decisive = ("experiment", "method", "data", "fields")
-            if before and any(before.get(name) != study.get(name) for name in decisive):
-                (out / COSTS).unlink(missing_ok=True)
+    if not check(out, study):
+        with at_work(out):  # nobody measures or trains there
+            check(out, study)
             write(out / STUDY, study)
 
 

@@ -15,6 +15,7 @@ from hexa.evaluation.semi.options import PUBLISHED
 from hexa.objective.schemes import SCHEMES
 from hexa.published import Row
 from hexa.reporting.tables import counted
+from hexa_paper.request import Request
 from hexa_paper.storage import refuse
 
 Fields = Mapping[str, Any]
@@ -27,6 +28,8 @@ TABLES = {name: published.TABLES[one["table"] - 1] for name, one in EXPERIMENTS.
 LEARNERS: dict[str, tuple[str, list[int]]] = _DATA["learners"]
 #: Why a published row has no arm, and the systems of which only another version is here.
 ABSENT, VERSIONS = _DATA["absent"], _DATA["versions"]
+#: The beginning of the page of all of them, with places for numbers.
+HEAD: str = _DATA["head"]
 #: The experiments of which `all` consists, with their methods.
 ALL = [tuple(part.split()) for part in _DATA["all"]]
 #: The row that HEXA-D of eight crops is compared with. The paper has it with 800 epochs alone.
@@ -56,12 +59,23 @@ class Arm:
 
 @dataclass(frozen=True)
 class Measure:
-    """One evaluation of every arm. metrics: those that become columns; empty for all but spreads."""
+    """One evaluation of every arm.
+
+    title: the name of its column.
+    protocol, options: as of `hexa evaluate`.
+    metrics: those that become columns; empty for all but spreads.
+    source: the labelled images; a plan adds them.
+    holdout: the share of the training images that is scored instead of the test images; None for the test images.
+    epochs: of the run that is measured after them; None at the end.
+    """
 
     title: str
     protocol: str
     options: Fields = field(default_factory=dict)
-    metrics: tuple[str, ...] = ("top1",)
+    metrics: Sequence[str] = ("top1",)
+    source: str = ""
+    holdout: float | None = None
+    epochs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -130,11 +144,9 @@ def _arms(name: str, method: str, place: str) -> tuple[Arm, ...]:
 
 def measure(name: str, preset: str = "") -> Measure:
     """The evaluation of this name in studies.yaml. preset: of the method's linear classifiers."""
-    given = {"options": {}, "metrics": ["top1"], **_DATA["measures"][name]}
-    options = {one: tuple(value) if isinstance(value, list) else value for one, value in given["options"].items()}
-    if "preset" in options:
-        options["preset"] = str(options["preset"]).replace("PRESET", preset)
-    return Measure(given["title"], given["protocol"], options, tuple(given["metrics"]))
+    one = Measure(**_DATA["measures"][name])
+    own = {"preset": str(one.options["preset"]).replace("PRESET", preset)} if "preset" in one.options else {}
+    return replace(one, options={**one.options, **own})
 
 
 KNN, PROBE, CIFAR, SVM = map(measure, ("knn", "probe", "cifar", "svm"))
@@ -205,13 +217,14 @@ def evaluated(row: str, table: str) -> str:
 # -- measures that depend on what was asked for -----------------------------------------------------------------------
 
 
-def learned(row: str, passes: int, images: int) -> Iterator[Measure]:
+def learned(row: str, passes: int, request: Request) -> Iterator[Measure]:
     """A learner trained from random weights for a row of table 3, for `passes` passes over the unlabelled images."""
     learner, shares = LEARNERS[row]
-    steps = max(1, passes * images // (_LABELLED * PUBLISHED[learner].ratio))
+    steps = max(1, passes * request.num_images // (_LABELLED * PUBLISHED[learner].ratio))
     for share in shares:
         options = {"percent": share, "learner": learner, "labelled_batch": _LABELLED, "steps": steps}
-        yield Measure(f"{share} % of the labels, {learner}", "semi-supervised", options, ("top1", "top5"))
+        title, source = f"{share} % of the labels, {learner}", request.targets[0].source
+        yield Measure(title, "semi-supervised", options, ("top1", "top5"), source)
 
 
 def with_lists(chosen: Study, folder: Path, images: Source | None = None) -> Study:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,26 +13,22 @@ import torch
 from hexa.objective.schemes import SCHEMES
 from hexa.reporting.tables import Table, format_duration
 from hexa.runtime.console import Console
-from hexa_paper import drawing, plan, storage, writing
+from hexa_paper import drawing, storage, writing
 from hexa_paper.costs import Progress, costs_of, origin_of
-from hexa_paper.plan import Costs, Job
+from hexa_paper.plan import Job, Plan, Stored
 from hexa_paper.request import Request
 from hexa_paper.rows import rows_of
-from hexa_paper.running import Say, command_of, run_jobs
+from hexa_paper.running import command_of, run_jobs
 from hexa_paper.storage import refuse
-from hexa_paper.studies import EXPERIMENTS, Study, study, with_lists
+from hexa_paper.studies import EXPERIMENTS, study, with_lists
 
 if TYPE_CHECKING:
     import rich.table
 
 
 @dataclass(frozen=True)
-class Work:
-    """A study, and what was asked for. joined: seeds that were not, but have results in the folder."""
-
-    study: Study
-    request: Request
-    joined: tuple[int, ...] = ()
+class Work(Plan):
+    """A plan and its folder."""
 
     @classmethod
     def begin(cls, experiment: str, asked: Request) -> Self:
@@ -51,18 +45,12 @@ class Work:
         if request.label_lists is not None:
             images = request.images(request.targets[0].source)
             chosen = with_lists(chosen, Path(request.label_lists), images)
-        if request.until is not None:
-            lengths = len(chosen.lengths) > 1 or chosen.one_run
-            refuse(lengths, f"--until: {experiment} compares lengths of training; leave it out")
-            chosen = replace(chosen, equal_time=False)
-        plan.check(chosen, request)
-        plan.final_jobs(chosen, request, plan.best_rates(chosen, request, []), None)  # raises for a wrong field
-        if request.until is not None:
-            request.check_until(plan.experiment_of(chosen.arms[0], request).monitor)
         work = cls(chosen, request)
+        work.check()
+        work.final_jobs(work.best_rates([]))  # raises for a wrong field
         there = storage.seeds_of(folder) if storage.check(folder, work.claim) else []
-        joined = tuple(seed for seed in there if seed not in request.seeds)
-        return cls(chosen, replace(request, seeds=(*joined, *request.seeds)), joined)
+        joined = (seed for seed in there if seed not in request.seeds)
+        return replace(work, request=replace(request, seeds=(*joined, *request.seeds)))
 
     @property
     def out(self) -> Path:
@@ -73,11 +61,10 @@ class Work:
     def claim(self) -> dict[str, Any]:
         """What all runs of the folder have in common, as JSON; seeds may be added."""
         given, chosen = self.request, self.study
-        claim = {"experiment": chosen.name, "method": chosen.method, "scale": chosen.scale, **given.claim}
-        claim |= {"rates": given.rates, "one_run": chosen.one_run or None}
         lists = [measure.options["list_file"] for measure in chosen.measures if "list_file" in measure.options]
-        more = {"until": given.until, "label_lists": lists or None}
-        return dict(json.loads(json.dumps(claim | {name: one for name, one in more.items() if one is not None})))
+        claim = {"experiment": chosen.name, "method": chosen.method, "scale": chosen.scale, **given.claim}
+        claim |= {"rates": given.rates and [*given.rates], "one_run": chosen.one_run or None}
+        return claim | {"until": given.until, "label_lists": lists or None}
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
@@ -87,37 +74,29 @@ class Work:
         chosen = self.study
         return f"{chosen.name}, {chosen.method}, {chosen.scale} scale: {writing.sentence(chosen.question)}"
 
-    def costs(self, progress: Progress | None = None) -> Costs | None:
-        """What images cost here; None at the full scale, which is counted in passes instead."""
+    def measured(self, progress: Progress | None = None) -> Self:
+        """With what images cost here; without at the full scale, which is counted in passes instead."""
         if self.study.scale == "full":
-            return None
+            return self
         storage.claim(self.out, self.claim)
-        return costs_of(self.study, self.request, self.out, progress=progress)
-
-    @property
-    def search(self) -> list[Job]:
-        """The search for learning rates."""
-        return plan.search_jobs(self.study, self.request)
-
-    @property
-    def searched(self) -> list[dict[str, Any]]:
-        """As much of the search as is done."""
-        return self.stored(self.search)
+        costs = costs_of(self.study.arms, self.request.plain_fields, self.out, progress=progress)
+        return replace(self, costs=costs)
 
     @property
     def rates(self) -> dict[str, float]:
         """The rate of every arm, by as much of the search as is done."""
-        return plan.best_rates(self.study, self.request, self.searched)
+        return self.best_rates(self.stored(self.search))
 
-    def final(self, costs: Costs | None = None) -> list[Job]:
-        """The runs that follow from it."""
-        return plan.final_jobs(self.study, self.request, self.rates, costs)
+    @property
+    def final(self) -> list[Job]:
+        """The runs that follow from the search."""
+        return self.final_jobs(self.rates)
 
     def stored(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         """What is stored of these jobs."""
         return [done for job in jobs if (done := storage.stored(self.out, job.record)) is not None]
 
-    def lines(self, jobs: Sequence[Job], costs: Costs | None) -> list[dict[str, Any]]:
+    def lines(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         """Jobs by phase, arm and length, with the seconds of pre-training that are left, or without costs the passes
         of all images through the network."""
         groups: dict[tuple[str, str, int], list[Job]] = {}
@@ -128,22 +107,20 @@ class Work:
             done, images, arm = len(self.stored(members)), self.request.num_images * epochs, members[0].arm
             terms = 1 + len(SCHEMES[arm.scheme].terms)  # each is a pass
             cost = {"image passes": float(len(members) * images * terms)}
-            if costs is not None:
-                cost = {"time left": (len(members) - done) * images * plan.seconds_per_image(arm, costs)}
+            if self.costs is not None:
+                cost = {"time left": (len(members) - done) * images * self.seconds(arm)}
             made.append({"": phase, "arm": arm.name, "epochs": epochs, "runs": len(members), "done": done, **cost})
         return made
 
-    def plan(self, costs: Costs | None) -> Iterator[rich.table.Table | str]:
+    def plan(self) -> Iterator[rich.table.Table | str]:
         """The plan as lines for a terminal: runs and cost of each arm, and what is measured."""
-        final = self.final(costs)
+        final = self.final
         shapes = {"image passes": lambda passes: f"{passes:.1e}", "time left": format_duration}
-        yield table(self.lines([*self.search, *final], costs), shapes, ("runs", "done", *shapes))
-        if self.joined:
-            yield f"with seeds {', '.join(map(str, self.joined))}, of which {self.out} has results already"
-        measured = ((m.protocol, m.options.get("preset", ""), "on", source) for m, source, *_ in final[0].measures)
+        yield table(self.lines([*self.search, *final]), shapes, ("runs", "done", *shapes))
+        measured = ((m.protocol, m.options.get("preset", ""), "on", m.source) for m in final[0].measures)
         yield f"measured by {', '.join(' '.join(filter(None, words)) for words in dict.fromkeys(measured))}"
         yield from self.study.notes
-        if costs is None:
+        if self.costs is None:
             yield "image passes: images times terms. Each run, wherever there are GPUs:"
             yield from (command_of(job, self.out) for job in final)
         else:
@@ -162,40 +139,39 @@ class Work:
         alone = self.study.scale == "full" and not torch.cuda.is_available()
         refuse(alone, "the published settings need GPUs; --plan prints them, --scale small is for this machine")
         storage.claim(self.out, self.claim)
-        costs = self.costs()
         with storage.at_work(self.out):
             try:
                 for phase in ("search", "final"):  # the rates of the second follow from the first
-                    every = [*self.search, *self.final(costs)]
-                    jobs = [job for job in every if job.phase == phase]
-                    said = counting(console, len(every), len(self.stored(every)))
-                    run_jobs(jobs, self.out, workers=self.request.workers, console=console, said=said)
-            finally:
-                self.collect(costs, figures=False)
-            self.collect(costs)
+                    every = [*self.search, *self.final]
+                    jobs, done = [job for job in every if job.phase == phase], len(self.stored(every))
+                    for ended in run_jobs(jobs, self.out, workers=self.request.workers, console=console):
+                        done += 1
+                        console.print(f"[{done}/{len(every)}] {scores_of(ended)}")
+            except BaseException:
+                self.collect(figures=False)
+                raise
+            self.collect()
         return self.out
 
-    def collect(self, costs: Costs | None = None, *, figures: bool = True) -> None:
-        """Write tables (and figures) of all that is stored; nothing if no run is finished.
+    def collect(self, *, figures: bool = True) -> None:
+        """Write tables and figures of all that is stored; nothing if no run is finished.
 
-        figures: False removes those that were drawn of fewer runs.
+        figures: False to draw none, and to remove those that were drawn of fewer runs.
         """
-        final = self.final(costs)
-        searched, runs = self.searched, self.stored(final)
-        rows = rows_of(self.study, self.request, costs, runs)
+        final, search = self.final, self.stored(self.search)
+        runs = self.stored(final)
+        rows = rows_of(self, runs)
         if not rows:
             return
-        notes = writing.notes_of(self.study, self.request, rows, searched, runs)
+        notes = writing.notes_of(self, rows, search, runs)
         if len(runs) < len(final):
             notes.insert(0, f"Unfinished: {len(runs)} of {len(final)} runs are done.")
-        result = writing.result(self.study, self.request, rows, costs, searched, runs, notes)
-        storage.write(self.out / storage.RESULT, result)
-        storage.write(self.page, writing.markdown(self.study, self.request, rows, notes))
+        storage.write(self.out / storage.RESULT, writing.result(self, rows, search, runs, notes))
+        storage.write(self.page, writing.markdown(self, rows, notes))
         storage.write(self.out / "table.csv", writing.csv_text(rows))
+        shutil.rmtree(self.out / drawing.FOLDER, ignore_errors=True)
         if figures:
-            drawing.draw(self.study, rows, runs, costs, self.out, self.request.data)
-        elif len(runs) < len(final):
-            shutil.rmtree(self.out / drawing.FOLDER, ignore_errors=True)
+            drawing.draw(self, rows, runs)
 
 
 def measured_on(experiment: str, sources: Sequence[str], data_voc: str | None) -> Sequence[str]:
@@ -206,20 +182,11 @@ def measured_on(experiment: str, sources: Sequence[str], data_voc: str | None) -
     return (data_voc,) if where == "VOC07" else (*sources, data_voc)
 
 
-def counting(console: Console, total: int, finished: int) -> Say:
-    """Reports each finished job with its number."""
-    numbers = itertools.count(finished + 1)
-
-    def said(job: Job, done: Mapping[str, Any]) -> None:
-        found = f"diverged, {done['diverged']}" if done.get("diverged") else " · ".join(map(_score, done["results"]))
-        console.print(f"[{next(numbers)}/{total}] {job.name}: {found}")
-
-    return said
-
-
-def _score(result: Mapping[str, Any]) -> str:
-    metric, value = next(iter(result["metrics"].items()))
-    return f"{result['title']}{'' if metric == 'top1' else f' {metric}'} {value:.2f}"
+def scores_of(done: Stored) -> str:
+    """A finished job and the first score of each of its evaluations, in a line."""
+    scores = [(result["title"], *next(iter(result["metrics"].items()))) for result in done["results"]]
+    words = [f"{title}{'' if metric == 'top1' else f' {metric}'} {value:.2f}" for title, metric, value in scores]
+    return f"{done['name']}: {' · '.join(words) or 'diverged, ' + done['diverged']}"
 
 
 def table(

@@ -6,20 +6,16 @@ import csv
 import io
 import platform
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from hexa import published
 from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std
-from hexa_paper.plan import Costs, Stored, best_rates, search_score
-from hexa_paper.request import Request
+from hexa_paper.plan import Plan, Stored, search_score
 from hexa_paper.rows import EPOCHS, TIME, Outcome, columns_of, in_time
-from hexa_paper.studies import Study
 
-#: By how much the runs' times may differ from the benchmark's before a note says so.
-MISTIMED = 0.25
 #: To four digits in a CSV file.
 _ROUNDED = {"mean", "std", "relative_time"}
 
@@ -29,16 +25,16 @@ def cells(row: Outcome, rows: Sequence[Outcome], until: float | None = None) -> 
 
     until: the accuracy that runs were ended at; then the table says how many reached it, and when.
     """
-    interrupted, diverged = row["minutes_of_interrupted_runs"], len(row["diverged"])
-    total = diverged + len(row["seeds"])
-    found: dict[str, Cell] = {"arm": row["arm"], "epochs": str(row["epochs"])} if until is None else {"arm": row["arm"]}
+    total, took = len(row["diverged"]) + len(row["seeds"]), row["minutes"]
+    found: dict[str, Cell] = {"arm": row["arm"]}
+    if until is None:
+        found["epochs"] = str(row["epochs"])
     found["learning rate"] = f"{row['learning_rate']:g}"
     if until is not None:
         reached = row.get("reached", [])
-        epochs, seconds = (mean_std([one[name] for one in reached]) for name in ("epochs", "seconds"))
-        found |= {"reached": f"{len(reached)} of {total}", "after epochs": epochs}
-        # a sum over sessions, as a note says
-        found["after seconds"] = seconds + (" *" if reached and interrupted else "")
+        found["reached"] = f"{len(reached)} of {total}"
+        for name in ("epochs", "seconds"):
+            found[f"after {name}"] = mean_std([one[name] for one in reached if one[name] is not None])
     if row["relative_time"] is not None:
         found["relative time"] = f"{row['relative_time']:.2f}"
     for name in columns_of(rows):
@@ -49,36 +45,34 @@ def cells(row: Outcome, rows: Sequence[Outcome], until: float | None = None) -> 
         if score and score["published"] is not None:
             found[f"{name}, published"] = f"{score['published']:.1f}"
     if any(other["diverged"] for other in rows):
-        found["diverged"] = f"{diverged} of {total}"
-    if until is None and (row["minutes"] or interrupted):
-        took = format_duration(60 * statistics.fmean(row["minutes"] or interrupted))
-        found["one run took"] = took if row["minutes"] else f"{took} *"
+        found["diverged"] = f"{len(row['diverged'])} of {total}"
+    if until is None and took:
+        found["one run took"] = format_duration(60 * statistics.fmean(took))
     return found
 
 
-def markdown(study: Study, request: Request, rows: Sequence[Outcome], notes: Sequence[str]) -> str:
+def markdown(plan: Plan, rows: Sequence[Outcome], notes: Sequence[str]) -> str:
     """The whole result as a page."""
+    study, until = plan.study, plan.request.until
     seeds = len({seed for row in rows for seed in (*row["seeds"], *row["diverged"])})
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed, so no spread"
     parts = [
         f"# {study.name}, {study.method}, {study.scale} scale\n\n{sentence(study.question)}\n",
-        f"Data: `{request.data}`; {spread}. Percent.\n",
+        f"Data: `{plan.request.data}`; {spread}. Percent.\n",
     ]
     for comparison in (EPOCHS, TIME):
         these = [row for row in rows if row["comparison"] == comparison]
         if these:
             length = counted(these[0]["epochs"], "epoch")
             head = "By epochs" if len(study.lengths) > 1 else f"At {comparison}"
-            if request.until is not None:
-                head = f"Until k-NN of held-out images reaches {request.until:g} %, {length} at most"
+            if until is not None:
+                head = f"Until k-NN of held-out images reaches {until:g} %, {length} at most"
             if comparison == TIME:
                 head += f": the time of {length} of {study.arms[0].name}"
-            table = markdown_table([cells(row, these, request.until) for row in these])
-            parts.append(f"## {head}\n\n{table}")
+            parts.append(f"## {head}\n\n{markdown_table([cells(row, these, until) for row in these])}")
     if any(score["published"] is not None for row in rows for score in row["scores"].values()):
         parts.append("Published: ResNet-50 pre-trained on ImageNet, so beside, not against, a smaller scale.\n")
-    parts += [f"- {note}" for note in notes]
-    return "\n".join(parts) + "\n"
+    return "\n".join([*parts, *(f"- {note}" for note in notes)]) + "\n"
 
 
 def sentence(text: str) -> str:
@@ -100,9 +94,11 @@ def csv_text(rows: Sequence[Outcome]) -> str:
     return text.getvalue()
 
 
-def result(study: Study, request: Request, rows: Sequence[Outcome], costs: Costs | None, search: Sequence[Stored],
-           runs: Sequence[Stored], notes: Sequence[str]) -> dict[str, Any]:  # fmt: skip
+def result(
+    plan: Plan, rows: Sequence[Outcome], search: Sequence[Stored], runs: Sequence[Stored], notes: Sequence[str]
+) -> dict[str, Any]:
     """Everything, as JSON: the summary first, then every single run."""
+    study, request = plan.study, plan.request
     return {
         "experiment": study.name,
         **{key: getattr(study, key) for key in ("question", "method", "scale")},
@@ -112,7 +108,7 @@ def result(study: Study, request: Request, rows: Sequence[Outcome], costs: Costs
         **({} if request.until is None else {"until": request.until}),
         "fields": dict(request.fields),
         "machine": {"processor": platform.processor() or platform.machine(), "torch": torch.__version__},
-        "seconds_per_image": costs,
+        "seconds_per_image": plan.costs,
         "summary": rows,
         "notes": list(notes),
         **({} if request.shared else {"search": search_scores(search)}),
@@ -135,28 +131,18 @@ def _brief(run: Stored) -> dict[str, Any]:
 # -- notes ------------------------------------------------------------------------------------------------------------
 
 
-def notes_of(
-    study: Study, request: Request, rows: Sequence[Outcome], search: Sequence[Stored], runs: Sequence[Stored]
-) -> list[str]:
+def notes_of(plan: Plan, rows: Sequence[Outcome], search: Sequence[Stored], runs: Sequence[Stored]) -> list[str]:
     """What a reader of the tables should know."""
     compared = [published.beside(result) for run in runs for result in run["results"]]
-    notes = [*study.notes, *sorted({f"{one.title}: {one.caution}." for one in compared if one and one.caution})]
-    notes += [
-        f"{row['arm']}: whole epochs come to {row['relative_time']:.2f} of the time it should have, so it is out of "
-        "the comparison at equal time; more --epochs come closer."
-        for row in rows
-        if not in_time(row)
-    ]
-    notes += _mistimed(rows)
-    notes += dict.fromkeys(_interrupted(row) for row in rows if row["minutes_of_interrupted_runs"])
-    notes += dict.fromkeys(_divergence(row) for row in rows if row["diverged"])
-    notes += _at_the_edge(study, best_rates(study, request, search), search)
+    notes = [*plan.study.notes, *sorted({f"{one.title}: {one.caution}." for one in compared if one and one.caution})]
+    notes += dict.fromkeys(note for row in rows for note in _of_row(row))
+    notes += _at_the_edge(plan, search)
     if search:
         notes.append(
             f"Each arm has the learning rate that runs of {counted(search[0]['epochs'], 'epoch')} found best on "
             "held-out training images; test images were scored with that one alone."
         )
-    elif study.scale == "small" and not request.shared:
+    elif plan.study.scale == "small" and not plan.request.shared:
         notes.append("No learning rate was searched for: all arms have the one given.")
     if any("reached" in row for row in rows):
         notes.append("Seconds are those of training alone. No arm is trained on the held-out images.")
@@ -165,45 +151,30 @@ def notes_of(
     return notes
 
 
-def _at_the_edge(study: Study, best: Mapping[str, float], search: Sequence[Stored]) -> list[str]:
+def _of_row(row: Outcome) -> Iterator[str]:
+    """Whatever keeps a row from being compared with the others."""
+    where, lost = f"{row['arm']}, {counted(row['epochs'], 'epoch')}", row["diverged"]
+    if not in_time(row):
+        remedy = "so it is out of the comparison at equal time; more --epochs come closer."
+        yield f"{row['arm']}: whole epochs come to {row['relative_time']:.2f} of the time it should have, {remedy}"
+    if row["interrupted"]:
+        runs = counted(row["interrupted"] + len(row["minutes"]), "run")
+        yield f"{where}: {row['interrupted']} of {runs} interrupted and resumed; such runs do not count for the time."
+    if lost:
+        total = counted(len(lost) + len(row["seeds"]), "seed")
+        others = ", numbers are those of the others" if row["seeds"] else ""
+        yield (
+            f"{where}: {len(lost)} of {total} diverged ({', '.join(map(str, lost))}) at rate "
+            f"{row['learning_rate']:g}{others}; --rates gives lower ones."
+        )
+
+
+def _at_the_edge(plan: Plan, search: Sequence[Stored]) -> list[str]:
     """Arms whose best learning rate was the smallest or the largest that was tried."""
-    chosen: dict[str, list[str]] = {}
-    for arm in study.arms:
+    best, chosen = plan.best_rates(search), dict[str, list[str]]()
+    for arm in plan.study.arms:
         tried = [job["rate"] for job in search if job["arm"] == arm.key]
         for end, name in {max(tried): "largest", min(tried): "smallest"}.items() if tried else ():
             if best[arm.key] == end:
                 chosen.setdefault(f"the {name} rate, {end:g}", []).append(arm.name)
     return [f"{', '.join(arms)} chose {edge}: a better one may lie beyond." for edge, arms in chosen.items()]
-
-
-def _mistimed(rows: Sequence[Outcome]) -> list[str]:
-    """Arms whose runs took another share of the plain ones' time than the benchmark says."""
-    longest: dict[str, tuple[str, float, float]] = {}
-    for row in rows:
-        if row["comparison"] == EPOCHS and row["minutes"] and row["relative_time"]:
-            longest.setdefault(row["key"], (row["arm"], statistics.median(row["minutes"]), row["relative_time"]))
-    (plain, plain_took, plain_said), *others = longest.values() or [("", 1.0, 1.0)]
-    return [
-        f"{name}: its runs took {took / plain_took:.2f} of the time of those of {plain}, where the benchmark says "
-        f"{said / plain_said:.2f}, so equal time may be off."
-        for name, took, said in others
-        if abs((took / plain_took) / (said / plain_said) - 1) > MISTIMED
-    ]
-
-
-def _some(row: Outcome, few: Sequence[Any], others: Sequence[Any], what: str) -> str:
-    """How many of the runs or seeds of a row something happened to."""
-    total = counted(len(few) + len(others), what)
-    return f"{row['arm']}, {counted(row['epochs'], 'epoch')}: {len(few)} of {total}"
-
-
-def _interrupted(row: Outcome) -> str:
-    few, others = row["minutes_of_interrupted_runs"], row["minutes"]
-    time = "the time is of the others" if others else "the time (*) is a sum over sessions, not a measurement"
-    return f"{_some(row, few, others, 'run')} {'was' if len(few) == 1 else 'were'} interrupted and resumed; {time}."
-
-
-def _divergence(row: Outcome) -> str:
-    others = ", numbers are those of the others" if row["seeds"] else ""
-    lost = f"{_some(row, row['diverged'], row['seeds'], 'seed')} diverged ({', '.join(map(str, row['diverged']))})"
-    return f"{lost} at rate {row['learning_rate']:g}{others}; --rates gives lower ones."

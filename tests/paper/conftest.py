@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 from hexa.measure.benchmark import SCHEMES
-from hexa_paper import plan
-from hexa_paper.plan import Costs, Job
+from hexa_paper.plan import Costs, Job, Plan
 from hexa_paper.request import Request, Target
-from hexa_paper.studies import Study
+from hexa_paper.studies import Arm, Study
 
 #: The smallest networks.
 TINY = {"network.widths": [4, 8], "training.device": "cpu", "training.precision": "fp32"}
@@ -25,30 +25,33 @@ def request_for(data: str = "digits", **changes: Any) -> Request:
     return Request(data, targets=(Target(data),), num_images=1000, **changes)
 
 
-def costs_for(study: Study) -> Costs:
+def costs_for(arms: Iterable[Arm], *_: object, **__: object) -> Costs:
     """A second an image for the plain step, and one more for every further term."""
-    return {arm.recipe: {name: 1.0 + len(terms) for name, terms in SCHEMES.items()} for arm in study.arms}
+    return {arm.recipe: {name: 1.0 + len(terms) for name, terms in SCHEMES.items()} for arm in arms}
 
 
 def jobs_of(study: Study, request: Request, costs: Costs | None = None) -> list[Job]:
     """The final jobs at the rates that a study has without a search."""
-    return plan.final_jobs(study, request, plan.best_rates(study, request, []), costs)
+    plan = Plan(study, request, costs)
+    return plan.final_jobs(plan.best_rates([]))
 
 
 def stored_run(job: Job, **scores: float) -> dict[str, Any]:
     """What a job would have stored, with these metrics or made-up ones."""
     draw = random.Random(job.name)
     results = []
-    for measure, source, *_ in job.measures:
+    for measure in job.measures:
         metrics = {name: scores.get(name, 50 + 10 * draw.random()) for name in measure.metrics or ("mAP@1", "mAP@2")}
         results.append(
             {
                 "title": measure.title,
                 "protocol": f"{measure.protocol}/made-up",
                 "metrics": metrics,
-                "data": source,
+                "data": measure.source,
                 "options": dict(measure.options),
-                "data_facts": {"test": {"known_as": "CIFAR-10" if "cifar10" in source else None, "images": 10_000}},
+                "data_facts": {
+                    "test": {"known_as": "CIFAR-10" if "cifar10" in measure.source else None, "images": 10_000}
+                },
                 "details": {},
                 "notes": [],
                 "seed": job.experiment.seed,

@@ -13,11 +13,11 @@ from hexa import published, recipes
 from hexa.config import UserError
 from hexa.evaluation import protocols
 from hexa.published import Row, Table
-from hexa_paper import begin, plan, studies
-from hexa_paper.plan import Evaluation
+from hexa_paper import begin, studies
+from hexa_paper.plan import Plan
 from hexa_paper.request import Request, Target
 from hexa_paper.rows import rows_of
-from hexa_paper.studies import METHODS, TABLES, Arm
+from hexa_paper.studies import METHODS, TABLES, Arm, Measure
 from hexa_paper.work import Work, measured_on
 
 #: By the name of its data: what a command is given.
@@ -52,7 +52,7 @@ def expected(name: str, method: str, column: str) -> tuple[str, str, dict[str, A
         return "ImageNet", "semi-supervised", {"percent": int(share)}, metric
     return {
         "table1": (column, "linear", {"preset": "cifar"}, "top1"),
-        "table2": ("VOC07", "low-shot", {"shots": (1, 2, 4, 8, 16, 32)}, column),
+        "table2": ("VOC07", "low-shot", {"shots": [1, 2, 4, 8, 16, 32]}, column),
         "table4": ("VOC07", "detect", {}, column),
         "table5": (column, "fine-tune", {}, "top1"),
     }[name]
@@ -79,8 +79,7 @@ def arms_of(name: str) -> dict[tuple[str, int], tuple[str, Arm]]:
     return known
 
 
-def result_of(evaluation: Evaluation, known_as: str, metric: str) -> dict[str, Any]:
-    measure = evaluation.measure
+def result_of(measure: Measure, known_as: str, metric: str) -> dict[str, Any]:
     own = {name: value for name, value in measure.options.items() if name != "preset"}
     preset, used = protocols.get(measure.protocol).options(measure.options.get("preset"), own)
     images = published._IMAGES[known_as]
@@ -116,13 +115,12 @@ def test_every_cell_has_its_protocol_its_data_its_metric_and_its_value(name: str
             study = studies.with_lists(study, tmp_path)
             file = str(tmp_path / f"{options['percent']}percent.txt")
             options |= {"list_file": file} if options["percent"] < 100 else {}
-        wanted = [e for e in plan.measures_of(study, request) if e.measure.options == options or name != "table3"]
-        assert [(e.measure.protocol, dict(e.measure.options), e.source) for e in wanted] == [
-            (protocol, options, SOURCES[data])
-        ]
+        plan = Plan(study, request)
+        wanted = [one for one in plan.measures() if one.options == options or name != "table3"]
+        assert [(one.protocol, dict(one.options), one.source) for one in wanted] == [(protocol, options, SOURCES[data])]
         result = result_of(wanted[0], data, metric)
         run = {"arm": arm.key, "epochs": row.epochs, "seed": 0, "rate": 1.0, "pretrain_seconds": None}
-        rows = rows_of(study, request, None, [run | {"results": [result]}])
+        rows = rows_of(plan, [run | {"results": [result]}])
         assert [[score["published"] for score in one["scores"].values()] for one in rows] == [[value]], (row, column)
         compared = published.beside(result)
         assert compared is not None
@@ -165,7 +163,7 @@ def test_labels_of_table_3_are_those_of_lists(tmp_path: Path) -> None:
         begin("table3", "digits", label_lists=tmp_path)
     work = begin("table3", "folder:absent", scale="full", label_lists=tmp_path, out=tmp_path / "out")
     assert isinstance(work, Work)
-    files = [dict(e.measure.options) for e in plan.measures_of(work.study, work.request)]
+    files = [dict(measure.options) for measure in work.measures()]
     assert files == [
         {"percent": 1, "list_file": str(tmp_path / "1percent.txt")},
         {"percent": 10, "list_file": str(tmp_path / "10percent.txt")},

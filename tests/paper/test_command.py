@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from hexa import cli, recipes
+from hexa import recipes
 
 
 def test_help_lists_the_command_without_importing_the_package() -> None:
@@ -13,12 +13,6 @@ def test_help_lists_the_command_without_importing_the_package() -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "reproduce" in said.partition("options:")[0]
     assert not {"hexa_paper", "torch", "pydantic"} & set(eval(said.splitlines()[-1]))
-
-
-def test_its_own_help_has_its_options() -> None:
-    _, parsers = cli.build_parser("reproduce")
-    said = parsers["reproduce"].format_help()
-    assert all(f"--{name}" in said for name in ("scale", "method", "seeds", "rates", "data-voc", "until", "workers"))
 
 
 def test_recipes_of_the_paper_are_among_all() -> None:

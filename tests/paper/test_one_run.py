@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ import pytest
 from hexa import cli
 from hexa.config import UserError
 from hexa.evaluation import evaluate
-from hexa_paper import plan, reproduce, storage
+from hexa_paper import plan, reproduce, storage, work
 from hexa_paper.studies import KNN, study
-from tests.paper.conftest import TINY, jobs_of, request_for
+from tests.paper.conftest import TINY, costs_for, jobs_of, request_for
 
 
 def test_one_run_is_measured_at_four_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "measures_of", lambda *_: [plan.Evaluation(KNN, "digits")])  # the quickest
+    monkeypatch.setattr(work, "costs_of", costs_for)
+    quickest = [replace(KNN, source="digits")]
+    monkeypatch.setattr(plan.Plan, "measures", lambda _: quickest)
     given: dict[str, Any] = {"seeds": (0,), "epochs": 4, "rates": (0.03,), "one_run": True}
     out = reproduce("learning-curves", "digits", out=tmp_path / "study", **given, **TINY)
     found = json.loads((out / storage.RESULT).read_text())
@@ -61,15 +64,3 @@ def test_a_plan_says_what_each_source_is_measured_by(tmp_path: Path, capsys: pyt
     said = " ".join(capsys.readouterr().out.split())
     for part in (f"linear moco on {images}", "linear cifar on cifar10", f"svm on voc:{tmp_path}/VOC"):
         assert part in said
-
-
-def test_several_runs_stay_an_option() -> None:
-    for method in ("moco", "dcluster"):
-        several = study("learning-curves", method=method, scale="full", one_run=False)
-        assert (several.one_run, len(several.lengths)) == (False, 4)
-        small = study("learning-curves", method=method)
-        assert (small.one_run, len(small.lengths)) == (False, 4)
-    assert [arm.name for arm in study("learning-curves", method="dcluster", one_run=True).arms] == [
-        "SwAV (6-crop)",
-        "HEXA-D (6-crop)",
-    ]

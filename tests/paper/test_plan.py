@@ -10,8 +10,8 @@ import pytest
 
 from hexa import recipes
 from hexa.config import UserError
-from hexa.recipes.experiment import Experiment
 from hexa_paper import plan, storage
+from hexa_paper.plan import Job, Plan
 from hexa_paper.request import Request, Target
 from hexa_paper.studies import PROBE, Study, study
 from hexa_paper.work import Work
@@ -21,23 +21,27 @@ ABLATION, FULL = study("ablation", data="digits"), study("table1", scale="full")
 RATES = (0.015, 0.03, 0.06, 0.12)
 
 
+def rate_of(job: Job) -> float:
+    return job.experiment.optimizer.learning_rate
+
+
 def test_the_search_is_the_same_for_every_arm_and_scores_no_test_image() -> None:
-    jobs = plan.search_jobs(ABLATION, request_for(epochs=20))
-    by_arm = {arm.key: sorted(job.rate for job in jobs if job.arm == arm) for arm in ABLATION.arms}
+    jobs = Plan(ABLATION, request_for(epochs=20)).search
+    by_arm = {arm.key: sorted(rate_of(job) for job in jobs if job.arm == arm) for arm in ABLATION.arms}
     assert list(by_arm.values()) == [list(RATES)] * 6
     assert {job.experiment.epochs for job in jobs} == {5}
-    assert {holdout for job in jobs for _, _, holdout, _ in job.measures} == {plan.HOLDOUT}
+    assert {measure.holdout for job in jobs for measure in job.measures} == {plan.HOLDOUT}
     assert {job.experiment.seed for job in jobs}.isdisjoint(range(10))
 
 
 @pytest.mark.parametrize(("chosen", "data"), [(ABLATION, "digits"), (FULL, "folder:imagenet")])
 def test_a_single_rate_needs_no_search_and_none_is_the_recipes_at_the_full_scale(chosen: Study, data: str) -> None:
-    request = request_for(data, rates=(0.07,))
-    plan.check(chosen, request)
-    assert plan.search_jobs(chosen, request) == []
-    assert {job.rate for job in jobs_of(chosen, request)} == {0.07}
+    given = Plan(chosen, request_for(data, rates=(0.07,)))
+    given.check()
+    assert given.search == []
+    assert {rate_of(job) for job in jobs_of(chosen, given.request)} == {0.07}
     written = {recipes.get(arm.recipe).optimizer.learning_rate for arm in chosen.arms}
-    assert set(plan.best_rates(chosen, request_for(data), []).values()) == written
+    assert set(Plan(chosen, request_for(data)).best_rates([]).values()) == written
 
 
 @pytest.mark.parametrize(
@@ -49,37 +53,39 @@ def test_a_single_rate_needs_no_search_and_none_is_the_recipes_at_the_full_scale
     ],
 )
 def test_each_arm_takes_its_own_best_rate(best: Any, otherwise: float, diverged: float, wanted: Any) -> None:
-    request, keys = request_for(epochs=4), [arm.key for arm in ABLATION.arms]
+    whole, keys = Plan(ABLATION, request_for(epochs=4)), [arm.key for arm in ABLATION.arms]
     high = dict(zip(keys, best, strict=False))
     found = []
-    for job in plan.search_jobs(ABLATION, request):
-        stored = stored_run(job, top1=90.0 if job.rate == high.get(job.arm.key) else otherwise)
-        found.append(stored | ({"diverged": "not finite", "results": []} if job.rate < diverged else {}))
-    rates = plan.best_rates(ABLATION, request, found)
+    for job in whole.search:
+        stored = stored_run(job, top1=90.0 if rate_of(job) == high.get(job.arm.key) else otherwise)
+        found.append(stored | ({"diverged": "not finite", "results": []} if rate_of(job) < diverged else {}))
+    rates = whole.best_rates(found)
     assert rates == dict(zip(keys, wanted, strict=True))
-    final = plan.final_jobs(ABLATION, request, rates, None)
-    assert {(job.arm.key, job.rate) for job in final} == set(rates.items())
-    assert all(holdout is None for job in final for _, _, holdout, _ in job.measures)
+    final = whole.final_jobs(rates)
+    assert {(job.arm.key, rate_of(job)) for job in final} == set(rates.items())
+    assert all(measure.holdout is None for job in final for measure in job.measures)
 
 
 def test_epochs_at_equal_time_cost_what_the_plain_arm_costs() -> None:
-    request, costs = request_for(epochs=20), costs_for(ABLATION)
-    lengths = [plan.lengths_of(ABLATION, arm, request, costs) for arm in ABLATION.arms]
+    request, costs = request_for(epochs=20), costs_for(ABLATION.arms)
+    timed = Plan(ABLATION, request, costs)
+    lengths = [timed.lengths_of(arm) for arm in ABLATION.arms]
     # terms cost a second each: 1, 2, 2, 3, 3, 4 an image, so 20 epochs of one are 10, 10, 7, 7, 5 of the others
     assert lengths == [[20], [20, 10], [20, 10], [20, 7], [20, 7], [20, 5]]
     assert len(jobs_of(ABLATION, request, costs)) == 3 * (1 + 5 * 2)
-    assert plan.relative_time(ABLATION, ABLATION.arms[3], 7, request, costs) == pytest.approx(7 * 3 / 20)
-    assert all(plan.lengths_of(ABLATION, arm, request_for(epochs=1), costs) == [1] for arm in ABLATION.arms)
+    assert timed.relative_time(ABLATION.arms[3], 7) == pytest.approx(7 * 3 / 20)
+    shortest = Plan(ABLATION, request_for(epochs=1), costs)
+    assert all(shortest.lengths_of(arm) == [1] for arm in ABLATION.arms)
 
 
 def test_learning_curves_train_every_length_anew() -> None:
     curves = study("learning-curves", data="digits")
-    jobs = jobs_of(curves, request_for(epochs=8, seeds=(4,)), costs_for(curves))
+    jobs = jobs_of(curves, request_for(epochs=8, seeds=(4,)), costs_for(curves.arms))
     assert [job.experiment.epochs for job in jobs] == [8, 6, 4, 2] * 2
 
 
 def test_whatever_decides_a_result_is_in_the_identity() -> None:
-    def first(**changes: object) -> plan.Job:
+    def first(**changes: object) -> Job:
         jobs = jobs_of(ABLATION, request_for(epochs=1, **{"seeds": (0,)} | changes))
         assert len({(job.name, job.record["identity"]) for job in jobs}) == 6
         return jobs[0]
@@ -92,56 +98,44 @@ def test_whatever_decides_a_result_is_in_the_identity() -> None:
     assert first(seeds=(3,)).name != plain.name
 
 
-def test_a_field_of_a_later_version_leaves_names_and_identities_alone() -> None:
-    class Later(Experiment):
-        novelty: int = 1
-
-    job = jobs_of(ABLATION, request_for())[0]
-    later = Later.model_validate(job.experiment.model_dump())
-    assert replace(job, experiment=later).record["identity"] == job.record["identity"]
-    assert plan.run_name(job.arm, later) == plan.run_name(job.arm, job.experiment)
-    novel = Later.model_validate(job.experiment.model_dump() | {"novelty": 2})
-    assert replace(job, experiment=novel).record["identity"] != job.record["identity"]
-
-
 def test_the_cost_is_that_of_what_is_left(tmp_path: Path) -> None:
-    request, costs = request_for(epochs=20, seeds=(0, 1)), costs_for(ABLATION)
-    jobs, work = jobs_of(ABLATION, request, costs), Work(ABLATION, replace(request, out=tmp_path))
+    request, costs = request_for(epochs=20, seeds=(0, 1)), costs_for(ABLATION.arms)
+    jobs, work = jobs_of(ABLATION, request, costs), Work(ABLATION, replace(request, out=tmp_path), costs)
     storage.write(storage.job_file(tmp_path, jobs[0].name), jobs[0].record)
-    first, adversarial, *_ = work.lines(jobs, costs)
+    first, adversarial, *_ = work.lines(jobs)
     assert first == {"": "final", "arm": "Std", "epochs": 20, "runs": 2, "done": 1, "time left": 20 * 1000 * 1.0}
     assert (adversarial["done"], adversarial["time left"]) == (0, 2 * 20 * 1000 * 2.0)
-    assert work.lines(jobs, None)[1]["image passes"] == 2 * 20 * 1000 * 2
+    assert replace(work, costs=None).lines(jobs)[1]["image passes"] == 2 * 20 * 1000 * 2
 
 
 def test_images_of_several_classes_are_measured_by_svms() -> None:
     several = Target("voc:somewhere", several=True)
     request = Request(several.source, targets=(several, Target("digits")), num_images=1000)
-    found = [(m.protocol, source) for m, source, *_ in plan.measures_of(ABLATION, request)]
+    found = [(measure.protocol, measure.source) for measure in Plan(ABLATION, request).measures()]
     assert found == [("svm", "voc:somewhere"), ("knn", "digits"), (PROBE.protocol, "digits")]
     detection = study("table4", data="digits")
-    assert [m.protocol for m, *_ in plan.measures_of(detection, request)] == ["detect"]
+    assert [measure.protocol for measure in Plan(detection, request).measures()] == ["detect"]
     with pytest.raises(UserError, match="needs boxes"):
-        plan.measures_of(detection, request_for("digits"))
+        Plan(detection, request_for("digits")).measures()
     with pytest.raises(UserError, match="needs one class per image"):
-        plan.measures_of(study("table5", data="digits"), replace(request, targets=(several,)))
+        Plan(study("table5", data="digits"), replace(request, targets=(several,))).measures()
 
 
 def test_a_field_of_a_hard_example_is_for_the_arms_that_have_it() -> None:
     request = request_for(fields={"hard_examples.adversarial.epsilon": "2"})
-    plan.check(ABLATION, request)
+    Plan(ABLATION, request).check()
     found = {arm.name: plan.experiment_of(arm, request).hard_examples for arm in ABLATION.arms}
     assert found["Std"] == {}
     assert set(found["Std+Cmx"]) == {"cutmix"}
     assert {hard["adversarial"].epsilon for hard in found.values() if "adversarial" in hard} == {2.0}  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="no arm of ablation has that hard example; there are adversarial, cutmix"):
-        plan.check(ABLATION, request_for(fields={"hard_examples.mixup.weight": "1"}))
+        Plan(ABLATION, request_for(fields={"hard_examples.mixup.weight": "1"})).check()
 
 
 def test_published_rates_and_lengths_are_kept() -> None:
     with pytest.raises(UserError, match="--rates: table1 at the full scale searches for no rate; give a single one"):
-        plan.check(FULL, request_for("folder:imagenet", rates=(0.03, 0.06)))
+        Plan(FULL, request_for("folder:imagenet", rates=(0.03, 0.06))).check()
     with pytest.raises(UserError, match="--epochs: arms of table1 at the full scale have published ones"):
-        plan.check(FULL, request_for("folder:imagenet", epochs=10))
-    plan.check(study("ablation", scale="full"), request_for("folder:imagenet", epochs=10))
-    plan.check(ABLATION, request_for(rates=(0.03, 0.06), epochs=10))
+        Plan(FULL, request_for("folder:imagenet", epochs=10)).check()
+    Plan(study("ablation", scale="full"), request_for("folder:imagenet", epochs=10)).check()
+    Plan(ABLATION, request_for(rates=(0.03, 0.06), epochs=10)).check()

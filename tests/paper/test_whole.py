@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,71 +14,68 @@ from hexa import cli
 from hexa.config import UserError
 from hexa.measure.benchmark import SCHEMES
 from hexa.objective.schemes import SCHEMES as PUBLISHED
-from hexa_paper import drawing, parts, plan, reproduce, storage, whole
-from hexa_paper.plan import Costs, Job
+from hexa_paper import drawing, plan, reproduce, storage, whole
+from hexa_paper.plan import Job
 from hexa_paper.request import Request, Target
 from hexa_paper.studies import KNN, PROBE, Measure, shortened
 from hexa_paper.whole import Whole
 from tests.paper.conftest import MEASURED, TINY, stored_run
 
-RunJobs = Callable[..., None]
 VOC = Target("voc:V", several=True, known_as="VOC07")
 
 
-def cifar(out: Path, *, voc: bool = True, **changes: Any) -> Whole:
+def cifar(out: Path, *, voc: bool = True, epochs: int = 1, **changes: Any) -> Whole:
+    """With costs of a second a term for a thousand images."""
     targets = Target("cifar10", known_as="CIFAR-10"), *((VOC,) * voc)
-    return Whole(Request("cifar10", out=out, targets=targets, num_images=1000, **changes))
-
-
-def costs_of(one: Whole) -> Costs:
-    """A second a term for a thousand images."""
+    one = Whole(Request("cifar10", out=out, targets=targets, num_images=1000, **changes), epochs=epochs)
     schemes = {name: (1.0 + len(terms)) / 1000 for name, terms in SCHEMES.items()}
-    return {arm.recipe: schemes for arm in one.arms.values()}
+    return replace(one, costs={arm.recipe: schemes for arm in one.arms.values()})
 
 
-def test_runs_that_studies_share_are_counted_once(tmp_path: Path) -> None:
-    one = cifar(tmp_path, seeds=(0, 1))
-    jobs = [job for part in one.parts(8).values() for job in part.final()]
+def test_runs_that_studies_share_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = ("table1", "table2", "table3", "table4", "table5", "ablation")
+    monkeypatch.setattr(whole, "PARTS", [(part, "moco") for part in parts])
+    one = cifar(tmp_path, seeds=(0, 1), epochs=8)
+    by_part = {part: work.final for part, work in one.parts().items()}
+    jobs = [job for made in by_part.values() for job in made]
     naive: dict[str, plan.Job] = {}
     for job in jobs:  # by everything that moves a number
         fields = job.experiment.model_dump(mode="json")
         naive.setdefault(json.dumps([fields[name] for name in fields if name not in ("training", "monitor")]), job)
-    lines = one.lines(8, costs_of(one))
-    assert sum(line["of them new"] for line in lines[1:]) == len(naive) == len({job.run for job in jobs})
-    assert sum(line["runs"] for line in lines[1:]) == len(jobs) > 2 * len(naive)
+    lines = one.lines()[1:]
+    assert sum(line["of them new"] for line in lines) == len(naive) == len({job.run for job in jobs})
+    assert sum(line["runs"] for line in lines) == len(jobs) > 2 * len(naive)
     terms = sum(1 + len(SCHEMES[PUBLISHED[job.arm.scheme].name]) for job in naive.values())
-    overhead = whole._RUN_SECONDS * len(naive)
-    assert sum(line["training"] for line in lines[1:]) == pytest.approx(8 * terms + overhead)
-    plain = {part for part, work in one.parts(8).items() for job in work.final()
-             if "cifar10-moco-v2+small-std-8ep-seed0" in job.run}  # fmt: skip
-    assert {"table1-moco", "table2-moco", "table3-moco", "table4-moco", "table5-moco", "ablation-moco"} <= plain
+    assert sum(line["training"] for line in lines) == pytest.approx(8 * terms + whole._RUN_SECONDS * len(naive))
+    plain = {part for part, made in by_part.items() for job in made if "moco-v2+small-std-8ep-seed0" in job.run}
+    assert plain == {f"{part}-moco" for part in parts}
 
 
 def test_every_arm_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PARTS", (("table1", "moco"), ("table2", "moco"), ("ablation", "moco")))
-    one = cifar(tmp_path)
-    assert len(one.search(8).search) == 4 * len(one.arms)
-    assert {job.experiment.epochs for job in one.search(8).search} == {2}
-    assert all(holdout == plan.HOLDOUT for job in one.search(8).search for _, _, holdout, _ in job.measures)
-    assert one.search(parts.SEARCHED - 1).search == []
-    chosen = dict.fromkeys(one.arms, 0.07)
-    assert {job.rate for part in one.parts(8, chosen).values() for job in part.final()} == {0.07}
+    monkeypatch.setattr(whole, "PARTS", (("table1", "moco"), ("table2", "moco"), ("ablation", "moco")))
+    one = cifar(tmp_path, epochs=8)
+    jobs = one.search.search
+    assert len(jobs) == 4 * len(one.arms)
+    assert {job.experiment.epochs for job in jobs} == {2}
+    assert all(measure.holdout == plan.HOLDOUT for job in jobs for measure in job.measures)
+    assert replace(one, epochs=whole.SEARCHED - 1).search.search == []
+    rates = dict.fromkeys(one.arms, 0.07)
+    found = {job.experiment.optimizer.learning_rate for part in one.parts(rates).values() for job in part.final}
+    assert found == {0.07}
 
 
 def test_more_time_never_gives_fewer_epochs_and_the_plan_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PARTS", (("learning-curves", "moco"), ("table1", "moco"), ("ablation", "moco")))
-    one = cifar(tmp_path, seeds=(0,))
-    costs, lengths = costs_of(one), []
-    for seconds in (60, 120, 400, 10**6):
-        one.seconds = seconds
-        lengths.append(one.decide(costs))
-        assert sum(line["training"] + line["evaluations"] for line in one.lines(lengths[-1], costs)) <= seconds
+    monkeypatch.setattr(whole, "PARTS", (("learning-curves", "moco"), ("table1", "moco")))
+    one, lengths = cifar(tmp_path, seeds=(0,)), []
+    for seconds in (60, 100, 10**6):
+        lengths.append(replace(one, seconds=seconds).decide())
+        lines = replace(one, epochs=lengths[-1]).lines()
+        assert sum(line["training"] + line["evaluations"] for line in lines) <= seconds
     assert lengths == sorted(lengths)
-    assert len(set(lengths)) > 2
+    assert lengths[0] < lengths[-1]
     assert lengths[-1] == 20  # the recipes'
-    one.seconds = 10.0
-    with pytest.raises(UserError, match=r"--time 10 s is too short for one epoch .* 1 seed: give at least \d+m"):
-        one.decide(costs)
+    with pytest.raises(UserError, match=r"--time 9.0 s is too short for one epoch .* 1 seed: give at least \d+m"):
+        replace(one, seconds=9.0).decide()
 
 
 def test_evaluations_are_no_longer_than_runs() -> None:
@@ -91,7 +89,7 @@ def test_evaluations_are_no_longer_than_runs() -> None:
 
 def test_what_needs_voc_is_left_out_with_its_reason(tmp_path: Path) -> None:
     one = cifar(tmp_path, voc=False)
-    assert not [part for part in one.parts(1) if part.startswith(("table2", "table4"))]
+    assert not [part for part in one.parts() if part.startswith(("table2", "table4"))]
     assert one.left_out["table4-moco"] == "no --data-voc"
 
 
@@ -101,13 +99,8 @@ def test_what_needs_voc_is_left_out_with_its_reason(tmp_path: Path) -> None:
         (["--tiem", "1h"], "tiem"),
         (["--time", "soon"], "--time must be a number"),
         (["--time", "1h", "--epochs", "2"], "exclude each other"),
-        (["--method", "moco"], "--method applies to a single experiment"),
-        (["--rates", "0.1"], "--rates applies to a single"),
         (["--until", "60"], "--until applies to a single"),
-        (["--scale", "full"], "--scale applies to a single"),
-        (["--method.tau", "1"], "method.tau: unknown field"),
         (["--hard_examples.mixup.weight", "1"], "no arm of all has that hard example"),
-        (["--seeds", "1", "1"], "different numbers"),
         (["table1", "--time", "1h"], "--time: is for all experiments together; for table1 give --epochs"),
     ],
 )
@@ -128,14 +121,14 @@ def test_mistakes_are_one_line(
 Made = list[tuple[str, str, int]]
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, when: Callable[[Job, str], bool], error: BaseException) -> RunJobs:
+def failing(monkeypatch: pytest.MonkeyPatch, when: Callable[[Job, str], bool], error: BaseException) -> Any:
     """Let jobs fail by themselves and the folder of their part. Returns what carries them out well."""
-    works: RunJobs = whole.run_jobs
+    works = whole.run_jobs
 
-    def fails(jobs: Any, folder: Path, **options: Any) -> None:
+    def fails(jobs: Any, folder: Path, **options: Any) -> Iterator[dict[str, Any]]:
         if when(jobs[0], folder.name):
             raise error
-        works(jobs, folder, **options)
+        return works(jobs, folder, **options)
 
     monkeypatch.setattr(whole, "run_jobs", fails)
     return works
@@ -146,28 +139,33 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Made:
     """Three small parts, whose jobs (part, arm, seed) are noted and found at once."""
     made: Made = []
 
-    def run_jobs(jobs: Any, out: Path, *, said: Callable[..., None], **_: Any) -> None:
+    def run_jobs(jobs: Any, out: Path, **_: Any) -> Iterator[dict[str, Any]]:
         for job in jobs:
             made.append((out.name, job.arm.key, job.experiment.seed))
             (out / (job.run or "runs/one")).mkdir(parents=True, exist_ok=True)
             done = job.record | stored_run(job)
             storage.write(storage.job_file(out, job.name), done)
-            said(job, done)
+            yield done
 
     def evaluate(protocol: str, backbone: object, data: str, **_: Any) -> dict[str, Any]:
         return {"protocol": f"{protocol}/made-up", "data": data, "metrics": {"top1": 1.0}}
 
     monkeypatch.setattr("hexa_paper.costs.benchmark", lambda *_, **__: MEASURED)
-    monkeypatch.setattr(parts, "evaluate", evaluate)
+    monkeypatch.setattr(whole, "evaluate", evaluate)
     monkeypatch.setattr(whole, "run_jobs", run_jobs)
-    monkeypatch.setattr(drawing, "draw", lambda *_: [])
-    monkeypatch.setattr(parts, "PARTS", (("table1", "moco"), ("table5", "moco"), ("beta-study", "dcluster")))
+    monkeypatch.setattr(drawing, "draw", lambda *_: None)
+    monkeypatch.setattr(whole, "PARTS", (("table1", "moco"), ("table5", "moco"), ("ablation", "dcluster")))
     return made
 
 
 def carry_out(out: Path, **options: Any) -> Any:
     made = reproduce("all", "digits", out=out, **{"seeds": (0, 1), "epochs": 1} | options)
     return json.loads((made / "result.json").read_text())
+
+
+def reasons(record: Any) -> dict[tuple[str, str], str]:
+    """Why arms have less than was planned, by part and arm."""
+    return {(part, arm["arm"]): arm["reason"] for part, one in record["parts"].items() for arm in one["arms"]}
 
 
 @pytest.mark.usefixtures("made_up")
@@ -180,8 +178,8 @@ def test_learners_from_labels_stand_in_table_3(tmp_path: Path, monkeypatch: pyte
         score = 10.0 * options.get("percent", 0) + len(options.get("learner", ""))
         return {"protocol": f"{protocol}/made-up", "data": data, "metrics": {"top1": score, "top5": 99.0}}
 
-    monkeypatch.setattr(parts, "PARTS", (("table3", "moco"),))
-    monkeypatch.setattr(parts, "evaluate", evaluate)
+    monkeypatch.setattr(whole, "PARTS", (("table3", "moco"),))
+    monkeypatch.setattr(whole, "evaluate", evaluate)
     record = carry_out(tmp_path / "all", epochs=3)
     steps = {options["learner"]: options["steps"] for options in asked if options.get("learner")}
     ratios = {"pseudo-label": 1, "vat": 1, "s4l": 1, "uda": 7, "fixmatch": 7}
@@ -196,20 +194,30 @@ def test_learners_from_labels_stand_in_table_3(tmp_path: Path, monkeypatch: pyte
     assert "| FixMatch, 2 seeds | – | – | 108.0 ± 0.0 |" in line
 
 
-def test_everything_with_one_seed_before_the_next(tmp_path: Path, made_up: Made) -> None:
-    record = carry_out(tmp_path / "all")
+def test_stopped_anywhere_the_same_call_goes_on(tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One seed for everything before the next, and nothing twice."""
+    out = tmp_path / "all"
+    works = failing(monkeypatch, lambda *_: len(made_up) == 3, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(out)
+    assert "**Unfinished:**" in (out / "paper.md").read_text()
+    monkeypatch.setattr(whole, "run_jobs", works)
+    record = carry_out(out)
+    assert "**Unfinished:**" not in (out / "paper.md").read_text()
+    assert set(reasons(record).values()) == {""}
+    assert len(made_up) == len(set(made_up))
     seeds = [seed for _, _, seed in made_up]
     assert seeds == sorted(seeds)
     first = [part for part, _, seed in made_up if seed == 0]
-    assert list(dict.fromkeys(first)) == list(record["parts"]) == ["table1-moco", "table5-moco", "beta-study-dcluster"]
-    assert all(arm["reason"] == "" for part in record["parts"].values() for arm in part["arms"])
+    assert list(dict.fromkeys(first)) == list(record["parts"]) == ["table1-moco", "table5-moco", "ablation-dcluster"]
     count = len(made_up)
-    carry_out(tmp_path / "all")
-    assert len(made_up) == count  # nothing is made again
+    carry_out(out)
+    assert len(made_up) == count
 
 
 def test_a_resumed_folder_decides_nothing_anew(tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "all"
+    monkeypatch.setattr(whole, "PARTS", (("table1", "moco"), ("table5", "moco")))
     first = carry_out(out, epochs=None, time="1h")
     searched = [arm for part, arm, _ in made_up if part == "search"]
     assert len(searched) == 4 * len(set(searched)) > 0
@@ -228,11 +236,11 @@ def test_a_resumed_folder_decides_nothing_anew(tmp_path: Path, made_up: Made, mo
 def test_out_of_time_the_first_seeds_are_whole(tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hexa.training.clock.Clock.total", property(lambda clock: 10.0 * len(made_up)))
     out, few = tmp_path / "all", 10
+    monkeypatch.setattr(whole, "PARTS", (("table1", "moco"), ("table5", "moco")))
     monkeypatch.setattr(whole, "_SHARE", 1e9)
     record = carry_out(out, epochs=None, time=f"{10 * few}s")
     assert len(made_up) == few
-    reasons = [arm["reason"] for part in record["parts"].values() for arm in part["arms"]]
-    assert any("not finished: 0 of 2 runs" in reason for reason in reasons)
+    assert any("not finished: 0 of 2 runs" in reason for reason in reasons(record).values())
     carry_out(out, epochs=None, time="10h")
     assert storage.read(out / whole.DECIDED)["epochs"] == record["epochs"]
     assert "not finished" not in (out / "paper.md").read_text()
@@ -242,43 +250,29 @@ def test_out_of_time_the_first_seeds_are_whole(tmp_path: Path, made_up: Made, mo
 def test_what_fails_stops_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, error = tmp_path / "all", RuntimeError("no room for it\nand more")
     works = failing(monkeypatch, lambda job, part: (part, job.arm.scheme) == ("table5-moco", "ii"), error)
-    record = carry_out(out)
-    reasons = {(part, arm["arm"]): arm["reason"] for part, one in record["parts"].items() for arm in one["arms"]}
-    assert {key: reason for key, reason in reasons.items() if reason} == {
-        ("table5-moco", "HEXA-MoCo"): "not finished: 0 of 2 runs; no room for it"
-    }
+    found = {key: reason for key, reason in reasons(carry_out(out)).items() if reason}
+    assert found == {("table5-moco", "HEXA-MoCo"): "not finished: 0 of 2 runs; no room for it"}
     assert "no room for it" in (out / "paper.md").read_text()
     monkeypatch.setattr(whole, "run_jobs", works)
     carry_out(out)
     assert "no room for it" not in (out / "paper.md").read_text()
 
 
-def test_stopped_anywhere_the_same_call_goes_on(tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "all"
-    works = failing(monkeypatch, lambda *_: len(made_up) == 3, KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        carry_out(out)
-    assert "**Unfinished:**" in (out / "paper.md").read_text()
-    monkeypatch.setattr(whole, "run_jobs", works)
-    carry_out(out)
-    assert len(made_up) == len(set(made_up))  # nothing twice
-    assert "**Unfinished:**" not in (out / "paper.md").read_text()
-
-
 @pytest.mark.usefixtures("made_up")
 def test_an_arm_without_a_searched_rate_is_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole, "PARTS", (("table1", "moco"),))
     failing(monkeypatch, lambda job, part: part == "search" and "std+adv-" in job.arm.key, UserError("not searched"))
-    record = carry_out(tmp_path / "all", epochs=4)
-    reasons = {arm["arm"]: arm["reason"] for arm in record["parts"]["table1-moco"]["arms"]}
-    assert reasons["HEXA-MoCo"] == "not finished: 0 of 2 runs; the search for its learning rate failed"
-    assert reasons["MoCo-v2"] == ""
+    found = reasons(carry_out(tmp_path / "all", epochs=4))
+    expected = "not finished: 0 of 2 runs; the search for its learning rate failed"
+    assert found["table1-moco", "HEXA-MoCo"] == expected
+    assert found["table1-moco", "MoCo-v2"] == ""
 
 
 def test_the_digits_through_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Real runs: one pre-training of each arm, measured for two tables."""
-    monkeypatch.setattr(parts, "PARTS", (("learning-curves", "moco"), ("table5", "moco")))
+    monkeypatch.setattr(whole, "PARTS", (("learning-curves", "moco"), ("table5", "moco")))
     monkeypatch.setattr("hexa_paper.costs._REPEATS", 1)
     out = tmp_path / "all"
     fields = [f"--{name}={value}" for name, value in TINY.items()]
@@ -290,9 +284,9 @@ def test_the_digits_through_the_command_line(
     assert "# The paper beside our runs" in capsys.readouterr().out
     assert len(list((out / "runs").iterdir())) == 2
     record = json.loads((out / "result.json").read_text())
+    assert set(reasons(record).values()) == {""}
     for part in record["parts"].values():
         for arm in part["arms"]:
-            assert arm["reason"] == ""
             assert all(len(values) == 1 for result in arm["results"] for values in result["scores"].values())
     assert KNN.title in record["parts"]["learning-curves-moco"]["arms"][0]["results"][0]["scores"]
     assert (out / "figures/view-space.png").is_file()

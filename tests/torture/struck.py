@@ -25,7 +25,7 @@ HOOKS = {
     "train": "hexa.run.run:_Session._train",
     "adapt": "hexa.adaptation.command:adapt",
     "evaluate": "hexa.evaluation.measure:measure",
-    "reproduce": "hexa_paper.work:Work.costs",
+    "reproduce": "hexa_paper.work:Work.measured",
     "step": "hexa.training.trainer:Trainer._train_step",
     "append to the journal": "hexa.training.journal:Journal._append",
     "monitor": "hexa.run.monitor:KnnMonitor.__call__",
