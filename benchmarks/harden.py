@@ -6,9 +6,9 @@
 The start is EfficientNet-Lite0 (benchmarks/networks.py) at 64 pixels. Strengths are ε of the training's attack in grey
 levels, with a step of 1.25 ε from a random point. Figures are of a linear head on the frozen features, fitted to the
 same 2,000 images with labels and tested on the first 4,000 of the test images, or on `--images` of them under attack:
-PGD of 20 steps from one random point with each of two losses. `cpu_seconds` is what the training took of one core, where it was
-not interrupted; `--fields` change the recipe, and name the arm. A row is written as soon as it exists, and rows that
-FILE has are not made again: ended anywhere, the command goes on.
+PGD of 20 steps from one random point with each of two losses. `cpu_seconds` is what the training took of one core,
+where it was not interrupted; `--fields` change the recipe, and name the arm. A row is written as soon as it exists, and
+rows that FILE has are not made again: ended anywhere, the command goes on.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def work(home: str) -> None:
     if rank == 1:
         losses = made.objective.losses
 
-        def poisoned(batch: Batch) -> Any:
+        def poisoned(batch: Batch, update: int) -> Any:
             for term in losses(batch):
                 if made.step == 6 and "adversarial" in term.parts:
                     term.parts["adversarial"].loss.fill_(float("inf"))

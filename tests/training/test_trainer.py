@@ -153,7 +153,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change(tmp_path: Pat
     made = trainer(tmp_path, checkpoint_every_steps=2)
     objective, losses = made.objective, made.objective.losses
 
-    def poisoned(batch: Any) -> Any:
+    def poisoned(batch: Any, update: int) -> Any:
         for found in losses(batch):
             if made.step == 6 and found.name == term:
                 found.parts[term].loss.fill_(float("nan"))
