@@ -747,6 +747,21 @@ def without_labels() -> str:
     return table(body, "states of", *header)
 
 
+def without_labels_by_set() -> str:
+    """False positives and false negatives of the rule without labels on each data set."""
+    found = result(WITHOUT_LABELS)
+    free = {(row["set"], row["family"], row["state"]): row["free"] for row in found["states"]}
+    body = []
+    for name in dict.fromkeys(row["set"] for row in found["pairs"]):
+        pairs = [row for row in found["pairs"] if row["set"] == name and row["same_size"]]
+        called = [row for row in pairs if _judged(free, row) > 0]
+        better = [row for row in pairs if row["k-NN"][0] > row["k-NN"][1]]
+        wrong = sum(row["k-NN"][0] <= 0 for row in called)
+        missed = sum(row not in called for row in better)
+        body.append([name, *map(str, (len(pairs), len(called), wrong, len(better), missed))])
+    return table(body, "data set", "pairs", "called better", "not above", "better by labels", "not called")
+
+
 def _judged(free: Mapping[tuple[str, str, str], Mapping[str, float]], row: Mapping[str, Any]) -> int:
     start, other = (free[row["set"], row["family"], row[side]] for side in ("start", "other"))
     return unlabelled.judge(start, other, row["kept"], row["same_size"])[0]
@@ -824,6 +839,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "hardened": hardened,
     "hardened-by": hardened_by,
     "without-labels": without_labels,
+    "without-labels-by-set": without_labels_by_set,
     "paper": the_paper,
     "dcluster": lambda: arms(DCLUSTER, "DeepCluster-v2"),
     "ablation-moco": lambda: ablation(ABLATIONS["moco"]),

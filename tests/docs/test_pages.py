@@ -57,7 +57,9 @@ def commands_of(block: Block) -> list[list[str]]:
 
 def quick(text: str) -> str:
     """The same with one epoch of small views: what the page says is run, not how long."""
-    text = re.sub(r"(hexa adapt .*?)--time \w+", r"\1--time 30m --epochs 1 --views.size 32", text, flags=re.DOTALL)
+    text = re.sub(
+        r"(hexa (?:adapt|harden) .*?)--time \w+", r"\1--time 30m --epochs 1 --views.size 32", text, flags=re.DOTALL
+    )
     text = re.sub(r"(hexa compare .*?)--time \w+", r"\1--time 20s --size 32", text, flags=re.DOTALL)
     text = re.sub(r'time="\w+"', 'time="30m", epochs=1', text)
     text = re.sub(r"--epochs[ =]\d+", "--epochs 1", text)

@@ -16,7 +16,7 @@ from torch import Tensor
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
 from hexa.adaptation.costs import Costs, at_size, measure
 from hexa.adaptation.looking import Seen
-from hexa.adaptation.plan import PASSES, SIZES, SPARE, Budget, Plan, Say, features_of
+from hexa.adaptation.plan import SIZES, SPARE, Budget, Plan, Say, features_of
 from hexa.adaptation.robustness import Shown, Side, decide, table
 from hexa.comparison import unlabelled
 from hexa.comparison.extraction import common, images_per_second
@@ -35,8 +35,8 @@ from hexa.runtime.random import Stream
 from hexa.weights import start as starts
 from hexa.weights.pretrained import Backbone
 
-#: Images × passes from which on a larger size is worth more, and those that are worth beginning with.
-_ENOUGH, _LEAST = 9000, 1500
+#: Images, counted in each pass, from which on a larger size is worth more, and those that are worth beginning with.
+_ENOUGH, _LEAST = 9000, 3000
 #: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
 #: on those that clean accuracy is measured on.
 _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 250, (40, 500), (200, 2000)
@@ -99,7 +99,7 @@ class HardenRequest(AdaptRequest):
             return SPARE * (budget.left - _JUDGING * budget.seconds - read - 1.5 * costs.setup - budget.here(_END))
 
         sizes = [native, *(size for size in SIZES if size < native and "views.size" not in self.fields)]
-        size, images = choose(costs, sizes if by_clock else sizes[:1], len(source), room, seen.size)
+        size, images = choose(costs, sizes if by_clock else sizes[:1], room, seen.size)
         if by_clock and images < _LEAST:
             more = (_LEAST - images) * costs.train(size, max(costs.steps)) / SPARE / (1 - _JUDGING)
             minutes = math.ceil((1.2 * (budget.seconds + more)) / 60)
@@ -177,18 +177,16 @@ class HardenRequest(AdaptRequest):
         return Outcome(after.backbone if better else native, verdict, header, rows, notes, judged, record)
 
 
-def choose(
-    costs: Costs, sizes: Sequence[int], count: int, room: Callable[[int], float], shorter_side: int
-) -> tuple[int, float]:
+def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], shorter_side: int) -> tuple[int, float]:
     """The image size, and how many images can be learned from, those of all passes together.
 
-    sizes: the start's own first, then smaller ones. The first that leaves time for six passes, or 9,000 images, and
-    does not enlarge images (`shorter_side` pixels).
+    sizes: the start's own first, then smaller ones. The first that leaves time for 9,000 images, in however many
+    passes, and does not enlarge images (`shorter_side` pixels).
     """
-    wanted, images = min(PASSES * count, _ENOUGH), 0.0
+    images = 0.0
     for size in sizes:
         images = room(size) / costs.train(size, max(costs.steps))
-        if images >= wanted and size <= max(shorter_side, min(sizes)):
+        if images >= _ENOUGH and size <= max(shorter_side, min(sizes)):
             break
     return size, max(0.0, images)
 
