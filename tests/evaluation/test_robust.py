@@ -276,11 +276,19 @@ def test_official_files_are_scored_instead_of_our_own(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"snow.npy is uint8 \[3, 8, 8, 3\]; expected uint8 \[\d+, H, W, 3\]"):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)
     np.save(tmp_path / "labels.npy", np.tile(test.labels[::-1], 5))
-    with pytest.raises(UserError, match=r"labels\.npy are not the labels of the test images in their order"):
+    with pytest.raises(UserError, match=r"labels\.npy holds other labels than the test images have"):
+        evaluate("robust", backbone, "digits", official=tmp_path, **how)
+    (tmp_path / "fog.npy").write_bytes(b"")
+    with pytest.raises(UserError, match=r"fog\.npy is not an array .*; unpack CIFAR-10-C again"):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)
     (tmp_path / "fog.npy").unlink()
     with pytest.raises(UserError, match=r"lacks fog\.npy; give the folder"):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)
+
+
+def test_official_files_need_corruptions(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="official: holds corrupted images; give --corruptions true, or leave it out"):
+        evaluate("robust", random_backbone(SMALL, 8), "digits", official=tmp_path, **QUIET)
 
 
 def test_options_of_a_head_that_is_not_trained_are_refused() -> None:

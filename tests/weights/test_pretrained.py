@@ -18,6 +18,7 @@ from hexa.config import UserError
 from hexa.core import Branch
 from hexa.nn.backbones import NetworkConfig, SmallResNet, build
 from hexa.nn.branch_norm import convert, use_branch
+from hexa.runtime import checkpoints
 from hexa.weights.metadata import metadata_of
 from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
@@ -40,7 +41,7 @@ def checkpoint(run: Path, step: int, network: nn.Module, query: str = "query", k
     state |= {f"{query}.backbone.{name}": value for name, value in network.state_dict().items()}
     state |= {f"{query}.head.weight": torch.ones(2, 8), "queue": torch.ones(3, 2)}
     path = run / "checkpoints" / f"step-{step:08d}.pt"
-    torch.save({"format": "hexa-checkpoint-1", "step": step, "method": state}, path)
+    torch.save({"format": checkpoints.FORMAT, "step": step, "method": state}, path)
     return path
 
 
@@ -160,9 +161,9 @@ def test_the_width_of_features_is_that_of_what_comes_out(name: str) -> None:
         assert backbone(torch.zeros(1, 3, size, size)).shape == (1, backbone.num_features)
 
 
-def test_pixels_as_features() -> None:
+def test_pixels_as_features(tmp_path: Path) -> None:
     images = torch.rand(2, 3, 8, 8)
-    backbone = load_backbone("pixels:8")
+    backbone = load_backbone(save_backbone(load_backbone("pixels:8"), tmp_path / "pixels.safetensors"))
     assert torch.equal(backbone(images), images.reshape(2, -1))
     assert (backbone.num_features, load_backbone("pixels:8", size=4).num_features) == (192, 48)
 

@@ -25,7 +25,7 @@ class NotWritten(UserError):
         self.result = result
 
 
-def versions() -> dict[str, str]:
+def versions() -> dict[str, str | None]:
     """The software that made a number."""
     packages = ("hexa", "torch", "torchvision", "timm", "scikit-learn", "numpy")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}

@@ -171,7 +171,8 @@ def tuned(
     trunk = [p for p in backbone.parameters() if p.requires_grad]
     groups = [{"params": trunk, "lr": plan.trunk_rate}, {"params": list(head.parameters()), "lr": plan.head_rate}]
     images_of = AugmentedImages(task, fit, plan.batch_size, stream.child("views"), smallest=2)
-    images_of.notes.extend(slow_statistics(backbone, plan.epochs * images_of.steps))
+    if not frozen:
+        images_of.notes.extend(slow_statistics(backbone, plan.epochs * images_of.steps))
 
     def factor(epoch: int) -> float:
         return decayed(plan.factor, plan.decay_at, epoch, plan.epochs)

@@ -27,8 +27,8 @@ class Chain(HardExample):
 
     kind: Literal["chain"] = "chain"
     steps: tuple[pydantic.SerializeAsAny[HardExample], ...] = (CutMix(), Adversarial())
-    """Hard examples in the order in which they are made; their own weight, source, fraction, start and
-    replays mean nothing here."""
+    """Hard examples in the order in which they are made; their own weight, final_weight, source, fraction,
+    start and replays are ignored."""
 
     @pydantic.field_validator("steps", mode="before")
     @classmethod

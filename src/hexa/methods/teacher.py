@@ -135,13 +135,13 @@ class Teacher(Method[TeacherFeatures], config=TeacherConfig):
         """Find the prototypes of kl, once, since the teacher stays. Raises ConfigError for too few images."""
         if epoch or self.prototypes is None:
             return {}
-        rows = torch.cat([unit(self.teacher(batch.crops[0])) for batch in data.images()])
+        rows = torch.cat([self.prototypes[:0], *(unit(self.teacher(batch.crops[0])) for batch in data.images())])
         try:
             found = spherical_kmeans(rows, len(self.prototypes), data.stream.child("prototypes").generator())
         except ValueError as error:
             raise ConfigError([("method.num_prototypes", str(error))]) from None
         self.prototypes.copy_(found.centroids)
-        return {"prototypes": float(found.objective)}
+        return {"prototypes/objective": float(found.objective)}
 
     @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> TeacherFeatures:

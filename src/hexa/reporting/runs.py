@@ -16,8 +16,9 @@ from hexa.runtime import parsing
 
 Record = dict[str, Any]
 
-#: Limits on what is read of a journal, and the size from which on lines of training are left out, in bytes.
-_MOST_JOURNAL, _LONG_JOURNAL = 512 * 1024**2, 32 * 1024**2
+#: Bytes of a journal at most, those from which on lines of training are left out, and those of a line; and lines from
+#: which on others are left out, too.
+_MOST_JOURNAL, _LONG_JOURNAL, _LONGEST_LINE, _MOST_LINES = 512 * 1024**2, 32 * 1024**2, 64 * 1024, 50_000
 #: The most that is shown of a folder.
 MOST_QUANTITIES, _MOST_WARNINGS, _MOST_RESULTS, _MOST_METRICS = 100, 100, 1000, 64
 
@@ -211,8 +212,9 @@ class _Reader:
             parsing.check(self.folder / name, _MOST_JOURNAL, within=self.within)
             with (self.folder / name).open("rb") as file:
                 every = max(1, math.ceil(os.fstat(file.fileno()).st_size / _LONG_JOURNAL))
-                for number, line in enumerate(file, start=1):
-                    if not line.strip() or (number % every and b'"event": "train"' in line):
+                for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), start=1):
+                    spare = b'"event": "train"' in line or len(records) > _MOST_LINES
+                    if not line.strip() or (number % every and spare):
                         continue
                     try:
                         record = parsing.from_json(line.decode())

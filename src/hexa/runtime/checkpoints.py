@@ -17,7 +17,7 @@ from hexa.config import UserError
 from hexa.runtime import processes
 from hexa.runtime.files import by_plain_name, write_whole
 
-FORMAT = "hexa-checkpoint-1"
+FORMAT = "hexa-checkpoint-2"
 _NAME = re.compile(r"step-(\d{8,})\.pt")
 
 State = dict[str, Any]

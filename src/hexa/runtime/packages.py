@@ -27,13 +27,15 @@ DISTRIBUTION = "hexa-ssl"
 _SOURCES = Path(__file__).resolve().parents[2]
 
 
-def version(package: str) -> str:
-    """The version of a distribution; of `hexa`, that of the code that runs. Raises PackageNotFoundError."""
+def version(package: str) -> str | None:
+    """The version of a distribution, None if it says none; of `hexa`, that of the code that runs."""
     if package == "hexa":
         from hexa import __version__
 
         return __version__
-    return metadata.version(package)
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
 
 
 def import_extra(module: str, extra: str, what: str) -> ModuleType:

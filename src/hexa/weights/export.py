@@ -74,7 +74,7 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
             report["tensors"] = len(network.state_dict())
             difference = largest_difference(backbone, nn.Sequential(backbone.normalize, network.cpu().eval()))
         if not difference <= allowed:
-            raise UserError(f"--to {to}: features differ by {difference:g} after loading back; nothing was written")
+            raise UserError(f"--to {to}: features differ by {difference:g} after loading back; no file was written")
         report["largest_difference"] = difference
 
     write_whole(out, written)

@@ -58,7 +58,8 @@ def filled(
     `num_batches_tracked`, which old files lack, stays 0. remedy: what to do about tensors that do not match. check:
     raises for unusable tensors.
     """
-    outline = outlined(config, where)
+    pixels = config.name == "pixels"
+    outline = nn.Flatten() if pixels else outlined(config, where)
     own = outline.state_dict()
     plain = {key: value for key, value in state.items() if not _is_further_branch(key, own)}
     problem = misfit(own, plain)
@@ -73,7 +74,7 @@ def filled(
         # masks may be infinite
         if (key in learnt or key.endswith(("running_mean", "running_var"))) and not value.isfinite().all():
             raise UserError(f"{where}: {key} has values that are not finite; use an earlier file")
-    network = backbones.build(config)
+    network = nn.Flatten() if pixels else backbones.build(config)
     network.load_state_dict(network.state_dict() | plain, strict=True)
     return network
 

@@ -18,15 +18,18 @@ def opened(folder: Path, labels: NDArray[np.int64]) -> dict[str, NDArray[np.uint
     """
     if missing := [f"{name}.npy" for name in ("labels", *KINDS) if not (folder / f"{name}.npy").is_file()]:
         raise UserError(f"official: {folder} lacks {some(missing)}; give the folder that CIFAR-10-C unpacks to")
-    try:
-        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("labels", *KINDS)}
-    except (ValueError, OSError) as error:
-        raise UserError(
-            f"official: {folder} holds a file that is no array ({error}); unpack CIFAR-10-C again"
-        ) from None
+    arrays: dict[str, NDArray[np.uint8]] = {}
+    for name in ("labels", *KINDS):
+        try:
+            arrays[name] = np.lib.format.open_memmap(folder / f"{name}.npy", mode="r")
+        except (ValueError, OSError, EOFError) as error:
+            broken = f"official: {folder / name}.npy is not an array ({error}); unpack CIFAR-10-C again"
+            raise UserError(broken) from None
     known = arrays.pop("labels")
     if not np.array_equal(known, np.tile(labels, NUM_SEVERITIES)):
-        raise UserError(f"official: {folder / 'labels.npy'} are not the labels of the test images in their order")
+        raise UserError(
+            f"official: {folder / 'labels.npy'} holds other labels than the test images have, in their order"
+        )
     for kind, images in arrays.items():
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[::3] != (len(known), 3):
             expected = f"expected uint8 [{len(known)}, H, W, 3]"

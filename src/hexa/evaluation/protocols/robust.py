@@ -128,6 +128,8 @@ def run(task: Task, options: CorruptionOptions) -> Outcome:
     if corrupts and (len(task.backbone.mean) != 3 or isinstance(task.transform, OwnAspect)):
         raise UserError("corruptions are made for square RGB images: take --preset pgd, and leave out --aspect keep")
     if options.official is not None:
+        if not corrupts:
+            raise UserError("official: holds corrupted images; give --corruptions true, or leave it out")
         assert task.test.labels is not None, "a task has labelled sources"
         official = opened(options.official, task.test.labels)
     scores = classifier(task, options)
