@@ -24,17 +24,18 @@ def costs_of(
     """Seconds of an image by recipe and scheme: those in `out`/costs.json, or measured now and kept there.
 
     They are kept because epochs at equal time follow from them: a study that is resumed must find its runs again.
-    fields: of every arm's experiment; costs that were measured with other ones are measured again.
+    fields: of every arm's experiment; costs that were measured with other ones are measured again. Those that do not
+    say with which were measured with the same ones, since a folder has one study.
     """
     needed: dict[str, set[str]] = {}
     for arm in arms:
         needed.setdefault(arm.recipe, set()).add(SCHEMES[arm.scheme].name)
     fields = {path: value for path, value in fields.items() if not path.startswith("hard_examples")}
     kept: dict[str, Any] = storage.read(out / storage.COSTS) or {}
-    missing = [recipe for recipe in needed if kept.get(recipe, {}).get("fields") != fields]
-    if missing:
+    if _missing(needed, kept, fields):
         with storage.at_work(out):  # two that measure at once slow each other down
-            for recipe in missing:
+            kept = storage.read(out / storage.COSTS) or {}  # another may have measured since
+            for recipe in _missing(needed, kept, fields):
                 experiment = override(recipes.get(recipe), fields)
                 measured = benchmark(experiment, _REPEATS, schemes=needed[recipe], progress=progress)
                 kept[recipe] = measured | {"fields": fields}
@@ -44,6 +45,12 @@ def costs_of(
         recipe: {name: 1 / scheme["images_per_second"] + views[recipe] for name, scheme in measured["schemes"].items()}
         for recipe, measured in kept.items()
     }
+
+
+def _missing(needed: Mapping[str, set[str]], kept: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
+    """The recipes that were not measured with these fields, or not with every scheme that is needed."""
+    of_these = {recipe: one["schemes"] for recipe, one in kept.items() if one.get("fields", fields) == fields}
+    return [recipe for recipe, schemes in needed.items() if schemes - of_these.get(recipe, {}).keys()]
 
 
 def origin_of(out: Path) -> str:

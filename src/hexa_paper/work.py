@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from hexa.objective.schemes import SCHEMES
+from hexa.reporting.plots import SUFFIXES
 from hexa.reporting.tables import Table, format_duration
 from hexa.runtime.console import Console
 from hexa_paper import drawing, storage, writing
@@ -156,7 +158,7 @@ class Work(Plan):
     def collect(self, *, figures: bool = True) -> None:
         """Write tables and figures of all that is stored; nothing if no run is finished.
 
-        figures: False to draw none, and to remove those that were drawn of fewer runs.
+        figures: False to draw none, and, while runs are missing, to remove those that were drawn of fewer.
         """
         final, search = self.final, self.stored(self.search)
         runs = self.stored(final)
@@ -169,9 +171,12 @@ class Work(Plan):
         storage.write(self.out / storage.RESULT, writing.result(self, rows, search, runs, notes))
         storage.write(self.page, writing.markdown(self, rows, notes))
         storage.write(self.out / "table.csv", writing.csv_text(rows))
-        shutil.rmtree(self.out / drawing.FOLDER, ignore_errors=True)
         if figures:
             drawing.draw(self, rows, runs)
+        elif len(runs) < len(final):
+            for name, suffix in itertools.product(drawing.figures(self, rows, runs), SUFFIXES):
+                with suppress(OSError):
+                    (self.out / drawing.FOLDER / f"{name}{suffix}").unlink()
 
 
 def measured_on(experiment: str, sources: Sequence[str], data_voc: str | None) -> Sequence[str]:

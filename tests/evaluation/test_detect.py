@@ -20,6 +20,7 @@ from hexa.evaluation import evaluate
 from hexa.evaluation.detection import scoring
 from hexa.evaluation.detection.training import Training
 from hexa.evaluation.protocol import Progress, Task
+from hexa.evaluation.protocols.detect import PROTOCOL
 from hexa.nn.branch_norm import convert
 from hexa.runtime.signals import Interrupted
 from hexa.weights.pretrained import load_backbone, save_backbone
@@ -282,6 +283,17 @@ def test_what_a_result_says(tmp_path: Path) -> None:
     assert both["options"]["with_2012"] is True
     alone = evaluate("detect", NETWORK, data, with_2012=False, holdout=0.4, **brief)
     assert alone["details"]["training_images"] < 8
+
+
+def test_published_options_are_those_of_the_reference() -> None:
+    moco, appendix = (PROTOCOL.presets[name].model_dump() for name in ("moco", "appendix"))
+    published = {"kind": "c4", "batch_size": 16, "learning_rate": 0.02, "iterations": 24_000, "warmup_iterations": 100}
+    published |= {"test_shorter_side": 800, "weight_decay": 1e-4, "ap": "eleven_point", "frozen": False}
+    assert moco.items() >= (published | {"shorter_side": tuple(range(480, 801, 32))}).items()
+    assert [round(share * 24_000) for share in moco["decay_at"]] == [18_000, 22_000]
+    published = {"kind": "fpn", "batch_size": 8, "learning_rate": 0.05, "epochs": 15, "frozen": True}
+    assert appendix.items() >= published.items()
+    assert [round(share * 15) for share in appendix["decay_at"]] == [12]
 
 
 def test_batch_norms_take_the_means_over_further_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,13 +28,13 @@ from tests.refusals import one_line
 
 
 def test_fixmatch_learns_digits_from_forty_labels() -> None:
-    """From random weights in a second or two, far above chance (10 %)."""
+    """From random weights in two seconds, far above chance (10 %)."""
     network = NetworkConfig(name="small-resnet", widths=(16, 32), mean=(0.3, 0.3, 0.3), std=(0.37, 0.37, 0.37))
     how: dict[str, Any] = {"learner": "fixmatch", "labels": 40, "labelled_batch": 16, "ratio": 2, "learning_rate": 0.1}
-    how |= {"steps": 40, "mirrored": False, **QUIET}
+    how |= {"steps": 60, "mirrored": False, **QUIET}
     found = evaluate("semi-supervised", random_backbone(network, 8), "digits", **how)
-    assert found["protocol"].startswith("semi-supervised/fixmatch-40-labels-40steps-")
-    assert found["metrics"]["top1"] > 35
+    assert found["protocol"].startswith("semi-supervised/fixmatch-40-labels-60steps-")
+    assert found["metrics"]["top1"] > 50  # seeds 0–2: 69, 59, 69
 
 
 @pytest.mark.parametrize("learner", sorted(PUBLISHED))

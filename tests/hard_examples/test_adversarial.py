@@ -164,6 +164,12 @@ def test_valid_pixels_are_an_option() -> None:
     assert float(clipped.max()) == 1
 
 
+@pytest.mark.parametrize("branch", ["aux", "main"])
+def test_views_are_trained_through_the_branch_that_is_asked_for(branch: str) -> None:
+    case = Case("moco", {}, {"adversarial": {"branch": branch, "generation": "aux_eval"}})
+    assert case.objective(case.build()).examples(case.batch())["adversarial"].branch == Branch(branch)
+
+
 def test_generation_branches_give_different_views() -> None:
     """D5: each mode of generation is its own attack, once the two sets differ."""
     case = Case("moco", {}, {"adversarial": {}})

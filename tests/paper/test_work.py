@@ -9,6 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from hexa import cli, recipes
 from hexa.cli import fields
 from hexa.config import UserError
 from hexa.measure.benchmark import SCHEMES
+from hexa.objective.schemes import SCHEMES as SCHEMES_OF
 from hexa.recipes.experiment import override
 from hexa.run.run import pretrain
 from hexa.runtime.lock import locked
@@ -185,8 +188,12 @@ def test_a_plan_gives_way_to_another(tmp_path: Path) -> None:
 
 def test_further_seeds_join(tmp_path: Path) -> None:
     out = carry_out(tmp_path / "study", "table2")
-    first = result(out)
+    first, drawn, own = result(out), set((out / "figures").iterdir()), out / "figures" / "table2-mine.png"
+    own.write_text("")
+    begin(out, "table2", seeds=(1,)).measured().collect(figures=False)
+    assert set((out / "figures").iterdir()) == {own}  # those of fewer runs are removed, and nothing else
     joined = result(carry_out(out, "table2", seeds=(1,)))
+    assert set((out / "figures").iterdir()) == drawn | {own}
     assert (first["seeds"], joined["seeds"]) == ([0], [0, 1])
     assert [row["seeds"] for row in joined["summary"]] == [[0, 1]] * len(first["summary"])
     assert [run for run in joined["runs"] if run["seed"] == 0] == first["runs"]
@@ -246,6 +253,36 @@ def test_the_costs_are_measured_once_for_the_same_fields(tmp_path: Path, monkeyp
     assert found == {arm.recipe: each for arm in arms}
     said = f"of 2024-05-06 07:08 on a fast one, 3 threads, kept in {tmp_path / storage.COSTS}; to measure anew, remove"
     assert said in origin_of(tmp_path)
+
+
+def test_a_scheme_that_was_not_measured_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(*_: object, schemes: set[str], **__: object) -> dict[str, Any]:
+        return MEASURED | {"schemes": {name: {"images_per_second": 1000.0} for name in schemes}}
+
+    monkeypatch.setattr("hexa_paper.costs.benchmark", measure)
+    for name in ("table2", "ablation"):
+        arms = study(name, data="digits").arms
+        found = costs_of(arms, {}, tmp_path)
+        assert {SCHEMES_OF[arm.scheme].name for arm in arms} <= found["digits-moco-v2"].keys()
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_costs_of_earlier_versions_and_of_others_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: bool
+) -> None:
+    """Without fields as before there were any; and those that another process measured until the lock was free."""
+    monkeypatch.setattr("hexa_paper.costs.benchmark", None)
+
+    @contextmanager
+    def waited(out: Path) -> Iterator[None]:
+        storage.write(out / storage.COSTS, {"digits-moco-v2": MEASURED | {"fields": {"batch_size": 32}}})
+        yield
+
+    if meanwhile:
+        monkeypatch.setattr(storage, "at_work", waited)
+    else:
+        storage.write(tmp_path / storage.COSTS, {"digits-moco-v2": MEASURED})
+    assert costs_of(study("ablation", data="digits").arms, {"batch_size": 32}, tmp_path)
 
 
 def test_final_runs_that_diverge_do_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

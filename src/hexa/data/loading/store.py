@@ -84,6 +84,10 @@ class ImageStore:
                     check_problems(source, problems, tolerance)
         finally:
             pool.shutdown(cancel_futures=True)
+        if problems and len(problems) == len(source):
+            example = f"{source.paths[0]}: {problems[0]}"
+            said = f"none of {len(source)} images can be read, e.g. {example}"
+            raise UserError(f"data '{source.name}#{source.split}': {said}")
         return cls(images.to(device), problems)
 
 
