@@ -4,7 +4,7 @@
         [--seeds 0 1 2] [--strengths 4] [--epochs 10] [--images 1000] [--fields objective.clean_fraction=1]
 
 The start is EfficientNet-Lite0 (benchmarks/networks.py) at 64 pixels. Strengths are ε of the training's attack in grey
-levels, with a step of 1.25 ε from a random point. Figures are of a linear head on the frozen features, fitted to the
+levels, with a step of ε from a random point. Figures are of a linear head on the frozen features, fitted to the
 same 2,000 images with labels and tested on the first 4,000 of the test images, or on `--images` of them under attack:
 PGD of 20 steps from one random point with each of two losses. `cpu_seconds` is what the training took of one core,
 where it was not interrupted; `--fields` change the recipe, and name the arm. A row is written as soon as it exists, and
@@ -75,7 +75,7 @@ def main() -> None:
             key = {"arm": arm, "seed": seed, "epochs": given.epochs, "images": given.images}
             if known(key):
                 continue
-            attack = {"epsilon": strength, "step_size": 1.25 * strength}
+            attack = {"epsilon": strength, "step_size": strength}
             fields = COMMON | {"data": data, "seed": seed, "epochs": given.epochs, "views.size": SIZE}
             fields |= {"start.weights": networks.weights(), "training.device": "cpu"}
             fields |= {f"hard_examples.adversarial.{name}": value for name, value in attack.items()} | changes

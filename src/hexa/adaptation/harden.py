@@ -42,8 +42,6 @@ _ENOUGH, _LEAST = 9000, 3000
 _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 250, (40, 500), (200, 2000)
 #: States on the line from the result to the start that may be kept, as shares of the result.
 SHARES = (1.0, 0.75, 0.5, 0.25)
-#: Length of the attack's step as a multiple of ε, from a random point in the ball (Wong et al., ICLR 2020).
-_STEP = 1.25
 #: Seconds to write the results, which are not measured.
 _END = 5.0
 
@@ -70,7 +68,7 @@ class HardenRequest(AdaptRequest):
     def of_domain(self, name: str) -> dict[str, Any]:
         """Views are the images; whether they may be mirrored is all that a domain says of them. And the attack."""
         mirrored = {path: v for path, v in super().of_domain(name).items() if path.endswith("flip_probability")}
-        attack = {"epsilon": self.strength, "step_size": _STEP * self.strength}
+        attack = {"epsilon": self.strength, "step_size": self.strength}
         chosen = {f"hard_examples.adversarial.{field}": value for field, value in attack.items()}
         return mirrored | {path: value for path, value in chosen.items() if path not in self.fields}
 
