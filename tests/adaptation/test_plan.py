@@ -73,7 +73,7 @@ def test_a_slow_machine_writes_slowly() -> None:
 
 def test_costs_are_measured_by_the_stages_that_learn() -> None:
     fields = {"training.device": "cpu", "training.precision": "fp32"}
-    draft = first_draft("random:small-resnet-8-16-32", "digits", 1000, {**fields, "views.size": 32})
+    draft = first_draft("adapt", "random:small-resnet-8-16-32", "digits", 1000, {**fields, "views.size": 32})
     costs = measure(draft, open_source("digits", "train"), fields)
     assert sorted(costs.steps) == [0, 1, 2, 4]  # a stem and three stages
     assert min(costs.look, *costs.steps.values()) > 0

@@ -27,8 +27,7 @@ from hexa.training.trainer import Trainer
 
 from ..end_to_end.endings import TIMES
 from ..end_to_end.endings import metric_lines as metrics
-from ..runtime.test_checkpoints import assert_identical
-from .toy import BATCH, FREE, LATE, NOW, STEPS, ToyLoader, method, trainer
+from .toy import BATCH, FREE, LATE, NOW, STEPS, ToyLoader, assert_identical, method, trainer
 
 
 def newest(folder: Path) -> checkpoints.State:

@@ -107,3 +107,21 @@ def trainer(
                 p += 1
         restore(made, state)
     return made
+
+
+def assert_identical(left: object, right: object) -> None:
+    if isinstance(left, torch.Tensor):
+        assert isinstance(right, torch.Tensor)
+        assert left.dtype == right.dtype
+        assert torch.equal(left, right)
+    elif isinstance(left, dict):
+        assert isinstance(right, dict)
+        assert list(left) == list(right)
+        for key in left:
+            assert_identical(left[key], right[key])
+    elif isinstance(left, list | tuple):
+        assert isinstance(right, list | tuple)
+        for a, b in zip(left, right, strict=True):
+            assert_identical(a, b)
+    else:
+        assert left == right
