@@ -484,16 +484,18 @@ def hardened() -> str:
     """Robust copies beside their start, as changes from it."""
     rows = result(HARDENED)["rows"]
     (start,) = (row["metrics"] for row in rows if row["arm"] == "start")
-    body = [("the start", *(f"{start[name]:.1f}" for name in HARDENED_SCORES.values()))]
+    body = [("the start", *(f"{start[name]:.1f}" for name in HARDENED_SCORES.values()), "–")]
     for epochs in sorted({row["epochs"] for row in rows if "epochs" in row}):
-        runs = [row["metrics"] for row in rows if row.get("epochs") == epochs]
+        these = [row for row in rows if row.get("epochs") == epochs]
+        runs, seconds = [row["metrics"] for row in these], [row["cpu_seconds"] for row in these if "cpu_seconds" in row]
         cells = (
             f"{statistics.fmean(run[name] for run in runs):.1f} "
             f"({_paired_change([run[name] - start[name] for run in runs])})"
             for name in HARDENED_SCORES.values()
         )
-        body.append((f"`hexa pretrain teacher`, {epochs} epochs ({len(runs)} seeds)", *cells))
-    return table(body, "", *HARDENED_SCORES)
+        took = f"{statistics.fmean(seconds):.0f}"
+        body.append((f"recipe `teacher`, {epochs} epochs ({len(runs)} seeds)", *cells, took))
+    return table(body, "", *HARDENED_SCORES, "seconds of one core")
 
 
 def hardened_by() -> str:
