@@ -63,7 +63,7 @@ class HardExample(Config):
         return None
 
     def updates(self) -> int:
-        """How many updates in a row it takes from a batch, each of the views that `again` makes of those before."""
+        """Updates in a row on each batch; `again` makes the views of the second and later ones."""
         return 1
 
     def again(self, before: Example, source: Example, stream: Stream) -> Example:

@@ -126,7 +126,7 @@ def decayed(factor: float, decay_at: tuple[float, ...], epoch: int, epochs: int)
 
 @dataclass(frozen=True)
 class Plan:
-    """How a network and its classifier are trained.
+    """Settings of the training of a network and its classifier.
 
     optimizer: groups of parameters, each with its rate -> optimizer. factor: what the rates are multiplied by from each
     of `decay_at` on, which are shares of the epochs.

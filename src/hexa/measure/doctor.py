@@ -45,7 +45,7 @@ def diagnose(folder: Path) -> list[Finding]:
         "packages": (_packages, above),
         "processor": (_processor, above),
         "gpus": (_gpus, above),
-        "convolutions": (_convolutions, "this build of torch does not support the device; install another"),
+        "convolutions": (_convolutions, above),
         "precision": (_precision, above),
         "decoders": (_decoders, above),
         "disk": (lambda: _disk(folder), "go to a folder you may write to, or use --out"),
@@ -111,10 +111,16 @@ def _convolutions() -> Iterator[Finding]:
     import torch
 
     for device in ("cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))):
-        images = torch.rand(4, 3, 16, 16, device=device, requires_grad=True)
-        weights = torch.rand(8, 3, 3, 3, device=device)
-        torch.nn.functional.conv2d(images.contiguous(memory_format=torch.channels_last), weights).sum().backward()  # type: ignore[no-untyped-call]
-        yield Finding(f"convolution on {device}", "ok", "works")
+        name, remedy = f"convolution on {device}", "this build of torch does not support the device; install another"
+        try:
+            images = torch.rand(4, 3, 16, 16, device=device, requires_grad=True)
+            weights = torch.rand(8, 3, 3, 3, device=device)
+            torch.nn.functional.conv2d(images.contiguous(memory_format=torch.channels_last), weights).sum().backward()  # type: ignore[no-untyped-call]
+            assert images.grad is not None
+            assert images.grad.isfinite().all(), "gradients are not finite"
+            yield Finding(name, "ok", "works")
+        except (RuntimeError, AssertionError) as error:
+            yield Finding(name, "failure", _line(error), remedy)
 
 
 def _precision() -> Iterator[Finding]:

@@ -100,7 +100,7 @@ class Objective:
         return [name for name in trained(self.present(step)) if name not in before]
 
     def updates(self, step: int) -> int:
-        """How many updates in a row a step takes from its batch; 1 unless a hard example replays batches."""
+        """Updates in a row on the batch of a step: 1 unless a hard example replays batches."""
         hard = self.present(step)
         return max((hard[name].updates() for name in trained(hard)), default=1)
 

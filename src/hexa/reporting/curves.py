@@ -38,7 +38,7 @@ class Quantity:
     unit: str = ""
     """The unit of the y axis."""
     factor: float = 1.0
-    """What the journal's numbers are multiplied by; 100 for percent."""
+    """Factor that the numbers of the journal are multiplied by: 100 for percent."""
     from_zero: bool = False
     """Whether the y axis begins at zero."""
 

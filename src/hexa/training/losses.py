@@ -64,7 +64,7 @@ class LossWindow:
 
     @property
     def count(self) -> int:
-        """Steps since the last log line."""
+        """Updates since the last log line: steps, and each of several updates on a batch."""
         return int(self._counts.max()) if self._names else 0
 
     def means(self) -> tuple[list[str], Tensor]:

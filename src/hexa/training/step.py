@@ -47,18 +47,15 @@ def step(
 ) -> None:
     """Step `number`, counted from 0, on a prepared batch: backward of all terms, update, commit.
 
-    seen: called with each term after its backward. ready: called when all gradients are there and no weight has changed
-    yet; may raise. Of several updates on a batch the last is the one that is seen, and committed.
+    seen: called with each term after its backward. ready: called when all gradients of an update are there and its
+    weights have not changed yet; may raise. Several updates on a batch are committed once.
     """
     optimizer.thaw(number // optimizer.steps_per_epoch)
-    last = objective.updates(batch.step) - 1
-    for update in range(last + 1):
+    for update in range(objective.updates(batch.step)):
         for term in objective.losses(batch, update):
             term.loss.backward()  # type: ignore[no-untyped-call]  # frees the graph before the next term is built
-            if update == last:
-                seen(term)
+            seen(term)
         processes.average_gradients(optimizer.parameters)
-        if update == last:
-            ready()
+        ready()
         optimizer.step(number)
     objective.commit(batch)

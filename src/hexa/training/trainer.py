@@ -148,7 +148,9 @@ class Trainer:
                 facts.look(name, part)
 
         def ready() -> None:
+            nonlocal total
             self.window.add(losses, total, self.step + 1)
+            total = torch.zeros_like(total)
             if self.device.type == "cpu":  # on a CPU the check is free: stop before the weights are touched
                 self._raise_if_not_finite()
 

@@ -76,13 +76,15 @@ class PretrainLoader:
         self._problems: dict[int, str] = {} if self.store is None else self.store.problems
         self._crops = self._crop_stream(stream, pairs)
 
-    def _crop_stream(self, stream: Stream, pairs: Pairs | None = None) -> workers.CropStream | None:
+    def _crop_stream(
+        self, stream: Stream, pairs: Pairs | None = None, stop: int | None = None
+    ) -> workers.CropStream | None:
         """The crops that workers cut for the steps of a stream; None if the images are on the device."""
         if self.resident:
             return None
         plan = workers.CropPlan(self.source, self.views, self.batch_size, stream, self.rows, pairs)
         num_workers = workers.choose_workers(self._num_workers, self.device)
-        return workers.CropStream(plan, self.device, num_workers)
+        return workers.CropStream(plan, self.device, num_workers, stop)
 
     @property
     def problems(self) -> list[str]:
@@ -174,7 +176,7 @@ class EpochPasses:
         The last batch is dropped if incomplete. `Batch.step` counts the batches of the pass.
         """
         loader, stream = self._loader, self._stream.child("views")
-        crops = loader._crop_stream(stream)
+        crops = loader._crop_stream(stream, stop=loader.steps_per_epoch)
         try:
             yield from loader._batches(stream, 0, 0, crops)
         finally:

@@ -116,10 +116,13 @@ def order_and_partners(stream: Stream, epoch: int, count: int, pairs: Pairs | No
 
 
 class CropStream:
-    """Crops of consecutive steps, across epochs, cut ahead; jumping to another step restarts the workers."""
+    """Crops of consecutive steps, across epochs, cut ahead; jumping to another step restarts the workers.
 
-    def __init__(self, plan: CropPlan, device: torch.device, num_workers: int) -> None:
-        self.plan, self.device, self.num_workers = plan, device, num_workers
+    stop: the step before which the stream ends, so that no crops are cut in vain.
+    """
+
+    def __init__(self, plan: CropPlan, device: torch.device, num_workers: int, stop: int | None = None) -> None:
+        self.plan, self.device, self.num_workers, self.stop = plan, device, num_workers, stop
         self._next = -1
         self._items: Items | None = None
 
@@ -128,7 +131,8 @@ class CropStream:
         if self._items is None or number != self._next:
             self.close()
             parts = range(self.plan.parts)  # the clean-up of the workers refers to the keys, which must not refer to us
-            keys = ((step, part) for step in itertools.count(number) for part in parts)
+            steps = itertools.count(number) if self.stop is None else range(number, self.stop)
+            keys = ((step, part) for step in steps for part in parts)
             self._items = Items(self.plan, keys, self.device, self.num_workers)
         crops_of, index_of, problems_of = zip(*(next(self._items) for _ in range(self.plan.parts)), strict=True)
         self._next = number + 1

@@ -44,13 +44,13 @@ class CorruptionOptions(Config):
     head: Literal["slf", "alf", "aff"] = "slf"
     """slf: the probe; alf: a linear layer trained on images under attack; aff: the whole network with it."""
     head_epochs: int = pydantic.Field(default=25, gt=0)
-    """Of alf and aff: passes over the training images, in crops and flips; rates ×0.1 at 60 % and 80 % of them."""
+    """Passes over the training images, in crops and flips, for alf and aff; rates ×0.1 at 60 % and 80 % of them."""
     head_rate: float = pydantic.Field(default=0.1, gt=0)
-    """Of alf and aff: the learning rate of SGD, for batches of 128."""
+    """Learning rate of SGD for alf and aff, with batches of 128."""
     head_epsilon: float = pydantic.Field(default=8.0, gt=0, le=64)
-    """Of alf and aff: ε of the attack in training, in grey levels; each of its steps is ε / 4."""
+    """Radius ε of the attack in training, in grey levels, for alf and aff; a step is ε / 4."""
     head_steps: int = pydantic.Field(default=10, gt=0)
-    """Of alf and aff: steps of the attack in training, from a random point."""
+    """Steps of the attack in training, from a random point, for alf and aff."""
     official: Path | None = None
     """A folder with the published files of CIFAR-10-C, which are then scored; else corruptions are made here."""
     images: int | None = pydantic.Field(default=None, gt=0)
