@@ -132,4 +132,6 @@ def test_few_labels_are_compared_draw_by_draw(make_run: MakeRun) -> None:
     # t(2 degrees of freedom, 97.5 %) = 4.3027, of a table: 4.3027 · 10 / √3, · 11 / √3 and · 1 / √3
     assert rows["1"] == ("20.0 ± 24.8", "22.0 ± 27.3", "20.0 ± 24.8", "+2.0 ± 2.5", "–")
     assert rows["8"][1:] == rows["4"][:1] + ("–",) * 3 == ("–",) * 4
+    fewer = scores.few_labels([read_run(folder) for folder in reversed(folders[:2])], ["b", "a"])
+    assert [row[-1] for row in fewer.rows if row[2] == "1"] == ["−2.0 ± 2.5"]
     assert scores.few_labels([read_run(make_run("plain"))], ["plain"]).rows == ()

@@ -67,7 +67,7 @@ def _draws(result: Record) -> dict[str, Draws]:
 
 
 def _with_interval(scores: Sequence[float], sign: str = "") -> str:
-    return f"{statistics.fmean(scores):{sign}.1f} ± {half_width(scores):.1f}"
+    return f"{statistics.fmean(scores):{sign}.1f} ± {half_width(scores):.1f}".replace("-", "−")
 
 
 def _paired(first: Draws | None, other: Draws | None) -> str:
