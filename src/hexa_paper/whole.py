@@ -1,53 +1,24 @@
-"""All of the paper in one folder: a loop over studies that share their runs, whose one length fits the given time."""
+"""All of the paper in one folder: a loop over studies that share their runs."""
 
 from __future__ import annotations
 
-import bisect
-import contextlib
 import functools
 import itertools
-import json
-import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
 
-from hexa.config import UserError
-from hexa.evaluation import evaluate
-from hexa.reporting.tables import counted, format_duration
+from hexa.reporting.tables import counted
 from hexa.run.figure import figure, short_name
 from hexa.run.run import BACKBONE
 from hexa.runtime.console import Console
-from hexa.runtime.parsing import seconds_of
-from hexa.runtime.signals import Interrupted
-from hexa.training.clock import Clock
-from hexa.weights.pretrained import random_backbone
 from hexa_paper import paper, storage
-from hexa_paper.costs import Progress, costs_of
-from hexa_paper.plan import Costs, Job, digest, experiment_of, run_name
-from hexa_paper.request import Request
-from hexa_paper.running import complete, run_jobs
-from hexa_paper.storage import refuse
-from hexa_paper.studies import ALL, EXPERIMENTS, KNN, LEARNERS, TABLES, Arm, Measure, Study, learned, shortened, study
-from hexa_paper.work import Work, measured_on, scores_of, table
+from hexa_paper.plan import Job
+from hexa_paper.running import run_jobs
+from hexa_paper.studies import LEARNERS, TABLES
+from hexa_paper.whole_plan import DECIDED, SEARCH, WholePlan
+from hexa_paper.work import Work, scores_of
 from hexa_paper.writing import search_scores
-
-if TYPE_CHECKING:
-    import rich.table
-
-#: The studies, with their methods.
-PARTS = ALL
-#: A search takes a quarter of the epochs, so with fewer than these there is none, and rates are the recipes'.
-SEARCHED = 4
-#: Parts that are no study.
-SEARCH, UNTRAINED = "rate search", "random weights"
-#: Options of all experiments together; the others are of a single one.
-_OPTIONS = {"data", "data_voc", "time", "out", "seeds", "epochs", "workers", "fields"}
-#: Estimates may fill this share of the given time; a run costs these seconds beside its steps.
-_SHARE, _RUN_SECONDS = 0.85, 3.0
-DECIDED = "plan.json"
 
 
 class OutOfTime(Exception):
@@ -55,230 +26,8 @@ class OutOfTime(Exception):
 
 
 @dataclass(frozen=True)
-class Whole:
-    """The studies of the whole paper, which share their runs.
-
-    request: what was asked for; its targets are --data, then VOC2007 if it is given.
-    seconds: for everything, over all commands; None for no limit.
-    costs: what an image costs in every arm; None until it is measured.
-    epochs: of every run.
-    left_out: why parts are missing.
-    failed: (part, arm) -> why, since the command was given.
-    clock: the time since then.
-    """
-
-    request: Request
-    seconds: float | None = None
-    costs: Costs | None = None
-    epochs: int = 1
-    left_out: dict[str, str] = field(default_factory=dict)
-    failed: dict[tuple[str, str], str] = field(default_factory=dict)
-    clock: Clock = field(default_factory=lambda: Clock(lambda: 0.0))
-    _keys: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def begin(cls, asked: Request) -> Self:
-        """Check the request; write nothing. Raises UserError. Without data_voc tables 2 and 4 are left out."""
-        for one in (one for one in fields(Request) if one.name not in _OPTIONS):
-            given = getattr(asked, one.name) not in (None, (), [], one.default)
-            refuse(given, f"--{one.name.replace('_', '-')} applies to a single experiment; leave it out")
-        both = asked.time is not None and asked.epochs is not None
-        refuse(both, "--time and --epochs exclude each other; give one of them")
-        seconds = None if asked.time is None else seconds_of(asked.time)
-        folder = Path("runs/all" if asked.out is None else asked.out)
-        request = replace(asked, out=folder).opened([asked.data, *([asked.data_voc] if asked.data_voc else [])])
-        whole = cls(request, seconds)
-        refuse(not whole.parts(), f"{asked.data}: fits none of the experiments; give images with one class each")
-        whole.search.check()
-        before = storage.seeds_of(folder / "table1-moco") if storage.check(folder, whole.claim) else []
-        added = (seed for seed in asked.seeds if seed not in before)
-        return replace(whole, request=replace(request, seeds=(*before, *added)))
-
-    @property
-    def out(self) -> Path:
-        """The folder of everything."""
-        return self.request.folder
-
-    @property
-    def claim(self) -> dict[str, Any]:
-        """What all runs of the folder have in common, as JSON."""
-        return {"experiment": "all", **self.request.claim}
-
-    # -- the parts ----------------------------------------------------------------------------------------------------
-
-    def parts(self, rates: Mapping[str, float] | None = None) -> dict[str, Work]:
-        """The studies by name. rates: of arms, by their keys of `arm_key`; those of the recipes without it."""
-        made: dict[str, Work] = {}
-        images, *voc = self.request.targets
-        for name, method in PARTS:
-            part, one_run = f"{name}-{method}", True if name == "learning-curves" else None
-            try:
-                chosen = study(name, method=method, data=self.request.data, one_run=one_run)
-                refuse(not voc and EXPERIMENTS[name].get("images") == "VOC07", "no --data-voc")
-                sources = measured_on(name, [images.source], voc[0].source if voc else None)
-                targets = tuple(target for target in self.request.targets if target.source in sources)
-                common: dict[str, Any] = {"targets": targets, "epochs": self.epochs, "shared": "../runs"}
-                work = Work(chosen, replace(self.request, **common, out=self.out / part))
-                work.measures()  # raises if there are none
-            except UserError as error:
-                self.left_out[part] = str(error).removeprefix(f"{name}: ")
-                continue
-            arms = [arm for arm in chosen.arms if name not in TABLES or not arm.published or paper.row_of(name, arm)]
-            arms = [self._with_rate(arm, rates or {}) for arm in arms]
-            measures = tuple(shortened(measure, self.epochs) for measure in chosen.measures)
-            chosen = replace(chosen, arms=tuple(arms), measures=measures, equal_time=False, search=False)
-            if arms:
-                made[part] = replace(work, study=chosen)
-        return made
-
-    def _with_rate(self, arm: Arm, rates: Mapping[str, float]) -> Arm:
-        rate = rates.get(self.arm_key(arm))
-        return arm if rate is None else replace(arm, changes={**arm.changes, "optimizer.learning_rate": rate})
-
-    def arm_key(self, arm: Arm) -> str:
-        """The same for arms of several studies that train alike, whatever their rates."""
-        alike: dict[str, Any] = {"seed": 0, "epochs": 1, "optimizer.learning_rate": 1.0}
-        decisive = json.dumps([arm.recipe, arm.scheme, {**arm.changes, "optimizer.learning_rate": 1.0}], sort_keys=True)
-        if decisive not in self._keys:  # making an experiment takes a while
-            self._keys[decisive] = run_name(arm, experiment_of(arm, self.request, **alike))
-        return self._keys[decisive]
-
-    @functools.cached_property
-    def arms(self) -> dict[str, Arm]:
-        """Every arm once, by its key."""
-        return {self.arm_key(arm): arm for part in self.parts().values() for arm in part.study.arms}
-
-    @functools.cached_property
-    def search(self) -> Work:
-        """The search for the rate of every arm, on held-out training images: all arms as one study."""
-        arms = tuple(replace(arm, key=key) for key, arm in self.arms.items())
-        chosen = Study("all", "", "small", "", arms, (KNN,), search=self.epochs >= SEARCHED)
-        return Work(chosen, replace(self.request, epochs=self.epochs, out=self.out / "search"), self.costs)
-
-    @functools.cached_property
-    def evaluations(self) -> list[Measure]:
-        """Every evaluation once, with the lengths of runs of these epochs."""
-        parts = self.parts()
-        once: dict[tuple[str, str], Measure] = {}
-        for one in (one for part in parts.values() for one in part.measures()):
-            once.setdefault((one.title, one.source), one)
-        learners = LEARNERS if "table3-moco" in parts else ()
-        return [*once.values(), *(one for row in learners for one in learned(row, self.epochs, self.request))]
-
-    @property
-    def passes(self) -> dict[str, int]:
-        """How often the evaluations that train a network see their training images, by title."""
-        return {one.title: one.options["epochs"] for one in self.evaluations if one.options.get("epochs")}
-
-    def untrained(self, measure: Measure, seed: int, *, stored: bool = False) -> dict[str, Any] | None:
-        """The evaluation of random weights with the seconds it `took`, kept in the folder; None where it failed.
-
-        stored: None if it was not made yet, too.
-        """
-        first = experiment_of(next(iter(self.arms.values())), self.request)
-        options, network = dict(measure.options), first.network.model_dump(mode="json")
-        name = digest([measure.source, seed, measure.protocol, options, network])
-        path = self.out / "random-weights" / f"{measure.protocol}-seed{seed}-{name}.json"
-        kept: dict[str, Any] | None = storage.read(path)
-        if kept is None and not stored:
-            with self.told(UNTRAINED, measure.title):
-                made = complete(first)
-                backbone, begin = random_backbone(made.network, made.views.size, seed), time.perf_counter()
-                options |= {"seed": seed, "device": made.training.device}
-                result = evaluate(measure.protocol, backbone, measure.source, **options)
-                kept = {"title": measure.title, "took": time.perf_counter() - begin, **result}
-                storage.write(path, kept)
-        return kept
-
-    @contextlib.contextmanager
-    def told(self, part: str, *arms: str, console: Console | None = None) -> Iterator[None]:
-        """Note an error as the reason why these arms of a part have no result, and go on."""
-        try:
-            yield
-        except Interrupted:
-            raise
-        except Exception as error:
-            said = str(error).partition("\n")[0][:300] or type(error).__name__
-            self.failed.update(dict.fromkeys(((part, arm) for arm in arms), said))
-            if console is not None:
-                console.print(f"{part}, {', '.join(arms)}: {said}; continuing with the others")
-
-    # -- the plan -----------------------------------------------------------------------------------------------------
-
-    @property
-    def title(self) -> str:
-        """What is carried out, in a line."""
-        return "all experiments of the paper"
-
-    def measured(self, progress: Progress | None = None) -> Self:
-        """With what an image costs in every arm, and the epochs that follow; evaluations are timed on random weights.
-
-        Everything is measured once. Raises UserError if not even one epoch fits the time.
-        """
-        storage.claim(self.out, self.claim)
-        costs = costs_of(self.arms.values(), self.request.plain_fields, self.out, progress=progress)
-        for number, evaluation in enumerate(self.evaluations):
-            if progress is not None:
-                progress("measuring evaluations", number, len(self.evaluations))
-            self.untrained(evaluation, self.request.seeds[0])
-        whole = replace(self, costs=costs)
-        return replace(whole, epochs=whole.decide())
-
-    def decide(self) -> int:
-        """The epochs of every run: as given, as decided before, or the most that fit. Raises UserError if none do."""
-        kept = storage.read(self.out / DECIDED) or {"epochs": None}
-        most = min(experiment_of(arm, self.request).epochs for arm in self.arms.values())
-        given = self.request.epochs or kept["epochs"]
-        if given or self.seconds is None:
-            return int(given or most)
-        lengths = [epochs for epochs in range(1, most + 1) if epochs < SEARCHED or epochs % SEARCHED == 0]
-
-        def seconds(epochs: int) -> float:
-            lines = replace(self, epochs=epochs).lines()
-            return float(sum(line["training"] + line["evaluations"] for line in lines)) / self.request.workers / _SHARE
-
-        fit = bisect.bisect_right(lengths, self.seconds, key=seconds)
-        if fit:
-            return lengths[fit - 1]
-        given, seeds = format_duration(self.seconds), counted(len(self.request.seeds), "seed")
-        remedy = f"give at least {math.ceil(seconds(1) / 60)}m, or fewer --seeds or images"
-        raise UserError(f"--time {given} is too short for one epoch of everything with {seeds}: {remedy}")
-
-    def lines(self) -> list[dict[str, Any]]:
-        """The runs by part, with seconds of one process: the search, every study, and random weights."""
-        once = {}
-        for short, long in zip(replace(self, epochs=1).evaluations, self.evaluations, strict=True):
-            kept = self.untrained(short, self.request.seeds[0], stored=True) or {"took": 0.0}
-            once[long.title, long.source] = kept["took"] * _length(long) / _length(short)
-
-        def line(part: str, arms: int, jobs: Sequence[Job], new: Sequence[Job], evaluation: float) -> dict[str, Any]:
-            steps = sum(job.experiment.epochs * self.search.seconds(job.arm) for job in new)
-            training = _RUN_SECONDS * len(new) + self.request.num_images * steps
-            counts = {"arms": arms, "runs": len(jobs), "of them new": len(new)}
-            return {"": part, **counts, "training": training, "evaluations": evaluation}
-
-        search, seen = self.search.search, set[str]()
-        made = [line(SEARCH, len(self.arms), search, search, len(search) * next(iter(once.values()), 0.0))]
-        for part, work in self.parts().items():
-            jobs = work.final
-            new = {job.run: job for job in jobs if job.run not in seen}
-            seen |= new.keys()
-            measured = sum(once[measure.title, measure.source] for job in jobs for measure in job.measures)
-            made.append(line(part, len(work.study.arms), jobs, list(new.values()), measured))
-        return [*made, line(UNTRAINED, 1, (), (), len(self.request.seeds) * sum(once.values()))]
-
-    def plan(self) -> Iterator[rich.table.Table | str]:
-        """The plan as lines for a terminal."""
-        durations = dict.fromkeys(("training", "evaluations"), format_duration)
-        yield table(self.lines(), durations, ("runs", "of them new", *durations))
-        seeds = ", ".join(map(str, self.request.seeds))
-        length = counted(self.epochs, "epoch")
-        yield f"{length} for every run, seeds {seeds}; runs that several parts have are made once"
-        for reason in dict.fromkeys(self.left_out.values()):
-            yield f"left out: {', '.join(name for name, why in self.left_out.items() if why == reason)}: {reason}"
-        yield from (f"{title}: passes over its training images: {n}" for title, n in self.passes.items())
-
-    # -- the work -----------------------------------------------------------------------------------------------------
+class Whole(WholePlan):
+    """The plan of the whole paper, carried out."""
 
     @property
     def page(self) -> Path:
@@ -369,8 +118,3 @@ class Whole:
         }
         storage.write(self.out / storage.RESULT, record)
         storage.write(self.page, paper.page(record))
-
-
-def _length(measure: Measure) -> float:
-    """The epochs or steps that the time of an evaluation grows with; 1 where it has neither."""
-    return float(measure.options.get("epochs") or measure.options.get("steps") or 1)

@@ -14,7 +14,7 @@ from hexa import cli
 from hexa.config import UserError
 from hexa.measure.benchmark import SCHEMES
 from hexa.objective.schemes import SCHEMES as PUBLISHED
-from hexa_paper import drawing, plan, reproduce, storage, whole
+from hexa_paper import drawing, plan, reproduce, storage, whole, whole_plan
 from hexa_paper.plan import Job
 from hexa_paper.request import Request, Target
 from hexa_paper.studies import KNN, PROBE, Measure, shortened
@@ -34,7 +34,7 @@ def cifar(out: Path, *, voc: bool = True, epochs: int = 1, **changes: Any) -> Wh
 
 def test_runs_that_studies_share_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = ("table1", "table2", "table3", "table4", "table5", "ablation")
-    monkeypatch.setattr(whole, "PARTS", [(part, "moco") for part in parts])
+    monkeypatch.setattr(whole_plan, "PARTS", [(part, "moco") for part in parts])
     one = cifar(tmp_path, seeds=(0, 1), epochs=8)
     by_part = {part: work.final for part, work in one.parts().items()}
     jobs = [job for made in by_part.values() for job in made]
@@ -46,26 +46,26 @@ def test_runs_that_studies_share_are_counted_once(tmp_path: Path, monkeypatch: p
     assert sum(line["of them new"] for line in lines) == len(naive) == len({job.run for job in jobs})
     assert sum(line["runs"] for line in lines) == len(jobs) > 2 * len(naive)
     terms = sum(1 + len(SCHEMES[PUBLISHED[job.arm.scheme].name]) for job in naive.values())
-    assert sum(line["training"] for line in lines) == pytest.approx(8 * terms + whole._RUN_SECONDS * len(naive))
+    assert sum(line["training"] for line in lines) == pytest.approx(8 * terms + whole_plan._RUN_SECONDS * len(naive))
     plain = {part for part, made in by_part.items() for job in made if "moco-v2+small-std-8ep-seed0" in job.run}
     assert plain == {f"{part}-moco" for part in parts}
 
 
 def test_every_arm_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole, "PARTS", (("table1", "moco"), ("table2", "moco"), ("ablation", "moco")))
+    monkeypatch.setattr(whole_plan, "PARTS", (("table1", "moco"), ("table2", "moco"), ("ablation", "moco")))
     one = cifar(tmp_path, epochs=8)
     jobs = one.search.search
     assert len(jobs) == 4 * len(one.arms)
     assert {job.experiment.epochs for job in jobs} == {2}
     assert all(measure.holdout == plan.HOLDOUT for job in jobs for measure in job.measures)
-    assert replace(one, epochs=whole.SEARCHED - 1).search.search == []
+    assert replace(one, epochs=whole_plan.SEARCHED - 1).search.search == []
     rates = dict.fromkeys(one.arms, 0.07)
     found = {job.experiment.optimizer.learning_rate for part in one.parts(rates).values() for job in part.final}
     assert found == {0.07}
 
 
 def test_more_time_never_gives_fewer_epochs_and_the_plan_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole, "PARTS", (("learning-curves", "moco"), ("table1", "moco")))
+    monkeypatch.setattr(whole_plan, "PARTS", (("learning-curves", "moco"), ("table1", "moco")))
     one, lengths = cifar(tmp_path, seeds=(0,)), []
     for seconds in (60, 100, 10**6):
         lengths.append(replace(one, seconds=seconds).decide())
@@ -151,10 +151,10 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Made:
         return {"protocol": f"{protocol}/made-up", "data": data, "metrics": {"top1": 1.0}}
 
     monkeypatch.setattr("hexa_paper.costs.benchmark", lambda *_, **__: MEASURED)
-    monkeypatch.setattr(whole, "evaluate", evaluate)
+    monkeypatch.setattr(whole_plan, "evaluate", evaluate)
     monkeypatch.setattr(whole, "run_jobs", run_jobs)
     monkeypatch.setattr(drawing, "draw", lambda *_: None)
-    monkeypatch.setattr(whole, "PARTS", (("table1", "moco"), ("table5", "moco"), ("ablation", "dcluster")))
+    monkeypatch.setattr(whole_plan, "PARTS", (("table1", "moco"), ("table5", "moco"), ("ablation", "dcluster")))
     return made
 
 
@@ -178,8 +178,8 @@ def test_learners_from_labels_stand_in_table_3(tmp_path: Path, monkeypatch: pyte
         score = 10.0 * options.get("percent", 0) + len(options.get("learner", ""))
         return {"protocol": f"{protocol}/made-up", "data": data, "metrics": {"top1": score, "top5": 99.0}}
 
-    monkeypatch.setattr(whole, "PARTS", (("table3", "moco"),))
-    monkeypatch.setattr(whole, "evaluate", evaluate)
+    monkeypatch.setattr(whole_plan, "PARTS", (("table3", "moco"),))
+    monkeypatch.setattr(whole_plan, "evaluate", evaluate)
     record = carry_out(tmp_path / "all", epochs=3)
     steps = {options["learner"]: options["steps"] for options in asked if options.get("learner")}
     ratios = {"pseudo-label": 1, "vat": 1, "s4l": 1, "uda": 7, "fixmatch": 7}
@@ -217,14 +217,14 @@ def test_stopped_anywhere_the_same_call_goes_on(tmp_path: Path, made_up: Made, m
 
 def test_a_resumed_folder_decides_nothing_anew(tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "all"
-    monkeypatch.setattr(whole, "PARTS", (("table1", "moco"), ("table5", "moco")))
+    monkeypatch.setattr(whole_plan, "PARTS", (("table1", "moco"), ("table5", "moco")))
     first = carry_out(out, epochs=None, time="1h")
     searched = [arm for part, arm, _ in made_up if part == "search"]
     assert len(searched) == 4 * len(set(searched)) > 0
     assert sorted(one["arm"] for one in first["search"]) == sorted(searched)
     assert all(one["score"] > 0 for one in first["search"])
     assert "search" not in json.loads((out / "table1-moco" / "result.json").read_text())
-    monkeypatch.setattr(whole, "_SHARE", 1e-3)  # with which nothing would fit
+    monkeypatch.setattr(whole_plan, "_SHARE", 1e-3)  # with which nothing would fit
     count = len(made_up)
     again = carry_out(out, epochs=None, time="2h", seeds=(2,))
     assert (first["seeds"], again["seeds"], again["epochs"]) == ([0, 1], [0, 1, 2], first["epochs"])
@@ -236,13 +236,13 @@ def test_a_resumed_folder_decides_nothing_anew(tmp_path: Path, made_up: Made, mo
 def test_out_of_time_the_first_seeds_are_whole(tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hexa.training.clock.Clock.total", property(lambda clock: 10.0 * len(made_up)))
     out, few = tmp_path / "all", 10
-    monkeypatch.setattr(whole, "PARTS", (("table1", "moco"), ("table5", "moco")))
-    monkeypatch.setattr(whole, "_SHARE", 1e9)
+    monkeypatch.setattr(whole_plan, "PARTS", (("table1", "moco"), ("table5", "moco")))
+    monkeypatch.setattr(whole_plan, "_SHARE", 1e9)
     record = carry_out(out, epochs=None, time=f"{10 * few}s")
     assert len(made_up) == few
     assert any("not finished: 0 of 2 runs" in reason for reason in reasons(record).values())
     carry_out(out, epochs=None, time="10h")
-    assert storage.read(out / whole.DECIDED)["epochs"] == record["epochs"]
+    assert storage.read(out / whole_plan.DECIDED)["epochs"] == record["epochs"]
     assert "not finished" not in (out / "paper.md").read_text()
 
 
@@ -260,7 +260,7 @@ def test_what_fails_stops_nothing_else(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("made_up")
 def test_an_arm_without_a_searched_rate_is_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole, "PARTS", (("table1", "moco"),))
+    monkeypatch.setattr(whole_plan, "PARTS", (("table1", "moco"),))
     failing(monkeypatch, lambda job, part: part == "search" and "std+adv-" in job.arm.key, UserError("not searched"))
     found = reasons(carry_out(tmp_path / "all", epochs=4))
     expected = "not finished: 0 of 2 runs; the search for its learning rate failed"
@@ -272,7 +272,7 @@ def test_the_digits_through_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Real runs: one pre-training of each arm, measured for two tables."""
-    monkeypatch.setattr(whole, "PARTS", (("learning-curves", "moco"), ("table5", "moco")))
+    monkeypatch.setattr(whole_plan, "PARTS", (("learning-curves", "moco"), ("table5", "moco")))
     monkeypatch.setattr("hexa_paper.costs._REPEATS", 1)
     out = tmp_path / "all"
     fields = [f"--{name}={value}" for name, value in TINY.items()]
