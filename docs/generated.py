@@ -498,6 +498,14 @@ def hardened() -> str:
     return table(body, "", *HARDENED_SCORES, "seconds of one core")
 
 
+def hardened_photographs() -> str:
+    """One run of `hexa harden` that did not keep to its price."""
+    found = result("2026-11-24-harden-photographs.json")
+    scores = {"clean": "top1"} | {name: metric for name, metric in HARDENED_SCORES.items() if "attack" in name}
+    body = [(row["arm"], *(f"{row['metrics'][name]:.0f}" for name in scores.values())) for row in found["rows"]]
+    return table(body, "", *scores)
+
+
 def hardened_by() -> str:
     """Attacks, distances and rates of the recipe `teacher`."""
     rows = result(HARDENED_BY)["rows"]
@@ -840,6 +848,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "robust-arms": robust_arms,
     "hardened": hardened,
     "hardened-by": hardened_by,
+    "hardened-photographs": hardened_photographs,
     "without-labels": without_labels,
     "without-labels-by-set": without_labels_by_set,
     "paper": the_paper,
