@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ from hexa.hard_examples.adversarial import Adversarial
 from hexa.objective import STD, Objective, ObjectiveConfig
 from hexa.objective.objective import clean_example
 from hexa.testing.cases import one_step
+from hexa.training.losses import NonFiniteError
 from tests.laws.cases import Case, batch
+from tests.training.test_trainer import newest
+from tests.training.toy import FREE, trainer
 
 STILL = Branch("aux", update=False)
 
@@ -99,3 +103,20 @@ def test_replays_that_do_not_fit_are_refused(hard: dict[str, Any], split: bool, 
 def test_replays_without_a_ball_are_refused() -> None:
     with pytest.raises(ValueError, match="in the ball alone; give project true"):
         Adversarial(replays=2, random_start=2, project=False)
+
+
+def test_each_update_on_a_batch_is_looked_at_before_the_weights_change(tmp_path: Path) -> None:
+    made = trainer(tmp_path, hard=FREE, checkpoint_every_steps=2)
+    objective, losses = made.objective, made.objective.losses
+
+    def poisoned(batch: Any, update: int) -> Any:
+        for found in losses(batch, update):
+            if (made.step, update, found.name) == (6, 0, "std"):  # the first of three updates
+                found.parts["std"].loss.fill_(float("nan"))
+            yield found
+
+    objective.losses = poisoned  # type: ignore[method-assign]
+    with pytest.raises(NonFiniteError, match="step 7"):
+        made.run()
+    for name, value in objective.method.named_parameters():
+        assert torch.equal(value, newest(tmp_path)["method"][name])
