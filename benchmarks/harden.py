@@ -1,42 +1,83 @@
-"""Weights made robust without labels: the recipe `teacher` on 2,000 images of CIFAR-10, start beside result.
+"""Weights made robust without labels: the recipe `teacher` on CIFAR-10 or photographs, start beside result.
 
     OMP_NUM_THREADS=1 python benchmarks/harden.py --cifar10 parquet:PATH/cifar10 --work FOLDER --result FILE
         [--seeds 0 1 2] [--strengths 4] [--epochs 10] [--images 1000] [--fields objective.clean_fraction=1]
+    OMP_NUM_THREADS=1 python benchmarks/harden.py --voc PATH/VOCdevkit --size 96 --judge chosen …
 
 The start is EfficientNet-Lite0 (benchmarks/networks.py) at 64 pixels. Strengths are ε of the training's attack in grey
 levels, with a step of ε from a random point. Figures are of a linear head on the frozen features, fitted to the
 same 2,000 images with labels and tested on the first 4,000 of the test images, or on `--images` of them under attack:
-PGD of 20 steps from one random point with each of two losses. `cpu_seconds` is what the training took of one core,
-where it was not interrupted; `--fields` change the recipe, and name the arm. A row is written as soon as it exists, and
-rows that FILE has are not made again: ended anywhere, the command goes on.
+PGD of 20 steps from one random point with each of two losses. Photographs are all 900 of VOC2007's trainval half; on
+those of its test half with objects of one class the verdict of `hexa harden` is taken (cross-validated k-NN and probe,
+corruptions, the same attacks): one half to choose by (`--judge chosen`), the other to report (`final`).
+`cpu_seconds` is what the training took of one core, where it was not interrupted; `--fields` change the recipe, and
+name the arm. A row is written as soon as it exists, and rows that FILE has are not made again: ended anywhere, the
+command goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import time
 from pathlib import Path
 from typing import Any
 
 import networks
+import torch
 from from_weights import COMMON, subset
 from made_by import made_by
 
 from hexa import recipes
+from hexa.adaptation.robustness import Shown, Side
+from hexa.comparison.extraction import Extraction, features_of
+from hexa.comparison.labelled import Judge, labels_of
+from hexa.data import open_source
 from hexa.evaluation import evaluate
 from hexa.recipes.experiment import override
 from hexa.run.run import pretrain, resume
 from hexa.run.start import begin_from_weights
 from hexa.runtime.packages import provenance
+from hexa.weights.pretrained import load_backbone
 
-SIZE, NEIGHBOURS = 64, 15
+NEIGHBOURS = 15
 ATTACK = {"epsilons": [1, 2, 4], "steps": 20, "restarts": 1, "losses": ["cross-entropy", "margin"]}
 
 
-def measured(backbone: str, data: str, images: int) -> dict[str, float]:
+def photographs(voc: Path, work: Path) -> tuple[str, dict[str, str]]:
+    """Folders of links: all photographs to learn from, and those with one class to judge by, in two halves."""
+    root, one = voc / "VOC2007", dict[str, list[str]]()
+    for file in sorted(root.glob("ImageSets/Main/*_test.txt")):
+        for image, value in map(str.split, file.read_text().splitlines()):
+            one.setdefault(image, []).extend([file.stem.removesuffix("_test")] * (value == "1"))
+    places = {
+        root / f"JPEGImages/{image}.jpg": "photos"
+        for image in (root / "ImageSets/Main/trainval.txt").read_text().split()
+    }
+    single = sorted((classes[0], image) for image, classes in one.items() if len(classes) == 1)
+    for number, (name, image) in enumerate(single):
+        places[root / f"JPEGImages/{image}.jpg"] = f"{('chosen', 'final')[number % 2]}/{name}"
+    for file, folder in places.items():
+        (work / folder).mkdir(parents=True, exist_ok=True)
+        if not (link := work / folder / file.name).exists():
+            link.symlink_to(file.resolve())
+    return f"folder:{work / 'photos'}", {name: f"folder:{work / name}" for name in ("chosen", "final")}
+
+
+def judged(backbone: str, data: str, size: int, images: int) -> dict[str, float]:
+    """What the verdict of `hexa harden` measures, in percent."""
+    network, source, device = load_backbone(backbone).prepared(size=size), open_source(data), torch.device("cpu")
+    judge = Judge(labels_of(source))
+    features, _ = features_of(network, source, Extraction(device="cpu", most=len(source)), device)
+    side = Side.of(network, features, judge)
+    side.attack(Shown.of(source, network, images, judge, device, 0), judge, lambda *_: None)
+    return {name: side.mean(name) for name in side.values}
+
+
+def measured(backbone: str, data: str, size: int, images: int) -> dict[str, float]:
     """k-NN, the linear head as it is and under attack, in percent. Start and result see images resized alike."""
-    how = {"size": SIZE, "crop": 1.0, "interpolation": "bicubic", "device": "cpu"}
+    how = {"size": size, "crop": 1.0, "interpolation": "bicubic", "device": "cpu"}
     robust = evaluate("robust", backbone, data, images=images, **ATTACK, **how)
     head = evaluate("probe", backbone, data, **how)["metrics"]["top1"]
     knn = evaluate("knn", backbone, data, k=NEIGHBOURS, **how)["metrics"]["top1"]
@@ -46,40 +87,51 @@ def measured(backbone: str, data: str, images: int) -> dict[str, float]:
 def main() -> None:
     """Every row that FILE lacks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cifar10", required=True)
+    images = parser.add_mutually_exclusive_group(required=True)
+    images.add_argument("--cifar10")
+    images.add_argument("--voc", type=Path)
+    parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--judge", choices=("chosen", "final"), default="chosen")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--result", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--strengths", type=float, nargs="+", default=[4.0])
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--fields", nargs="*", default=[], metavar="PATH=VALUE")
     given = parser.parse_args()
-    data = subset(given.cifar10, given.work / "cifar10")
+    if given.voc:
+        data, judges = photographs(given.voc, given.work)
+        of = functools.partial(judged, data=judges[given.judge], size=given.size, images=given.images)
+        about: dict[str, Any] = {"size": given.size, "judge": given.judge, "images": given.images}
+    else:
+        data = subset(given.cifar10, given.work / "cifar10")
+        of = functools.partial(measured, data=data, size=given.size, images=given.images)
+        about = {"images": given.images} | ({} if given.size == 64 else {"size": given.size})
     changes = dict(field.split("=", 1) for field in given.fields)
     stored = json.loads(given.result.read_text()) if given.result.exists() else {"rows": []}
 
     def add(key: dict[str, Any], row: dict[str, Any], backbone: str) -> None:
-        stored["rows"].append({**key, **row, "metrics": measured(backbone, data, given.images)})
+        stored["rows"].append({**key, **row, "metrics": of(backbone)})
         given.result.write_text(json.dumps(stored, indent=1) + "\n")
         print(stored["rows"][-1], flush=True)
 
     def known(key: dict[str, Any]) -> bool:
         return any(key.items() <= row.items() for row in stored["rows"])
 
-    if not known(start := {"arm": "start", "images": given.images}):
+    if not known(start := {"arm": "start", **about}):
         add(start, provenance(), networks.weights())
     for seed in given.seeds:
         for strength in given.strengths:
             arm = " ".join([f"ε = {strength:g}", *given.fields])
-            key = {"arm": arm, "seed": seed, "epochs": given.epochs, "images": given.images}
+            key = {"arm": arm, "seed": seed, "epochs": given.epochs, **about}
             if known(key):
                 continue
             attack = {"epsilon": strength, "step_size": strength}
-            fields = COMMON | {"data": data, "seed": seed, "epochs": given.epochs, "views.size": SIZE}
+            fields = COMMON | {"data": data, "seed": seed, "epochs": given.epochs, "views.size": given.size}
             fields |= {"start.weights": networks.weights(), "training.device": "cpu"}
             fields |= {f"hard_examples.adversarial.{name}": value for name, value in attack.items()} | changes
-            run, row, begun = given.work / f"{arm}-{given.epochs}-{seed}", {}, time.process_time()
+            run, row, begun = given.work / f"{arm}-{given.size}-{given.epochs}-{seed}", {}, time.process_time()
             if (run / "config.yaml").exists():
                 _ = resume(run)
             else:
