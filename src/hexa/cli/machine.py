@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hexa.cli.declare import JSON, Fields, Given, command, option, say, whole
+from hexa.cli.declare import ANY_SEED, JSON, PLAN, Fields, Given, command, flag, option, say, whole
 from hexa.cli.training import experiment_of
 
 
@@ -35,6 +35,45 @@ def benchmark(given: Given, extra: Fields) -> int:
         print(json.dumps(measured, indent=2))
     else:
         Console().print(table(measured))
+    return 0
+
+
+@command(
+    "seconds of one core from images on disk to an accuracy: the present record of a track, or your attempt",
+    option("TRACK", "A-60, A-70, B, C-63, C-70 or D; all of them are listed if not given", nargs="?"),
+    option("--data SOURCE", "the images of the track as published: CIFAR-10 or Omniglot, such as parquet:cifar10"),
+    option("--start BACKBONE", "weights to begin from, in tracks C and D"),
+    option("--seeds N", "0 1 2 3 4 if not given", type=ANY_SEED, nargs="+", default=[0, 1, 2, 3, 4]),
+    option("--recipe RECIPE", "another recipe than the record's"),
+    flag("--held-out", "score training images instead of test images, as a search for a better attempt must"),
+    option("--out FOLDER", "runs/speedrun-TRACK if not given"),
+    PLAN,
+    description="Train the present record of a track once for each seed, on one core, and score it by the rules of the "
+    "track. Any field of the recipe is an option here too, which makes it an attempt of your own. An interrupted "
+    "command continues with the first seed that was not finished.",
+    open=True,
+)
+def speedrun(given: Given, extra: Fields) -> int:
+    from hexa.config import UserError
+    from hexa.measure import speedrun as runs
+
+    if given.track is None:
+        say(*(f"{name}: {one.goal}; {runs.standing(one)}" for name, one in runs.tracks().items()))
+        return 0
+    one = runs.track(given.track)
+    say(f"{one.goal}; {runs.standing(one)}", f"{len(given.seeds)} seeds of {given.recipe or one.recipe}, {one.fields}")
+    if given.plan:
+        return 0
+    if given.data is None:
+        raise UserError(f"--data is missing; give the images of {one.data}, such as parquet:PATH")
+    from hexa.runtime.console import Console
+
+    fields = dict(extra) | ({"recipe": given.recipe} if given.recipe else {})
+    out = Path(given.out or f"runs/speedrun-{given.track}")
+    settings = {"start": given.start, "seeds": given.seeds, "fields": fields, "held_out": given.held_out}
+    result = runs.speedrun(given.track, given.data, out, **settings)
+    Console().print(runs.table(one, result).terminal())
+    say(runs.said(one, result), f"result: {out / runs.RESULT}")
     return 0
 
 

@@ -1,0 +1,233 @@
+"""Time to accuracy: seconds of one core from images on disk to a target, by the present record or an attempt at it."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy.special import stdtrit
+from torchvision.io import encode_png
+
+from hexa import recipes
+from hexa.comparison.labelled import labels_of
+from hexa.config import Config, UserError, nearest
+from hexa.data import open_source
+from hexa.evaluation import evaluate
+from hexa.evaluation.split import draw_per_class
+from hexa.published import read
+from hexa.recipes.experiment import Experiment, override
+from hexa.reporting.tables import Table
+from hexa.run.run import pretrain
+from hexa.run.start import begin_from_weights
+from hexa.runtime.console import Console
+from hexa.runtime.files import write_text
+from hexa.runtime.packages import processor_name, provenance, version
+from hexa.runtime.random import Stream
+from hexa.training.journal import METRICS
+from hexa.weights.pretrained import load_backbone
+
+RESULT = "speedrun.json"
+#: Fields of every attempt: one process that scores nothing on the way and draws nothing.
+_COMMON: dict[str, Any] = {
+    **{"monitor.knn_every": 0, "training.report": False, "training.tensorboard": False},
+    **{"training.num_workers": 0, "training.device": "cpu"},
+}
+#: The share of the training images that an attempt is scored on in a search.
+_HELD_OUT = 0.1
+
+
+class Track(Config):
+    """A target and the rules that are its own; those of all tracks are in docs/speedrun.md."""
+
+    goal: str
+    """The task in a sentence."""
+    data: str
+    """The images: cifar10 or omniglot, which --data gives."""
+    target: float
+    """What the mean over seeds of `measure` must reach, in percent."""
+    protocol: str
+    """The protocol of `hexa evaluate` that measures it, on test images."""
+    options: dict[str, Any] = {}
+    """Its options."""
+    measure: str
+    """The name of the metric."""
+    not_below: str | None = None
+    """A metric that must not be below that of the weights begun from."""
+    per_class: int | None = None
+    """Images of each class to learn from, without their labels; none: all."""
+    test_per_class: int | None = None
+    """Images of each class to score; heads are then fitted to the images learned from. none: all, and to all."""
+    parameters: int | None = None
+    """The most parameters a backbone may have; none: any."""
+    starts: bool = False
+    """Whether training begins from given weights (--start)."""
+    recipe: str
+    """The recipe of the present record."""
+    fields: dict[str, Any] = {}
+    """What the record changes of its recipe."""
+    seconds: float | None = None
+    """Mean seconds of one core of the record's seeds; none: the track has no record yet."""
+    result: str | None = None
+    """The record's file in benchmarks/speedrun."""
+
+
+def tracks() -> dict[str, Track]:
+    """All tracks by name."""
+    return {name: Track(**fields) for name, fields in read("hexa.measure", "speedrun.yaml").items()}
+
+
+def track(name: str) -> Track:
+    """A track by name, in any case. Raises UserError."""
+    known = {key.lower(): one for key, one in tracks().items()}
+    if name.lower() not in known:
+        raise UserError(f"unknown track '{name}'; {nearest(name, list(tracks()))}")
+    return known[name.lower()]
+
+
+def speedrun(
+    name: str,
+    data: str,
+    out: Path,
+    *,
+    start: str | None = None,
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    fields: Mapping[str, Any] | None = None,
+    held_out: bool = False,
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Carry out a track's record, or an attempt with other fields, once for each seed, on one core.
+
+    data: the images as published, such as parquet:cifar10. start: weights to begin from. fields: changes of the
+    record's, `recipe` among them. held_out: score training images that were not learned from, as a search must. The
+    result is written to out/speedrun.json after each seed; seeds that it has are not run again. Seconds are processor
+    time of `pretrain`, from opening the images to the end of training. Raises UserError.
+    """
+    one, fields = track(name), dict(fields or {})
+    if one.starts != (start is not None):
+        rule = "given weights: give --start" if one.starts else "random weights: leave --start out"
+        raise UserError(f"track {name} begins from {rule}")
+    recipe = fields.pop("recipe", one.recipe)
+    changes = (one.fields if recipe == one.recipe else {}) | fields
+    about: dict[str, Any] = {"track": name, "recipe": recipe, "fields": changes, "held_out": held_out}
+    file, stored = out / RESULT, about | {"rows": []}
+    if file.exists():
+        stored = json.loads(file.read_text())
+        if any(stored[key] != value for key, value in about.items()):
+            raise UserError(f"{out} has another attempt; give another --out")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for seed in seeds:
+            if any(row["seed"] == seed for row in stored["rows"]):
+                continue
+            images, scored = _images(one, data, out, seed, held_out)
+            experiment = _experiment(recipe, changes | {"data": images, "seed": seed}, start)
+            if one.not_below and "start" not in stored:
+                stored["start"] = _measured(one, start or "", scored, held_out)
+            clock, begun = time.perf_counter(), time.process_time()
+            run = pretrain(experiment, out / f"seed-{seed}", console=console)
+            row: dict[str, Any] = {
+                "seed": seed,
+                "seconds": time.process_time() - begun,
+                "wall_seconds": time.perf_counter() - clock,
+            }
+            if one.parameters and (count := _parameters(run)) > one.parameters:
+                raise UserError(f"track {name} allows {one.parameters:,} parameters, and the backbone has {count:,}")
+            row |= {"metrics": _measured(one, str(run), scored, held_out), "losses": _losses(run)}
+            row |= provenance() | {"device": processor_name(), "torch": version("torch")}
+            stored["rows"].append(row)
+            write_text(file, json.dumps(stored, indent=1) + "\n")
+    finally:
+        torch.set_num_threads(before)
+    return stored
+
+
+def _images(one: Track, data: str, out: Path, seed: int, held_out: bool) -> tuple[str, str]:
+    """The images to learn from and those to score, as sources; few of each class are drawn by the seed and written."""
+    if one.per_class is None:
+        return data, data
+    stream, source, fewer = Stream(seed).child("speedrun"), open_source(data, "train"), one.test_per_class or 0
+    count = one.per_class + fewer * held_out
+    drawn = draw_per_class(labels_of(source), count, stream).reshape(-1, count)
+    parts = {"train": (source, drawn[:, : one.per_class].ravel())}
+    if fewer and held_out:
+        parts["test"] = source, drawn[:, one.per_class :].ravel()
+    elif fewer:
+        test = open_source(data, "test")
+        parts["test"] = test, draw_per_class(labels_of(test), fewer, stream.child("test"))
+    folder = out / f"images-{seed}"
+    for split, (images, rows) in parts.items():
+        for row, label in zip(rows, labels_of(images)[rows], strict=True):
+            file = folder / split / str(label) / f"{row}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(encode_png(images.decode(int(row))).numpy().tobytes())
+    return f"folder:{folder}", f"folder:{folder}" if fewer else data
+
+
+def _experiment(recipe: str, fields: Mapping[str, Any], start: str | None) -> Experiment:
+    fields = {**_COMMON, **fields} | ({} if start is None else {"start.weights": start})
+    return begin_from_weights(override(recipes.get(recipe), fields), fields)
+
+
+def _measured(one: Track, backbone: str, data: str, held_out: bool) -> dict[str, float]:
+    options = one.options | ({"holdout": _HELD_OUT} if held_out and one.test_per_class is None else {})
+    metrics: dict[str, float] = evaluate(one.protocol, backbone, data, device="cpu", **options)["metrics"]
+    return metrics
+
+
+def _parameters(run: Path) -> int:
+    return sum(parameter.numel() for parameter in load_backbone(str(run)).network.parameters())
+
+
+def _losses(run: Path) -> list[tuple[int, float]]:
+    """(step, loss) of at most 50 steps."""
+    rows = map(json.loads, (run / METRICS).read_text().splitlines())
+    losses = [(row["step"], row["loss"]) for row in rows if row["event"] == "train"]
+    return losses[:: math.ceil(len(losses) / 50) or 1]
+
+
+def reached(one: Track, result: Mapping[str, Any]) -> bool:
+    """Whether the mean over seeds is at the target, and the other metric not below that of the start."""
+
+    def mean(name: str) -> float:
+        return statistics.mean(float(row["metrics"][name]) for row in result["rows"])
+
+    kept = one.not_below is None or mean(one.not_below) >= result["start"][one.not_below]
+    return kept and mean(one.measure) >= one.target
+
+
+def standing(one: Track) -> str:
+    """The record of a track in a few words."""
+    return "no record yet" if one.seconds is None else f"record {one.seconds:,.0f} s of one core"
+
+
+def said(one: Track, result: Mapping[str, Any]) -> str:
+    """Whether the target was reached, in a sentence."""
+    mean = statistics.mean(row["seconds"] for row in result["rows"])
+    where = "training images, to search by" if result["held_out"] else "test images"
+    verdict = "reached" if reached(one, result) else "not reached"
+    return f"{one.measure} of {one.target:g} {verdict} on {where} in {mean:,.0f} s of one core; {standing(one)}"
+
+
+def table(one: Track, result: Mapping[str, Any]) -> Table:
+    """Seconds and metrics by seed, and their means with 95 % intervals."""
+    names = [one.measure, *([one.not_below] if one.not_below else [])]
+    rows = [[row["seconds"], *(row["metrics"][name] for name in names)] for row in result["rows"]]
+    shown = [[str(row["seed"]), *map("{:.1f}".format, cells)] for row, cells in zip(result["rows"], rows, strict=True)]
+    if "start" in result:
+        shown.insert(0, ["start", "–", *(f"{result['start'][name]:.1f}" for name in names)])
+    shown.append(["mean", *map(_mean, zip(*rows, strict=True))])
+    return Table(("seed", "seconds of one core", *names), tuple(map(tuple, shown)))
+
+
+def _mean(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    half = stdtrit(len(values) - 1, 0.975) * statistics.stdev(values) / math.sqrt(len(values))
+    return f"{statistics.mean(values):.1f} ± {half:.1f}"
