@@ -83,11 +83,10 @@ def tracks() -> dict[str, Track]:
 
 
 def track(name: str) -> Track:
-    """A track by name, in any case. Raises UserError."""
-    known = {key.lower(): one for key, one in tracks().items()}
-    if name.lower() not in known:
-        raise UserError(f"unknown track '{name}'; {nearest(name, list(tracks()))}")
-    return known[name.lower()]
+    """A track by name. Raises UserError."""
+    if name not in (known := tracks()):
+        raise UserError(f"unknown track '{name}'; {nearest(name, list(known))}")
+    return known[name]
 
 
 def speedrun(
@@ -185,10 +184,10 @@ def _parameters(run: Path) -> int:
     return sum(parameter.numel() for parameter in load_backbone(str(run)).network.parameters())
 
 
-def _losses(run: Path) -> list[tuple[int, float]]:
-    """(step, loss) of at most 50 steps."""
+def _losses(run: Path) -> list[list[float]]:
+    """[step, loss] of at most 50 steps."""
     rows = map(json.loads, (run / METRICS).read_text().splitlines())
-    losses = [(row["step"], row["loss"]) for row in rows if row["event"] == "train"]
+    losses = [[row["step"], row["loss"]] for row in rows if row["event"] == "train"]
     return losses[:: math.ceil(len(losses) / 50) or 1]
 
 

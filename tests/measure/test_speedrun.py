@@ -1,0 +1,127 @@
+"""`hexa speedrun`: its tracks, seconds of training, images drawn by the seed, what counts as reached."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hexa import cli, recipes
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.measure import speedrun as runs
+from hexa.recipes.experiment import override
+
+TINY = {"epochs": "1", "network.widths": "[4,8]", "method.queue_size": "32", "batch_size": "32", "views.size": "8"}
+
+
+def track(**fields: Any) -> runs.Track:
+    """Ten digits of each class, judged by k-NN among all."""
+    about = {"goal": "digits", "data": "digits", "target": 20.0, "protocol": "knn", "options": {"k": 5}}
+    about |= {"measure": "top1", "per_class": 10, "recipe": "digits-moco-v2", "fields": {"batch_size": 16}}
+    return runs.Track.model_validate(about | fields)
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def use(**fields: Any) -> None:
+        monkeypatch.setattr(runs, "tracks", lambda: {"T": track(**fields)})
+
+    use()
+    return use
+
+
+def test_every_record_is_an_experiment_whose_fields_exist() -> None:
+    for name, one in runs.tracks().items():
+        made = override(
+            recipes.get(one.recipe), one.fields | ({"start.weights": "timm:resnet18"} if one.starts else {})
+        )
+        assert made.recipe == one.recipe, name
+        assert one.starts == (one.parameters is None), name
+        assert (one.seconds is None) == (one.result is None), name
+
+
+def test_seeds_train_on_images_of_their_own_and_none_is_run_twice(tried: Any, tmp_path: Path) -> None:
+    done = runs.speedrun("T", "digits", tmp_path, seeds=[0, 1], fields=TINY)
+    assert [row["seed"] for row in done["rows"]] == [0, 1]
+    assert all(row["seconds"] > 0 and row["losses"] and 0 <= row["metrics"]["top1"] <= 100 for row in done["rows"])
+    drawn = []
+    for seed in (0, 1):
+        few = open_source(f"folder:{tmp_path / f'images-{seed}'}", "train")
+        assert np.bincount(few.labels).tolist() == [10] * 10
+        drawn.append({file.name for file in (tmp_path / f"images-{seed}").rglob("*.png")})
+    assert drawn[0] != drawn[1]
+    # the images are those of the source, not others
+    whole, file = open_source("digits", "train"), next((tmp_path / "images-0").rglob("*.png"))
+    few = open_source(f"folder:{tmp_path / 'images-0'}", "train")
+    at = next(place for place, path in enumerate(few.paths) if path.endswith(file.name))  # type: ignore[attr-defined]
+    assert torch.equal(few.decode(at), whole.decode(int(file.stem)))
+    before = (tmp_path / runs.RESULT).read_text()
+    assert runs.speedrun("T", "digits", tmp_path, seeds=[1], fields=TINY)["rows"] == done["rows"]
+    assert (tmp_path / runs.RESULT).read_text() == before
+
+
+def test_a_search_never_opens_test_images(tried: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def evaluate(protocol: str, backbone: str, data: str, **options: Any) -> dict[str, Any]:
+        asked.append({"data": data, **options})
+        return {"metrics": {"top1": 50.0}}
+
+    monkeypatch.setattr(runs, "evaluate", evaluate)
+    runs.speedrun("T", "digits", tmp_path / "a", seeds=[0], fields=TINY, held_out=True)
+    assert asked[-1]["holdout"] == 0.1
+    runs.speedrun("T", "digits", tmp_path / "b", seeds=[0], fields=TINY)
+    assert "holdout" not in asked[-1]
+    tried(test_per_class=5)
+    runs.speedrun("T", "digits", tmp_path / "c", seeds=[0], fields=TINY, held_out=True)
+    scored, whole = open_source(asked[-1]["data"], "test"), open_source("digits", "train")
+    assert len(scored) == 50
+    learned = {Path(path).name for path in open_source(asked[-1]["data"], "train").paths}  # type: ignore[attr-defined]
+    for place, path in enumerate(scored.paths):  # type: ignore[attr-defined]
+        assert Path(path).name not in learned
+        assert torch.equal(scored.decode(place), whole.decode(int(Path(path).stem)))
+
+
+def test_what_counts_as_reached() -> None:
+    rows = [
+        {"seed": 0, "metrics": {"top1": 19.0, "clean": 70.0}},
+        {"seed": 1, "metrics": {"top1": 22.0, "clean": 60.0}},
+    ]
+    result: dict[str, Any] = {"rows": rows, "start": {"top1": 0.0, "clean": 65.0}}
+    assert runs.reached(track(), result)
+    assert not runs.reached(track(target=20.6), result)
+    assert runs.reached(track(not_below="clean"), result)
+    result["start"]["clean"] = 65.1
+    assert not runs.reached(track(not_below="clean"), result)
+
+
+def test_the_command(tried: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fields = [word for name, value in TINY.items() for word in (f"--{name}", value)]
+    command = ["speedrun", "T", "--data", "digits", "--seeds", "0", "--out", str(tmp_path), *fields]
+    assert cli.main(command) == 0
+    said = capsys.readouterr().out
+    assert "top1 of 20 " in said
+    assert "no record yet" in said
+    assert json.loads((tmp_path / runs.RESULT).read_text())["fields"] == {"batch_size": 16} | TINY
+    assert cli.main([*command, "--optimizer.learning_rate", "1"]) == 2
+    assert "another attempt" in capsys.readouterr().err
+    assert cli.main(["speedrun"]) == 0
+    assert capsys.readouterr().out.startswith("T: digits; no record yet")
+
+
+def test_mistakes(tried: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="unknown track 'Z'"):
+        runs.track("Z")
+    with pytest.raises(UserError, match="begins from random weights: leave --start out"):
+        runs.speedrun("T", "digits", tmp_path, start="random:resnet18")
+    tried(starts=True)
+    with pytest.raises(UserError, match="begins from given weights: give --start"):
+        runs.speedrun("T", "digits", tmp_path)
+    tried(parameters=100)
+    with pytest.raises(UserError, match="allows 100 parameters, and the backbone has"):
+        runs.speedrun("T", "digits", tmp_path, seeds=[0], fields=TINY)
