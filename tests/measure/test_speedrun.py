@@ -65,6 +65,14 @@ def test_seeds_train_on_images_of_their_own_and_none_is_run_twice(tried: Any, tm
     assert (tmp_path / runs.RESULT).read_text() == before
 
 
+def test_a_seed_that_was_interrupted_begins_anew(tried: Any, tmp_path: Path) -> None:
+    (tmp_path / "seed-0").mkdir(parents=True)
+    (tmp_path / "seed-0" / "config.yaml").write_text("half of a run")
+    assert len(runs.speedrun("T", "digits", tmp_path, seeds=[0], fields=TINY)["rows"]) == 1
+    assert (tmp_path / "seed-0" / "config.yaml").read_text() == "half of a run"
+    assert (tmp_path / "seed-0-2" / "backbone.safetensors").exists()
+
+
 def test_a_search_never_opens_test_images(tried: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pydantic
 from torch import Tensor
@@ -45,6 +45,9 @@ class Chain(HardExample):
 
     def branches(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(branch for step in self.steps for branch in step.branches()))
+
+    def at(self, share: float) -> Self:
+        return super().at(share).but(steps=tuple(step.at(share) for step in self.steps))
 
     @property
     def gradient_of_source(self) -> Branch | None:

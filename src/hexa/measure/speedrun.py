@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -130,7 +131,7 @@ def speedrun(
             if one.not_below and "start" not in stored:
                 stored["start"] = _measured(one, start or "", scored, held_out)
             clock, begun = time.perf_counter(), time.process_time()
-            run = pretrain(experiment, out / f"seed-{seed}", console=console)
+            run = pretrain(experiment, _new(out / f"seed-{seed}"), console=console)
             row: dict[str, Any] = {
                 "seed": seed,
                 "seconds": time.process_time() - begun,
@@ -167,6 +168,11 @@ def _images(one: Track, data: str, out: Path, seed: int, held_out: bool) -> tupl
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(encode_png(images.decode(int(row))).numpy().tobytes())
     return f"folder:{folder}", f"folder:{folder}" if fewer else data
+
+
+def _new(folder: Path) -> Path:
+    """The folder, or beside one that an interrupted run left, whose time is not that of one go, another."""
+    return next(one for n in itertools.count(1) if not (one := folder if n == 1 else Path(f"{folder}-{n}")).exists())
 
 
 def _experiment(recipe: str, fields: Mapping[str, Any], start: str | None) -> Experiment:

@@ -210,6 +210,7 @@ class Objective:
         if not self.share_gradients:
             source = replace(source, shared_gradient=None)
         hard, stream = self.hard_examples[name], batch.stream.child("hard example", name)
+        hard = hard.at(batch.step / self.steps) if self.steps else hard
         before = self._before.get(name)
         goes_on = before is not None and len(before) == len(source)
         made = hard.again(before, source, stream) if before is not None and goes_on else hard(source, stream)
