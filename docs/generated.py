@@ -21,6 +21,7 @@ from hexa.config import choices
 from hexa.core import HardExample, MethodConfig
 from hexa.evaluation import protocols
 from hexa.evaluation.few_labels import half_width
+from hexa.measure import speedrun
 from hexa.recipes.modifiers import MODIFIERS
 from hexa.reporting.tables import mean_std
 from hexa_paper import paper
@@ -63,6 +64,7 @@ HARDENED_SCORES = {
     "attack of 2": "robust@2",
     "attack of 4": "robust@4",
 }
+SPEEDRUN_TRIED = "speedrun/B-search.json"
 SEMI = "2026-11-23-semi-supervised-digits.json"
 SEMI_CIFAR = "2026-11-23-semi-supervised-cifar10.json"
 FEW_IMAGES = "2026-11-23-few-images.json"
@@ -513,6 +515,30 @@ def hardened_by() -> str:
     return table(body, "", *HARDENED_SCORES)
 
 
+def speedrun_tracks() -> str:
+    """Every track with its record: mean and 95 % interval of its seeds, and what it is made by."""
+    body = []
+    for name, one in speedrun.tracks().items():
+        record = ("no record yet", "–", "–")
+        if one.result is not None:
+            rows = result(f"speedrun/{one.result}")["rows"]
+            seconds, scores = [row["seconds"] for row in rows], [row["metrics"][one.measure] for row in rows]
+            both = (f"{statistics.fmean(of):.{digits}f} ± {_half(of):.{digits}f}" for of, digits in ((seconds, 0), (scores, 1)))
+            changes = ", ".join(f"`{path} {value}`" for path, value in one.fields.items())
+            record = (*both, f"`{one.recipe}` with {changes}; [`{one.result}`]({REPOSITORY}/benchmarks/speedrun/{one.result})")
+        body.append((name, one.goal, *record))
+    return table(body, "track", "goal", "seconds of one core", "reached", "by")
+
+
+def speedrun_tried() -> str:
+    """What was tried for track B on held-out training images, one seed each."""
+    body = []
+    for row in result(SPEEDRUN_TRIED)["rows"]:
+        changes = ", ".join(f"`{path} {value}`" for path, value in row["fields"].items())
+        body.append((changes, f"{row['seconds']:.0f}", f"{row['metrics']['top1']:.1f}"))
+    return table(body, "fields", "seconds of one core", "k-NN")
+
+
 def robust_arms() -> str:
     """The demo's arms under attack, MoCo-v2 for as long, and attacks of other strengths, weights and onsets."""
     body = []
@@ -849,6 +875,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "hardened": hardened,
     "hardened-by": hardened_by,
     "hardened-photographs": hardened_photographs,
+    "speedrun-tracks": speedrun_tracks,
+    "speedrun-tried": speedrun_tried,
     "without-labels": without_labels,
     "without-labels-by-set": without_labels_by_set,
     "paper": the_paper,
