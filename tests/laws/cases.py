@@ -32,6 +32,7 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "simclr": {"dim": 8, "bn_groups": 2},
     "byol": {"dim": 8, "hidden": 16, "bn_groups": 2},
+    "emp-ssl": {"dim": 8, "hidden": 16, "bn_groups": 2},
     "simsiam": {"dim": 16, "predictor_hidden": 8, "bn_groups": 2},
     "instdisc": {"dim": 8, "num_negatives": 16, "bn_groups": 2},
     "cmc": {"dim": 8, "num_negatives": 16, "bn_groups": 2},
@@ -58,6 +59,7 @@ NETWORK: dict[str, dict[str, Any]] = {"cmc": {"streams": "lab"}}
 CROPS: dict[str, tuple[int, ...]] = {
     "deepcluster-v2": (SIZE, SIZE, 8),
     "swav": (SIZE, SIZE, 8),
+    "emp-ssl": (SIZE, SIZE, 8),
     "dino": (SIZE, SIZE, 8),
     "instdisc": (SIZE,),
     "cmc": (SIZE,),
@@ -127,6 +129,7 @@ METHODS: dict[str, list[dict[str, Any]]] = {
         {"contrast.mixed_positives": "batch"},
     ],
     "simclr": [{}, {"adversarial_terms": "joint"}, {"adversarial_terms": "clae"}, {"head_layers": 3, "bn_groups": 1}],
+    "emp-ssl": [{}, {"adversarial_terms": "joint", "bn_groups": 1}],
     "simsiam": [{}, {"projector_layers": 2, "bn_groups": 1}],
     "instdisc": [{}, {"objective": "softmax", "bn_groups": 1}],
     "cmc": [{}, {"objective": "softmax", "bn_groups": 1}],

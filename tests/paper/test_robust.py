@@ -30,7 +30,7 @@ ROWS: dict[str, tuple[float | None, ...]] = {
     "CF-AMC": (75.9, None, None, 56.0, 33.3, 97),
     "SimCLR + PGD-5": (72.9, None, None, 48.0, 16.8, 934),
 }
-WITHOUT = {"DynACL++", "DeACL (its authors)", "AdvCL", "CF-AMC", "SimCLR + PGD-5"}
+WITHOUT = {"DynACL++", "DeACL (its authors)", "AdvCL", "SimCLR + PGD-5"}
 TINY = {"network.widths": [8, 16], "training.device": "cpu", "training.precision": "fp32", "batch_size": 8}
 CHEAP = {"autoattack": {"steps": 1, "targets": 1, "queries": 1}, "pgd": {"steps": 1, "restarts": 1}}
 
@@ -105,12 +105,12 @@ def test_a_tiny_run_writes_the_table_and_nothing_is_made_twice(
 ) -> None:
     out = carry_out(tmp_path / "out", images)
     page = (out / "table.md").read_text()
-    arms = ["SimCLR", "RoCL", "ACL", "DynACL", "DeACL"]
+    arms = ["SimCLR", "RoCL", "ACL", "DynACL", "DeACL", "CF-AMC"]
     assert all(f"| {name} | 1 |" in page for name in arms)
     assert all(f"\n| {method} |" in page.split("## Published")[1] for method in ROWS)
     found = json.loads((out / storage.RESULT).read_text())
     columns = ["linear head top1", "linear head corrupted", "AutoAttack", "PGD robust@4", "PGD robust@8"]
-    assert [list(row["scores"]) for row in found["summary"]] == [columns] * 5
+    assert [list(row["scores"]) for row in found["summary"]] == [columns] * 6
     assert {Path(one["backbone"]).name.split("-")[0] for one in calls if one.get("branch") == "aux"} == {
         "acl",
         "dynacl",
@@ -120,7 +120,7 @@ def test_a_tiny_run_writes_the_table_and_nothing_is_made_twice(
     for column in columns:
         assert (out / f"figures/robust-{'-'.join(column.lower().replace('@', ' ').split())}.png").is_file()
     carry_out(tmp_path / "out", images)
-    assert len(calls) == 15
+    assert len(calls) == 18
 
 
 def test_a_teacher_that_diverged_is_told_of(
@@ -138,7 +138,7 @@ def test_a_teacher_that_diverged_is_told_of(
     monkeypatch.setattr(running, "_pretrain", pretrain)
     found = json.loads((carry_out(tmp_path / "out", images) / storage.RESULT).read_text())
     lost = {row["key"] for row in found["summary"] if row["diverged"]}
-    assert (lost, len(found["summary"])) == ({"simclr", "deacl"}, 5)
+    assert (lost, len(found["summary"])) == ({"simclr", "deacl"}, 6)
     student = next(run for run in found["runs"] if run["arm"] == "deacl")
     assert student["diverged"] == "simclr-1ep-lr1-seed0, its teacher, has no weights"
 
