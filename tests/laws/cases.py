@@ -128,7 +128,12 @@ METHODS: dict[str, list[dict[str, Any]]] = {
         {"contrast.mixed_positives": "pair"},
         {"contrast.mixed_positives": "batch"},
     ],
-    "simclr": [{}, {"adversarial_terms": "joint"}, {"adversarial_terms": "clae"}, {"head_layers": 3, "bn_groups": 1}],
+    "simclr": [
+        {},
+        {"adversarial_terms": "joint"},
+        {"adversarial_terms": "clae"},
+        {"head_layers": 3, "bn_groups": 1, "average": 0.5},
+    ],
     "emp-ssl": [{}, {"adversarial_terms": "joint", "bn_groups": 1}],
     "simsiam": [{}, {"projector_layers": 2, "bn_groups": 1}],
     "instdisc": [{}, {"objective": "softmax", "bn_groups": 1}],

@@ -13,7 +13,7 @@ from PIL import Image
 from hexa import cli, published, recipes
 from hexa.config import UserError
 from hexa.training.losses import NonFiniteError
-from hexa_paper import reproduce, running, storage, studies, work, writing
+from hexa_paper import reproduce, request, running, storage, studies, work, writing
 from hexa_paper.rows import metrics_of
 from hexa_paper.work import Work
 from tests.paper.conftest import costs_for
@@ -67,8 +67,12 @@ def carry_out(out: Path, images: Path, **changes: Any) -> Path:
 
 
 def test_the_plan_lists_every_row(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object) -> None:
+        raise UserError("no such images")
+
     monkeypatch.setenv("COLUMNS", "400")
-    given = "reproduce robust --data cifar10:nowhere --scale full --seeds 0 --plan --out runs/r"
+    monkeypatch.setattr(request, "open_source", absent)
+    given = "reproduce robust --data cifar10 --scale full --seeds 0 --plan --out runs/r"
     assert cli.main(given.split()) == 0
     said = capsys.readouterr().out
     for method, values in ROWS.items():
