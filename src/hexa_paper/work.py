@@ -122,7 +122,8 @@ class Work(Plan):
         measured = ((m.protocol, m.options.get("preset", ""), "on", m.source) for m in final[0].measures)
         yield f"measured by {', '.join(' '.join(filter(None, words)) for words in dict.fromkeys(measured))}"
         if listed := list(writing.published_rows(self)):
-            yield table(listed, {}, ())
+            yield table([{name: row[name] for name in row if name != "ours"} for row in listed], {}, ())
+            yield from (f"{row['published']}: {row['ours']}" for row in listed)
         yield from self.study.notes
         if self.costs is None:
             yield "image passes: images times terms. Each run, wherever there are GPUs:"

@@ -154,8 +154,9 @@ def cf_amc() -> Experiment:
     """EMP-SSL of adversarial crops alone, by free replays (CF-AMC-SSL, Ghofrani and Jamshidi, 2025).
 
     ResNet-18, 16 crops of 8 % of the image and more, five updates on each batch, whose backward moves the pixels for
-    the next, one set of batch-norms, no clean term. As published the first update has the perturbation of the last
-    batch, other images; here a step from a random point. Their rate falls and rises five times, here it falls once.
+    the next, one set of batch-norms, no clean term. In the authors' code the first update has the perturbation of the
+    batch before, other images, here a step from a random point; their rate falls and rises again, here it falls once;
+    and their linear head is on the 4,096 features of the projector's first layer, here on those of the backbone.
 
     Command: hexa pretrain cifar10-cf-amc
 
