@@ -14,7 +14,9 @@ from hexa import cli, published, recipes
 from hexa.config import UserError
 from hexa.training.losses import NonFiniteError
 from hexa_paper import reproduce, request, running, storage, studies, work, writing
-from hexa_paper.rows import metrics_of
+from hexa_paper.plan import Plan
+from hexa_paper.request import Request, Target
+from hexa_paper.rows import metrics_of, rows_of
 from hexa_paper.work import Work
 from tests.paper.conftest import costs_for
 
@@ -70,6 +72,7 @@ def test_the_plan_lists_every_row(capsys: pytest.CaptureFixture[str], monkeypatc
     def absent(*_: object) -> None:
         raise UserError("no such images")
 
+    monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(request, "open_source", absent)
     given = "reproduce robust --data cifar10 --scale full --seeds 0 --plan --out runs/r"
     assert cli.main(given.split()) == 0
@@ -174,6 +177,19 @@ def test_columns_go_by_the_evaluation_and_not_by_its_protocol() -> None:
     assert metrics_of(chosen, one | {"title": "PGD"}) == {"robust@4": "PGD robust@4", "robust@8": "PGD robust@8"}
 
 
+def test_published_values_stand_beside_ours() -> None:
+    given = Request("cifar10", targets=(Target("cifar10", known_as="CIFAR-10"),), seeds=(0,), num_images=50_000)
+    metrics = dict.fromkeys(("top1", "corrupted", "robust@4", "robust@8"), 1.0)
+    titles = {"corruptions": "linear head", "autoattack": "AutoAttack", "pgd": "PGD"}
+    results = [result(preset, metrics) | {"title": title} for preset, title in titles.items()]
+    shown = {}
+    for arm, epochs in (("cf-amc", 10), ("acl", 1000)):
+        run = {"arm": arm, "epochs": epochs, "seed": 0, "rate": 1.0, "pretrain_seconds": None, "results": results}
+        (row,) = rows_of(Plan(studies.study("robust", scale="full"), given), [run])
+        shown[arm] = [score["published"] for score in row["scores"].values()]
+    assert shown == {"cf-amc": [75.9, None, None, 56.0, 33.3], "acl": [78.2, 70.7, 39.2, None, None]}
+
+
 def test_other_studies_list_no_rows() -> None:
-    begun = Work.begin("table1", work.Request("digits"))
+    begun = Work.begin("table1", Request("digits"))
     assert list(writing.published_rows(begun)) == []
