@@ -194,8 +194,11 @@ def measured_on(experiment: str, sources: Sequence[str], data_voc: str | None) -
 
 def scores_of(done: Stored, chosen: Study) -> str:
     """A finished job and the first column of each of its evaluations, in a line."""
-    first = ((*next(iter(metrics_of(chosen, result).items())), result["metrics"]) for result in done["results"])
-    words = [f"{column} {metrics[metric]:.2f}" for metric, column, metrics in first]
+    words = [
+        f"{column} {result['metrics'][metric]:.2f}"
+        for result in done["results"]
+        for metric, column in itertools.islice(metrics_of(chosen, result).items(), 1)
+    ]
     return f"{done['name']}: {' · '.join(words) or 'diverged, ' + done['diverged']}"
 
 

@@ -131,7 +131,7 @@ class Objective:
         anchors, silent = self.method.anchors(batch), not self.weights(batch.step)[STD]
         crops = tuple(crop[rows[STD]] for crop in anchors)
         crops = crops if silent else self._watched(batch, STD, MAIN, crops)
-        with torch.set_grad_enabled(not silent):
+        with torch.no_grad() if silent else nullcontext():
             embedding = self.score.embed(crops, replace(MAIN, update=not silent))
         labels = self._pseudo_labels(batch, embedding.detach() if len(crops[0]) == len(batch) else None)
         self._remembered = (embedding.detach(), labels)
