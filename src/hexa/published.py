@@ -50,8 +50,8 @@ def _table(name: str) -> Table:
     return Table(_DATA[name]["title"], tuple(_DATA[name]["columns"]), rows)
 
 
-LINEAR, LOW_SHOT, SEMI_SUPERVISED, DETECTION, FINE_TUNE = TABLES = tuple(
-    map(_table, ("linear", "low-shot", "semi-supervised", "detection", "fine-tune"))
+LINEAR, LOW_SHOT, SEMI_SUPERVISED, DETECTION, FINE_TUNE, ROBUST = TABLES = tuple(
+    map(_table, ("linear", "low-shot", "semi-supervised", "detection", "fine-tune", "robust"))
 )
 #: Of semi-supervised learners on CIFAR-10, which are not in the paper.
 FEW_LABELS = _table("few-labels")
@@ -116,9 +116,10 @@ _TABLES = {
     "semi-supervised": SEMI_SUPERVISED,
     "fine-tune": FINE_TUNE,
     "detect": DETECTION,
+    "robust": ROBUST,
 }
 #: Protocols that were published on one data set alone.
-_ONLY = {"low-shot": "VOC07", "semi-supervised": "ImageNet", "detect": "VOC07"}
+_ONLY = {"low-shot": "VOC07", "semi-supervised": "ImageNet", "detect": "VOC07", "robust": "CIFAR-10"}
 #: Images that published numbers were learned from and scored on.
 _IMAGES = {
     "ImageNet": (1_281_167, 50_000),
@@ -142,6 +143,8 @@ def beside(result: Mapping[str, Any]) -> Comparison | None:
     of = {metric: metric for metric in metrics}
     if name == "semi-supervised" and not labels:
         of = {f"{_percent(result):g} % {metric}": metric for metric in metrics}
+    elif name == "robust" and result["preset"] == "pgd":  # a weaker attack than that of the other columns
+        of = {f"PGD {metric}": metric for metric in metrics} | {"top1": "top1"}
     elif name not in _ONLY and (data == "VOC07") == (name == "svm"):
         of[data] = "mAP" if "mAP" in metrics else "top1"
     columns = [column for column in table.columns if column in of]
@@ -172,6 +175,10 @@ def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:
     if parts:
         return f"published with {'; '.join(parts)}: not comparable"
     options = result.get("options", {})
+    if name == "robust" and options["head"] != "slf":
+        return "published of heads that learned from images as they are: not comparable"
+    if name == "robust" and (options["images"] or _IMAGES[data][1]) < _IMAGES[data][1]:
+        return f"published on all {_IMAGES[data][1]:,} test images, here {options['images']:,} of them"
     if name == "semi-supervised" and data == "ImageNet" and options.get("learner", "supervised") != "supervised":
         return "the settings of a learner are those of CIFAR-10, it has none for ImageNet: not comparable"
     if name == "semi-supervised" and data == "ImageNet" and options["percent"] < 100 and not options.get("list_file"):
@@ -190,6 +197,6 @@ def called(method: str) -> str:
     return str(_DATA["called"].get(plain, plain))
 
 
-def find(rows: Sequence[Row], method: str, epochs: int) -> Row | None:
+def find(rows: Sequence[Row], method: str, epochs: int | None) -> Row | None:
     """The row of a method and its epochs, whatever the table appends to the name."""
     return next((row for row in rows if row.epochs == epochs and called(row.method) == called(method)), None)

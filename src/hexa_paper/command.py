@@ -24,7 +24,7 @@ _FROM = {None: None, "one-run": True, "several-runs": False}
     option(
         "EXPERIMENT",
         "ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1, table2, table3, table4, table5, "
-        "or all of them",
+        "robust, or all of them but robust",
     ),
     DATA,
     option("--scale NAME", "small (the default), or full: as published", default="small"),

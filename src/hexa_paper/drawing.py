@@ -14,7 +14,7 @@ from hexa.reporting.tables import counted
 from hexa.run.figure import short_name
 from hexa_paper.plan import Plan, Stored
 from hexa_paper.rows import EPOCHS, TIME, Outcome, columns_of, in_time
-from hexa_paper.studies import METHODS
+from hexa_paper.studies import EXPERIMENTS, METHODS
 
 #: Below the study's.
 FOLDER = "figures"
@@ -33,7 +33,8 @@ def draw(plan: Plan, rows: Sequence[Outcome], runs: Sequence[Stored]) -> None:
 def figures(plan: Plan, rows: Sequence[Outcome], runs: Sequence[Stored]) -> dict[str, Figure]:
     """Every figure of a study by its file's name. runs: what its final jobs stored."""
     study, columns = plan.study, columns_of(rows)  # empty if every run diverged, so nothing is drawn
-    title = f"{study.name}: {METHODS[study.method]['title']} on {short_name(plan.request.data)}"
+    named = METHODS.get(study.method, EXPERIMENTS[study.name])["title"]
+    title = f"{study.name}: {named} on {short_name(plan.request.data)}"
     if columns and study.measures[0].protocol == "low-shot":
         return {study.name: _low_shot(rows, title)}
     drawn = _probe_curves(plan, runs, title) if study.name == "learning-curves" else {}

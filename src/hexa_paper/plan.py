@@ -42,6 +42,7 @@ class Job:
     experiment: with its data, epochs, seed and learning rate.
     measures: what it is evaluated by, each with its source.
     run: the folder of a run that several studies share; empty for runs/NAME.
+    teacher: the name of the job whose run is `method.teacher`; empty for none.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Job:
     experiment: Experiment
     measures: tuple[Measure, ...]
     run: str = ""
+    teacher: str = ""
 
     @functools.cached_property
     def record(self) -> dict[str, Any]:
@@ -58,6 +60,7 @@ class Job:
         record = {
             "name": self.name,
             **({"run": self.run} if self.run else {}),
+            **({"teacher": self.teacher} if self.teacher else {}),
             "phase": self.phase,
             "arm": self.arm.key,
             "epochs": self.experiment.epochs,
@@ -155,6 +158,8 @@ class Plan:
         """seed: None for the search."""
         phase, beside = ("search-", "") if seed is None else ("", f"-seed{seed}")
         kept = [measure.epochs for measure in measures if measure.epochs]
+        if arm.branch != "main":
+            measures = [replace(one, options={**one.options, "branch": arm.branch}) for one in measures]
         changes = {"epochs": epochs, "seed": SEARCH_SEED if seed is None else seed, "optimizer.learning_rate": rate}
         changes |= {"training.keep_every": math.gcd(*kept)} if kept else {}
         experiment = experiment_of(arm, self.request, **changes)
@@ -188,7 +193,9 @@ class Plan:
                     of_run = [replace(measure, epochs=epochs) for epochs in lengths for measure in measures]
                     lengths = lengths[:1]
                 jobs += [self._job(arm, epochs, seed, rates[arm.key], of_run) for epochs in lengths]
-        return jobs
+        named = {(job.arm.key, job.experiment.seed): job.name for job in jobs}
+        taught = (named.get((job.arm.teacher, job.experiment.seed), "") for job in jobs)
+        return [replace(job, teacher=name) if name else job for job, name in zip(jobs, taught, strict=True)]
 
     def measures(self) -> list[Measure]:
         """Each measure on each source that suits it: images of several classes by SVMs, and those alone by detection.

@@ -14,8 +14,8 @@ from hexa.data.sources.known import known_as
 from hexa.runtime.parsing import from_option
 from hexa_paper.storage import refuse
 
-#: ImageNet's training images, where a full scale is planned without them.
-_IMAGENET = 1_281_167
+#: Training images of data sets, ImageNet's of others, where a full scale is planned without them.
+_IMAGENET, _CIFAR = 1_281_167, {"cifar10": 50_000, "cifar100": 50_000}
 #: Fields that options of their own set.
 _DECIDED = {"data", "seed", "epochs", "optimizer.learning_rate", "monitor.until"}
 #: Sources identified by name.
@@ -87,7 +87,8 @@ class Request:
         options = "--data, --seeds, --epochs, --rates or --until"
         refuse(taken, f"{''.join(taken[:1])} is what a study decides; use {options}")
         images, targets = self.images(self.data), tuple(map(self._target, sources))
-        return replace(self, targets=targets, num_images=_IMAGENET if images is None else len(images))
+        absent = _CIFAR.get(self.data.partition(":")[0], _IMAGENET)
+        return replace(self, targets=targets, num_images=absent if images is None else len(images))
 
     def images(self, source: str) -> Source | None:
         """The images of a source; None at the full scale if they are not here, where it can be planned all the same."""

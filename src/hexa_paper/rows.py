@@ -112,7 +112,9 @@ def metrics_of(study: Study, result: Mapping[str, Any]) -> dict[str, str]:
     A column is called by the measure's title, and the metric where there are several.
     """
     protocol = str(result["protocol"]).partition("/")[0]
-    wanted = {metric for measure in study.measures if measure.protocol == protocol for metric in measure.metrics}
+    measures = [measure for measure in study.measures if measure.protocol == protocol]
+    called = [measure for measure in measures if str(result["title"]).startswith(measure.title)]
+    wanted = {metric for measure in called or measures for metric in measure.metrics}
     metrics = [name for name in result["metrics"] if name in wanted or not (wanted or re.search("_(std|last)$", name))]
     return {name: f"{result['title']} {name}" if len(metrics) > 1 else str(result["title"]) for name in metrics}
 

@@ -60,8 +60,13 @@ def carry_out(record: dict[str, Any], out: Path, console: Console | None = None)
 
 def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | None) -> dict[str, Any]:
     done = {key: value for key, value in record.items() if key != "measures"} | {"results": []}
+    teacher = run.parent / record["teacher"] if "teacher" in record else None
+    if teacher is not None and not (teacher / BACKBONE).is_file():
+        done |= {"diverged": f"{teacher.name}, its teacher, has no weights", "pretrain_seconds": None}
+        storage.write(storage.job_file(out, record["name"]), done)
+        return done
     try:
-        _pretrain(record, run, console)
+        _pretrain(record, run, teacher, console)
     except NonFiniteError as error:  # a rate that is too large: this run has no score, the others continue
         remedy = "--rates gives lower learning rates" if error.step > 1 else "nothing was learned, check the data"
         done["diverged"] = f"step {error.step}: {error.what} not finite; {remedy}"
@@ -79,9 +84,10 @@ def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | 
     return done
 
 
-def _pretrain(record: dict[str, Any], run: Path, console: Console | None) -> None:
-    """Begin or resume the run of a job, unless it is finished."""
-    experiment = complete(experiments.validate(record["experiment"]))
+def _pretrain(record: dict[str, Any], run: Path, teacher: Path | None, console: Console | None) -> None:
+    """Begin or resume the run of a job, unless it is finished. teacher: the run that it learns from."""
+    taught = {} if teacher is None else {"method.teacher": str(teacher)}
+    experiment = complete(experiments.override(experiments.validate(record["experiment"]), taught))
     if (run / CONFIG).is_file():
         if _without_training(experiments.load(run / CONFIG)) != _without_training(experiment):
             raise UserError(f"{run}: is a run with other settings; remove it, or give another --out")
@@ -137,9 +143,10 @@ def _training_of(read: Run, diverged: bool, until: float | None) -> dict[str, An
 
 def command_of(job: Job, out: Path) -> str:
     """The command that trains a job's run on eight GPUs, into the folder where the study looks for it."""
+    taught = f" --method.teacher {out / 'runs' / job.teacher}" if job.teacher else ""
     run = Run(out / "runs" / job.name, config=job.experiment.model_dump(mode="json"))
     on_one_line = command(run).replace("\\\n", "").replace("   ", " ")
-    return f"torchrun --nproc-per-node 8 -m {on_one_line} --out {run.folder}"
+    return f"torchrun --nproc-per-node 8 -m {on_one_line}{taught} --out {run.folder}"
 
 
 # -- several at once ------------------------------------------------------------------------------------------------

@@ -45,7 +45,8 @@ class Arm:
     """One row of a study: a recipe with some fields changed.
 
     key: a name for folders. scheme: i–vi. epochs: its own length, where arms differ by it. published: the row
-    (method, epochs) it stands beside.
+    (method, epochs) it stands beside. passes: of the network a step, where the scheme does not tell. teacher: the key
+    of the arm whose run is `method.teacher`. branch: the batch-norms it is measured through.
     """
 
     key: str
@@ -54,7 +55,10 @@ class Arm:
     scheme: str
     changes: Fields = field(default_factory=dict)
     epochs: int | None = None
-    published: tuple[str, int] | None = None
+    published: tuple[str, int | None] | None = None
+    passes: int | None = None
+    teacher: str = ""
+    branch: str = "main"
 
 
 @dataclass(frozen=True)
@@ -161,10 +165,14 @@ def study(
     each length is a run of its own. Raises UserError for an unknown name, method or scale, and what does not go
     together.
     """
-    method = method or EXPERIMENTS.get(name, {}).get("method", "moco")
+    method, given = method or EXPERIMENTS.get(name, {}).get("method", "moco"), method
     asked = ((name, EXPERIMENTS, "experiment"), (method, METHODS, "method"), (scale, ("small", "full"), "scale"))
-    for given, known, what in asked:
-        refuse(given not in known, f"unknown {what} '{given}'; {nearest(given, known)}")
+    if "arms" in EXPERIMENTS.get(name, {}):
+        refuse(given or one_run is not None, f"{name}: has arms of several methods; leave out --method and --from")
+        refuse(scale not in asked[2][1], f"unknown scale '{scale}'; {nearest(scale, asked[2][1])}")
+        return _leaderboard(name, scale)
+    for value, known, what in asked:
+        refuse(value not in known, f"unknown {what} '{value}'; {nearest(value, known)}")
     own, experiment, small, curves = METHODS[method], EXPERIMENTS[name], scale == "small", name == "learning-curves"
     place = "full" if not small else "digits" if data.partition("#")[0] == "digits" else "cifar"
     refuse(one_run is not None and not curves, f"--from: is for learning-curves, {name} has none")
@@ -189,6 +197,17 @@ def study(
             note.replace("SUPERVISED", evaluated("Supervised", name)) for note in [*notes, *experiment.get("notes", [])]
         ),
     )
+
+
+def _leaderboard(name: str, scale: str) -> Study:
+    """An experiment whose arms have methods and settings of their own."""
+    one, small = EXPERIMENTS[name], scale == "small"
+    arms = [Arm(**{**arm, "published": tuple(arm["published"]) if "published" in arm else None}) for arm in one["arms"]]
+    if small:
+        arms = [replace(arm, recipe=f"{arm.recipe}+small", epochs=None) for arm in arms]
+    measures, notes = tuple(map(measure, one[scale])), tuple(one["notes"])
+    alone: Fields = {"equal_time": False, "search": False, "notes": notes}
+    return Study(name, one["method"], scale, one["question"], tuple(arms), measures, **alone)
 
 
 # -- the rows of published tables -------------------------------------------------------------------------------------

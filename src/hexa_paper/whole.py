@@ -81,7 +81,7 @@ class Whole(WholePlan):
                 self._check_time()
                 with self.told(part, *(job.arm.key for job in chunk), console=console):
                     for done in run_jobs(chunk, work.out, workers=workers, console=console):
-                        console.print(f"[{next(numbers)}/{len(jobs)}] {scores_of(done)}")
+                        console.print(f"[{next(numbers)}/{len(jobs)}] {scores_of(done, work.study)}")
         finally:
             if part != SEARCH:
                 work.collect()

@@ -19,10 +19,10 @@ from hexa_paper import drawing, storage, writing
 from hexa_paper.costs import Progress, costs_of, origin_of
 from hexa_paper.plan import Job, Plan, Stored
 from hexa_paper.request import Request
-from hexa_paper.rows import rows_of
+from hexa_paper.rows import metrics_of, rows_of
 from hexa_paper.running import command_of, run_jobs
 from hexa_paper.storage import refuse
-from hexa_paper.studies import EXPERIMENTS, study, with_lists
+from hexa_paper.studies import EXPERIMENTS, Study, study, with_lists
 
 if TYPE_CHECKING:
     import rich.table
@@ -107,7 +107,7 @@ class Work(Plan):
         made = []
         for (phase, _, epochs), members in groups.items():
             done, images, arm = len(self.stored(members)), self.request.num_images * epochs, members[0].arm
-            terms = 1 + len(SCHEMES[arm.scheme].terms)  # each is a pass
+            terms = arm.passes or 1 + len(SCHEMES[arm.scheme].terms)  # each is a pass
             cost = {"image passes": float(len(members) * images * terms)}
             if self.costs is not None:
                 cost = {"time left": (len(members) - done) * images * self.seconds(arm)}
@@ -121,6 +121,9 @@ class Work(Plan):
         yield table(self.lines([*self.search, *final]), shapes, ("runs", "done", *shapes))
         measured = ((m.protocol, m.options.get("preset", ""), "on", m.source) for m in final[0].measures)
         yield f"measured by {', '.join(' '.join(filter(None, words)) for words in dict.fromkeys(measured))}"
+        if listed := list(writing.published_rows(self)):
+            yield table([{name: row[name] for name in row if name != "ours"} for row in listed], {}, ())
+            yield from (f"{row['published']}: {row['ours']}" for row in listed)
         yield from self.study.notes
         if self.costs is None:
             yield "image passes: images times terms. Each run, wherever there are GPUs:"
@@ -143,12 +146,14 @@ class Work(Plan):
         storage.claim(self.out, self.claim)
         with storage.at_work(self.out):
             try:
-                for phase in ("search", "final"):  # the rates of the second follow from the first
+                # rates follow from the search, students from their teachers
+                for phase, taught in (("search", False), ("final", False), ("final", True)):
                     every = [*self.search, *self.final]
-                    jobs, done = [job for job in every if job.phase == phase], len(self.stored(every))
+                    jobs = [job for job in every if (job.phase, bool(job.teacher)) == (phase, taught)]
+                    done = len(self.stored(every))
                     for ended in run_jobs(jobs, self.out, workers=self.request.workers, console=console):
                         done += 1
-                        console.print(f"[{done}/{len(every)}] {scores_of(ended)}")
+                        console.print(f"[{done}/{len(every)}] {scores_of(ended, self.study)}")
             except BaseException:
                 self.collect(figures=False)
                 raise
@@ -187,21 +192,26 @@ def measured_on(experiment: str, sources: Sequence[str], data_voc: str | None) -
     return (data_voc,) if where == "VOC07" else (*sources, data_voc)
 
 
-def scores_of(done: Stored) -> str:
-    """A finished job and the first score of each of its evaluations, in a line."""
-    scores = [(result["title"], *next(iter(result["metrics"].items()))) for result in done["results"]]
-    words = [f"{title}{'' if metric == 'top1' else f' {metric}'} {value:.2f}" for title, metric, value in scores]
+def scores_of(done: Stored, chosen: Study) -> str:
+    """A finished job and the first column of each of its evaluations, in a line."""
+    words = [
+        f"{column} {result['metrics'][metric]:.2f}"
+        for result in done["results"]
+        for metric, column in itertools.islice(metrics_of(chosen, result).items(), 1)
+    ]
     return f"{done['name']}: {' · '.join(words) or 'diverged, ' + done['diverged']}"
 
 
 def table(
     lines: Sequence[Mapping[str, Any]], shapes: Mapping[str, Callable[[float], str]], totals: Collection[str]
 ) -> rich.table.Table:
-    """Lines for a terminal, and below them the sums of those columns of `totals` that they have.
+    """Lines for a terminal, and below them the sums of those columns of `totals` that they have, if there are any.
 
     shapes: by column what makes text of a number.
     """
     heads, labels = list(lines[0]), sum(isinstance(value, str) for value in lines[0].values())
-    sums = {"": "all"} | {head: sum(line[head] for line in lines) for head in heads if head in totals}
-    cells = tuple(tuple(shapes.get(head, str)(line.get(head, "")) for head in heads) for line in (*lines, sums))
+    sums = (
+        [{"": "all"} | {head: sum(line[head] for line in lines) for head in heads if head in totals}] if totals else []
+    )
+    cells = tuple(tuple(shapes.get(head, str)(line.get(head, "")) for head in heads) for line in (*lines, *sums))
     return Table(tuple(heads), cells, labels, own=(len(lines),)).terminal(pad_edge=False)

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from hexa import published
-from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std
+from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std, text
 from hexa_paper.plan import Plan, Stored, search_score
 from hexa_paper.rows import EPOCHS, TIME, Outcome, columns_of, in_time
+from hexa_paper.studies import EXPERIMENTS
 
 #: To four digits in a CSV file.
 _ROUNDED = {"mean", "std", "relative_time"}
@@ -71,27 +72,46 @@ def markdown(plan: Plan, rows: Sequence[Outcome], notes: Sequence[str]) -> str:
                 head += f": the time of {length} of {study.arms[0].name}"
             parts.append(f"## {head}\n\n{markdown_table([cells(row, these, until) for row in these])}")
     if any(score["published"] is not None for row in rows for score in row["scores"].values()):
-        parts.append("Published: ResNet-50 pre-trained on ImageNet, so beside, not against, a smaller scale.\n")
+        of = EXPERIMENTS[study.name].get("published", "ResNet-50 pre-trained on ImageNet")
+        parts.append(f"Published: {of}, so beside, not against, a smaller scale.\n")
+    if listed := list(published_rows(plan)):
+        parts.append(f"## Published, and what makes ours\n\n{published.ROBUST.title}.\n\n{markdown_table(listed)}")
     return "\n".join([*parts, *(f"- {note}" for note in notes)]) + "\n"
 
 
-def sentence(text: str) -> str:
+def sentence(said: str) -> str:
     """With a stop at its end."""
-    return text if text.endswith("?") else f"{text}."
+    return said if said.endswith("?") else f"{said}."
+
+
+def published_rows(plan: Plan) -> Iterator[dict[str, str]]:
+    """Every published row of a leaderboard with the command that trains ours, or a dash and why there is none.
+
+    Nothing for other studies.
+    """
+    absent, request = EXPERIMENTS[plan.study.name].get("absent", {}), plan.request
+    jobs = {job.arm.published[0]: job for job in plan.final_jobs(plan.best_rates([]))[::-1] if job.arm.published}
+    for row in published.ROBUST.rows if absent else ():
+        known = dict(zip(published.ROBUST.columns, map(text, row.values), strict=True))
+        ours = f"– {absent.get(row.method)}"
+        if job := jobs.get(row.method):
+            ours = f"hexa pretrain {job.arm.recipe} --data {request.data} --epochs {job.experiment.epochs}"
+            ours += f" --method.teacher {request.folder / 'runs' / job.teacher}" if job.teacher else ""
+        yield {"published": row.method, **known, "ours": ours}
 
 
 def csv_text(rows: Sequence[Outcome]) -> str:
     """One line per arm, comparison and column."""
-    text = io.StringIO()
+    written = io.StringIO()
     head = "arm comparison epochs learning_rate metric mean std seeds published diverged relative_time"
-    writer = csv.DictWriter(text, head.split(), extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(written, head.split(), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in rows:
         for metric, score in (row["scores"] or {"": {"values": ()}}).items():
             line = {**row, **score, "metric": metric, "learning_rate": f"{row['learning_rate']:g}"}
             line |= {name: f"{line[name]:.4f}" for name in _ROUNDED if line.get(name) is not None}
             writer.writerow({**line, "seeds": len(score["values"]), "diverged": len(row["diverged"])})
-    return text.getvalue()
+    return written.getvalue()
 
 
 def result(
@@ -143,7 +163,7 @@ def notes_of(plan: Plan, rows: Sequence[Outcome], search: Sequence[Stored], runs
             "held-out training images; test images were scored with that one alone."
         )
     elif plan.study.scale == "small" and not plan.request.shared:
-        notes.append("No learning rate was searched for: all arms have the one given.")
+        notes.append("No learning rate was searched for: all arms have the one given, or else their recipes'.")
     if any("reached" in row for row in rows):
         notes.append("Seconds are those of training alone. No arm is trained on the held-out images.")
     if any(row["relative_time"] is not None for row in rows):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from hexa.config import ConfigError
 from hexa.objective import STD, Objective, ObjectiveConfig
 from tests.laws.cases import Case
 
@@ -92,3 +93,44 @@ def test_a_term_is_its_weight_times_the_mean_of_its_scores() -> None:
         torch.testing.assert_close(part.loss, mean.detach())
         seen[name] = float(term.loss.detach() / mean.detach())
     assert seen == pytest.approx({"std": 1.0, "adversarial": 0.5, "cutmix": 1.0})
+
+
+@pytest.mark.parametrize("hard", [{"random_start": True}, {}, {"replays": 2, "epsilon": 3.0}], ids=str)
+def test_without_a_clean_term_only_hard_examples_teach(hard: dict[str, Any]) -> None:
+    """Gradients are those of their terms alone, statistics those of their passes; pseudo-labels are made as always."""
+    case, states, gradients = Case("simclr", {}, {"adversarial": {"branch": "main", **hard}}), [], []
+    for config, shared in ((ObjectiveConfig(clean_weight=0.0), True), (ObjectiveConfig(), False)):
+        method = case.build()
+        objective = Objective(method, case.hard(), config, share_gradients=shared)
+        terms = []
+        for term in objective.losses(case.batch()):
+            if term.name == STD:
+                method.zero_grad()
+                term.loss.backward()  # its inputs' gradient; that of weights is put aside
+                method.zero_grad()
+            else:
+                term.loss.backward()
+            terms.append(term.name)
+        gradients.append(torch.cat([p.grad.flatten() for p in method.parameters() if p.grad is not None]))
+        states.append(terms)
+        objective.commit(case.batch())
+    assert states == [["adversarial"], [STD, "adversarial"]]
+    torch.testing.assert_close(*gradients, atol=1e-12, rtol=1e-9)
+
+
+def test_the_clean_pass_without_a_term_moves_no_statistics() -> None:
+    case = Case("simclr", {}, {"adversarial": {"generation": "aux_eval"}})
+    method = case.build()
+    before = {name: value.clone() for name, value in method.named_buffers() if "running" in name and "aux" not in name}
+    for term in Objective(method, case.hard(), ObjectiveConfig(clean_weight=0.0)).losses(case.batch()):
+        term.loss.backward()
+    assert all(torch.equal(value, method.get_buffer(name)) for name, value in before.items())
+
+
+def test_the_clean_term_weighs_what_it_is_given() -> None:
+    case = Case("moco", {}, {"adversarial": {"start": 0.5, "weight": 3.0}})
+    made = Objective(case.build(), case.hard(), ObjectiveConfig(clean_weight=2.0, reduction="mean"), steps=4)
+    assert made.weights(0) == {STD: 1.0}  # alone
+    assert made.weights(2) == {STD: 0.4, "adversarial": 0.6}
+    with pytest.raises(ConfigError, match="there from the first step; leave out adversarial"):
+        Objective(case.build(), case.hard(), ObjectiveConfig(clean_weight=0.0))

@@ -5,6 +5,7 @@ from hexa.methods.cmc import CMC, CMCConfig
 from hexa.methods.cpc import CPC, CPCConfig
 from hexa.methods.deepcluster import DeepCluster, DeepClusterConfig
 from hexa.methods.dino import DINO, DINOConfig
+from hexa.methods.emp_ssl import EMPSSL, EMPSSLConfig
 from hexa.methods.infomin import InfoMin, InfoMinConfig
 from hexa.methods.instdisc import InstDisc, InstDiscConfig
 from hexa.methods.jigsaw import Jigsaw, JigsawConfig
@@ -22,6 +23,7 @@ __all__ = [
     "CMC",
     "CPC",
     "DINO",
+    "EMPSSL",
     "PCL",
     "PIRL",
     "BYOLConfig",
@@ -30,6 +32,7 @@ __all__ = [
     "DINOConfig",
     "DeepCluster",
     "DeepClusterConfig",
+    "EMPSSLConfig",
     "InfoMin",
     "InfoMinConfig",
     "InstDisc",

@@ -14,6 +14,7 @@ from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Settin
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder, normalized_layers
+from hexa.nn.momentum import follow, twin_of
 from hexa.ops.contrastive import finds_other_view, nt_xent
 from hexa.runtime import processes
 
@@ -34,6 +35,9 @@ class SimCLRConfig(EncoderConfig):
     adversarial_terms: Literal["query", "joint", "clae"] = "query"
     """What adversarial views are compared with (D20): the clean views of the batch, as labels (query); each other
     (joint); the clean view they were made of, gradient through both (clae: one more pass)."""
+    average: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """m of a moving average of the encoder, θ′ ← m·θ′ + (1 − m)·θ after each step, batch-norm statistics alike, which
+    is evaluated and exported in its place (DynACL); 0: none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +78,7 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
     batch-norms and biases alone.
     """
 
+    encoder: Encoder
     labels_from_embedding = True
 
     def __init__(self, config: SimCLRConfig, backbone: nn.Module, setting: Setting) -> None:
@@ -83,6 +88,13 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
         head = normalized_layers([width] * config.head_layers + [config.dim], last_weight=True)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         self.num_compared = 2 * setting.batch_size - 1
+        self.average = twin_of(self.encoder) if config.average else None
+
+    @property
+    def backbone(self) -> nn.Module:
+        """That of the moving average, if there is one."""
+        encoder = self.encoder if self.average is None else self.average
+        return encoder.backbone
 
     @property
     def chance_loss(self) -> float:
@@ -120,6 +132,13 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
 
     def correct(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
         return finds_other_view(embedding, labels.dictionary, labels.own, labels.shown)
+
+    @torch.no_grad()
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: SimCLRLabels) -> None:
+        if self.average is not None:
+            follow(self.average, self.encoder, self.config.average)
+            for slow, own in zip(self.average.buffers(), self.encoder.buffers(), strict=True):
+                slow.lerp_(own, 1 - self.config.average) if slow.is_floating_point() else slow.copy_(own)
 
 
 def _gathered(embedding: Tensor) -> Tensor:

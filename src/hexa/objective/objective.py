@@ -87,7 +87,8 @@ class Objective:
         the batch.
         """
         hard = self.present(step)
-        raw = {STD: 1.0} | {name: hard[name].weight for name in trained(hard)}
+        others = {name: hard[name].weight for name in trained(hard)}
+        raw = {STD: self.config.clean_weight if others else 1.0} | others
         if self.config.split:
             shares = self.shares(step)
             raw = {name: weight * shares[name] / sum(shares.values()) for name, weight in raw.items()}
@@ -127,14 +128,17 @@ class Objective:
 
     def _one_by_one(self, batch: Batch, rows: Mapping[str, slice]) -> Iterator[Term]:
         """std -> hard examples, each in a pass of its own on the first images of the batch."""
-        anchors = self.method.anchors(batch)
-        crops = self._watched(batch, STD, MAIN, tuple(crop[rows[STD]] for crop in anchors))
-        embedding = self.score.embed(crops, MAIN)
+        anchors, silent = self.method.anchors(batch), not self.weights(batch.step)[STD]
+        crops = tuple(crop[rows[STD]] for crop in anchors)
+        crops = crops if silent else self._watched(batch, STD, MAIN, crops)
+        with torch.no_grad() if silent else nullcontext():
+            embedding = self.score.embed(crops, replace(MAIN, update=not silent))
         labels = self._pseudo_labels(batch, embedding.detach() if len(crops[0]) == len(batch) else None)
         self._remembered = (embedding.detach(), labels)
         everything = clean_example(self.clean_score, anchors, labels)
         clean = replace(everything.select(rows[STD]), crops=crops)
-        yield self._term(batch, {STD: clean}, [embedding])
+        if not silent:
+            yield self._term(batch, {STD: clean}, [embedding])
         del embedding
         made = {STD: _with_gradient(clean)}
         for name, part in rows.items():

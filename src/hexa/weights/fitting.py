@@ -22,8 +22,8 @@ def find_backbone(state: State, network: nn.Module, where: str, branch: str = "m
     """The tensors of `network` in the state of a method, with plain key names, and the name of the encoder: query, …
 
     A prefix with all keys of the network is a candidate. Of several, the first that is not a momentum twin is chosen,
-    but of a student and its teacher the teacher (DINO). branch: the set of batch-norms (`bn1.aux.weight`) that takes
-    the place of the main one (`bn1.weight`).
+    but of a student and its teacher the teacher (DINO), and before all a moving average. branch: the set of batch-norms
+    (`bn1.aux.weight`) that takes the place of the main one (`bn1.weight`).
     """
     own = network.state_dict()
     first = next(iter(own))
@@ -34,7 +34,8 @@ def find_backbone(state: State, network: nn.Module, where: str, branch: str = "m
     taught = [prefix for prefix, parts in whole.items() if "teacher" in parts]
     if not taught or not any("student" in parts for parts in whole.values()):
         taught = [prefix for prefix, parts in whole.items() if not any(word in parts for word in _TWINS)]
-    chosen = [*taught, *whole][0]
+    averaged = [prefix for prefix, parts in whole.items() if "average" in parts]
+    chosen = [*averaged, *taught, *whole][0]
     found = {key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)}
     mark = f".{branch}."
     of_branch = {key.replace(mark, "."): value for key, value in found.items() if mark in key and branch != "main"}

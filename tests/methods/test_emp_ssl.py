@@ -1,0 +1,96 @@
+"""EMP-SSL against its published loss written out, and against lightly; the coding rate against its eigenvalues."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from hexa.core import MAIN
+from hexa.methods.emp_ssl import EMPSSL, EMPSSLConfig, MeanCrops
+from hexa.nn.encoder import unit
+from hexa.ops.coding_rate import coding_rate, largest_rate
+from tests.methods.setting import BATCH, batch, small
+
+
+def emp_ssl(**fields: object) -> EMPSSL:
+    made = small(EMPSSLConfig(dim=6, hidden=10, **fields), num_crops=3)  # type: ignore[arg-type]
+    assert isinstance(made, EMPSSL)
+    return made
+
+
+def rows(*shape: int) -> Tensor:
+    draw = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return torch.nn.functional.normalize(draw, dim=-1)
+
+
+@pytest.mark.parametrize(("count", "width"), [(5, 3), (3, 5)])
+def test_the_coding_rate_is_half_a_log_determinant(count: int, width: int) -> None:
+    some = rows(2, count, width)
+    expected = []
+    for one in some:
+        covariance = one.T @ one * width / (count * 0.2)
+        expected.append(0.5 * float(torch.log1p(torch.linalg.eigvalsh(covariance)).sum()))
+    torch.testing.assert_close(coding_rate(some, 0.2), torch.tensor(expected, dtype=torch.float64))
+    assert max(expected) < largest_rate(count, width, 0.2)
+    assert coding_rate(some.bfloat16(), 0.2).dtype == torch.float32
+
+
+def test_orthogonal_directions_have_the_largest_rate() -> None:
+    for count, width in ((3, 5), (6, 3)):
+        spread = torch.eye(width, dtype=torch.float64)[torch.arange(count) % width]
+        assert float(coding_rate(spread, 0.3)) == pytest.approx(largest_rate(count, width, 0.3))
+
+
+def published(embedding: Tensor, weight: float, distortion: float) -> Tensor:
+    """−λ·mean cos(z, z̄) − mean R of the crops, as the paper has it."""
+    count, width = embedding.shape[1:]
+    mean = embedding.mean(0)
+    similar = torch.cosine_similarity(embedding, mean[None].expand_as(embedding), dim=-1).mean()
+    identity = torch.eye(width, dtype=embedding.dtype)
+    rates = [0.5 * torch.logdet(identity + width / (count * distortion) * z.T @ z) for z in embedding]
+    return -weight * similar - torch.stack(rates).mean()
+
+
+def test_the_clean_loss_is_the_published_one_but_for_a_constant() -> None:
+    made, data = emp_ssl(similarity_weight=7.0, distortion=0.4), batch(12, 12, 12)
+    projection = made.encoder.project(data.crops, MAIN).detach().requires_grad_()
+    embedding = unit(projection)
+    torch.testing.assert_close(embedding, made.embed(data.crops, MAIN))
+    labels = made.pseudo_labels(data, embedding.detach())
+    loss = made.clean_loss(embedding, labels)
+    assert loss.shape == (3, BATCH)
+    expected = published(embedding, 7.0, 0.4)
+    constant = 7.0 + largest_rate(BATCH, 6, 0.4)
+    assert float(loss.mean().detach()) == pytest.approx(float(expected.detach()) + constant, rel=1e-9)
+    library = pytest.importorskip("lightly.loss.emp_ssl_loss")
+    parts = 7.0 * library.invariance_loss(embedding) - library.tcr_loss(embedding, 0.4)  # a rate is to be high
+    values = (loss.mean(), expected, parts)
+    ours, theirs, others = (torch.autograd.grad(value, projection, retain_graph=True)[0] for value in values)
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(others, theirs)
+
+
+def test_hard_examples_have_the_clean_mean_as_label_or_their_own() -> None:
+    data, changed = batch(12, 12, 12), rows(3, BATCH, 6).requires_grad_()
+    query, joint = emp_ssl(), emp_ssl(adversarial_terms="joint")
+    labels = query.pseudo_labels(data, rows(3, BATCH, 6).flip(1))
+    assert not labels.means.requires_grad
+    lacking = largest_rate(BATCH, 6, 0.2) - coding_rate(changed, 0.2)
+    by_clean = 200 * (1 - (changed * labels.means).sum(-1)) + lacking[:, None]
+    torch.testing.assert_close(query.loss(changed, labels), by_clean)
+    torch.testing.assert_close(joint.loss(changed, labels), joint.clean_loss(changed, labels))
+    order = torch.tensor([1, 0, 3, 2])
+    own, other = labels.mixed(order)  # of a mixed view its own mean is no label, nor joint's
+    torch.testing.assert_close(joint.loss(changed, own), by_clean)
+    torch.testing.assert_close(other.means, labels.means[order])
+
+
+def test_one_direction_for_all_is_chance() -> None:
+    made = emp_ssl()
+    same = torch.ones(3, BATCH, 6, dtype=torch.float64) / math.sqrt(6)
+    loss = made.loss(same, MeanCrops(same[0]))
+    assert float(loss.mean()) == pytest.approx(made.chance_loss)
+    assert made.correct(rows(3, BATCH, 6), MeanCrops(rows(3, BATCH, 6)[0]))[0].all()

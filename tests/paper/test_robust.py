@@ -1,0 +1,195 @@
+"""`hexa reproduce robust`: every published row, and a tiny run of all arms, the teacher before its student."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hexa import cli, published, recipes
+from hexa.config import UserError
+from hexa.training.losses import NonFiniteError
+from hexa_paper import reproduce, request, running, storage, studies, work, writing
+from hexa_paper.plan import Plan
+from hexa_paper.request import Request, Target
+from hexa_paper.rows import metrics_of, rows_of
+from hexa_paper.work import Work
+from tests.paper.conftest import costs_for
+
+#: Clean, on CIFAR-10-C, under AutoAttack, under PGD of 4 and 8, minutes.
+ROWS: dict[str, tuple[float | None, ...]] = {
+    "DynACL++": (79.8, 72.0, 46.5, None, None, None),
+    "DynACL": (75.4, 68.7, 45.1, None, None, None),
+    "DeACL": (79.9, 73.1, 43.3, None, None, None),
+    "DeACL (its authors)": (80.8, None, 46.1, None, None, None),
+    "AdvCL": (82.4, 73.1, 43.2, None, None, None),
+    "ACL": (78.2, 70.7, 39.2, None, None, None),
+    "RoCL": (77.9, None, 26.1, None, None, None),
+    "CF-AMC": (75.9, None, None, 56.0, 33.3, 97),
+    "SimCLR + PGD-5": (72.9, None, None, 48.0, 16.8, 934),
+}
+WITHOUT = {"DynACL++", "DeACL (its authors)", "AdvCL", "SimCLR + PGD-5"}
+TINY = {"network.widths": [8, 16], "training.device": "cpu", "training.precision": "fp32", "batch_size": 8}
+CHEAP = {"autoattack": {"steps": 1, "targets": 1, "queries": 1}, "pgd": {"steps": 1, "restarts": 1}}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, draw = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    for split, number, label in (
+        (s, n, c) for s, count in (("train", 8), ("test", 2)) for n in range(count) for c in "ab"
+    ):
+        (folder / split / label).mkdir(parents=True, exist_ok=True)
+        pixels = draw.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / split / label / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The options of every evaluation, whose attacks are made as short as possible."""
+    evaluate, made = running.evaluate, list[dict[str, Any]]()
+
+    def short(protocol: str, backbone: str, data: str, **options: Any) -> Any:
+        made.append({"backbone": backbone, **options})
+        return evaluate(protocol, backbone, data, **options | CHEAP.get(options["preset"], {}))
+
+    monkeypatch.setattr(running, "evaluate", short)
+    monkeypatch.setattr(work, "costs_of", costs_for)
+    return made
+
+
+def carry_out(out: Path, images: Path, **changes: Any) -> Path:
+    given: dict[str, Any] = TINY | {"seeds": (0,), "epochs": 1} | changes
+    return reproduce("robust", f"folder:{images}", out=out, **given)
+
+
+def test_the_plan_lists_every_row(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object) -> None:
+        raise UserError("no such images")
+
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(request, "open_source", absent)
+    given = "reproduce robust --data cifar10 --scale full --seeds 0 --plan --out runs/r"
+    assert cli.main(given.split()) == 0
+    said = capsys.readouterr().out
+    for method, values in ROWS.items():
+        line = next(line for line in said.splitlines() if line.startswith(f"{method}  "))
+        numbers = line.removeprefix(method).split()[: len(values)]
+        assert [None if one == "–" else float(one) for one in numbers] == list(values)
+        ours = next(line for line in said.splitlines() if line.startswith(f"{method}: ")).removeprefix(f"{method}: ")
+        if method in WITHOUT:
+            assert ours.startswith("– ")
+            assert len(ours) > 5
+        else:
+            assert recipes.get(ours.split()[2]).epochs == int(ours.split("--epochs ")[1].split()[0])
+    taught = next(line for line in said.splitlines() if " -m hexa pretrain cifar10-deacl " in line)
+    made = next(line for line in said.splitlines() if " -m hexa pretrain cifar10-simclr " in line)
+    assert taught.split("--method.teacher ")[1].split()[0] == made.split("--out ")[1]
+    assert "4.5e+08" in said  # RoCL: nine passes of 50,000 images, 1,000 times
+
+
+def test_rows_and_arms_are_those_of_the_table() -> None:
+    rows = {row.method: row.values for row in published.ROBUST.rows}
+    assert rows == ROWS
+    for scale in ("small", "full"):
+        chosen = studies.study("robust", scale=scale)
+        assert {arm.published[0] for arm in chosen.arms if arm.published} == set(ROWS) - WITHOUT
+        for arm in chosen.arms:
+            hard = recipes.get(arm.recipe).hard_examples.values()
+            assert {arm.branch} == {getattr(one, "branch", "") for one in hard} or not hard
+    with pytest.raises(UserError, match="leave out --method and --from"):
+        studies.study("robust", one_run=True)
+
+
+def test_a_tiny_run_writes_the_table_and_nothing_is_made_twice(
+    tmp_path: Path, images: Path, calls: list[dict[str, Any]]
+) -> None:
+    out = carry_out(tmp_path / "out", images)
+    page = (out / "table.md").read_text()
+    arms = ["SimCLR", "RoCL", "ACL", "DynACL", "DeACL", "CF-AMC"]
+    assert all(f"| {name} | 1 |" in page for name in arms)
+    assert all(f"\n| {method} |" in page.split("## Published")[1] for method in ROWS)
+    found = json.loads((out / storage.RESULT).read_text())
+    columns = ["linear head top1", "linear head corrupted", "AutoAttack", "PGD robust@4", "PGD robust@8"]
+    assert [list(row["scores"]) for row in found["summary"]] == [columns] * 6
+    assert {Path(one["backbone"]).name.split("-")[0] for one in calls if one.get("branch") == "aux"} == {
+        "acl",
+        "dynacl",
+    }
+    config = (out / "runs/deacl-1ep-lr0.1-seed0/config.yaml").read_text()
+    assert f"teacher: {out}/runs/simclr-1ep-lr1-seed0" in config
+    for column in columns:
+        assert (out / f"figures/robust-{'-'.join(column.lower().replace('@', ' ').split())}.png").is_file()
+    carry_out(tmp_path / "out", images)
+    assert len(calls) == 18
+
+
+def test_a_teacher_that_diverged_is_told_of(
+    tmp_path: Path, images: Path, calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its student has no score, and the other arms have theirs."""
+    trained = running._pretrain
+
+    def pretrain(record: dict[str, Any], run: Path, *rest: Any) -> None:
+        trained(record, run, *rest)
+        if record["arm"] == "simclr":
+            (run / running.BACKBONE).unlink()
+            raise NonFiniteError(2, "std", 1.0, None)
+
+    monkeypatch.setattr(running, "_pretrain", pretrain)
+    found = json.loads((carry_out(tmp_path / "out", images) / storage.RESULT).read_text())
+    lost = {row["key"] for row in found["summary"] if row["diverged"]}
+    assert (lost, len(found["summary"])) == ({"simclr", "deacl"}, 6)
+    student = next(run for run in found["runs"] if run["arm"] == "deacl")
+    assert student["diverged"] == "simclr-1ep-lr1-seed0, its teacher, has no weights"
+
+
+def result(preset: str, metrics: dict[str, float], **options: Any) -> dict[str, Any]:
+    facts = {"fit": {"images": 50_000}, "test": {"known_as": "CIFAR-10", "images": 10_000}}
+    given = {"head": "slf", "images": None, **options}
+    return {"protocol": f"robust/{preset}", "preset": preset, "metrics": metrics, "data_facts": facts, "options": given}
+
+
+def test_a_result_stands_beside_the_leaderboard() -> None:
+    found = published.beside(result("autoattack", {"top1": 1.0, "robust@8": 2.0, "robust@4": 3.0}))
+    assert found is not None
+    assert (found.columns, found.own, found.caution) == (("top1", "robust@8"), (1.0, 2.0), "")
+    assert ("ACL", (78.2, 39.2)) in [(row.method, row.values) for row in found.rows]
+    few = published.beside(result("pgd", {"top1": 1.0, "robust@8": 2.0}, images=200))
+    assert few is not None
+    assert (few.columns, few.own) == (("top1", "PGD robust@8"), (1.0, 2.0))
+    assert few.caution == "published on all 10,000 test images, here 200 of them"
+    other = published.beside(result("corruptions", {"top1": 1.0, "corrupted": 2.0}, head="alf"))
+    assert other is not None
+    assert "heads that learned from images as they are" in other.caution
+
+
+def test_columns_go_by_the_evaluation_and_not_by_its_protocol() -> None:
+    chosen = studies.study("robust")
+    metrics = dict.fromkeys(("top1", "robust@4", "robust@8"), 1.0)
+    one = {"title": "AutoAttack on a", "protocol": "robust/made-up", "metrics": metrics}
+    assert metrics_of(chosen, one) == {"robust@8": "AutoAttack on a"}
+    assert metrics_of(chosen, one | {"title": "PGD"}) == {"robust@4": "PGD robust@4", "robust@8": "PGD robust@8"}
+
+
+def test_published_values_stand_beside_ours() -> None:
+    given = Request("cifar10", targets=(Target("cifar10", known_as="CIFAR-10"),), seeds=(0,), num_images=50_000)
+    metrics = dict.fromkeys(("top1", "corrupted", "robust@4", "robust@8"), 1.0)
+    titles = {"corruptions": "linear head", "autoattack": "AutoAttack", "pgd": "PGD"}
+    results = [result(preset, metrics) | {"title": title} for preset, title in titles.items()]
+    shown = {}
+    for arm, epochs in (("cf-amc", 10), ("acl", 1000)):
+        run = {"arm": arm, "epochs": epochs, "seed": 0, "rate": 1.0, "pretrain_seconds": None, "results": results}
+        (row,) = rows_of(Plan(studies.study("robust", scale="full"), given), [run])
+        shown[arm] = [score["published"] for score in row["scores"].values()]
+    assert shown == {"cf-amc": [75.9, None, None, 56.0, 33.3], "acl": [78.2, 70.7, 39.2, None, None]}
+
+
+def test_other_studies_list_no_rows() -> None:
+    begun = Work.begin("table1", Request("digits"))
+    assert list(writing.published_rows(begun)) == []
