@@ -523,9 +523,15 @@ def speedrun_tracks() -> str:
         if one.result is not None:
             rows = result(f"speedrun/{one.result}")["rows"]
             seconds, scores = [row["seconds"] for row in rows], [row["metrics"][one.measure] for row in rows]
-            both = (f"{statistics.fmean(of):.{digits}f} ± {_half(of):.{digits}f}" for of, digits in ((seconds, 0), (scores, 1)))
+            both = (
+                f"{statistics.fmean(of):.{digits}f} ± {_half(of):.{digits}f}"
+                for of, digits in ((seconds, 0), (scores, 1))
+            )
             changes = ", ".join(f"`{path} {value}`" for path, value in one.fields.items())
-            record = (*both, f"`{one.recipe}` with {changes}; [`{one.result}`]({REPOSITORY}/benchmarks/speedrun/{one.result})")
+            record = (
+                *both,
+                f"`{one.recipe}` with {changes}; [`{one.result}`]({REPOSITORY}/benchmarks/speedrun/{one.result})",
+            )
         body.append((name, one.goal, *record))
     return table(body, "track", "goal", "seconds of one core", "reached", "by")
 

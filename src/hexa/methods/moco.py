@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -117,7 +118,8 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
     def __init__(self, config: MoCoConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        self._epoch_keys = setting.steps_per_epoch * setting.batch_size * config.keys_per_image
+        keys = setting.batch_size * config.keys_per_image
+        self._epoch_keys, self._half = setting.steps_per_epoch * keys, math.ceil(setting.steps_per_epoch / 2) * keys
         head = (mlp_head if config.head == "mlp" else linear_head)(num_features(backbone), config.dim)
         self.query, self.key = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         draw = torch.randn(config.queue_size, config.dim, generator=Stream(setting.seed).child("queue").generator())
@@ -134,7 +136,8 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         if self.config.queue_size <= self._epoch_keys:
             return []
         held = f"the queue of {self.config.queue_size:,} keys is longer than an epoch, which makes {self._epoch_keys:,}"
-        return [f"{held}: earlier keys of an image are among its negatives; --method.queue_size sets its length"]
+        better = f"with --method.queue_size {self._half}, half an epoch, it learns faster (docs/speedrun.md)"
+        return [f"{held}: earlier keys of an image are among its negatives; {better}"]
 
     @property
     def chance_loss(self) -> float:

@@ -167,7 +167,9 @@ class ViewsConfig(Config):
     """Views become plainer over the training, in this many equal steps (DynACL): with strength s, from 1 down to
     1 / fade_steps, a crop covers at least 1 − s·(1 − scale), and colours and their probabilities are s times theirs.
     0: they stay."""
-    growth: tuple[Annotated[int, pydantic.Field(ge=LEAST_SIZE, le=MOST_SIZE)], ...] = pydantic.Field((), max_length=100)
+    growth: tuple[Annotated[int, pydantic.Field(ge=LEAST_SIZE, le=MOST_SIZE)], ...] = pydantic.Field(
+        default=(), max_length=100
+    )
     """Progressive resizing: sides of the views in equal parts of the training's epochs, before a last part with `size`;
     [16, 24] and a size of 32 are three thirds. Crops of other sizes grow in proportion."""
     order: tuple[str, ...] = _COLOURS
