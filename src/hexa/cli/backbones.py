@@ -21,6 +21,7 @@ from hexa.cli.declare import (
     Given,
     command,
     flag,
+    import_networks,
     option,
     progress_bar,
     say,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 @contextmanager
 def _together() -> Iterator[None]:
     """Wraps work that the processes of a torchrun share; all notice a user's mistake, and the first reports it."""
+    import_networks()
     from hexa.config import UserError
     from hexa.runtime import processes
 
