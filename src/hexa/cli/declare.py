@@ -135,7 +135,6 @@ def import_networks() -> None:
     try:
         import timm  # noqa: F401
     finally:
-        gc.freeze()  # modules stay: no later collection looks at them
         gc.enable()
 
 
