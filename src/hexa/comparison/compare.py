@@ -27,7 +27,7 @@ from hexa.weights.pretrained import Backbone, load_backbone
 
 Value = TypeVar("Value")
 #: Where networks are fine-tuned, the share of the time for all other measures.
-_FEATURES = 0.3
+_FEATURES = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
