@@ -49,6 +49,19 @@ sys.exit(f"imported: {heavy}" if heavy else 0)
     assert f"hexa {hexa.__version__}\n" in done.stdout
 
 
+def test_plans_import_neither_scikit_learn_nor_scipy() -> None:
+    program = """
+import gc, sys
+from hexa.cli.declare import import_networks
+import_networks()
+import hexa.adaptation.harden
+assert gc.isenabled()
+sys.exit(f"imported: {heavy}" if (heavy := {"sklearn", "scipy", "matplotlib", "tensorboard"} & set(sys.modules)) else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_help_names_every_command_and_protocol(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(["--help"])

@@ -202,7 +202,7 @@ def compare(
 
     backbones: each is anything `load_backbone` takes; the first is what the others are compared with. labelled: images
     to judge by, those of `data` if None and they have labels. out: a folder for compare.html and compare.json. options:
-    seconds, size, domain, seed, device, precision, num_workers, max_image_pixels (`hexa.comparison.compare`).
+    seconds, size, fine_tune, domain, seed, device, precision, num_workers, max_image_pixels: those of `hexa compare`.
     """
     from pathlib import Path
 

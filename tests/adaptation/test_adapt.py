@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,6 +27,8 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.label_free import label_free
 from hexa.nn.backbones import NetworkConfig
+from hexa.weights import files
+from hexa.weights import start as starts
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 
 NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
@@ -154,8 +157,11 @@ def test_what_is_in_the_way_stays(
     assert [path.name for path in (tmp_path / "letters").iterdir()] == ["mother.txt"]
 
 
-def test_a_plan_writes_nothing(weights: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "run"
+def test_a_plan_writes_nothing_and_reads_the_start_once(
+    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, read = tmp_path / "run", Mock(wraps=files.read)
+    monkeypatch.setattr(files, "read", read)
     data = [f"--data=folder:{photos}/train", f"--labelled=folder:{photos}/test"]
     assert main(["adapt", str(weights), *data, f"--out={out}", *QUICK, "--time=100s", "--plan"]) == 0
     told = capsys.readouterr()
@@ -166,6 +172,9 @@ def test_a_plan_writes_nothing(weights: Path, photos: Path, tmp_path: Path, caps
     assert "passes in batches of 32" in told.out
     assert "timing a few steps" in told.err
     assert not out.exists()
+    read.assert_called_once()
+    starts.read(str(weights))  # later, the file as it is then
+    assert read.call_count == 2
 
 
 def test_where_the_time_is_not_enough_the_start_is_kept(

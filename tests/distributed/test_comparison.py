@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from hexa.comparison.compare import CompareRequest, compare
+from hexa.comparison.tuning import PLAN
 from hexa.runtime import processes
 from tests.distributed.together import run_together
 
@@ -24,6 +26,7 @@ def compared(out: str, labels: bool) -> None:
         labelled=None,
         size=8,
         seconds=math.inf,
+        fine_tune=labels,
         device="cpu",
         precision="fp32",
         num_workers=0,
@@ -31,6 +34,8 @@ def compared(out: str, labels: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if not labels:
             patch.setattr("hexa.data.sources.source.Source.classes", None)
+        patch.setattr("hexa.comparison.tuning.PLAN", replace(PLAN, epochs=1))
+        patch.setattr("hexa.comparison.tuning.format_duration", lambda _: "a while")
         record = compare(request).record
     if processes.is_main():
         Path(out).write_text(json.dumps(record))

@@ -7,10 +7,13 @@ A block after `<!-- skip: reason -->` is only shown.
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import inspect
 import json
 import re
 import shlex
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +21,14 @@ import pytest
 import torch
 from PIL import Image
 
+import hexa
 from docs import generated
 from docs.generated import PAGES, ROOT
 from hexa import cli, recipes
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights.pretrained import random_backbone, save_backbone
 
-BLOCK = re.compile(r"(?:<!-- skip: (?P<reason>[^>]+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)```", re.DOTALL)
+BLOCK = re.compile(r"(?:<!-- skip: (?P<reason>[^>]+) -->\s+)?```(?P<language>\w*)\n(?P<text>.*?)```", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,8 @@ def blocks_of(page: Path) -> list[Block]:
         ]
     text = page.read_text()
     return [
-        Block(found["language"], found["text"], found["reason"], text.count("\n", 0, found.start()) + 1)
-        for found in BLOCK.finditer(text)
+        Block(one["language"], textwrap.dedent(one["text"]), one["reason"], text.count("\n", 0, one.start()) + 1)
+        for one in BLOCK.finditer(text)
     ]
 
 
@@ -134,6 +138,16 @@ def test_commands_of_skipped_blocks_are_at_least_understood(page: Path) -> None:
                 assert arguments[0] in parsers, f"{page.name}:{block.line}: {arguments[0]}"
             if arguments[:1] == ["pretrain"] and ".py:" not in arguments[1]:
                 recipes.get(arguments[1])
+
+
+def test_calls_beside_commands_fit_their_functions() -> None:
+    """What a tab shows beside a command is not run again, but has arguments that its functions take."""
+    blocks = [block for page in PAGES for block in blocks_of(page) if block.reason == "as beside it"]
+    calls = [one for block in blocks for one in ast.walk(ast.parse(block.text)) if isinstance(one, ast.Call)]
+    known = [(call, getattr(hexa, call.func.attr)) for call in calls if ast.unparse(call.func).startswith("hexa.")]
+    for call, function in known:
+        inspect.signature(function).bind(*call.args, **{one.arg or "fields": one for one in call.keywords})
+    assert {function.__name__ for _, function in known} == {"pretrain", "evaluate", "compare", "adapt", "harden"}
 
 
 @pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "docs/decisions").glob("*.md"))], ids=lambda page: page.name)

@@ -174,7 +174,7 @@ def _begin(
     if record is None:
         if out.exists():
             is_ours(out)  # raises, before the work, if something else is in the way
-        with processes.alone():
+        with processes.alone(), starts.read_once():
             record = _planned(request, budget)
         for line in record["plan"]:
             console.print(line)

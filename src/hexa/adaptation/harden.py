@@ -16,9 +16,8 @@ from torch import Tensor
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
 from hexa.adaptation.costs import Costs, at_size, measure
 from hexa.adaptation.looking import Seen
-from hexa.adaptation.plan import SIZES, SPARE, Budget, Plan, Say, features_of
+from hexa.adaptation.plan import SIZES, SPARE, Budget, Plan, Say, kept_of
 from hexa.adaptation.robustness import Shown, Side, decide, table
-from hexa.comparison import unlabelled
 from hexa.comparison.extraction import common, images_per_second
 from hexa.comparison.extraction import features_of as extracted
 from hexa.comparison.labelled import Judge, can_judge, labels_of
@@ -115,8 +114,8 @@ class HardenRequest(AdaptRequest):
         smaller = ""
         if size != native:
             backbone.to(precision.pick_device(draft.training.device))
-            own, small = (features_of(backbone.prepared(size=one), pixels[:100]) for one in (native, size))
-            smaller = f", where the start keeps {float(unlabelled.kept(own, small).mean()):.0%} of its neighbourhoods"
+            share = kept_of(backbone, pixels, costs.score(native), native)(size)
+            smaller = f", where the start keeps {share:.0%} of its neighbourhoods"
         whose = "those of the images themselves" if labelled is source else repr(labelled)
         labels = "none: how far features move is measured" if labelled is None else f"{whose}; {judged:,} to judge by"
         lines = (

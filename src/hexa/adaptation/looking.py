@@ -20,7 +20,7 @@ from hexa.runtime.random import Stream
 
 #: Images that are opened, in at most this many seconds once there are as many as training needs; and the fewest images,
 #: and distinct ones, that training makes sense with.
-_SAMPLE, _SECONDS, FEWEST, _FEWEST_DISTINCT = 150, 2.0, 64, 32
+_SAMPLE, _SECONDS, FEWEST, _FEWEST_DISTINCT = 150, 1.0, 64, 32
 #: A pixel is grey if its channels differ by less than this share of the range, and extreme if this near to its ends.
 _GREY, _EXTREME = 0.04, 0.15
 

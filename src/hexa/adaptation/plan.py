@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from hexa.weights.pretrained import Backbone
 
 #: Sizes below the start's own that are tried, and the share of its neighbourhoods that the start must keep there,
 #: measured on as many images as take this many seconds, within bounds.
-SIZES, _KEPT, _LOOKING, _FEWEST_SEEN = (448, 384, 320, 256, 224, 192, 160, 128, 96, 64), 0.9, 2.0, 40
+SIZES, _KEPT, _LOOKING, _FEWEST_SEEN = (448, 384, 320, 256, 224, 192, 160, 128, 96, 64), 0.9, 1.0, 40
 #: The fewest passes over the images, the share of the time that they may take by the measurement, and the fewest images
 #: (or all) that they are worth making over.
 PASSES, SPARE, _LEAST_IMAGES = 6, 0.9, 500
@@ -160,16 +161,15 @@ def plan(
     backbone = starts.read(draft.start.weights or "")
     backbone.to(Machine.of(draft).device)
     shares: dict[int, float] = {}
+    share_kept = kept_of(backbone, pixels, costs.score(native), native)
 
     def keeps(size: int) -> bool:
         """Whether most neighbourhoods of the start are the same at this image size."""
         say(f"checking whether {size} px is enough")
-        some = pixels[: max(_FEWEST_SEEN, int(_LOOKING / costs.score(native)))]
         try:
-            own, smaller = (features_of(backbone.prepared(size=one), some) for one in (native, size))
+            shares[size] = share_kept(size)
         except UserError:  # a ViT of a fixed size
             return False
-        shares[size] = float(unlabelled.kept(own, smaller).mean())
         return shares[size] >= _KEPT
 
     most = max(_FEWEST_SCORED, int(_SCORE_SHARE * seconds / (4 * costs.score(native)))) if by_clock else 10**6
@@ -244,6 +244,16 @@ def plan(
     length = f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
     length += f", {format_duration(seconds)} in all" * by_clock
     return Plan(experiment, (*what, *judged, length), compared)
+
+
+def kept_of(backbone: Backbone, pixels: Tensor, cost: float, native: int) -> Callable[[int], float]:
+    """The share of the neighbourhoods at the `native` size that the backbone keeps at another size.
+
+    Of as many of the images as fit into a second where the features of one take `cost` seconds, but at least 40.
+    """
+    some = pixels[: max(_FEWEST_SEEN, int(_LOOKING / cost))]
+    own = functools.cache(lambda: features_of(backbone.prepared(size=native), some))
+    return lambda size: float(unlabelled.kept(own(), features_of(backbone.prepared(size=size), some)).mean())
 
 
 @torch.no_grad()

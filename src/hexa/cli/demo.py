@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hexa import recipes
+from hexa.adaptation.costs import measure
 from hexa.config import UserError
+from hexa.data import open_source
 from hexa.evaluation import evaluate
 from hexa.recipes.experiment import Experiment, fields_of, override
 from hexa.recipes.experiment import load as load_experiment
 from hexa.reporting.report import report
-from hexa.reporting.tables import Table
-from hexa.run.folder import LOCK, PATIENCE, is_ours, mine
+from hexa.reporting.tables import Table, format_duration
+from hexa.run.folder import BACKBONE, LOCK, PATIENCE, is_ours, mine
 from hexa.run.run import pretrain, resume
 from hexa.runtime.console import Console
 from hexa.runtime.lock import locked
@@ -29,6 +32,8 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "probe": {"preset": "few"},
     "robust": {"epsilons": EPSILONS, "steps": 10, "restarts": 1},
 }
+#: Forward passes of an image that scoring takes, mostly for attacks, for each arm and its share of the other rows.
+_SCORING = 40_000
 _FEW = "linear probe, 5 labels per class"
 _HEADER = ("features", "k-NN", _FEW, "all labels", *(f"attacked, ε={epsilon}" for epsilon in EPSILONS))
 _CAPTION = """\
@@ -53,6 +58,9 @@ def _demo(out: Path, epochs: int | None, console: Console) -> None:
     experiments = {name: _experiment(recipe, epochs) for name, recipe in ARMS.items()}
     for name, folder in folders.items():
         _clear(folder, experiments[name])
+    to_train = [experiments[name] for name, folder in folders.items() if not (folder / BACKBONE).is_file()]
+    if to_train:
+        console.print(f"this machine needs about {format_duration(_seconds(to_train))}")
     for name, folder in folders.items():
         console.rule(f"{name}: {experiments[name].epochs} epochs without labels", align="left")
         if (folder / "config.yaml").is_file():
@@ -74,6 +82,17 @@ def _demo(out: Path, epochs: int | None, console: Console) -> None:
 def _experiment(recipe: str, epochs: int | None) -> Experiment:
     experiment = recipes.get(recipe)
     return experiment if epochs is None else override(experiment, {"epochs": epochs})
+
+
+def _seconds(experiments: Sequence[Experiment]) -> float:
+    """How long training and scoring will take here, from a few timed steps of each."""
+    source, seconds = open_source("digits", "train"), 0.0
+    for experiment in experiments:
+        costs = measure(experiment, source, (), partly=False)
+        size = experiment.views.size
+        learning = experiment.epochs * len(source) * costs.train(size, max(costs.steps))
+        seconds += costs.setup + learning + _SCORING * costs.score(size)
+    return seconds
 
 
 def _clear(folder: Path, experiment: Experiment) -> None:

@@ -20,6 +20,7 @@ from hexa.cli.declare import (
     Given,
     command,
     flag,
+    import_networks,
     option,
     say,
 )
@@ -148,6 +149,7 @@ def adapt(given: Given, extra: Fields) -> int:
     from hexa.runtime import targets
 
     out = targets.check_folder(given.out)
+    import_networks()
     from hexa.adaptation.command import AdaptRequest
 
     return _from_weights(AdaptRequest, given, extra, out)
@@ -169,6 +171,7 @@ def harden(given: Given, extra: Fields) -> int:
     from hexa.runtime import targets
 
     out = targets.check_folder(given.out)
+    import_networks()
     from hexa.adaptation.harden import HardenRequest
 
     return _from_weights(HardenRequest, given, extra, out, strength=given.strength, price=given.price)

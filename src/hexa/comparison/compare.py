@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hexa.comparison import labelled, leakage, unlabelled, verdict
+from hexa.comparison import labelled, leakage, tuning, unlabelled, verdict
 from hexa.comparison.extraction import FEWEST, Extraction, affordable, common, features_of, passes_of
 from hexa.comparison.verdict import FEW, Side, Verdict
 from hexa.config import UserError, some
@@ -25,6 +26,8 @@ from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 
 Value = TypeVar("Value")
+#: Where networks are fine-tuned, the share of the time for all other measures.
+_FEATURES = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,8 @@ class CompareRequest(Extraction):
     """Labelled images to judge by instead."""
     size: int | None = None
     """A common image size in pixels; each backbone's own if None."""
+    fine_tune: bool = False
+    """Whether networks are also fine-tuned on the labels, which has no part in the verdict; see `tuning`."""
     max_image_pixels: int | None = None
     """Larger images count as unreadable."""
 
@@ -64,7 +69,7 @@ class Comparison:
         sides = []
         for side in self.sides:
             facts = {"name": side.name, "size": side.size, "num_features": side.features.shape[1], "free": side.free}
-            reached = {name: side.reached(name) for name in labelled.DECIDING} if side.scores else {}
+            reached = {name: side.reached(name) for name in side.scores.right} if side.scores else {}
             few = {str(shots): draws.tolist() for shots, draws in side.scores.few.items()} if side.scores else {}
             sides.append({**facts, "weights": side.backbone.content_hash(), "scores": reached, "few": few})
         pairs = [
@@ -98,7 +103,10 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     judging = data if request.labelled is None else open_source(request.labelled, "train", **how)
     if request.labelled is not None:
         labelled.Judge(labelled.labels_of(judging))  # raises now, before the work
-    return of_backbones(dict(zip(_names(request.backbones), loaded, strict=True)), data, judging, request, progress)
+    if request.fine_tune and not labelled.can_judge(judging.classes):
+        raise UserError(f"fine-tuning needs labels, and {judging!r} has none that serve; give labelled images")
+    named = dict(zip(_names(request.backbones), loaded, strict=True))
+    return of_backbones(named, data, judging, request, progress, fine_tune=request.fine_tune)
 
 
 def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
@@ -118,14 +126,18 @@ def of_backbones(
     how: Extraction,
     progress: Progress = silent,
     trials: int = 1,
+    fine_tune: bool = False,
 ) -> Comparison:
     """Compare loaded backbones, by name; the first is what the others are compared with.
 
     Several processes call it alike; each extracts a share of the features, which the main one alone has in the end.
 
     judging: labelled images, or `data` itself, by whose labels, if it has any, backbones are judged. trials: how many
-    states a backbone was chosen from by these labels, which widens the intervals.
+    states a backbone was chosen from by these labels, which widens the intervals. fine_tune: a further measure.
     """
+    begun, all_seconds = time.perf_counter(), how.seconds
+    if fine_tune:
+        how = replace(how, seconds=_FEATURES * all_seconds)
     device, several = precisions.pick_device(how.device), list(backbones.values())
 
     def chosen() -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...], list[str]]:
@@ -179,6 +191,14 @@ def of_backbones(
             progress("judging", place, len(sides))
             sides[place] = replace(side, scores=_in_main(functools.partial(judge.scores, side.features)))
         progress("judging", len(sides), len(sides))
+        if fine_tune:
+            left: Callable[[], float] = lambda: all_seconds - (time.perf_counter() - begun)  # noqa: E731
+            found_right, note = _in_main(lambda: tuning.measured(sides, images, how, left, progress))
+            notes.append(note)
+            for place, right in enumerate(found_right):
+                scores = cast(labelled.Scores, sides[place].scores)
+                scores = replace(scores, right=scores.right | {tuning.MEASURE: right})
+                sides[place] = replace(sides[place], scores=scores)
     sizes = sorted({side.size for side in sides})
     if len(sizes) > 1:
         notes.append(f"each at its own image size: {', '.join(map(str, sizes))} px; --size N compares at a common one")

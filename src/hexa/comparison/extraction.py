@@ -71,7 +71,7 @@ def affordable(
         most = min(most, how.most)
     if math.isfinite(how.seconds):
         seconds = sum(passes / images_per_second(one, device) for one in backbones)
-        seconds += (len(backbones) + 2 * judged) * _seconds_to_read(source)
+        seconds += (len(backbones) + 2 * judged) * seconds_to_read(source)
         most = min(most, max(_LEAST, int(_SHARE * how.seconds / seconds)))
     if most >= len(source):
         return np.arange(len(source))
@@ -81,7 +81,7 @@ def affordable(
     return np.sort(torch.randperm(len(source), generator=stream.generator())[:most].numpy())
 
 
-def _seconds_to_read(source: Source, count: int = 4) -> float:
+def seconds_to_read(source: Source, count: int = 4) -> float:
     """What decoding an image takes, by some that are evenly spread."""
     begin = time.perf_counter()
     for place in range(count):

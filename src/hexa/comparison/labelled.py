@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 from torch import Tensor
 from torch.nn import functional
 
@@ -142,6 +141,8 @@ def paired(before: NDArray[np.generic], after: NDArray[np.generic], comparisons:
     images the interval is infinite.
     """
     scale = 100.0 if before.dtype == np.bool_ else 1.0
+    from scipy.special import stdtrit  # a quarter of a second, which plans do without
+
     d = scale * (after.astype(np.float64) - before.astype(np.float64))
     if len(d) < (_FEWEST if before.dtype == np.bool_ else 2):
         return Difference(float(d.mean()), math.inf)

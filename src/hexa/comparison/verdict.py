@@ -87,11 +87,16 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
         if mine is None or theirs is None:
             raise UserError(f"{first.name} and {second.name} are to be compared by labels, but were not judged by any")
         better, differences = labelled.decide(mine, theirs, count)
+        further = {
+            name: labelled.paired(mine.right[name], theirs.right[name], count)
+            for name in mine.right
+            if name not in DECIDING
+        }
         few = {
             FEW.format(shots, "s" * (shots > 1)): labelled.paired(mine.few[shots], theirs.few[shots], count)
             for shots in mine.few
         }
-        pairs.append(Pair(a, b, better, {**differences, **few}))
+        pairs.append(Pair(a, b, better, {**differences, **further, **few}))
     every = range(len(sides))
     beaten = [{_other(pair, place) for pair in pairs if pair.winner == place} for place in every]
     best = next((place for place in every if len(beaten[place]) == len(sides) - 1), None)

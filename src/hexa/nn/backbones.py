@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Iterator
@@ -148,9 +149,17 @@ def plain_timm(config: NetworkConfig) -> nn.Module:
 
 
 def outline(config: NetworkConfig) -> nn.Module:
-    """The network on the meta device, to compare the shapes of a file's tensors before allocating memory."""
+    """The network on the meta device, to compare the shapes of a file's tensors before allocating memory.
+
+    Kept for the next call with the same configuration, so it must not be changed.
+    """
+    return _outlined(config.model_dump_json())
+
+
+@functools.lru_cache(maxsize=4)
+def _outlined(config: str) -> nn.Module:
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        return build(config)
+        return build(NetworkConfig.model_validate_json(config))
 
 
 #: Parameters of timm's classes that hexa sets itself, or that are not numbers.

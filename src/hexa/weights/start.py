@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -25,6 +27,8 @@ from hexa.weights.pretrained import WEIGHTS, Backbone, load_backbone
 
 #: A vision transformer's positions, [1, prefix tokens + h·w, D].
 _POSITIONS = "pos_embed"
+#: Backbones that `read_once` keeps, by name; None outside of it.
+_READ: ContextVar[dict[str, Backbone] | None] = ContextVar("read", default=None)
 
 
 class StartConfig(Config):
@@ -85,7 +89,22 @@ def read(weights: str, field: str = "start.weights") -> Backbone:
         raise UserError(f"{field}: {weights} is code, which a file must not name; {remedy}")
     if weights.startswith("pixels:"):
         raise UserError(f"{field}: {weights} has no weights; give a run, a file of weights or timm:NAME")
-    return load_backbone(weights)
+    kept = _READ.get()
+    if kept is None or field != "start.weights":  # a method owns its teacher
+        return load_backbone(weights)
+    if weights not in kept:
+        kept[weights] = load_backbone(weights)
+    return kept[weights]
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Within it, `read` loads the start once, and returns the same backbone every time."""
+    before = _READ.set({})
+    try:
+        yield
+    finally:
+        _READ.reset(before)
 
 
 def made_by_code(spec: str) -> Backbone:

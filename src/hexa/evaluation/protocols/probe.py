@@ -15,7 +15,6 @@ import numpy as np
 import pydantic
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
@@ -54,6 +53,8 @@ def softmax_regression(
     gives all directions a like curvature if the columns of x are orthogonal; `tolerance` bounds the largest component
     of the gradient by v.
     """
+    from scipy.optimize import minimize  # half a second, which commands that only may fit a probe do without
+
     num, width = x.shape
     rows = np.arange(num)
     square = np.append((x * x).mean(0, dtype=np.float64), 1.0)
