@@ -55,7 +55,7 @@ import gc, sys
 from hexa.cli.declare import import_networks
 import_networks()
 import hexa.adaptation.harden
-assert gc.isenabled()
+assert gc.isenabled() and gc.get_freeze_count() > 10**5
 sys.exit(f"imported: {heavy}" if (heavy := {"sklearn", "scipy", "matplotlib", "tensorboard"} & set(sys.modules)) else 0)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

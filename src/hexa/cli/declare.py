@@ -6,6 +6,7 @@ Nothing slow is imported here or at the top of the commands' modules, so that he
 from __future__ import annotations
 
 import argparse
+import atexit
 import gc
 import importlib.metadata
 from collections.abc import Callable, Mapping
@@ -135,6 +136,8 @@ def import_networks() -> None:
     try:
         import timm  # noqa: F401
     finally:
+        gc.freeze()  # modules stay: no collection looks at them until the end, where libraries look for what is left
+        atexit.register(gc.unfreeze)
         gc.enable()
 
 
