@@ -508,6 +508,15 @@ def hardened_photographs() -> str:
     return table(body, "", *scores)
 
 
+def hardened_search() -> str:
+    """Photographs at 96 pixels, start beside copies, by those to choose by."""
+    names = {"start": "the start", "ε = 4": "whole images", "": "crops of 35 % of the area and more"}
+    body = []
+    for row in result("2026-11-24-harden-photographs-search.json")["rows"]:
+        body.append((names.get(row["arm"], names[""]), *(f"{value:.1f}" for value in row["metrics"].values())))
+    return table(body, "", *(row["metrics"]))
+
+
 def hardened_by() -> str:
     """Attacks, distances and rates of the recipe `teacher`."""
     rows = result(HARDENED_BY)["rows"]
@@ -881,6 +890,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "hardened": hardened,
     "hardened-by": hardened_by,
     "hardened-photographs": hardened_photographs,
+    "hardened-search": hardened_search,
     "speedrun-tracks": speedrun_tracks,
     "speedrun-tried": speedrun_tried,
     "without-labels": without_labels,
