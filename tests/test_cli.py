@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import yaml
 from PIL import Image
 
 import hexa
@@ -294,3 +295,28 @@ def test_help_of_a_protocol_lists_its_options(protocol: str, option: str, capsys
     status, out, _ = run(capsys, "evaluate", protocol, "--help")
     assert status == 0
     assert option in out
+
+
+def test_a_time_chooses_the_length(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = ["digits-moco-v2", "--network.widths", "[8]", "--method.queue_size", "64", "--batch-size", "64"]
+    status, out, _ = run(capsys, "pretrain", *tiny, "--time", "10s", "--out", str(tmp_path / "run"))
+    made = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert status == 0
+    assert f"{made['epochs']} epoch" in out
+    assert 0 < made["training"]["max_seconds"] < 9
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["event"] == "end"
+    monkeypatch.chdir(tmp_path)
+    for words, said in (
+        (["--time", "0.1s"], "one epoch alone takes"),
+        (["--time", "1m", "--epochs", "3"], "--time chooses the length; leave out --epochs"),
+        (["--time", "1m", "--max_steps", "3"], "--time chooses the length"),
+        (["--time", "soon"], "--time must be a number"),
+    ):
+        status, _, err = run(capsys, "pretrain", *tiny, *words)
+        assert (status, said in err) == (2, True), err
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "under torchrun give --epochs" in run(capsys, "pretrain", *tiny, "--time", "1m")[2]
+    assert not (tmp_path / "runs").exists()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +77,7 @@ def recipes(given: Given, extra: Fields) -> int:
     option("--start BACKBONE", "weights to begin from: a run · a file · timm:NAME · python:MODULE:CALLABLE"),
     option("--pairs FILE.csv", "images that belong together: path,group · column:NAME · key:NAME"),
     option("--epochs N", "passes over the data"),
+    option("--time TIME", "instead: as many passes as fit this time here, such as 90s, 20m or 2h"),
     option("--domain NAME", DOMAINS),
     *MACHINE,
     flag("--compile", "short for --training.compile true", action="store_const", const="true"),
@@ -85,11 +88,46 @@ def recipes(given: Given, extra: Fields) -> int:
 )
 def pretrain(given: Given, extra: Fields) -> int:
     experiment = experiment_of(given, extra)
+    if given.time is not None:
+        experiment = _within(experiment, given, extra)
     from hexa.recipes.plugins import run_folder
     from hexa.run.run import pretrain as train
     from hexa.runtime.console import Console
 
     return _finished(train(experiment, run_folder(experiment, given.out), console=Console()), experiment.data)
+
+
+def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
+    """The experiment with as many epochs as fit --time, by a few timed steps; from there its length follows the clock.
+
+    Raises UserError where there is no time for one epoch.
+    """
+    from hexa.adaptation.costs import measure
+    from hexa.config import UserError
+    from hexa.data import open_source
+    from hexa.recipes.experiment import override
+    from hexa.reporting.tables import counted, format_duration
+    from hexa.runtime.parsing import seconds_of
+
+    seconds = seconds_of(given.time)
+    if given.epochs is not None or {"epochs", "max_steps", "training.max_seconds"} & set(extra):
+        raise UserError("--time chooses the length; leave out --epochs, --max_steps and --training.max_seconds")
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError("--time is for one process; under torchrun give --epochs")
+    limits = experiment.training.max_image_pixels, experiment.network.channels
+    source = open_source(experiment.data, "train", *limits)
+    say("timing a few steps")
+    costs = measure(experiment, source, extra, partly=False)
+    epoch = len(source) * costs.train(experiment.views.size, max(costs.steps))
+    room = (
+        0.9 * seconds - (time.perf_counter() - given.begun) - costs.setup
+    )  # the rest is for what is written at the end
+    if room < epoch:
+        least = format_duration(seconds - room + 1.1 * epoch)
+        raise UserError(f"--time {given.time}: one epoch alone takes {format_duration(epoch)}; give {least} or more")
+    epochs = int(room / epoch)
+    say(f"{counted(epochs, 'epoch')} of {len(source):,} images, by the speed of these steps")
+    return override(experiment, {"epochs": epochs, "training.max_seconds": room})
 
 
 def describe_fields(given: Given, extra: Fields) -> int:
