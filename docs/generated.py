@@ -55,6 +55,7 @@ ROBUST = "2026-11-23-robust-digits.json"
 #: One seed of attacks of other strengths, in bf16 on another machine.
 STRENGTHS = "2026-11-22-robust-digits.json"
 HARDENED = "2026-11-24-harden-five-seeds.json"
+HARDENED_GROWING = "2026-11-25-harden-growing.json"
 #: Held-out images of one seed.
 HARDENED_BY = "2026-11-24-harden-search.json"
 HARDENED_SCORES = {
@@ -500,6 +501,18 @@ def hardened() -> str:
     return table(body, "", *HARDENED_SCORES, "seconds of one core")
 
 
+def hardened_growing() -> str:
+    """An ε that grows, as paired changes from one that stays."""
+    stays = {row["seed"]: row["metrics"] for row in result(HARDENED)["rows"] if "seed" in row}
+    grows = {row["seed"]: row["metrics"] for row in result(HARDENED_GROWING)["rows"] if "seed" in row}
+    cells = (
+        f"{statistics.fmean(run[name] for run in grows.values()):.1f} "
+        f"({_paired_change([run[name] - stays[seed][name] for seed, run in grows.items()])})"
+        for name in HARDENED_SCORES.values()
+    )
+    return table([(f"ε grows ({len(grows)} seeds; change from ε that stays)", *cells)], "", *HARDENED_SCORES)
+
+
 def hardened_photographs() -> str:
     """One run of `hexa harden` that did not keep to its price."""
     found = result("2026-11-24-harden-photographs.json")
@@ -890,6 +903,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "robust-arms": robust_arms,
     "hardened": hardened,
     "hardened-by": hardened_by,
+    "hardened-growing": hardened_growing,
     "hardened-photographs": hardened_photographs,
     "hardened-search": hardened_search,
     "speedrun-tracks": speedrun_tracks,
