@@ -13,11 +13,11 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-import yaml
 from PIL import Image
 
 import hexa
 from hexa import cli, recipes
+from hexa.adaptation.costs import Costs
 from hexa.cli import fields
 from hexa.cli.declare import COMMANDS
 from hexa.config import Config
@@ -300,23 +300,25 @@ def test_help_of_a_protocol_lists_its_options(protocol: str, option: str, capsys
 def test_a_time_chooses_the_length(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny = ["digits-moco-v2", "--network.widths", "[8]", "--method.queue_size", "64", "--batch-size", "64"]
-    status, out, _ = run(capsys, "pretrain", *tiny, "--time", "10s", "--out", str(tmp_path / "run"))
-    made = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
-    assert status == 0
-    assert f"{made['epochs']} epoch" in out
-    assert 0 < made["training"]["max_seconds"] < 9
-    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["event"] == "end"
-    monkeypatch.chdir(tmp_path)
+    """Epochs of 600 s in nine tenths of an hour, less the seconds of the start."""
+    costs, trained = Costs(16, 0.0, {4: 600 / 1347}, 0.1), list[Experiment]()
+    monkeypatch.setattr("hexa.adaptation.costs.measure", lambda *_, **how: costs)
+    monkeypatch.setattr("hexa.run.run.pretrain", lambda experiment, out, **_: trained.append(experiment) or out)
+    begin = ("pretrain", "digits-moco-v2", "--out", str(tmp_path / "run"))
+    status, out, _ = run(capsys, *begin, "--time", "1h")
+    (made,) = trained
+    assert (status, made.epochs) == (0, 5)
+    assert "5 epochs of 1,347 images" in out
+    assert made.training.max_seconds is not None
+    assert 3000 < made.training.max_seconds < 3240
     for words, said in (
-        (["--time", "0.1s"], "one epoch alone takes"),
+        (["--time", "9m"], "one epoch alone takes 10 min"),
         (["--time", "1m", "--epochs", "3"], "--time chooses the length; leave out --epochs"),
         (["--time", "1m", "--max_steps", "3"], "--time chooses the length"),
         (["--time", "soon"], "--time must be a number"),
     ):
-        status, _, err = run(capsys, "pretrain", *tiny, *words)
+        status, _, err = run(capsys, *begin, *words)
         assert (status, said in err) == (2, True), err
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "under torchrun give --epochs" in run(capsys, "pretrain", *tiny, "--time", "1m")[2]
-    assert not (tmp_path / "runs").exists()
+    assert "under torchrun give --epochs" in run(capsys, *begin, "--time", "1m")[2]
+    assert len(trained) == 1

@@ -45,6 +45,19 @@ def test_every_record_is_an_experiment_whose_fields_exist() -> None:
         assert (one.seconds is None) == (one.result is None), name
 
 
+@pytest.mark.parametrize("name", [name for name, one in runs.tracks().items() if one.result])
+def test_a_record_says_what_its_file_says(name: str) -> None:
+    """The mean seconds of five seeds that reach the target, by the fields of the record."""
+    one = runs.track(name)
+    file = Path(__file__).parents[2] / "benchmarks" / "speedrun" / str(one.result)
+    result = json.loads(file.read_text())
+    assert sorted(row["seed"] for row in result["rows"]) == [0, 1, 2, 3, 4]
+    assert one.seconds == round(float(np.mean([row["seconds"] for row in result["rows"]])))
+    assert runs.reached(one, result)
+    assert (result["track"], result["recipe"], result["fields"]) == (name, one.recipe, one.fields)
+    assert not result["held_out"]
+
+
 def test_seeds_train_on_images_of_their_own_and_none_is_run_twice(tried: Any, tmp_path: Path) -> None:
     done = runs.speedrun("T", "digits", tmp_path, seeds=[0, 1], fields=TINY)
     assert [row["seed"] for row in done["rows"]] == [0, 1]
@@ -145,7 +158,7 @@ def test_the_command(tried: Any, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.startswith("T: digits; no record yet")
 
 
-def test_mistakes(tried: Any, tmp_path: Path) -> None:
+def test_mistakes(tried: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="unknown track 'Z'"):
         runs.track("Z")
     with pytest.raises(UserError, match="begins from random weights: leave --start out"):
@@ -153,6 +166,29 @@ def test_mistakes(tried: Any, tmp_path: Path) -> None:
     tried(starts=True)
     with pytest.raises(UserError, match="begins from given weights: give --start"):
         runs.speedrun("T", "digits", tmp_path)
+    (tmp_path / runs.RESULT).write_text("someone's")
+    tried()
+    with pytest.raises(UserError, match="has another attempt"):
+        runs.speedrun("T", "digits", tmp_path)
+    assert (tmp_path / runs.RESULT).read_text() == "someone's"
+    (tmp_path / runs.RESULT).unlink()
+    for fields, said in (
+        ({"seed": "1"}, "--seed: the track says it"),
+        ({"optimizer.lerning_rate": "1"}, "learning_rate"),
+    ):
+        with pytest.raises(UserError, match=said):
+            runs.speedrun("T", "digits", tmp_path, seeds=[0], fields=fields)
+    for number in range(20):
+        broken = tmp_path / "broken" / "train" / "ab"[number % 2] / f"{number}.jpg"
+        broken.parent.mkdir(parents=True, exist_ok=True)
+        broken.write_text("no image")
+    with pytest.raises(UserError, match="a track needs the images as published"):
+        runs.speedrun("T", f"folder:{tmp_path / 'broken'}", tmp_path, seeds=[0], fields=TINY)
     tried(parameters=100)
     with pytest.raises(UserError, match="allows 100 parameters, and the backbone has"):
         runs.speedrun("T", "digits", tmp_path, seeds=[0], fields=TINY)
+    assert not (tmp_path / "seed-0").exists()
+    tried()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="leave out torchrun"):
+        runs.speedrun("T", "digits", tmp_path)

@@ -116,7 +116,7 @@ def test_a_queue_longer_than_an_epoch_is_said() -> None:
     assert MoCoConfig(queue_size=64).build(network, Setting(67, 8)).notes() == []
     (note,) = MoCoConfig(queue_size=72).build(network, Setting(67, 8)).notes()
     assert "queue of 72 keys is longer than an epoch, which makes 64" in note
-    assert "--method.queue_size 32, half an epoch" in note
+    assert "half an epoch, --method.queue_size 32," in note
     assert MoCoConfig(queue_size=128, symmetric=True).build(network, Setting(67, 8)).notes() == []
 
 

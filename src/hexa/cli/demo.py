@@ -85,7 +85,7 @@ def _experiment(recipe: str, epochs: int | None) -> Experiment:
 
 
 def _seconds(experiments: Sequence[Experiment]) -> float:
-    """How long training and scoring will take here, from a few timed steps of each."""
+    """Estimated seconds of training and scoring all experiments on this machine, from a few timed steps of each."""
     source, seconds = open_source("digits", "train"), 0.0
     for experiment in experiments:
         costs = measure(experiment, source, (), partly=False)

@@ -60,15 +60,16 @@ def speedrun(given: Given, extra: Fields) -> int:
     if given.track is None:
         say(*(f"{name}: {one.goal}; {runs.standing(one)}" for name, one in runs.tracks().items()))
         return 0
-    one = runs.track(given.track)
-    say(f"{one.goal}; {runs.standing(one)}", f"{len(given.seeds)} seeds of {given.recipe or one.recipe}, {one.fields}")
+    one, fields = runs.track(given.track), dict(extra) | ({"recipe": given.recipe} if given.recipe else {})
+    recipe, changes = runs.attempt(one, fields)
+    changed = ", ".join(f"{path} {value}" for path, value in changes.items())
+    say(f"{one.goal}; {runs.standing(one)}", f"{recipe} for each of the seeds {given.seeds}, {changed or 'unchanged'}")
     if given.plan:
         return 0
     if given.data is None:
         raise UserError(f"--data is missing; give the images of {one.data}, such as parquet:PATH")
     from hexa.runtime.console import Console
 
-    fields = dict(extra) | ({"recipe": given.recipe} if given.recipe else {})
     out = Path(given.out or f"runs/speedrun-{given.track}")
     settings = {"start": given.start, "seeds": given.seeds, "fields": fields, "held_out": given.held_out}
     result = runs.speedrun(given.track, given.data, out, **settings)

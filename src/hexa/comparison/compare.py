@@ -43,7 +43,7 @@ class CompareRequest(Extraction):
     size: int | None = None
     """A common image size in pixels; each backbone's own if None."""
     fine_tune: bool = False
-    """Whether networks are also fine-tuned on the labels, which has no part in the verdict; see `tuning`."""
+    """True: fine-tune every network on the labels too (`tuning`), as a measure that does not decide."""
     max_image_pixels: int | None = None
     """Larger images count as unreadable."""
 
@@ -192,7 +192,7 @@ def of_backbones(
             sides[place] = replace(side, scores=_in_main(functools.partial(judge.scores, side.features)))
         progress("judging", len(sides), len(sides))
         if fine_tune:
-            left: Callable[[], float] = lambda: all_seconds - (time.perf_counter() - begun)  # noqa: E731
+            left = all_seconds - (time.perf_counter() - begun)
             found_right, note = _in_main(lambda: tuning.measured(sides, images, how, left, progress))
             notes.append(note)
             for place, right in enumerate(found_right):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -86,10 +86,13 @@ def scored(side: Side, images: Source, how: Extraction, progress: Progress) -> R
 
 
 def measured(
-    sides: Sequence[Side], images: Source, how: Extraction, left: Callable[[], float], progress: Progress
+    sides: Sequence[Side], images: Source, how: Extraction, left: float, progress: Progress
 ) -> tuple[list[Right], str]:
-    """Of every side what `scored` returns, nothing where the seconds `left` do not suffice; and a note."""
-    rows, note = drawn(sides, images, how, left())
+    """The result of `scored` for every side, in order, and a note on images and time.
+
+    left: seconds; if they do not suffice for 50 images, nothing is fine-tuned and the list is empty.
+    """
+    rows, note = drawn(sides, images, how, left)
     progress(note.partition(" by plan")[0], 0, 1)
     some = Subset(images, rows)
     return [scored(side, some, how, progress) for side in sides if len(rows)], note

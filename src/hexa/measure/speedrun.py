@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -12,26 +13,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scipy.special import stdtrit
 from torchvision.io import encode_png
 
 from hexa import recipes
 from hexa.comparison.labelled import labels_of
 from hexa.config import Config, UserError, nearest
 from hexa.data import open_source
+from hexa.data.sources.decode import DecodeError
 from hexa.evaluation import evaluate
+from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.split import draw_per_class
+from hexa.nn.backbones import outline
 from hexa.published import read
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.tables import Table
 from hexa.run.run import pretrain
 from hexa.run.start import begin_from_weights
-from hexa.runtime.console import Console
 from hexa.runtime.files import write_text
+from hexa.runtime.lock import locked
 from hexa.runtime.packages import processor_name, provenance, version
 from hexa.runtime.random import Stream
 from hexa.training.journal import METRICS
-from hexa.weights.pretrained import load_backbone
 
 RESULT = "speedrun.json"
 #: Fields of every attempt: one process that scores nothing on the way and draws nothing.
@@ -39,7 +41,7 @@ _COMMON: dict[str, Any] = {
     **{"monitor.knn_every": 0, "training.report": False, "training.tensorboard": False},
     **{"training.num_workers": 0, "training.device": "cpu"},
 }
-#: The share of the training images that an attempt is scored on in a search.
+#: The share of all training images that an attempt is scored on in a search; no label is learned from.
 _HELD_OUT = 0.1
 
 
@@ -51,7 +53,7 @@ class Track(Config):
     data: str
     """The images: cifar10 or omniglot, which --data gives."""
     target: float
-    """What the mean over seeds of `measure` must reach, in percent."""
+    """The least mean of `measure` over seeds that counts, in percent."""
     protocol: str
     """The protocol of `hexa evaluate` that measures it, on test images."""
     options: dict[str, Any] = {}
@@ -67,11 +69,11 @@ class Track(Config):
     parameters: int | None = None
     """The most parameters a backbone may have; none: any."""
     starts: bool = False
-    """Whether training begins from given weights (--start)."""
+    """True: training begins from the weights of --start. False: from random weights."""
     recipe: str
     """The recipe of the present record."""
     fields: dict[str, Any] = {}
-    """What the record changes of its recipe."""
+    """Fields of the recipe that the record sets, by dotted path."""
     seconds: float | None = None
     """Mean seconds of one core of the record's seeds; none: the track has no record yet."""
     result: str | None = None
@@ -99,26 +101,45 @@ def speedrun(
     seeds: Sequence[int] = (0, 1, 2, 3, 4),
     fields: Mapping[str, Any] | None = None,
     held_out: bool = False,
-    console: Console | None = None,
 ) -> dict[str, Any]:
     """Carry out a track's record, or an attempt with other fields, once for each seed, on one core.
 
     data: the images as published, such as parquet:cifar10. start: weights to begin from. fields: changes of the
-    record's, `recipe` among them. held_out: score training images that were not learned from, as a search must. The
-    result is written to out/speedrun.json after each seed; seeds that it has are not run again. Seconds are processor
+    record's, `recipe` among them. held_out: score training images instead of test images, as a search must. The result
+    is written to out/speedrun.json after each seed; seeds that it has are not run again. Seconds are processor
     time of `pretrain`, from opening the images to the end of training. Raises UserError.
     """
-    one, fields = track(name), dict(fields or {})
+    one, fields = track(name), fields or {}
     if one.starts != (start is not None):
         rule = "given weights: give --start" if one.starts else "random weights: leave --start out"
         raise UserError(f"track {name} begins from {rule}")
-    recipe = fields.pop("recipe", one.recipe)
-    changes = (one.fields if recipe == one.recipe else {}) | fields
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("a track is run on one core; leave out torchrun")
+    if own := {"data", "seed"} & set(fields):
+        raise UserError(f"--{own.pop()}: the track says it; give --data and --seeds")
+    recipe, changes = attempt(one, fields)
+    made = override(recipes.get(recipe), {**_COMMON, **changes} | ({} if start is None else {"start.weights": start}))
     about: dict[str, Any] = {"track": name, "recipe": recipe, "fields": changes, "held_out": held_out}
-    file, stored = out / RESULT, about | {"rows": []}
+    with locked(out / ".lock", f"is running a track in {out}; wait until it ends, or give another --out"):
+        return _carried_out(one, about, made, data, out, seeds)
+
+
+def attempt(one: Track, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The recipe, that of the record unless `fields` names another, and the fields of it that are set."""
+    recipe = fields.get("recipe", one.recipe)
+    return recipe, (one.fields if recipe == one.recipe else {}) | {n: v for n, v in fields.items() if n != "recipe"}
+
+
+def _carried_out(
+    one: Track, about: dict[str, Any], made: Experiment, data: str, out: Path, seeds: Sequence[int]
+) -> dict[str, Any]:
+    file, stored, held_out = out / RESULT, about | {"rows": []}, about["held_out"]
     if file.exists():
-        stored = json.loads(file.read_text())
-        if any(stored[key] != value for key, value in about.items()):
+        try:
+            stored = json.loads(file.read_text())
+        except ValueError:
+            stored = {}
+        if any(stored.get(key) != value for key, value in about.items()):
             raise UserError(f"{out} has another attempt; give another --out")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -127,19 +148,20 @@ def speedrun(
             if any(row["seed"] == seed for row in stored["rows"]):
                 continue
             images, scored = _images(one, data, out, seed, held_out)
-            experiment = _experiment(recipe, changes | {"data": images, "seed": seed}, start)
+            given = {*_COMMON, *about["fields"], "start.weights"}
+            experiment = begin_from_weights(override(made, {"data": images, "seed": seed}), given)
+            if one.parameters and (count := _parameters(experiment)) > one.parameters:
+                raise UserError(f"this track allows {one.parameters:,} parameters, and the backbone has {count:,}")
             clock, begun = time.perf_counter(), time.process_time()
-            run = pretrain(experiment, _new(out / f"seed-{seed}"), console=console)
+            run = pretrain(experiment, _new(out / f"seed-{seed}"))
             row: dict[str, Any] = {
                 "seed": seed,
                 "seconds": time.process_time() - begun,
                 "wall_seconds": time.perf_counter() - clock,
             }
-            if one.parameters and (count := _parameters(run)) > one.parameters:
-                raise UserError(f"track {name} allows {one.parameters:,} parameters, and the backbone has {count:,}")
             row |= {"metrics": _measured(one, str(run), scored, held_out), "losses": _losses(run)}
-            if start is not None and one.not_below:
-                row["start"] = _measured(one, start, scored, held_out)
+            if made.start.weights is not None and one.not_below:
+                row["start"] = _measured(one, made.start.weights, scored, held_out)
             row |= provenance() | {"device": processor_name(), "torch": version("torch")}
             stored["rows"].append(row)
             write_text(file, json.dumps(stored, indent=1) + "\n")
@@ -166,7 +188,10 @@ def _images(one: Track, data: str, out: Path, seed: int, held_out: bool) -> tupl
         for row, label in zip(rows, labels_of(images)[rows], strict=True):
             file = folder / split / str(label) / f"{row}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(encode_png(images.decode(int(row))).numpy().tobytes())
+            try:
+                file.write_bytes(encode_png(images.decode(int(row))).numpy().tobytes())
+            except DecodeError as error:
+                raise UserError(f"image {row} of {images!r}: {error}; a track needs the images as published") from None
     return f"folder:{folder}", f"folder:{folder}" if fewer else data
 
 
@@ -175,19 +200,14 @@ def _new(folder: Path) -> Path:
     return next(one for n in itertools.count(1) if not (one := folder if n == 1 else Path(f"{folder}-{n}")).exists())
 
 
-def _experiment(recipe: str, fields: Mapping[str, Any], start: str | None) -> Experiment:
-    fields = {**_COMMON, **fields} | ({} if start is None else {"start.weights": start})
-    return begin_from_weights(override(recipes.get(recipe), fields), fields)
-
-
 def _measured(one: Track, backbone: str, data: str, held_out: bool) -> dict[str, float]:
     options = one.options | ({"holdout": _HELD_OUT} if held_out and one.test_per_class is None else {})
     metrics: dict[str, float] = evaluate(one.protocol, backbone, data, device="cpu", **options)["metrics"]
     return metrics
 
 
-def _parameters(run: Path) -> int:
-    return sum(parameter.numel() for parameter in load_backbone(str(run)).network.parameters())
+def _parameters(experiment: Experiment) -> int:
+    return sum(parameter.numel() for parameter in outline(experiment.network).parameters())
 
 
 def _losses(run: Path) -> list[list[float]]:
@@ -198,7 +218,7 @@ def _losses(run: Path) -> list[list[float]]:
 
 
 def reached(one: Track, result: Mapping[str, Any]) -> bool:
-    """Whether the mean over seeds is at the target, and the other metric not below that of the start."""
+    """True if the mean of `measure` over seeds reaches the target, and that of `not_below` the start's."""
 
     def mean(name: str, of: str = "metrics") -> float:
         return statistics.mean(float(row[of][name]) for row in result["rows"])
@@ -213,7 +233,7 @@ def standing(one: Track) -> str:
 
 
 def said(one: Track, result: Mapping[str, Any]) -> str:
-    """Whether the target was reached, in a sentence."""
+    """A sentence: target, reached or not, on which images, in how many seconds, and the record."""
     mean = statistics.mean(row["seconds"] for row in result["rows"])
     where = "training images, to search by" if result["held_out"] else "test images"
     verdict = "reached" if reached(one, result) else "not reached"
@@ -232,7 +252,5 @@ def table(one: Track, result: Mapping[str, Any]) -> Table:
 
 
 def _mean(values: Sequence[float]) -> str:
-    if len(values) == 1:
-        return f"{values[0]:.1f}"
-    half = stdtrit(len(values) - 1, 0.975) * statistics.stdev(values) / math.sqrt(len(values))
-    return f"{statistics.mean(values):.1f} ± {half:.1f}"
+    mean = f"{statistics.mean(values):.1f}"
+    return f"{mean} ± {half_width(values):.1f}" if len(values) > 1 else mean
