@@ -10,13 +10,13 @@ import pytest
 
 from hexa.runtime.allocator import keep_freed_memory
 
-#: Faults of twenty steps, each of which fills sixteen tensors of 8 MB and frees them.
+#: Faults of twenty steps, each of which fills tensors of 8 MB, of 84 MB, and frees them.
 SCRIPT = """
 import resource, sys, torch
 from hexa.runtime.precision import pick_device
 sys.argv[1:] and pick_device("cpu")
 def step():
-    return [torch.ones(2 << 20) for _ in range(16)]
+    return [torch.ones(2 << 20) for _ in range(16)], [torch.ones(20 << 20) for _ in range(2)]
 step()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):
