@@ -2,11 +2,11 @@
 
     python benchmarks/robust_digits.py --work FOLDER --result FILE [--seeds 0 1 2]
 
-The recipes of the demo, unchanged, 20 epochs each, so HEXA-MoCo trains for longer (`cpu_seconds`); `longer` is MoCo-v2
-for 28 epochs, which is HEXA-MoCo's time by counting passes (1.75 in the second half). The other arms change one thing
-of HEXA-MoCo, or are other hard examples. The attack is the demo's: ten steps from one random start, on the 450 test images,
-through backbone and probe. Its strengths were chosen on held-out training images. A row is written as soon as it
-exists, and rows that FILE has are not made again.
+The recipes of the demo, unchanged, 20 epochs each, so HEXA-MoCo trains for longer (`cpu_seconds`); `longer` is
+MoCo-v2 for 28 epochs, which is HEXA-MoCo's time by counting passes (1.75 in the second half). The other arms change
+one thing of HEXA-MoCo, or are other hard examples. The attack is the demo's: ten steps from one random start, on the
+450 test images, through backbone and probe. Its strengths were chosen on held-out training images. A row is written
+as soon as it exists, and rows that FILE has are not made again.
 """
 
 from __future__ import annotations

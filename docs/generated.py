@@ -51,9 +51,7 @@ TORTURE = max(path.name for path in (ROOT / "benchmarks").glob("*-torture.json")
 WITHOUT_LABELS = "2026-11-24-without-labels.json"
 FROM_WEIGHTS = "2026-11-22-from-weights.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
-ROBUST = "2026-11-23-robust-digits.json"
-#: One seed of attacks of other strengths, in bf16 on another machine.
-STRENGTHS = "2026-11-22-robust-digits.json"
+ROBUST = "2026-11-25-robust-digits.json"
 HARDENED = "2026-11-24-harden-five-seeds.json"
 HARDENED_GROWING = "2026-11-25-harden-growing.json"
 #: Held-out images of one seed.
@@ -105,15 +103,7 @@ FEW_IMAGES_UNDER_ATTACK = {
 ROBUST_ARMS = {
     "plain": "MoCo-v2",
     "longer": "MoCo-v2, longer",
-    "adversarial": "HEXA-MoCo: ε = 1, α₁ = 1",
-    "ε = ½": "ε = ½",
-    "ε = 2": "ε = 2",
-    "ε = 4": "ε = 4",
-    "α₁ = ½": "α₁ = ½",
-    "α₁ = 2": "α₁ = 2",
-    "late": "attacks in the second half alone",
-    "cutmix": "MoCo-v2 + cut-mixed",
-    "both": "HEXA-MoCo + cut-mixed",
+    "adversarial": "HEXA-MoCo: ε = 1 from half-way, α₁ = 1",
 }
 COSTS = {
     "MoCo-v2, ResNet-18": "2026-11-21-schemes-cifar10-resnet18.json",
@@ -447,7 +437,7 @@ def few_labels() -> str:
 def strongest() -> str:
     """Where hard examples pay in the same time: rows with a gain under attack whose 95 % interval excludes 0."""
     few = _few_images_rows(searched=True)
-    digits = {(row["arm"], 70, row["seed"]): {"robust": row["metrics"]} for row in traced(ROBUST)}
+    digits = {(row["arm"], 28, row["seed"]): {"robust": row["metrics"]} for row in traced(ROBUST)}
     weak, strong = (
         {"clean": ("robust", "top1"), **{f"attack of {grey}": ("robust", f"robust@{grey}") for grey in levels}}
         for levels in ((2, 4), (8, 16))
@@ -460,7 +450,7 @@ def strongest() -> str:
     body = []
     for goal, runs, plain, length, places, arms in (
         ("robustness, photographs", few, "plain", 400, weak, late),
-        ("robustness, digits", digits, "longer", 70, strong, {"adversarial, from the start": "adversarial"}),
+        ("robustness, digits", digits, "longer", 28, strong, {"adversarial, from half-way": "adversarial"}),
     ):
         for label, arm in arms.items():
             seeds = [seed for of, long, seed in runs if (of, long) == (arm, length) and (plain, length, seed) in runs]
@@ -569,17 +559,13 @@ def speedrun_tried() -> str:
 
 
 def robust_arms() -> str:
-    """The demo's arms under attack, MoCo-v2 for as long, and attacks of other strengths, weights and onsets."""
+    """The demo's arms under attack, and MoCo-v2 for as long."""
     body = []
     for arm, label in ROBUST_ARMS.items():
-        runs = [row for row in result(ROBUST)["rows"] if row["arm"] == arm]
-        other = "" if runs else ", bf16"
-        runs = runs or [row for row in traced(STRENGTHS) if row["arm"] == arm]
-        if not runs:
-            continue
+        runs = [row for row in traced(ROBUST) if row["arm"] == arm]
         scores = (mean_std([run["metrics"][key] for run in runs]) for key in ("top1", "robust@8", "robust@16", "knn"))
         seconds = f"{statistics.mean(run['cpu_seconds'] for run in runs):.0f} s"
-        body.append([f"{label}{other} ({_count(runs)})", str(runs[0]["epochs"]), seconds, *scores])
+        body.append([f"{label} ({_count(runs)})", str(runs[0]["epochs"]), seconds, *scores])
     head = ("arm (seeds)", "epochs", "one core", "clean", "attack of 8", "attack of 16", "k-NN, clean")
     return table(body, *head)
 
@@ -761,8 +747,10 @@ def goals() -> str:
         change = of_few(searched, arm, 400, *places)
         rows.append(("", f"MoCo-v2 + adversarial{when}", "equal time, best of four rates", what, change))
     what = "linear head: clean / under attack of 8 / of 16 grey levels"
-    rows.append(("robustness, digits", "MoCo-v2 + adversarial", "40 epochs each", what, under_attack("plain")))
-    rows.append(("", "MoCo-v2 + adversarial", "equal time", what, under_attack("longer")))
+    rows.append(
+        ("robustness, digits", "MoCo-v2 + adversarial, from half-way", "20 epochs each", what, under_attack("plain"))
+    )
+    rows.append(("", "MoCo-v2 + adversarial, from half-way", "equal time", what, under_attack("longer")))
     few = {(row["arm"], row["start"], row["seed"]): row for row in result(SEMI)["rows"] if row["labels"] == 20}
 
     def beside(arm: str) -> str:
