@@ -34,6 +34,7 @@ from hexa.runtime.lock import locked
 from hexa.runtime.packages import processor_name, provenance, version
 from hexa.runtime.random import Stream
 from hexa.training.journal import METRICS
+from hexa.weights.pretrained import Backbone
 
 RESULT = "speedrun.json"
 #: Fields of every attempt: one process that scores nothing on the way and draws nothing.
@@ -200,7 +201,7 @@ def _new(folder: Path) -> Path:
     return next(one for n in itertools.count(1) if not (one := folder if n == 1 else Path(f"{folder}-{n}")).exists())
 
 
-def _measured(one: Track, backbone: str, data: str, held_out: bool) -> dict[str, float]:
+def _measured(one: Track, backbone: str | Backbone, data: str, held_out: bool) -> dict[str, float]:
     options = one.options | ({"holdout": _HELD_OUT} if held_out and one.test_per_class is None else {})
     metrics: dict[str, float] = evaluate(one.protocol, backbone, data, device="cpu", **options)["metrics"]
     return metrics
