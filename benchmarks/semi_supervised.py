@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from from_weights import COMMON
+from from_weights import COMMON, NINE_LAYERS
 
 from hexa import recipes
 from hexa.evaluation import evaluate
@@ -61,13 +61,14 @@ class Case:
 CASES = {
     "digits": Case(
         "digits-moco-v2",
-        {"network.widths": [16, 32, 64]},
+        # the recipe as it was until 2026-11-25
+        {"network.widths": [16, 32, 64], "epochs": 40, "optimizer.learning_rate": 0.03, "method.queue_size": 1024},
         (20, 40),
         {"steps": 200, "labelled_batch": 8, "mirrored": False, "device": "cpu", "precision": "fp32"},
     ),
     "cifar10": Case(
         "cifar10-moco-v2+small",
-        {"training.precision": "bf16"},
+        NINE_LAYERS | {"training.precision": "bf16"},
         (40, 250),
         {"steps": 1000, "labelled_batch": 16, "device": "cpu", "precision": "bf16"},
         ("supervised", "fixmatch", "adversarial instead", "probe"),

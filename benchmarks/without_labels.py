@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import torch
+from from_weights import NINE_LAYERS
 from PIL import Image
 
 import hexa
@@ -194,6 +195,7 @@ def trained(
     if (run / "config.yaml").is_file():
         return hexa.resume(run)
     fields: dict[str, Any] = {"views.size": size, "seed": 0, **QUIET}
+    fields |= {} if start else NINE_LAYERS
     fields |= {} if rate is None else {"optimizer.learning_rate": rate, "batch_size": 50}
     fields |= {"start.freeze_backbone": 1} if start and epochs > 1 else {}
     return hexa.pretrain(recipe, data, epochs, run, start, **fields)

@@ -75,8 +75,9 @@ def digits_hexa_moco() -> Experiment:
     # the mean of the terms keeps the learning rate of the other arm comparable
     objective = ObjectiveConfig(reduction="mean")
     # from the start they cost points of k-NN in so few epochs
-    hard = {"adversarial": Adversarial(start=0.5)}
-    return experiment.model_copy(update={"hard_examples": hard, "objective": objective})
+    return experiment.model_copy(
+        update={"hard_examples": {"adversarial": Adversarial(start=0.5)}, "objective": objective}
+    )
 
 
 def _clusters(name: str) -> Experiment:
