@@ -88,8 +88,8 @@ def carry_out(job: dict[str, Any], given: argparse.Namespace) -> None:
     data, out = given.data, given.out
     changes = {**QUIET, "data": data, "epochs": job["epochs"], "seed": job["seed"]}
     changes["optimizer.learning_rate"] = job["rate"]
-    if given.family != "dcluster":
-        changes["network.widths"] = NINE_LAYERS["network.widths"]
+    if given.family in ("moco", "attacks"):
+        changes = NINE_LAYERS | changes
     if given.family == "attacks":
         changes |= {f"hard_examples.adversarial.{name}": value for name, value in ATTACKS.get(job["arm"], {}).items()}
     experiment = override(hexa.recipes.get(FAMILIES[given.family][job["arm"]]), changes)

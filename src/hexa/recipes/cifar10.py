@@ -89,9 +89,10 @@ def _pcl(contrast: MoCoConfig, warmup_epochs: int) -> PCLConfig:
 
 _PUZZLE = PuzzleConfig(grid=2)
 _DECAY: Fields = {"base_batch_size": 256, "weight_decay": 5e-4}
-#: Three wide stages learn more in a given time than the four narrow ones of `+small`, at four times the rate
-#: (docs/speedrun.md). Other methods have not been tried with them.
+#: Three wide stages learn more in a given time than the four narrow ones of `+small`, at four times the rate and with
+#: fewer, newer keys (docs/speedrun.md). Other methods have not been tried with them.
 _WIDE: Fields = {
+    "method": _moco(4).model_copy(update={"queue_size": 1024}),
     "network": NetworkConfig(name="small-resnet", widths=(32, 64, 128), stem_stride=2, mean=CIFAR_MEAN, std=CIFAR_STD),
     "optimizer": OptimizerConfig(learning_rate=0.12, **_DECAY),
 }
@@ -108,7 +109,7 @@ _DINO: Fields = {
 
 #: Name -> what it is, the fields that differ from MoCo-v2's, those that its small version changes beside the network.
 RECIPES: dict[str, tuple[str, Fields, Fields]] = {
-    "moco-v2": ("MoCo-v2 as in MoCo's own demo", {}, {"method": _moco(4), **_WIDE}),
+    "moco-v2": ("MoCo-v2 as in MoCo's own demo", {}, _WIDE),
     # With all that InfoMin does to colours a narrow network learns next to nothing in a few epochs, and below nothing
     # with attacks: it keeps one operation of RandAugment, and MoCo's jitter.
     "infomin": (
