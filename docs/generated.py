@@ -490,7 +490,7 @@ def hardened() -> str:
             for name in HARDENED_SCORES.values()
         )
         took = f"{statistics.fmean(seconds):.0f}"
-        body.append((f"recipe `teacher`, {epochs} epochs ({len(runs)} seeds)", *cells, took))
+        body.append((f"`teacher` by l2, rate 0.001, {epochs} epochs ({len(runs)} seeds)", *cells, took))
     return table(body, "", *HARDENED_SCORES, "seconds of one core")
 
 

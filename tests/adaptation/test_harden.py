@@ -106,8 +106,8 @@ def costs(**more: float) -> Costs:
 @pytest.mark.parametrize(
     ("seconds", "side", "size", "images"),
     [
-        (360.0, 500, 128, 9000),
-        (359.0, 500, 96, 359 / 0.0225),
+        (720.0, 500, 128, 18000),
+        (719.0, 500, 96, 719 / 0.0225),
         (10**4, 32, 64, 10**6),  # images are not enlarged
         (1.0, 500, 64, 100),  # the smallest, however short the time
     ],

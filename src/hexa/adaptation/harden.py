@@ -35,7 +35,7 @@ from hexa.weights import start as starts
 from hexa.weights.pretrained import Backbone
 
 #: Images, counted in each pass, from which on a larger size is worth more, and those that are worth beginning with.
-_ENOUGH, _LEAST = 9000, 3000
+_ENOUGH, _LEAST = 18000, 3000
 #: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
 #: on those that clean accuracy is measured on.
 _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 250, (40, 500), (200, 2000)
@@ -177,7 +177,7 @@ class HardenRequest(AdaptRequest):
 def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], shorter_side: int) -> tuple[int, float]:
     """The image size, and how many images can be learned from, those of all passes together.
 
-    sizes: the start's own first, then smaller ones. The first that leaves time for 9,000 images, in however many
+    sizes: the start's own first, then smaller ones. The first that leaves time for 18,000 images, in however many
     passes, and does not enlarge images (`shorter_side` pixels).
     """
     images = 0.0
