@@ -14,7 +14,7 @@ from PIL import Image
 
 import hexa
 from hexa.adaptation.costs import Costs
-from hexa.adaptation.harden import HardenRequest, between, choose
+from hexa.adaptation.harden import HardenRequest, between, choose, halved
 from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, decide, farthest, table
 from hexa.cli import main
 from hexa.comparison.labelled import Judge, labels_of
@@ -116,6 +116,13 @@ def test_the_size_leaves_time_for_enough_images(seconds: float, side: int, size:
     chosen = choose(costs(), [128, 96, 64], lambda _: seconds, side)
     assert chosen[0] == size
     assert chosen[1] == pytest.approx(images)
+
+
+@pytest.mark.parametrize(("bound", "share"), [(1.0, 0.875), (0.7, 0.625), (0.5, 0.5), (0.2, 0.125), (0.0, 0.125)])
+def test_halving_finds_the_most_that_is_not_too_dear(bound: float, share: float) -> None:
+    asked: list[float] = []
+    assert halved(lambda tried: asked.append(tried) or tried > bound) == share  # type: ignore[func-returns-value]
+    assert len(asked) == 3
 
 
 def test_between_the_weights(weights: Path) -> None:

@@ -39,8 +39,8 @@ _ENOUGH, _LEAST = 18000, 3000
 #: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
 #: on those that clean accuracy is measured on.
 _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 250, (40, 500), (200, 2000)
-#: States on the line from the result to the start that may be kept, as shares of the result.
-SHARES = (1.0, 0.75, 0.5, 0.25)
+#: How often the line from the start to the result is halved for the most robust state at the price: to an eighth of it.
+HALVINGS = 3
 #: Seconds to write the results, which are not measured.
 _END = 5.0
 
@@ -92,7 +92,7 @@ class HardenRequest(AdaptRequest):
 
         def room(size: int) -> float:
             """Seconds for training at this size."""
-            read = judged * (costs.score(native) + (1 + len(SHARES)) * costs.score(size) + 3 * costs.read)
+            read = judged * (costs.score(native) + (2 + HALVINGS) * costs.score(size) + 3 * costs.read)
             return SPARE * (budget.left - _JUDGING * budget.seconds - read - 1.5 * costs.setup - budget.here(_END))
 
         sizes = [native, *(size for size in SIZES if size < native and "views.size" not in self.fields)]
@@ -145,13 +145,16 @@ class HardenRequest(AdaptRequest):
         images = Subset(images, shared.numpy())
         judge = Judge(labels_of(images), how.seed) if judged else None
         before, after = (Side.of(network, x, judge) for network, x in zip((start, result), features, strict=False))
-        share, tried = 1.0, 1
-        for share in SHARES if judge is not None else ():
-            if share < 1:
-                network, tried = between(native, result, share), tried + 1
-                after = Side.of(network, extracted(network, images, how, device)[0], judge)
-            if before.clean - after.clean <= self.price:
-                break
+        sides = {1.0: after}
+
+        def dear(share: float) -> bool:
+            if share not in sides:
+                network = between(native, result, share)
+                sides[share] = Side.of(network, extracted(network, images, how, device)[0], judge)
+            return before.clean - sides[share].clean > self.price
+
+        share = halved(dear) if judge is not None and dear(1.0) else 1.0
+        after, tried = sides[share], len(sides)
         count = np.clip(_JUDGING * self.seconds * images_per_second(start, device) / _PASSES, *_ATTACKED)
         shown = Shown.of(images, start, int(count), judge, device, how.seed)
         for name, side in (("start", before), ("result", after)):
@@ -186,6 +189,18 @@ def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], sho
         if images >= _ENOUGH and size <= max(shorter_side, min(sizes)):
             break
     return size, max(0.0, images)
+
+
+def halved(dear: Callable[[float], bool]) -> float:
+    """The largest of the shares of 1 that were tried and are not too dear, or the smallest that was tried.
+
+    dear: whether a share is too dear, asked `HALVINGS` times; what is larger than a dear share counts as dear.
+    """
+    least, most = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (least + most) / 2
+        least, most = (least, middle) if dear(middle) else (middle, most)
+    return least or most
 
 
 def drawn(trained: Trained, progress: Progress) -> tuple[Source, bool, list[str]]:

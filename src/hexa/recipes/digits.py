@@ -72,12 +72,10 @@ def digits_hexa_moco() -> Experiment:
     Cost: half a minute of one core.
     """
     experiment = _digits("digits-hexa-moco")
+    # in so few epochs attacks from the start cost points of k-NN
+    hard = {"adversarial": Adversarial(start=0.5)}
     # the mean of the terms keeps the learning rate of the other arm comparable
-    objective = ObjectiveConfig(reduction="mean")
-    # from the start they cost points of k-NN in so few epochs
-    return experiment.model_copy(
-        update={"hard_examples": {"adversarial": Adversarial(start=0.5)}, "objective": objective}
-    )
+    return experiment.model_copy(update={"hard_examples": hard, "objective": ObjectiveConfig(reduction="mean")})
 
 
 def _clusters(name: str) -> Experiment:
