@@ -7,7 +7,8 @@ The rules are those of `hexa speedrun B`: the same 2,000 images of a seed, the r
 has more parameters than the track allows), processor time from opening the images to trained weights, k-NN with all
 others as neighbours. What is lightly's own: views (`SimCLRTransform`), loss, memory bank, heads, momentum update, and
 from its benchmark SGD with momentum 0.9, weight decay 5e-4, a rate of 0.06 for each 128 images, a cosine, both views
-as queries. A row is written as soon as it exists, and rows that FILE has are not made again.
+as queries. Not as there: batch-norms are not split. It trains in fp32 and decodes images in each epoch, as that
+benchmark does on a CPU. A row is written as soon as it exists, and rows that FILE has are not made again.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def test_fast_adversarial_images_are_one_for_four_clean_ones_and_count_half() ->
 
 
 def test_late_has_every_hard_example_set_in_half_way() -> None:
-    made = recipes.get("digits-hexa-moco+late+cutmix").hard_examples
+    made = recipes.get("digits-moco-v2+adversarial+late+cutmix").hard_examples
     assert {name: hard.start for name, hard in made.items()} == {"adversarial": 0.5, "cutmix": 0.5}
     with pytest.raises(UserError, match=r"add \+adversarial"):
         recipes.get("cifar10-moco-v2+late")

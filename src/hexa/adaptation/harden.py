@@ -130,7 +130,7 @@ class HardenRequest(AdaptRequest):
         return Plan(experiment, lines, judged)
 
     def outcome(self, trained: Trained, progress: Progress) -> Outcome:
-        """The most robust state at the price, beside the start at the same size."""
+        """The state farthest from the start at the price, beside the start at the same size."""
         how, device, size = trained.how, precision.pick_device(trained.how.device), trained.result.image_size
         native, start, result = trained.start, trained.start.prepared(size=size), trained.result
         images, judged, notes = drawn(trained, progress)
@@ -160,9 +160,9 @@ class HardenRequest(AdaptRequest):
         for name, side in (("start", before), ("result", after)):
             side.attack(shown, judge, functools.partial(progress, f"{name} under attack"))
         better, verdict = decide(before, after, self.price, tried)
-        if share < 1:
+        if better and share < 1:
             notes.append(
-                f"for --price {self.price:g} the weights are {share:.0%} of the way from the start's to those trained"
+                f"for --price {self.price:g} the weights are {share:.1%} of the way from the start's to those trained"
             )
         if len(features) > 2 and judge is not None:
             lost = Side.of(native, features[2], judge).clean - before.clean

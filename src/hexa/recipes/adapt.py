@@ -62,13 +62,13 @@ def teacher() -> Experiment:
         update={
             "recipe": "teacher",
             "views": ViewsConfig.model_validate({"recipe": "crop-flip", "scale": (1.0, 1.0), "ratio": (1.0, 1.0)}),
-            "method": TeacherConfig(distance="cosine"),  # more robust than by l2 in the same time (docs/robust.md)
+            "method": TeacherConfig(distance="cosine"),  # more robust than by l2 in the same time (docs/speedrun.md)
             "hard_examples": {"adversarial": Adversarial.model_validate({**attack, "fraction": 31 / 32})},
             # with an equal weight on clean views next to nothing of the robustness is left
             "objective": ObjectiveConfig(split=True, clean_fraction=1 / 32),
             # without a warm-up the student begins by forgetting what it knew
             "batch_size": 32,
-            # at twice the rate weights leave the valley of the start's, and what lies between both is worth little
+            # at twice the rate what lies between start and result was worth little, seen once (docs/robust.md)
             "optimizer": OptimizerConfig(name="adamw", learning_rate=5e-4, weight_decay=1e-4),
             "schedule": ScheduleConfig(kind="cosine", per="step", warmup_epochs=1, warmup_at_most=0.1),
         }

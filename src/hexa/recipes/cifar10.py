@@ -1,6 +1,6 @@
-"""CIFAR-10 with every method, on ResNet-18; `+small` trains a narrow network in minutes on two cores.
+"""CIFAR-10 with every method, on ResNet-18; `+small` trains a small network in minutes on two cores.
 
-MoCo-v2 has the settings of MoCo's own demo (F4), SimCLR its authors' at this size (F6), SimSiam
+MoCo-v2 has the settings of MoCo's own demo (F4), but for `+small`, SimCLR its authors' at this size (F6), SimSiam
 too; InstDisc and rotation have their papers' fields (softmax and τ 0.1; batch, momentum and decay), but not their
 schedules. Elsewhere nothing official exists (F8): a method's own fields are shrunk with the network, its
 optimizer and schedule are MoCo's, or those published for batches of 256 with prototypes. There are a few hundred
@@ -263,7 +263,7 @@ for _name, (_title, _, _small) in RECIPES.items():
         Command: hexa pretrain cifar10-{_name}
 
         Expected: {_EXPECTED.get(_name, "no published value at this size. Not yet run here")}. `+small` is measured in
-        benchmarks/README.md.
+        benchmarks/README.md, that of MoCo-v2 in docs/speedrun.md.
 
         Cost: that of the method, 200 epochs of 50,000 images; for a GPU. `+small`: minutes on two cores.
         """,

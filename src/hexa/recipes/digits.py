@@ -1,4 +1,4 @@
-"""The embedded digits: recipes that need no download and run in seconds on two cores."""
+"""The embedded digits: recipes that need no download and run in a minute or less on two cores."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from hexa.recipes.experiment import Experiment
 
 #: Every modifier, in the order they are written in the name that a run records.
 MODIFIERS = {
-    "small": "a small ResNet that halves the resolution at once, 20 epochs of batches of 256: minutes on two cores",
+    "small": "a small ResNet, halved in resolution at once, 20 epochs of batches of 256: minutes on two cores",
     "adversarial": "adversarial views beside the clean ones",
     "fast-adversarial": "adversarial views of a quarter of each batch, each of which counts half (Fast AdvProp)",
     "cutmix": "cut-mixed views beside the clean ones",
@@ -62,7 +62,7 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
 
 
 def _narrow(experiment: Experiment) -> dict[str, Any]:
-    """The fields of every small version. The terms are averaged: no arm of a short comparison steps further."""
+    """The fields of small versions, unless a recipe has its own. Terms are averaged, so that no arm steps further."""
     kept = experiment.network.model_dump(include={"streams", "mean", "std"})
     widths = (16, 32, 64, 128) if kept["streams"] == "one" else (8, 16, 32, 64)
     network = NetworkConfig(name="small-resnet", widths=widths, stem_stride=2, **kept)
