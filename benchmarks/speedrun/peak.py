@@ -2,17 +2,18 @@
 
     OMP_NUM_THREADS=1 python benchmarks/speedrun/peak.py A-60|A-70|B --data SOURCE --result FILE
 
-Multiplications and additions of two steps of the record's recipe are counted (torch's `FlopCounterMode`), and the
-steps of its whole length are divided by the seconds that `hexa speedrun` needs for them here (one seed). Beside them
-stand the fastest product of two matrices of 2048 × 2048 and the fastest 3 × 3 convolution of 256 channels, in fp32
-and bf16, on one core. All in GFLOP/s, in one run. Tracks C
-and D are left out: the counter takes the gradient of a depthwise kernel for that of a dense one.
+Multiplications and additions of two steps of the record's recipe are counted (torch's `FlopCounterMode`); those of
+its whole length are divided by the record's seconds, so this machine must be of the record's kind. Beside them stand
+the fastest product of two matrices of 2048 × 2048 and the fastest 3 × 3 convolution of 256 channels, in fp32 and
+bf16, on one core. All in GFLOP/s. Tracks C and D are left out: the counter takes the gradient of a depthwise kernel
+for that of a dense one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,11 +25,11 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from hexa import recipes
-from hexa.measure.speedrun import _COMMON, _images, attempt, speedrun, track
+from hexa.data import open_source
+from hexa.measure.speedrun import _COMMON, _images, attempt, track
 from hexa.recipes.experiment import override
 from hexa.run.run import pretrain
 from hexa.runtime.packages import processor_name, provenance, version
-from hexa.training.journal import METRICS
 
 
 def fastest(work: Callable[[], object], operations: float) -> float:
@@ -77,10 +78,9 @@ def main() -> None:
             with FlopCounterMode(display=False) as counter:
                 _ = pretrain(override(recipes.get(recipe), changes), work / str(steps))
             counted.append(counter.get_total_flops())
-        result = speedrun(given.track, given.data, work / "run", seeds=(0,))
-        lines = (work / "run" / "seed-0" / METRICS).read_text().splitlines()
-    steps = max(row["step"] for row in map(json.loads, lines) if row["event"] == "train")
-    each, seconds = (counted[1] - counted[0]) / 2, result["rows"][0]["seconds"]
+        made = override(recipes.get(recipe), fields)
+        steps = made.epochs * (len(open_source(made.data, "train")) // made.batch_size)
+    each, seconds = (counted[1] - counted[0]) / 2, one.seconds or math.nan
     row: dict[str, Any] = {"track": given.track, "operations_per_step": each, "steps": steps, "seconds": seconds}
     row |= {"gflops": each * steps / seconds / 1e9, "peaks": peaks()} | provenance()
     row |= {"device": processor_name(), "torch": version("torch")}
