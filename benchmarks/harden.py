@@ -11,8 +11,8 @@ PGD of 20 steps from one random point with each of two losses. Photographs are a
 those of its test half with objects of one class the verdict of `hexa harden` is taken (cross-validated k-NN and probe,
 corruptions, the same attacks): one half to choose by (`--judge chosen`), the other to report (`final`).
 `cpu_seconds` is what the training took of one core, where it was not interrupted; `--fields` change the recipe, and
-name the arm. A row is written as soon as it exists, and rows that FILE has are not made again: ended anywhere, the
-command goes on.
+name the arm; `--shares` of the way from the start to the result are measured too. A row is written as soon as it
+exists, and rows that FILE has are not made again: ended anywhere, the command goes on.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from from_weights import COMMON, subset
 from made_by import made_by
 
 from hexa import recipes
+from hexa.adaptation.harden import between
 from hexa.adaptation.robustness import Shown, Side
 from hexa.comparison.extraction import Extraction, features_of
 from hexa.comparison.labelled import Judge, labels_of
@@ -39,7 +40,7 @@ from hexa.recipes.experiment import override
 from hexa.run.run import pretrain, resume
 from hexa.run.start import begin_from_weights
 from hexa.runtime.packages import provenance
-from hexa.weights.pretrained import load_backbone
+from hexa.weights.pretrained import Backbone, load_backbone
 
 NEIGHBOURS = 15
 ATTACK = {"epsilons": [1, 2, 4], "steps": 20, "restarts": 1, "losses": ["cross-entropy", "margin"]}
@@ -65,9 +66,10 @@ def photographs(voc: Path, work: Path) -> tuple[str, dict[str, str]]:
     return f"folder:{work / 'photos'}", {name: f"folder:{work / name}" for name in ("chosen", "final")}
 
 
-def judged(backbone: str, data: str, size: int, images: int) -> dict[str, float]:
+def judged(backbone: str | Backbone, data: str, size: int, images: int) -> dict[str, float]:
     """What the verdict of `hexa harden` measures, in percent."""
-    network, source, device = load_backbone(backbone).prepared(size=size), open_source(data), torch.device("cpu")
+    loaded = backbone if isinstance(backbone, Backbone) else load_backbone(backbone)
+    network, source, device = loaded.prepared(size=size), open_source(data), torch.device("cpu")
     judge = Judge(labels_of(source))
     features, _ = features_of(network, source, Extraction(device="cpu", most=len(source)), device)
     side = Side.of(network, features, judge)
@@ -75,7 +77,7 @@ def judged(backbone: str, data: str, size: int, images: int) -> dict[str, float]
     return {name: side.mean(name) for name in side.values}
 
 
-def measured(backbone: str, data: str, size: int, images: int) -> dict[str, float]:
+def measured(backbone: str | Backbone, data: str, size: int, images: int) -> dict[str, float]:
     """k-NN, the linear head as it is and under attack, in percent. Start and result see images resized alike."""
     how = {"size": size, "crop": 1.0, "interpolation": "bicubic", "device": "cpu"}
     robust = evaluate("robust", backbone, data, images=images, **ATTACK, **how)
@@ -99,6 +101,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--fields", nargs="*", default=[], metavar="PATH=VALUE")
+    parser.add_argument("--shares", type=float, nargs="*", default=[])
     given = parser.parse_args()
     if given.voc:
         data, judges = photographs(given.voc, given.work)
@@ -111,13 +114,13 @@ def main() -> None:
     changes = dict(field.split("=", 1) for field in given.fields)
     stored = json.loads(given.result.read_text()) if given.result.exists() else {"rows": []}
 
-    def add(key: dict[str, Any], row: dict[str, Any], backbone: str) -> None:
+    def add(key: dict[str, Any], row: dict[str, Any], backbone: str | Backbone) -> None:
         stored["rows"].append({**key, **row, "metrics": of(backbone)})
         given.result.write_text(json.dumps(stored, indent=1) + "\n")
         print(stored["rows"][-1], flush=True)
 
     def known(key: dict[str, Any]) -> bool:
-        return any(key.items() <= row.items() for row in stored["rows"])
+        return any(key.items() <= row.items() and row.get("share") == key.get("share") for row in stored["rows"])
 
     if not known(start := {"arm": "start", **about}):
         add(start, provenance(), networks.weights())
@@ -125,7 +128,8 @@ def main() -> None:
         for strength in given.strengths:
             arm = " ".join([f"ε = {strength:g}", *given.fields])
             key = {"arm": arm, "seed": seed, "epochs": given.epochs, **about}
-            if known(key):
+            shares = [share for share in given.shares if not known(key | {"share": share})]
+            if known(key) and not shares:
                 continue
             attack = {"epsilon": strength, "step_size": strength}
             fields = COMMON | {"data": data, "seed": seed, "epochs": given.epochs, "views.size": given.size}
@@ -138,7 +142,11 @@ def main() -> None:
                 made = begin_from_weights(override(recipes.get("teacher"), fields), fields)
                 _ = pretrain(made, run)
                 row["cpu_seconds"] = time.process_time() - begun
-            add(key, row | made_by(run), str(run))
+            if not known(key):
+                add(key, row | made_by(run), str(run))
+            for share in shares:
+                made = between(load_backbone(networks.weights()), load_backbone(run), share)
+                add(key | {"share": share}, provenance(), made)
 
 
 if __name__ == "__main__":
