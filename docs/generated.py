@@ -518,8 +518,13 @@ def hardened_search() -> str:
     """Photographs at 96 pixels, start beside copies, by those to choose by."""
     names = {"start": "the start", "ε = 4": "whole images", "": "crops of 35 % of the area and more"}
     body = []
-    for row in result("2026-11-24-harden-photographs-search.json")["rows"]:
-        body.append((names.get(row["arm"], names[""]), *(f"{value:.1f}" for value in row["metrics"].values())))
+    for day, angle in (("24", ""), ("25", "by angle, rate 0.0005, 20 passes")):
+        for row in result(f"2026-11-{day}-harden-photographs-search.json")["rows"]:
+            name = names.get(row["arm"], names[""]) if row["arm"] == "start" or not angle else angle
+            name += ", weights half-way to it" * ("share" in row) + " again, on another machine" * (
+                name == "the start"
+            ) * bool(angle)
+            body.append((name, *(f"{value:.1f}" for value in row["metrics"].values())))
     return table(body, "", *(row["metrics"]))
 
 
