@@ -60,7 +60,7 @@ def _demo(out: Path, epochs: int | None, console: Console) -> None:
         _clear(folder, experiments[name])
     to_train = [experiments[name] for name, folder in folders.items() if not (folder / BACKBONE).is_file()]
     if to_train:
-        console.print(f"this machine needs at most about {format_duration(_seconds(to_train))}")
+        console.print(f"this machine needs about {format_duration(_seconds(to_train))}")
     for name, folder in folders.items():
         console.rule(f"{name}: {experiments[name].epochs} epochs without labels", align="left")
         if (folder / "config.yaml").is_file():
