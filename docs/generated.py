@@ -516,16 +516,14 @@ def hardened_photographs() -> str:
 
 def hardened_search() -> str:
     """Photographs at 96 pixels, start beside copies, by those to choose by."""
-    names = {"start": "the start", "ε = 4": "whole images", "": "crops of 35 % of the area and more"}
-    body = []
-    for day, angle in (("24", ""), ("25", "by angle, rate 0.0005, 20 passes")):
-        for row in result(f"2026-11-{day}-harden-photographs-search.json")["rows"]:
-            name = names.get(row["arm"], names[""]) if row["arm"] == "start" or not angle else angle
-            name += ", weights half-way to it" * ("share" in row) + " again, on another machine" * (
-                name == "the start"
-            ) * bool(angle)
-            body.append((name, *(f"{value:.1f}" for value in row["metrics"].values())))
-    return table(body, "", *(row["metrics"]))
+    angle = "by angle, rate 0.0005, 20 passes"
+    names = ["the start", "whole images", "crops of 35 % of the area and more"]
+    names += ["the start, on another machine", angle, f"{angle}, weights half-way to it"]
+    rows = [row for day in (24, 25) for row in result(f"2026-11-{day}-harden-photographs-search.json")["rows"]]
+    body = [
+        (name, *(f"{value:.1f}" for value in row["metrics"].values())) for name, row in zip(names, rows, strict=True)
+    ]
+    return table(body, "", *rows[0]["metrics"])
 
 
 def hardened_by() -> str:

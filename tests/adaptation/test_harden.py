@@ -119,7 +119,7 @@ def test_the_size_leaves_time_for_enough_images(seconds: float, side: int, size:
 
 
 @pytest.mark.parametrize(("bound", "share"), [(1.0, 0.875), (0.7, 0.625), (0.5, 0.5), (0.2, 0.125), (0.0, 0.125)])
-def test_halving_finds_the_most_that_is_not_too_dear(bound: float, share: float) -> None:
+def test_halving_finds_the_largest_share_within_the_price(bound: float, share: float) -> None:
     asked: list[float] = []
     assert halved(lambda tried: asked.append(tried) or tried > bound) == share  # type: ignore[func-returns-value]
     assert len(asked) == 3

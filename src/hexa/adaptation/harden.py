@@ -147,13 +147,13 @@ class HardenRequest(AdaptRequest):
         before, after = (Side.of(network, x, judge) for network, x in zip((start, result), features, strict=False))
         sides = {1.0: after}
 
-        def dear(share: float) -> bool:
+        def exceeds(share: float) -> bool:
             if share not in sides:
                 network = between(native, result, share)
                 sides[share] = Side.of(network, extracted(network, images, how, device)[0], judge)
             return before.clean - sides[share].clean > self.price
 
-        share = halved(dear) if judge is not None and dear(1.0) else 1.0
+        share = halved(exceeds) if judge is not None and exceeds(1.0) else 1.0
         after, tried = sides[share], len(sides)
         count = np.clip(_JUDGING * self.seconds * images_per_second(start, device) / _PASSES, *_ATTACKED)
         shown = Shown.of(images, start, int(count), judge, device, how.seed)
@@ -191,15 +191,15 @@ def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], sho
     return size, max(0.0, images)
 
 
-def halved(dear: Callable[[float], bool]) -> float:
-    """The largest of the shares of 1 that were tried and are not too dear, or the smallest that was tried.
+def halved(exceeds: Callable[[float], bool]) -> float:
+    """The largest share tried that keeps to the price, or the smallest tried if none does.
 
-    dear: whether a share is too dear, asked `HALVINGS` times; what is larger than a dear share counts as dear.
+    exceeds: whether a share costs more than the price, asked `HALVINGS` times; larger shares are taken to cost more.
     """
     least, most = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (least + most) / 2
-        least, most = (least, middle) if dear(middle) else (middle, most)
+        least, most = (least, middle) if exceeds(middle) else (middle, most)
     return least or most
 
 

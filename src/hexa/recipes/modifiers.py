@@ -15,7 +15,7 @@ from hexa.recipes.experiment import Experiment
 
 #: Every modifier, in the order they are written in the name that a run records.
 MODIFIERS = {
-    "small": "a small ResNet, halved in resolution at once, 20 epochs of batches of 256: minutes on two cores",
+    "small": "a small ResNet whose first layer halves the image, 20 epochs of batches of 256: minutes on two cores",
     "adversarial": "adversarial views beside the clean ones",
     "fast-adversarial": "adversarial views of a quarter of each batch, each of which counts half (Fast AdvProp)",
     "cutmix": "cut-mixed views beside the clean ones",
