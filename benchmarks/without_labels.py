@@ -1,6 +1,7 @@
 """When do measures without labels say which of two backbones is better? States of networks on seven data sets.
 
     python benchmarks/without_labels.py --shared FOLDER --work FOLDER --result FILE [--weights FILE] [--sets NAME …]
+        [--families NAME …]
 
 Every state of a network (random, trained elsewhere, adapted with care, spoilt, disturbed, at a smaller size) is
 measured without labels and judged with them on at most 600 test images; every ordered pair of states of a family on a
@@ -16,7 +17,7 @@ import gzip
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,15 @@ from hexa.runtime.packages import provenance
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone
 
 SETS = ("digits", "omniglot", "cifar10", "voc", "textures", "mnist", "faces")
+#: Networks of some layers by what they learned on CIFAR-10 with: a recipe and its fields.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "nine layers": ("cifar10-moco-v2+small", NINE_LAYERS),
+    "seven layers, SimCLR": ("cifar10-simclr+small", {"network.widths": [32, 64, 128]}),
+    "nine layers, rotation": ("cifar10-rotation+small", {}),
+    "seven layers, BYOL": ("cifar10-byol+small", {"network.widths": [32, 64, 128]}),
+}
+EFFICIENT = "EfficientNet-Lite0"
+HEAD_FIRST = {"start.freeze_backbone": 1}
 MOST = 600
 GREY = ("digits", "omniglot", "mnist", "faces")
 QUIET = {"training.report": False, "training.tensorboard": False, "monitor.knn_every": 0, "training.precision": "fp32"}
@@ -147,33 +157,39 @@ def disturbed(backbone: Backbone, share: float) -> Backbone:
     return backbone
 
 
-def states(name: str, data: str, work: Path, shared: Path, weights: str | None) -> Iterator[tuple[str, str, Any]]:
-    """Family, state, and what makes its backbone."""
+def states(name: str, data: str, work: Path, shared: Path, family: str, weights: str) -> Iterator[tuple[str, Any]]:
+    """States of a family, and what makes the backbone of each."""
+    # the two families that were there first have no name in their folders
+    suffix = "" if family in ("nine layers", EFFICIENT) else "-" + family.replace(",", "").replace(" ", "-")
 
     def adapted(start: str, size: int, rate: float, epochs: int) -> Callable[[], Backbone]:
-        run = work / f"{name}-{size}-{rate}-{epochs}"
-        return lambda: load_backbone(trained(run, "adapt", data, start, epochs, size, rate))
+        run = work / f"{name}-{size}-{rate}-{epochs}{suffix}"
+        fields = {"optimizer.learning_rate": rate, "batch_size": 50} | (HEAD_FIRST if epochs > 1 else {})
+        return lambda: load_backbone(trained(run, "adapt", data, start, epochs, size, fields))
+
+    if family == EFFICIENT:
+        yield "random", lambda: random_backbone(load_backbone(weights).network_config, 64)
+        yield "start", lambda: load_backbone(weights, size=64)
+        yield "at 48 px", lambda: load_backbone(weights, size=48)
+        yield "disturbed 0.1", lambda: disturbed(load_backbone(weights, size=64), 0.1)
+        for rate, epochs in ((0.005, 2), (0.2, 1)):
+            yield f"adapted, {rate}, {epochs} epochs", adapted(weights, 64, rate, epochs)
+        return
 
     def begin(epochs: int) -> str:
-        return str(trained(work / f"begin-{epochs}", "cifar10-moco-v2+small", few(work, shared), None, epochs, 32))
+        recipe, fields = FAMILIES[family]
+        return str(trained(work / f"begin-{epochs}{suffix}", recipe, few(work, shared), None, epochs, 32, fields))
 
     config = NetworkConfig.model_validate(load_backbone(begin(5)).network_config.model_dump())
-    yield "nine layers", "random", lambda: random_backbone(config, 32)
+    yield "random", lambda: random_backbone(config, 32)
     for epochs in (5, 40):
-        yield "nine layers", f"CIFAR-10, {epochs} epochs", lambda epochs=epochs: load_backbone(begin(epochs))
+        yield f"CIFAR-10, {epochs} epochs", lambda epochs=epochs: load_backbone(begin(epochs))
     for size in (24, 16):
-        yield "nine layers", f"at {size} px", lambda size=size: load_backbone(begin(40), size=size)
+        yield f"at {size} px", lambda size=size: load_backbone(begin(40), size=size)
     for share in (0.1, 0.3, 1.0):
-        yield "nine layers", f"disturbed {share}", lambda share=share: disturbed(load_backbone(begin(40)), share)
+        yield f"disturbed {share}", lambda share=share: disturbed(load_backbone(begin(40)), share)
     for rate, epochs in ((0.005, 1), (0.005, 5), (0.05, 5), (0.5, 5)):
-        yield "nine layers", f"adapted, {rate}, {epochs} epochs", adapted(begin(40), 32, rate, epochs)
-    if weights:
-        yield "EfficientNet-Lite0", "random", lambda: random_backbone(load_backbone(weights).network_config, 64)
-        yield "EfficientNet-Lite0", "start", lambda: load_backbone(weights, size=64)
-        yield "EfficientNet-Lite0", "at 48 px", lambda: load_backbone(weights, size=48)
-        yield "EfficientNet-Lite0", "disturbed 0.1", lambda: disturbed(load_backbone(weights, size=64), 0.1)
-        for rate, epochs in ((0.005, 2), (0.2, 1)):
-            yield "EfficientNet-Lite0", f"adapted, {rate}, {epochs} epochs", adapted(weights, 64, rate, epochs)
+        yield f"adapted, {rate}, {epochs} epochs", adapted(begin(40), 32, rate, epochs)
 
 
 def few(work: Path, shared: Path) -> str:
@@ -187,18 +203,14 @@ def few(work: Path, shared: Path) -> str:
 
 
 def trained(
-    run: Path, recipe: str, data: str, start: str | None, epochs: int, size: int, rate: float | None = None
+    run: Path, recipe: str, data: str, start: str | None, epochs: int, size: int, fields: Mapping[str, Any]
 ) -> Path:
-    """A run folder, trained if it is not there; from weights the head alone in the first of several epochs."""
+    """A run folder, trained if it is not there."""
     if (run / "backbone.safetensors").is_file():
         return run
     if (run / "config.yaml").is_file():
         return hexa.resume(run)
-    fields: dict[str, Any] = {"views.size": size, "seed": 0, **QUIET}
-    fields |= {} if start else NINE_LAYERS
-    fields |= {} if rate is None else {"optimizer.learning_rate": rate, "batch_size": 50}
-    fields |= {"start.freeze_backbone": 1} if start and epochs > 1 else {}
-    return hexa.pretrain(recipe, data, epochs, run, start, **fields)
+    return hexa.pretrain(recipe, data, epochs, run, start, **{"views.size": size, "seed": 0, **QUIET, **fields})
 
 
 def main() -> None:
@@ -209,6 +221,7 @@ def main() -> None:
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--weights")
     parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
+    parser.add_argument("--families", nargs="+", default=[*FAMILIES, EFFICIENT], choices=[*FAMILIES, EFFICIENT])
     given = parser.parse_args()
     record = json.loads(given.result.read_text()) if given.result.is_file() else {"states": [], "pairs": []}
     for name in given.sets:
@@ -218,7 +231,13 @@ def main() -> None:
         judge = Judge(test.classes)
         how = Extraction(domain="medical-grey" if name in GREY else "photos", precision="fp32")
         features, right, free = {}, {}, {}
-        for family, state, make in states(name, data, given.work, given.shared, given.weights):
+        every = [
+            (family, *one)
+            for family in given.families
+            if family != EFFICIENT or given.weights
+            for one in states(name, data, given.work, given.shared, family, given.weights)
+        ]
+        for family, state, make in every:
             key = (family, state)
             stored = given.work / "features" / f"{name}-{family}-{state}.npz".replace("/", "-")
             if not stored.is_file():
@@ -237,7 +256,7 @@ def main() -> None:
             record["states"] = [one for one in record["states"] if {k: one[k] for k in shown} != shown] + [row]
             print(name, family, state, {n: round(row[n], 1) for n in DECIDING}, flush=True)
         sizes = {(one["family"], one["state"]): one["size"] for one in record["states"] if one["set"] == name}
-        record["pairs"] = [one for one in record["pairs"] if one["set"] != name]
+        record["pairs"] = [one for one in record["pairs"] if one["set"] != name or one["family"] not in given.families]
         for a, b in itertools.permutations(features, 2):
             if a[0] == b[0]:
                 found = {n: paired(right[a][n], right[b][n]) for n in DECIDING}
