@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 
 from hexa.config import ConfigError
 from hexa.core import MAIN, Branch
@@ -122,31 +120,3 @@ def test_each_update_on_a_batch_is_looked_at_before_the_weights_change(tmp_path:
         made.run()
     for name, value in objective.method.named_parameters():
         assert torch.equal(value, newest(tmp_path)["method"][name])
-
-
-@pytest.mark.parametrize("chained", [False, True])
-def test_a_growing_epsilon_has_the_size_of_its_step(chained: bool) -> None:
-    """ε_t = ε_0 + (ε − ε_0) · t / (T · grown_at), η in proportion."""
-    fields: dict[str, Any] = {"epsilon": 4.0, "step_size": 3.0, "first_epsilon": 1.0, "grown_at": 0.5}
-    hard = {"adversarial": fields}
-    if chained:
-        hard = {"chain": {"steps": [{"kind": "adversarial", **fields}]}}
-    case = Case("moco", {}, hard)
-    objective = case.objective(case.build(), steps=8)
-    for step, grey in ((0, 0.75), (1, 1.3125), (2, 1.875), (4, 3.0), (7, 3.0)):
-        data = replace(case.batch(), step=step)
-        for term in objective.losses(data):
-            term.loss.backward()
-            (made,) = (part.example for part in term.parts.values())
-        moved = max(float((x - y).abs().max()) for x, y in zip(made.crops, data.crops, strict=False))
-        assert moved == pytest.approx(grey / 255, abs=1e-6)
-        objective.commit(data)
-    now = Adversarial.model_validate(fields).at(0.25)
-    assert (now.epsilon, now.step_size) == (2.5, 1.875)
-    assert Adversarial(epsilon=4.0).at(0.25) == Adversarial(epsilon=4.0)
-
-
-@pytest.mark.parametrize("epsilon", [1.0, [4.0, 8.0]])
-def test_an_epsilon_that_cannot_grow_is_refused(epsilon: Any) -> None:
-    with pytest.raises(ValidationError, match="first_epsilon 2 grows to a single epsilon that is not smaller"):
-        Adversarial(epsilon=epsilon, step_size=8.0, first_epsilon=2.0)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from hexa import cli, recipes
+from hexa.adaptation.costs import Costs
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.measure import speedrun as runs
@@ -156,6 +157,20 @@ def test_the_command(tried: Any, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "another attempt" in capsys.readouterr().err
     assert cli.main(["speedrun"]) == 0
     assert capsys.readouterr().out.startswith("T: digits; no record yet")
+
+
+def test_a_plan_says_what_a_seed_would_take_here(
+    tried: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Images × epochs × seconds at the size of the views, the head's own in the first epochs, on one core."""
+    costs, asked = Costs(16, read=0.25, steps={0: 0.25, 3: 0.75}, look=0.0, setup=5.0), []
+    monkeypatch.setattr(runs, "measure", lambda *a, **k: asked.append((len(a[1]), torch.get_num_threads())) or costs)
+    tried(fields={"epochs": 3, "views.size": 8})
+    assert cli.main(["speedrun", "T", "--data", "digits", "--plan"]) == 0
+    assert f"about {5 + 100 * 3 * (0.25 + 0.75 / 4):,.0f} s of one core for each seed" in capsys.readouterr().out
+    assert asked == [(100, 1)]
+    headed = override(recipes.get("adapt"), {"epochs": 3, "start.freeze_backbone": 1, "start.weights": "timm:resnet18"})
+    assert costs.run(headed, 10) == 5 + 10 * ((0.25 + 0.25 * 14**2) + 2 * (0.25 + 0.75 * 14**2))
 
 
 def test_mistakes(tried: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

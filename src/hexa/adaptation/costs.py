@@ -50,6 +50,12 @@ class Costs:
         """Seconds of training on an image once."""
         return self.read + self.steps[stages] * (size / self.size) ** 2
 
+    def run(self, experiment: Experiment, images: int) -> float:
+        """Seconds of a whole training on that number of images."""
+        alone, size = min(experiment.start.freeze_backbone, experiment.epochs), experiment.views.size
+        head, whole = (self.train(size, stages(self.steps)) for stages in (min, max))
+        return self.setup + images * (alone * head + (experiment.epochs - alone) * whole)
+
     def score(self, size: int) -> float:
         """Seconds for the features of an image that is decoded already."""
         return self.look * (size / self.size) ** 2

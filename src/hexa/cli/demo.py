@@ -89,9 +89,7 @@ def _seconds(experiments: Sequence[Experiment]) -> float:
     source, seconds = open_source("digits", "train"), 0.0
     for experiment in experiments:
         costs = measure(experiment, source, (), partly=False)
-        size = experiment.views.size
-        learning = experiment.epochs * len(source) * costs.train(size, max(costs.steps))
-        seconds += costs.setup + learning + _SCORING * costs.score(size)
+        seconds += costs.run(experiment, len(source)) + _SCORING * costs.score(experiment.views.size)
     return seconds
 
 

@@ -64,10 +64,13 @@ def speedrun(given: Given, extra: Fields) -> int:
     recipe, changes = runs.attempt(one, fields)
     changed = ", ".join(f"{path} {value}" for path, value in changes.items())
     say(f"{one.goal}; {runs.standing(one)}", f"{recipe} for each of the seeds {given.seeds}, {changed or 'unchanged'}")
-    if given.plan:
-        return 0
-    if given.data is None:
+    if given.data is None and not given.plan:
         raise UserError(f"--data is missing; give the images of {one.data}, such as parquet:PATH")
+    if given.plan:
+        if given.data is not None:
+            seconds = runs.foreseen(given.track, given.data, given.start, fields)
+            say(f"about {seconds:,.0f} s of one core for each seed on this machine")
+        return 0
     from hexa.runtime.console import Console
 
     out = Path(given.out or f"runs/speedrun-{given.track}")

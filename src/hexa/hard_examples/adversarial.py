@@ -42,10 +42,6 @@ class Adversarial(HardExample):
     """linf: sign steps in a box; l2: steps along the gradient in a ball, per image and crop (D1)."""
     epsilon: Radius | Annotated[tuple[Radius, ...], pydantic.Field(min_length=1)] = 1.0
     """Radius of the ball, in grey levels of 255, 0.25 for instance; of a list, each image draws one."""
-    first_epsilon: Radius | None = None
-    """ε at the beginning of the training, from where ε and η grow at an even pace; none: they stay."""
-    grown_at: float = pydantic.Field(default=1.0, gt=0, le=1)
-    """The share of the training's epochs after which a growing ε has its full size."""
     step_size: float = pydantic.Field(default=1.0, ge=0)
     """Length of a step, η, in grey levels. With one step only min(ε, η) matters."""
     unit: Literal["grey", "pixel", "rms"] = "grey"
@@ -81,10 +77,6 @@ class Adversarial(HardExample):
             raise ValueError(f"epsilon {largest:g} is in grey levels of 255, and such views show nothing; {remedy}")
         if not largest and (self.random_start or not self.project):
             raise ValueError("a random start within epsilon 0 is the clean view; give epsilon above 0")
-        if self.first_epsilon is not None and (isinstance(self.epsilon, tuple) or self.first_epsilon > largest):
-            raise ValueError(
-                f"first_epsilon {self.first_epsilon:g} grows to a single epsilon that is not smaller; give one"
-            )
         if not self.project and not self.random_start:
             raise ValueError("without projection a random start is needed; give random_start 2")
         if self.replays > 1 and not self.project:
@@ -94,14 +86,6 @@ class Adversarial(HardExample):
             remedy = f"give step_size {largest / self.steps:g} or more"
             raise ValueError(f"{self.steps} x step_size {self.step_size:g} never reaches epsilon {largest:g}; {remedy}")
         return self
-
-    def at(self, share: float) -> Self:
-        """This with its weight, ε and η when a share of the training is over."""
-        now, missing = super().at(share), max(0.0, 1 - share / self.grown_at)
-        if self.first_epsilon is None or isinstance(self.epsilon, tuple) or not missing:
-            return now
-        size = 1 - missing * (1 - self.first_epsilon / self.epsilon)
-        return now.but(epsilon=size * self.epsilon, step_size=size * self.step_size)
 
     def judge(self) -> Self | None:
         """Ten steps of ε / 4 in the same ball, for one sign step of 2 grey levels and more."""

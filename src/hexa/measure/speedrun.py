@@ -8,18 +8,22 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torchvision.io import encode_png
 
 from hexa import recipes
+from hexa.adaptation.costs import measure
 from hexa.comparison.labelled import labels_of
 from hexa.config import Config, UserError, nearest
 from hexa.data import open_source
 from hexa.data.sources.decode import DecodeError
+from hexa.data.sources.source import Subset
 from hexa.evaluation import evaluate
 from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.split import draw_per_class
@@ -110,7 +114,29 @@ def speedrun(
     is written to out/speedrun.json after each seed; seeds that it has are not run again. Seconds are processor
     time of `pretrain`, from opening the images to the end of training. Raises UserError.
     """
-    one, fields = track(name), fields or {}
+    one, made = track(name), _experiment(name, start, fields or {})
+    recipe, changes = attempt(one, fields or {})
+    about: dict[str, Any] = {"track": name, "recipe": recipe, "fields": changes, "held_out": held_out}
+    with (
+        locked(out / ".lock", f"is running a track in {out}; wait until it ends, or give another --out"),
+        _one_core(),
+    ):
+        return _carried_out(one, about, made, data, out, seeds)
+
+
+def foreseen(name: str, data: str, start: str | None, fields: Mapping[str, Any]) -> float:
+    """About how many seconds of one core a seed takes on this machine, from a few timed steps. Raises UserError."""
+    one, made, source = track(name), _experiment(name, start, fields), open_source(data, "train")
+    if one.per_class is not None:
+        source = Subset(source, np.arange(one.per_class * len(np.unique(labels_of(source)))))
+    with _one_core():
+        costs = measure(made, source, made.model_fields_set, partly=made.start.freeze_backbone > 0)
+        return costs.run(made, len(source))
+
+
+def _experiment(name: str, start: str | None, fields: Mapping[str, Any]) -> Experiment:
+    """The experiment of a track, but for data and seed. Raises UserError for what the track forbids."""
+    one = track(name)
     if one.starts != (start is not None):
         rule = "given weights: give --start" if one.starts else "random weights: leave --start out"
         raise UserError(f"track {name} begins from {rule}")
@@ -119,10 +145,8 @@ def speedrun(
     if own := {"data", "seed"} & set(fields):
         raise UserError(f"--{own.pop()}: the track says it; give --data and --seeds")
     recipe, changes = attempt(one, fields)
-    made = override(recipes.get(recipe), {**_COMMON, **changes} | ({} if start is None else {"start.weights": start}))
-    about: dict[str, Any] = {"track": name, "recipe": recipe, "fields": changes, "held_out": held_out}
-    with locked(out / ".lock", f"is running a track in {out}; wait until it ends, or give another --out"):
-        return _carried_out(one, about, made, data, out, seeds)
+    changes = _COMMON | changes | ({} if start is None else {"start.weights": start})
+    return begin_from_weights(override(recipes.get(recipe), changes), changes)
 
 
 def attempt(one: Track, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -142,33 +166,37 @@ def _carried_out(
             stored = {}
         if any(stored.get(key) != value for key, value in about.items()):
             raise UserError(f"{out} has another attempt; give another --out")
+    for seed in seeds:
+        if any(row["seed"] == seed for row in stored["rows"]):
+            continue
+        images, scored = _images(one, data, out, seed, held_out)
+        experiment = override(made, {"data": images, "seed": seed})
+        if one.parameters and (count := _parameters(experiment)) > one.parameters:
+            raise UserError(f"this track allows {one.parameters:,} parameters, and the backbone has {count:,}")
+        clock, begun = time.perf_counter(), time.process_time()
+        run = pretrain(experiment, _new(out / f"seed-{seed}"))
+        row: dict[str, Any] = {
+            "seed": seed,
+            "seconds": time.process_time() - begun,
+            "wall_seconds": time.perf_counter() - clock,
+        }
+        row |= {"metrics": _measured(one, str(run), scored, held_out), "losses": _losses(run)}
+        if made.start.weights is not None and one.not_below:
+            row["start"] = _measured(one, made.start.weights, scored, held_out)
+        row |= provenance() | {"device": processor_name(), "torch": version("torch")}
+        stored["rows"].append(row)
+        write_text(file, json.dumps(stored, indent=1) + "\n")
+    return stored
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for seed in seeds:
-            if any(row["seed"] == seed for row in stored["rows"]):
-                continue
-            images, scored = _images(one, data, out, seed, held_out)
-            given = {*_COMMON, *about["fields"], "start.weights"}
-            experiment = begin_from_weights(override(made, {"data": images, "seed": seed}), given)
-            if one.parameters and (count := _parameters(experiment)) > one.parameters:
-                raise UserError(f"this track allows {one.parameters:,} parameters, and the backbone has {count:,}")
-            clock, begun = time.perf_counter(), time.process_time()
-            run = pretrain(experiment, _new(out / f"seed-{seed}"))
-            row: dict[str, Any] = {
-                "seed": seed,
-                "seconds": time.process_time() - begun,
-                "wall_seconds": time.perf_counter() - clock,
-            }
-            row |= {"metrics": _measured(one, str(run), scored, held_out), "losses": _losses(run)}
-            if made.start.weights is not None and one.not_below:
-                row["start"] = _measured(one, made.start.weights, scored, held_out)
-            row |= provenance() | {"device": processor_name(), "torch": version("torch")}
-            stored["rows"].append(row)
-            write_text(file, json.dumps(stored, indent=1) + "\n")
+        yield
     finally:
         torch.set_num_threads(before)
-    return stored
 
 
 def _images(one: Track, data: str, out: Path, seed: int, held_out: bool) -> tuple[str, str]:
