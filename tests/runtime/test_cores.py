@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from hexa import cli
+from hexa.cli.declare import COMMANDS
 from hexa.runtime import cores
 
 
@@ -50,6 +55,50 @@ def test_threads_are_limited_to_a_quota_sleep_soon_and_never_against_the_user(
     monkeypatch.setattr(cores, "_quotas", lambda: iter([quota]))
     cores.share_cores()
     assert os.environ == given | used
+
+
+def test_idle_cores_are_counted_among_those_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of cores 1 and 2 between two looks: 30 of 100 ticks idle, and 60 of 100 idle or waiting for a disk."""
+    looks: Any = iter(
+        (
+            "cpu 9 9\ncpu0 0 0 0 0 0 0 0 0 0\ncpu1 10 0 0 50 0 0 0 0 0\ncpu2 0 0 0 0 0 0 0 0 7\nintr 5\n",
+            "cpu 9 9\ncpu0 0 0 0 99 0 0 0 0 0\ncpu1 60 10 5 80 0 5 0 0 0\ncpu2 40 0 0 20 40 0 0 0 9\nintr 6\n",
+        )
+    )
+    monkeypatch.setattr(cores, "allowed_cores", lambda: [1, 2])
+    file: Any = SimpleNamespace(read_text=lambda: next(looks))
+    assert cores._idle(0.0, file) == pytest.approx(0.9)
+    assert cores._idle(0.0, Path("nowhere")) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "threads"),
+    [
+        (["adapt", "W", "--data", "digits", "--time", "1m"], None, "3"),
+        (["demo"], None, "3"),
+        (["adapt", "W", "--data", "digits", "--time", "1m", "--max_steps", "5"], None, None),
+        (["pretrain", "digits-moco-v2"], None, None),
+        (["demo"], "4", "4"),
+    ],
+)
+def test_beside_other_programs_what_ends_by_the_clock_takes_idle_cores_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    given: str | None,
+    threads: str | None,
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    os.environ.pop("OMP_NUM_THREADS", None)
+    os.environ.update({"OMP_NUM_THREADS": given} if given else {})
+    monkeypatch.setattr(cores, "usable_cores", lambda: 4)
+    monkeypatch.setattr(cores, "allowed_cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(cores, "_idle", lambda: 2.7)
+    nothing = dataclasses.replace(COMMANDS[command[0]], run=lambda given, extra: 0)
+    monkeypatch.setitem(COMMANDS, command[0], nothing)
+    assert cli.main(command) == 0
+    assert os.environ.get("OMP_NUM_THREADS") == threads
+    assert ("other programs use the cores" in capsys.readouterr().err) == (given is None)
 
 
 def test_it_is_said_before_torch_is_imported() -> None:

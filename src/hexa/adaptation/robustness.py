@@ -172,6 +172,7 @@ def decide(before: Side, after: Side, price: float, tried: int) -> tuple[bool, s
         better = sign > 0 and before.clean - after.clean <= price
         said = f"under attack within {attacks}; clean {_change(before, after, CLEAN, tried)}"
         said += f", more than --price {price:g}" if before.clean - after.clean > price else ""
+        said += f"; corrupted {_change(before, after, CORRUPTED, tried)}" if CORRUPTED in before.values else ""
     else:
         better, kept = sign < 0, unlabelled.kept(before.features, after.features).mean()
         said = f"features move, in percent of the distance between images, within {attacks}; {kept:.0%} of the start's "

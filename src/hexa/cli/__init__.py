@@ -111,7 +111,7 @@ def _run(arguments: list[str], begun: float) -> int:
 
     from hexa.cli import fields
     from hexa.config import UserError, nearest, some
-    from hexa.runtime.cores import share_cores
+    from hexa.runtime.cores import beside_others, share_cores
 
     share_cores()  # before torch is imported
     parser, parsers = build_parser(only=name)
@@ -139,6 +139,11 @@ def _run(arguments: list[str], begun: float) -> int:
         told = f"`{parsers[name].prog}` does not take: {some(left, ' ')}"
         raise UserError(f"{told}; quote patterns such as *.tar, and see `{parsers[name].prog} --help`")
     given.options, given.begun = options, begun
+    if name in ("pretrain", "resume", "adapt", "harden", "demo"):
+        by_clock = getattr(given, "time", None) and not {"epochs", "max_steps"} & extra.keys()
+        # what can be repeated bit for bit keeps its number of threads
+        if said := beside_others(choose=bool(by_clock) or name == "demo"):
+            print(said, file=sys.stderr)
     return COMMANDS[name].run(given, extra)
 
 

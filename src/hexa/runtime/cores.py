@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +33,37 @@ def share_cores() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     if usable_cores() < len(allowed_cores()):
         os.environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
+
+
+def beside_others(choose: bool) -> str:
+    """What there is to say where other programs use the cores: threads that wait for each other are slow there.
+
+    choose: there are then as many threads as cores are idle. Nothing where OMP_NUM_THREADS is set.
+    """
+    if "OMP_NUM_THREADS" in os.environ or (idle := max(1, round(_idle()))) >= usable_cores():
+        return ""
+    if choose:
+        os.environ["OMP_NUM_THREADS"] = str(idle)
+        return f"other programs use the cores: threads {idle}, not {usable_cores()}; OMP_NUM_THREADS sets their number"
+    return f"other programs use the cores: {usable_cores()} threads may be far slower than OMP_NUM_THREADS={idle}"
+
+
+def _idle(seconds: float = 0.2, file: Path = Path("/proc/stat")) -> float:
+    """How many of the allowed cores nobody uses for a moment; infinity where the system doesn't tell."""
+
+    def ticks() -> list[int]:
+        """Since the machine's start: all, and those in which a core was idle or waited for a disk."""
+        names = {f"cpu{number}" for number in allowed_cores()}
+        rows = [line.split()[:9] for line in file.read_text().splitlines()]
+        counts = [[int(count) for count in row[1:]] for row in rows if row[0] in names]
+        return [sum(map(sum, counts)), sum(row[3] + row[4] for row in counts)]
+
+    with suppress(OSError, ValueError, IndexError, ZeroDivisionError):
+        before = ticks()
+        time.sleep(seconds)
+        every, idle = (now - then for now, then in zip(ticks(), before, strict=True))
+        return len(allowed_cores()) * idle / every
+    return math.inf
 
 
 def _quotas(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[float]:
