@@ -181,17 +181,15 @@ def test_the_sentence_is_that_of_its_pairs(sides: list[verdict.Side], best: int 
     assert said in found.sentence
 
 
-def test_of_three_without_labels_none_is_best_and_each_is_told() -> None:
-    names = ("start", "X", "Y")
-    free = [dict.fromkeys(unlabelled.ARROWS, 20.0) | {"uniformity": u} for u in (2.0, 2.5, 2.0)]
-    free[1]["neighbours"] = 30.0
+def test_without_labels_no_measure_however_high_makes_one_better() -> None:
+    """The rule that once did was wrong on other networks than those it was chosen on (docs/compare.md)."""
+    free = [dict.fromkeys(unlabelled.ARROWS, value) for value in (20.0, 90.0)]
     features = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
     backbone = load_backbone("pixels:4")
-    sides = [verdict.Side(name, backbone, features, free=one) for name, one in zip(names, free, strict=True)]
+    sides = [verdict.Side(n, backbone, features, free=one) for n, one in zip(("start", "X"), free, strict=True)]
     found = verdict.without_labels(sides)
-    assert found.best is None
-    assert found.sentence.startswith("X seems better than start: neighbours 20.0 → 30.0 %")
-    assert verdict.without_labels(sides[:2]).best == 1
+    assert (found.best, found.pairs[0].winner) == (None, None)
+    assert "(of start's neighbourhoods are kept: X 100 %)" in found.sentence
 
 
 def test_many_small_classes_are_judged_by_some_of_them() -> None:

@@ -111,23 +111,3 @@ def test_near_duplicates_survive_brightness_and_size_but_not_content(monkeypatch
     monkeypatch.setattr(leakage, "_CHUNK", 2)
     assert leakage.duplicates(thumbs).tolist() == [-1] * 6 + [2]
     assert leakage.duplicates(thumbs[5:], thumbs[:5]).tolist() == [-1, 2]
-
-
-@pytest.mark.parametrize(
-    ("other", "survive", "same_size", "better"),
-    [
-        ((23.0, 2.4), 0.5, True, 1),
-        ((23.0, 2.4), 0.5, False, 0),  # another image size
-        ((23.0, 2.4), 0.05, True, 0),  # nothing of what the start knows is left
-        ((21.0, 2.4), 0.5, True, 0),
-        ((60.0, 2.2), 0.5, True, 0),
-        ((18.0, 1.6), 0.5, True, -1),
-    ],
-)
-def test_one_seems_better_only_where_everything_speaks_for_it(
-    other: tuple[float, float], survive: float, same_size: bool, better: int
-) -> None:
-    start, then = ({"neighbours": n, "uniformity": u} for n, u in ((20.0, 2.0), other))
-    found, said = unlabelled.judge(start, then, survive, same_size)
-    assert found == better
-    assert same_size == ("neighbours 20.0 → " in said)

@@ -60,10 +60,10 @@ def test_threads_are_limited_to_a_quota_sleep_soon_and_never_against_the_user(
 def test_idle_cores_are_counted_among_those_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of cores 1 and 2 between two looks: 30 of 100 ticks idle, and 60 of 100 idle or waiting for a disk."""
     looks: Any = iter(
-        (
+        [
             "cpu 9 9\ncpu0 0 0 0 0 0 0 0 0 0\ncpu1 10 0 0 50 0 0 0 0 0\ncpu2 0 0 0 0 0 0 0 0 7\nintr 5\n",
             "cpu 9 9\ncpu0 0 0 0 99 0 0 0 0 0\ncpu1 60 10 5 80 0 5 0 0 0\ncpu2 40 0 0 20 40 0 0 0 9\nintr 6\n",
-        )
+        ]
     )
     monkeypatch.setattr(cores, "allowed_cores", lambda: [1, 2])
     file: Any = SimpleNamespace(read_text=lambda: next(looks))
@@ -92,7 +92,6 @@ def test_beside_other_programs_what_ends_by_the_clock_takes_idle_cores_alone(
     os.environ.pop("OMP_NUM_THREADS", None)
     os.environ.update({"OMP_NUM_THREADS": given} if given else {})
     monkeypatch.setattr(cores, "usable_cores", lambda: 4)
-    monkeypatch.setattr(cores, "allowed_cores", lambda: [0, 1, 2, 3])
     monkeypatch.setattr(cores, "_idle", lambda: 2.7)
     nothing = dataclasses.replace(COMMANDS[command[0]], run=lambda given, extra: 0)
     monkeypatch.setitem(COMMANDS, command[0], nothing)

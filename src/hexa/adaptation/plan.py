@@ -239,11 +239,10 @@ def plan(
         }
     experiment = override(at_size(draft, size, fields), {k: v for k, v in changes.items() if k not in fields})
     what = _lines(experiment, seen, chosen, max(costs.steps), shares.get(size))
-    judged = () if labelled is None else (_labels(labelled, apart, compared, queries, bank),)
     passes = min(experiment.epochs, (experiment.max_steps or math.inf) / max(1, per_epoch))
     length = f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
     length += f", {format_duration(seconds)} in all" * by_clock
-    return Plan(experiment, (*what, *judged, length), compared)
+    return Plan(experiment, (*what, _labels(labelled, apart, compared, queries, bank), length), compared)
 
 
 def kept_of(backbone: Backbone, pixels: Tensor, cost: float, native: int) -> Callable[[int], float]:
@@ -282,6 +281,8 @@ def _lines(experiment: Experiment, seen: Seen, chosen: Choice, stages: int, shar
     )
 
 
-def _labels(labelled: Source, apart: bool, compared: int, queries: int, bank: int) -> str:
+def _labels(labelled: Source | None, apart: bool, compared: int, queries: int, bank: int) -> str:
+    if labelled is None:
+        return "labels: none, so whether it helped cannot be told and the start will be kept; --labelled gives some"
     whose = repr(labelled) if apart else "those of the images themselves"
     return f"labels: {whose}; {compared:,} in the comparison, {queries + bank:,} to score states by"

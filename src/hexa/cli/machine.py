@@ -68,8 +68,7 @@ def speedrun(given: Given, extra: Fields) -> int:
         raise UserError(f"--data is missing; give the images of {one.data}, such as parquet:PATH")
     if given.plan:
         if given.data is not None:
-            seconds = runs.foreseen(given.track, given.data, given.start, fields)
-            say(f"about {seconds:,.0f} s of one core for each seed on this machine")
+            say(runs.foreseen(given.track, given.data, given.start, fields))
         return 0
     from hexa.runtime.console import Console
 

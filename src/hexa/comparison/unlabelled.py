@@ -1,8 +1,7 @@
-"""What can be measured of backbones without labels, and when that says which of two is better: rarely."""
+"""What can be measured of backbones without labels. None of it says which of two is better (docs/compare.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,9 +29,6 @@ ARROWS = {
 }
 
 
-#: By what factor views must agree on more neighbours, by how much features must lie further apart, and what share of
-#: neighbourhoods must survive, for a backbone to seem better.
-_AGREE, _APART, _SURVIVE = 1.1, 0.3, 0.1
 #: Rows of similarities that are held at a time.
 _CHUNK = 512
 
@@ -147,21 +143,3 @@ def kept(reference: Tensor, other: Tensor, k: int = NEIGHBOURS, rows: Tensor | N
     float [n]."""
     a, b = (neighbours(one, k, rows) for one in (reference, other))
     return (a[:, :, None] == b[:, None, :]).any(2).double().mean(1)
-
-
-def judge(start: Mapping[str, float], other: Mapping[str, float], survive: float, same_size: bool) -> tuple[int, str]:
-    """1 if `other` seems better than `start`, −1 if `start` seems better, 0 if that cannot be told; and why.
-
-    survive: the share of neighbourhoods that both have in common. One seems better where views of an image agree on a
-    tenth more of its neighbours, features lie further apart by 0.3 of uniformity, and a tenth of the neighbourhoods
-    survives. Of two image sizes nothing is said. docs/compare.md tells how often that was right.
-    """
-    if not same_size:
-        return 0, "they take images of two sizes"
-    said = f"neighbours {start['neighbours']:.1f} → {other['neighbours']:.1f} %, "
-    said += f"uniformity {start['uniformity']:.2f} → {other['uniformity']:.2f}, {survive:.0%} of neighbourhoods kept"
-    for better, (a, b) in ((1, (start, other)), (-1, (other, start))):
-        agree = b["neighbours"] >= _AGREE * a["neighbours"] and b["uniformity"] - a["uniformity"] >= _APART
-        if agree and survive >= _SURVIVE:
-            return better, said
-    return 0, said

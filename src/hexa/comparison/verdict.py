@@ -56,8 +56,6 @@ class Pair:
     """second − first in percentage points, with labels."""
     kept: float | None = None
     """Without labels: the share in percent of the first's neighbourhoods that survive in the second."""
-    why: str = ""
-    """What the measures without labels say."""
 
     @property
     def winner(self) -> int | None:
@@ -120,23 +118,12 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
 
 
 def without_labels(sides: Sequence[Side]) -> Verdict:
-    """By the measures of `unlabelled`, each side against the first."""
-    pairs = []
-    for place, side in enumerate(sides[1:], 1):
-        kept = float(unlabelled.kept(sides[0].features, side.features).mean())
-        better, why = unlabelled.judge(sides[0].free, side.free, kept, sides[0].size == side.size)
-        pairs.append(Pair(0, place, better, kept=100 * kept, why=why))
-    remedy = "give labelled images (--labelled), a few per class, to know"
-    told = []
-    for pair in pairs:
-        if pair.winner is not None:
-            names = sides[pair.winner].name, sides[_other(pair, pair.winner)].name
-            told.append(f"{names[0]} seems better than {names[1]}: {pair.why}")
-    if not told:
-        why = pairs[0].why if len(pairs) == 1 else "the measures are too unreliable to tell these backbones apart"
-        return Verdict(None, f"without labels it cannot be told which is better: {why}; {remedy}", tuple(pairs))
-    best = pairs[0].winner if len(sides) == 2 else None
-    return Verdict(best, "; ".join([*told, remedy]), tuple(pairs))
+    """That it cannot be told, and how many neighbourhoods of the first side each keeps."""
+    shares = [100 * float(unlabelled.kept(sides[0].features, side.features).mean()) for side in sides[1:]]
+    kept = ", ".join(f"{side.name} {share:.0f} %" for side, share in zip(sides[1:], shares, strict=True))
+    said = f"without labels it cannot be told which is better (of {sides[0].name}'s neighbourhoods are kept: {kept}); "
+    said += "give labelled images (--labelled), a few per class, to know"
+    return Verdict(None, said, tuple(Pair(0, place, 0, kept=share) for place, share in enumerate(shares, 1)))
 
 
 def table(sides: Sequence[Side], verdict: Verdict) -> tuple[list[str], list[list[str]]]:

@@ -117,21 +117,19 @@ def speedrun(
     one, made = track(name), _experiment(name, start, fields or {})
     recipe, changes = attempt(one, fields or {})
     about: dict[str, Any] = {"track": name, "recipe": recipe, "fields": changes, "held_out": held_out}
-    with (
-        locked(out / ".lock", f"is running a track in {out}; wait until it ends, or give another --out"),
-        _one_core(),
-    ):
+    busy = f"is running a track in {out}; wait until it ends, or give another --out"
+    with locked(out / ".lock", busy), _one_core():
         return _carried_out(one, about, made, data, out, seeds)
 
 
-def foreseen(name: str, data: str, start: str | None, fields: Mapping[str, Any]) -> float:
-    """About how many seconds of one core a seed takes on this machine, from a few timed steps. Raises UserError."""
+def foreseen(name: str, data: str, start: str | None, fields: Mapping[str, Any]) -> str:
+    """About how many seconds of one core a seed takes on this machine, by a few timed steps. Raises UserError."""
     one, made, source = track(name), _experiment(name, start, fields), open_source(data, "train")
     if one.per_class is not None:
         source = Subset(source, np.arange(one.per_class * len(np.unique(labels_of(source)))))
     with _one_core():
         costs = measure(made, source, made.model_fields_set, partly=made.start.freeze_backbone > 0)
-        return costs.run(made, len(source))
+        return f"about {costs.run(made, len(source)):,.0f} s of one core for each seed on this machine"
 
 
 def _experiment(name: str, start: str | None, fields: Mapping[str, Any]) -> Experiment:
