@@ -54,7 +54,8 @@ WITHOUT_LABELS = "2026-11-25-without-labels.json"
 FROM_WEIGHTS = "2026-11-22-from-weights.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-25-robust-digits.json"
-HARDENED = "2026-11-24-harden-five-seeds.json"
+HARDENED = "2026-11-25-harden-five-seeds.json"
+HARDENED_BEFORE = "2026-11-24-harden-five-seeds.json"
 HARDENED_GROWING = "2026-11-25-harden-growing.json"
 #: Held-out images of one seed.
 HARDENED_BY = "2026-11-24-harden-search.json"
@@ -476,26 +477,45 @@ def strongest() -> str:
 
 
 def hardened() -> str:
-    """Robust copies beside their start, as changes from it."""
-    rows = result(HARDENED)["rows"]
-    (start,) = (row["metrics"] for row in rows if row["arm"] == "start")
-    body = [("the start", *(f"{start[name]:.1f}" for name in HARDENED_SCORES.values()), "–")]
-    for epochs in sorted({row["epochs"] for row in rows if "epochs" in row}):
-        these = [row for row in rows if row.get("epochs") == epochs]
-        runs, seconds = [row["metrics"] for row in these], [row["cpu_seconds"] for row in these if "cpu_seconds" in row]
-        cells = (
-            f"{statistics.fmean(run[name] for run in runs):.1f} "
-            f"({_paired_change([run[name] - start[name] for run in runs])})"
-            for name in HARDENED_SCORES.values()
-        )
-        took = f"{statistics.fmean(seconds):.0f}"
-        body.append((f"`teacher` by l2, rate 0.001, {epochs} epochs ({len(runs)} seeds)", *cells, took))
+    """Robust copies beside their start, as changes from it, by the recipe as it is and as it was."""
+    body = []
+    for name, recipe in ((HARDENED, "`teacher`"), (HARDENED_BEFORE, "by l2, rate 0.001, on a slower machine")):
+        rows = result(name)["rows"]
+        (start,) = (row["metrics"] for row in rows if row["arm"] == "start")
+        if not body:
+            body = [("the start", *(f"{start[name]:.1f}" for name in HARDENED_SCORES.values()), "–")]
+        for epochs in sorted({row["epochs"] for row in rows if "epochs" in row}):
+            these = [row for row in rows if row.get("epochs") == epochs]
+            runs, seconds = [row["metrics"] for row in these], [row["cpu_seconds"] for row in these]
+            cells = (
+                f"{statistics.fmean(run[name] for run in runs):.1f} "
+                f"({_paired_change([run[name] - start[name] for run in runs])})"
+                for name in HARDENED_SCORES.values()
+            )
+            took = f"{statistics.fmean(seconds):.0f}"
+            body.append((f"{recipe}, {epochs} epochs ({len(runs)} seeds)", *cells, took))
     return table(body, "", *HARDENED_SCORES, "seconds of one core")
+
+
+def adapted() -> str:
+    """`hexa adapt` in fifteen minutes at the start's own size."""
+    body = []
+    for row in result("2026-11-25-adapt-own-size.json")["rows"]:
+        scores = row["start, result, change, half of its interval"].values()
+        shown = (
+            f"{start:.1f} → {end:.1f} ({points:+.1f} ± {half:.1f})".replace("-", "−")
+            for start, end, points, half in scores
+        )
+        learned = row["plan"][2].removeprefix("learning: ").partition(",")[0]
+        body.append(
+            (row["data"], row["arm"], learned, f"{row['compared']:,}", *shown, row["kept"], str(row["seconds"]))
+        )
+    return table(body, "images", "recipe", "learned", "judged by", "k-NN", "linear probe", "kept", "seconds")
 
 
 def hardened_growing() -> str:
     """An ε that grows, as paired changes from one that stays."""
-    stays = {row["seed"]: row["metrics"] for row in result(HARDENED)["rows"] if "seed" in row}
+    stays = {row["seed"]: row["metrics"] for row in result(HARDENED_BEFORE)["rows"] if "seed" in row}
     grows = {row["seed"]: row["metrics"] for row in result(HARDENED_GROWING)["rows"] if "seed" in row}
     cells = (
         f"{statistics.fmean(run[name] for run in grows.values()):.1f} "
@@ -511,6 +531,12 @@ def hardened_photographs() -> str:
     scores = {"clean": "top1"} | {name: metric for name, metric in HARDENED_SCORES.items() if "attack" in name}
     body = [(row["arm"], *(f"{row['metrics'][name]:.0f}" for name in scores.values())) for row in found["rows"]]
     return table(body, "", *scores)
+
+
+def hardened_objects() -> str:
+    """The table of one run of `hexa harden`."""
+    found = result("2026-11-25-harden-objects.json")["table"]
+    return table(found["rows"], *found["header"])
 
 
 def hardened_search() -> str:
@@ -920,7 +946,9 @@ GENERATED: dict[str, Callable[[], str]] = {
     "hardened": hardened,
     "hardened-by": hardened_by,
     "hardened-growing": hardened_growing,
+    "adapted": adapted,
     "hardened-photographs": hardened_photographs,
+    "hardened-objects": hardened_objects,
     "hardened-search": hardened_search,
     "speedrun-tracks": speedrun_tracks,
     "speedrun-tried": speedrun_tried,
