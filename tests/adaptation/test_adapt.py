@@ -167,6 +167,9 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     told = capsys.readouterr()
     assert "method: simclr, from" in told.out
     assert "learning: the whole network, in the first pass only the head" in told.out
+    assert (
+        "to expect, from weights that know photographs: on photographs gains are rare, on others likelier" in told.out
+    )
     assert "for medical-grey, 8 px" in told.out
     assert f"labels: folder:{photos}/test#train (120 images); 120 in the comparison, " in told.out
     assert "passes in batches of 32" in told.out
@@ -194,6 +197,7 @@ def test_where_the_time_is_not_enough_the_start_is_kept(
     assert main([*asked, f"--time={needed[1]}m", "--plan"]) == 0  # the same folder, with more time
     said = capsys.readouterr().out
     assert "learning: the last 1 of 3 stages" in said
+    assert "labels: none, so whether it helped cannot be told" in said
     assert float(re.findall(r"length: ([\d.]+) passes", said)[0]) >= 6
 
 
