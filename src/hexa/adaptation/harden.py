@@ -166,10 +166,7 @@ class HardenRequest(AdaptRequest):
             )
         if len(features) > 2 and judge is not None:
             lost = Side.of(native, features[2], judge).clean - before.clean
-            verdict += (
-                f"; its own {native.image_size} px give the start {lost:+.1f} points, and with more --time the result"
-            )
-            verdict += " can have more of them"
+            verdict += f"; at its own {native.image_size} px the start has {lost:+.1f}, and more --time allows more px"
         record: dict[str, Any] = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
         header = ["", f"start, {size} px", f"result, {size} px", "difference"]

@@ -167,7 +167,7 @@ def decide(before: Side, after: Side, price: float, tried: int) -> tuple[bool, s
     """
     signs = {_difference(before, after, name, tried).sign for name in ATTACKED} - {0}
     sign = signs.pop() if len(signs) == 1 else 0
-    attacks = ", ".join(f"{name.removeprefix('attack of ')} {_change(before, after, name, tried)}" for name in ATTACKED)
+    attacks = ", ".join(f"{name[len('attack of ') :]}: {_change(before, after, name, tried)}" for name in ATTACKED)
     if CLEAN in before.values:
         better = sign > 0 and before.clean - after.clean <= price
         said = f"under attack within {attacks}; clean {_change(before, after, CLEAN, tried)}"
