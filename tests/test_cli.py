@@ -17,12 +17,12 @@ from PIL import Image
 
 import hexa
 from hexa import cli, recipes
-from hexa.adaptation.costs import Costs
 from hexa.cli import fields
 from hexa.cli.declare import COMMANDS
 from hexa.config import Config
 from hexa.evaluation import protocols
 from hexa.measure import doctor
+from hexa.measure.costs import Costs
 from hexa.recipes.experiment import Experiment, override
 
 
@@ -302,7 +302,7 @@ def test_a_time_chooses_the_length(
 ) -> None:
     """Epochs of 600 s in nine tenths of an hour, less the seconds of the start."""
     costs, trained = Costs(16, 0.0, {4: 600 / 1347}, 0.1), list[Experiment]()
-    monkeypatch.setattr("hexa.adaptation.costs.measure", lambda *_, **how: costs)
+    monkeypatch.setattr("hexa.measure.costs.measure", lambda *_, **how: costs)
     monkeypatch.setattr("hexa.run.run.pretrain", lambda experiment, out, **_: trained.append(experiment) or out)
     begin = ("pretrain", "digits-moco-v2", "--out", str(tmp_path / "run"))
     status, out, _ = run(capsys, *begin, "--time", "1h")

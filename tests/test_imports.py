@@ -31,7 +31,8 @@ FLOORS = (
     ("recipes",),
     ("reporting", "testing"),
     ("run", "comparison"),
-    ("measure", "adaptation"),
+    ("measure",),
+    ("adaptation",),
     ("cli", "__main__", ""),
 )
 FLOOR = {package: number for number, floor in enumerate(FLOORS) for package in floor}

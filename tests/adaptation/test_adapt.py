@@ -20,12 +20,12 @@ from scipy import stats
 
 import hexa
 from hexa.adaptation.command import AdaptRequest, adapt
-from hexa.adaptation.costs import Costs
 from hexa.adaptation.looking import look
 from hexa.cli import main
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.label_free import label_free
+from hexa.measure.costs import Costs
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights import files
 from hexa.weights import start as starts

@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 
 import hexa
-from hexa.adaptation.costs import Costs
 from hexa.adaptation.harden import HardenRequest, between, choose, halved
 from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, decide, farthest, table
 from hexa.cli import main
@@ -22,6 +21,7 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.features import extract
+from hexa.measure.costs import Costs
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 

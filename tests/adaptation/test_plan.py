@@ -7,9 +7,9 @@ import sys
 import pytest
 import torch
 
-from hexa.adaptation.costs import Costs, measure, peak_bytes
 from hexa.adaptation.plan import Budget, choose, first_draft
 from hexa.data import open_source
+from hexa.measure.costs import Costs, measure, peak_bytes
 
 #: At 100 px a second for the head, two with two stages, three with all six; reading is free.
 COSTS = Costs(size=100, read=0.0, steps={6: 3.0, 2: 2.0, 0: 1.0}, look=0.5)

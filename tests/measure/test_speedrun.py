@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from hexa import cli, recipes
-from hexa.adaptation.costs import Costs
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.measure import speedrun as runs
+from hexa.measure.costs import Costs
 from hexa.recipes.experiment import override
 
 TINY = {"epochs": "1", "network.widths": "[4,8]", "method.queue_size": "32", "batch_size": "32", "views.size": "8"}

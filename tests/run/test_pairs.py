@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hexa.adaptation.costs import measure
 from hexa.cli import main
 from hexa.config import ConfigError, UserError
 from hexa.data import open_source
+from hexa.measure.costs import measure
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
 from hexa.run.build import setting_of

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
-from hexa.adaptation.costs import Costs, at_size, measure
 from hexa.adaptation.looking import Seen
 from hexa.adaptation.plan import SIZES, SPARE, Budget, Plan, Say, kept_of
 from hexa.adaptation.robustness import Shown, Side, decide, table
@@ -26,6 +25,7 @@ from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.split import draw_classes
+from hexa.measure.costs import Costs, at_size, measure
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.tables import format_duration
 from hexa.runtime import precision, processes

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from hexa import recipes
-from hexa.adaptation.costs import Costs, at_size, measure, memory_of
 from hexa.adaptation.looking import Seen
 from hexa.comparison import unlabelled
 from hexa.config import UserError
 from hexa.data import Source
+from hexa.measure.costs import Costs, at_size, measure, memory_of
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.tables import format_duration
 from hexa.run.build import Machine

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hexa import recipes
-from hexa.adaptation.costs import measure
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation import evaluate
+from hexa.measure.costs import measure
 from hexa.recipes.experiment import Experiment, fields_of, override
 from hexa.recipes.experiment import load as load_experiment
 from hexa.reporting.report import report

@@ -102,9 +102,9 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
 
     Raises UserError where there is no time for one epoch.
     """
-    from hexa.adaptation.costs import measure
     from hexa.config import UserError
     from hexa.data import open_source
+    from hexa.measure.costs import measure
     from hexa.recipes.experiment import override
     from hexa.reporting.tables import counted, format_duration
     from hexa.runtime.parsing import seconds_of

@@ -18,7 +18,6 @@ import torch
 from torchvision.io import encode_png
 
 from hexa import recipes
-from hexa.adaptation.costs import measure
 from hexa.comparison.labelled import labels_of
 from hexa.config import Config, UserError, nearest
 from hexa.data import open_source
@@ -27,6 +26,7 @@ from hexa.data.sources.source import Subset
 from hexa.evaluation import evaluate
 from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.split import draw_per_class
+from hexa.measure.costs import measure
 from hexa.nn.backbones import outline
 from hexa.published import read
 from hexa.recipes.experiment import Experiment, override

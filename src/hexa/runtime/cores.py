@@ -44,7 +44,7 @@ def beside_others(choose: bool) -> str:
         return ""
     if choose:
         os.environ["OMP_NUM_THREADS"] = str(idle)
-        return f"other programs use the cores: threads {idle}, not {usable_cores()}; OMP_NUM_THREADS sets their number"
+        return f"other programs use the cores: {idle} of {usable_cores()} threads; OMP_NUM_THREADS sets another number"
     return f"other programs use the cores: {usable_cores()} threads may be far slower than OMP_NUM_THREADS={idle}"
 
 
