@@ -68,7 +68,7 @@ def test_idle_cores_are_counted_among_those_allowed(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cores, "allowed_cores", lambda: [1, 2])
     file: Any = SimpleNamespace(read_text=lambda: next(looks))
     assert cores._idle(0.0, file) == pytest.approx(0.9)
-    assert cores._idle(0.0, Path("nowhere")) == float("inf")
+    assert cores._idle(0.0, Path("nowhere")) == 2.0
 
 
 @pytest.mark.parametrize(

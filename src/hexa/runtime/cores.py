@@ -49,7 +49,7 @@ def beside_others(choose: bool) -> str:
 
 
 def _idle(seconds: float = 0.2, file: Path = Path("/proc/stat")) -> float:
-    """How many of the allowed cores nobody uses for a moment; infinity where the system doesn't tell."""
+    """How many of the allowed cores nobody uses for a moment; all where the system doesn't tell."""
 
     def ticks() -> list[int]:
         """Since the machine's start: all, and those in which a core was idle or waited for a disk."""
@@ -63,7 +63,7 @@ def _idle(seconds: float = 0.2, file: Path = Path("/proc/stat")) -> float:
         time.sleep(seconds)
         every, idle = (now - then for now, then in zip(ticks(), before, strict=True))
         return len(allowed_cores()) * idle / every
-    return math.inf
+    return float(len(allowed_cores()))
 
 
 def _quotas(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[float]:
