@@ -127,7 +127,7 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     option("--device NAME", "auto, cpu, cuda or cuda:N", default="auto"),
     description="Every backbone at its own image size, normalisation and crop. With labels: k-NN and linear probe, "
     "cross-validated over all labelled images, and few labels; paired differences with 95 % intervals. Without, what "
-    "can be measured, which rarely decides.",
+    "can be measured, which decides nothing.",
 )
 @_together()
 def compare(given: Given, extra: Fields) -> int:
