@@ -126,7 +126,8 @@ def foreseen(name: str, data: str, start: str | None, fields: Mapping[str, Any])
     """About how many seconds of one core a seed takes on this machine, by a few timed steps. Raises UserError."""
     one, made, source = track(name), _experiment(name, start, fields), open_source(data, "train")
     if one.per_class is not None:
-        source = Subset(source, np.arange(one.per_class * len(np.unique(labels_of(source)))))
+        rows = draw_per_class(labels_of(source), one.per_class, Stream(0).child("speedrun"))
+        source = Subset(source, np.sort(rows.ravel()))
     begun, clock = time.process_time(), time.perf_counter()
     with _one_core():
         costs = measure(made, source, made.model_fields_set, partly=made.start.freeze_backbone > 0)
