@@ -1,6 +1,7 @@
 """What becomes of trainings that share a machine's cores?
 
     python benchmarks/at_once.py --before FOLDER --result FILE [--repeats 3] [--seconds 6] [--first]
+        [--kinds NAME …] [--versions NAME …]
 
 Trainings of the digits, alone and several at once, each a process with as many threads as there are cores, or one.
 Figures are medians over --repeats of images/s from metrics.jsonl, which every training writes while all of them go.
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -29,6 +31,7 @@ CORES = len(os.sched_getaffinity(0))
 KINDS = {
     "one": [CORES],
     "one, one thread": [1],
+    "one beside one with one thread": [CORES, 1],
     "two": [CORES, CORES],
     "two, one thread each": [1, 1],
     "two beside two with one thread": [CORES, CORES, 1, 1],
@@ -45,6 +48,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--first", action="store_true")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS])
+    parser.add_argument("--versions", nargs="+", default=["before", "now", "spinning", "sleeping"])
     given = parser.parse_args()
     versions: dict[str, tuple[Path, dict[str, str]]] = {
         "now": (HERE, {}),
@@ -53,9 +58,10 @@ def main() -> None:
     }
     if given.before:
         versions = {"before": (given.before, {}), **versions}
-    samples: dict[str, dict[str, list[Any]]] = {version: {kind: [] for kind in KINDS} for version in versions}
+    versions = {name: version for name, version in versions.items() if name in given.versions}
+    samples: dict[str, dict[str, list[Any]]] = {version: {kind: [] for kind in given.kinds} for version in versions}
     for _ in range(given.repeats):
-        for kind, threads in KINDS.items():
+        for kind, threads in ((kind, KINDS[kind]) for kind in given.kinds):
             for version, (source, environment) in versions.items():
                 found = measure(source, environment, threads, given.seconds, given.first)
                 samples[version][kind].append(found)
@@ -63,7 +69,7 @@ def main() -> None:
     git = ["git", "-C", str(HERE), "rev-parse", "HEAD"]
     result = {
         "question": __doc__.splitlines()[0],
-        "command": "python benchmarks/at_once.py" + " --first" * given.first,
+        "command": shlex.join(["python", "benchmarks/at_once.py", *sys.argv[1:]]),
         "commit": subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip(),
         "machine": f"{CORES} cores, {platform.platform()}",
         "load_average_at_the_end": [round(value, 2) for value in os.getloadavg()],
