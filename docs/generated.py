@@ -479,7 +479,10 @@ def strongest() -> str:
 def hardened() -> str:
     """Robust copies beside their start, as changes from it, by the recipe as it is and as it was."""
     body = []
-    for name, recipe in ((HARDENED, "`teacher`"), (HARDENED_BEFORE, "by l2, rate 0.001, on a slower machine")):
+    for name, recipe in (
+        (HARDENED, "`teacher`"),
+        (HARDENED_BEFORE, "the former recipe (l2, rate 0.001; slower machine)"),
+    ):
         rows = result(name)["rows"]
         (start,) = (row["metrics"] for row in rows if row["arm"] == "start")
         if not body:

@@ -167,9 +167,7 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     told = capsys.readouterr()
     assert "method: simclr, from" in told.out
     assert "learning: the whole network, in the first pass only the head" in told.out
-    assert (
-        "to expect, from weights that know photographs: on photographs gains are rare, on others likelier" in told.out
-    )
+    assert "outlook for weights trained on photographs: unlike photographs, so a gain is likelier" in told.out
     assert "for medical-grey, 8 px" in told.out
     assert f"labels: folder:{photos}/test#train (120 images); 120 in the comparison, " in told.out
     assert "passes in batches of 32" in told.out

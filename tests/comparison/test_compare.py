@@ -189,7 +189,7 @@ def test_without_labels_no_measure_however_high_makes_one_better() -> None:
     sides = [verdict.Side(n, backbone, features, free=one) for n, one in zip(("start", "X"), free, strict=True)]
     found = verdict.without_labels(sides)
     assert (found.best, found.pairs[0].winner) == (None, None)
-    assert "(of start's neighbourhoods are kept: X 100 %)" in found.sentence
+    assert "(share of start's neighbourhoods kept: X 100 %)" in found.sentence
 
 
 def test_many_small_classes_are_judged_by_some_of_them() -> None:

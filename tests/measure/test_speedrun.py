@@ -174,10 +174,19 @@ def test_a_plan_says_what_a_seed_would_take_here(
     seconds = (5 + 100 * 3 * (0.25 + 0.75 / 4)) / 2
     assert f"about {seconds:,.0f} s of one core for each seed" in capsys.readouterr().out
     assert asked == [(100, 1)]
-    tried(per_class=5000)
-    with pytest.raises(UserError, match="fewer than the 5000 asked for"):
-        runs.foreseen("T", "digits", None, {})
+    for wrong, said in (
+        ({"per_class": 5000}, "fewer than the 5000 asked for"),
+        ({"parameters": 9}, "allows 9 parameters"),
+    ):
+        tried(**wrong)
+        with pytest.raises(UserError, match=said):
+            runs.foreseen("T", "digits", None, {})
     headed = override(recipes.get("adapt"), {"epochs": 3, "start.freeze_backbone": 1, "start.weights": "timm:resnet18"})
+    grown = override(
+        recipes.get("digits-moco-v2"), {"epochs": 2, "views.growth": [4], "views.size": 8, "batch_size": 5}
+    )
+    assert costs.run(grown, 10) == 5 + 10 * (2 * 0.25 + 0.75 / 16 + 0.75 / 4)
+    assert costs.run(override(grown, {"max_steps": 1}), 10) == 5 + 10 * (2 * 0.25 + 0.75 / 16 + 0.75 / 4) / 4
     assert costs.run(headed, 10) == 5 + 10 * ((0.25 + 0.25 * 14**2) + 2 * (0.25 + 0.75 * 14**2))
 
 

@@ -93,11 +93,26 @@ def test_beside_other_programs_what_ends_by_the_clock_takes_idle_cores_alone(
     os.environ.update({"OMP_NUM_THREADS": given} if given else {})
     monkeypatch.setattr(cores, "usable_cores", lambda: 4)
     monkeypatch.setattr(cores, "_idle", lambda: 2.7)
+    monkeypatch.setattr(cores, "_DEVICES", Path("nowhere"))
     nothing = dataclasses.replace(COMMANDS[command[0]], run=lambda given, extra: 0)
     monkeypatch.setitem(COMMANDS, command[0], nothing)
     assert cli.main(command) == 0
     assert os.environ.get("OMP_NUM_THREADS") == threads
     assert ("other programs use the cores" in capsys.readouterr().err) == (given is None)
+
+
+@pytest.mark.parametrize(
+    ("idle", "device", "said"), [(2.7, "null", True), (3.65, "null", False), (2.7, "nvidia0", False)]
+)
+def test_little_noise_is_no_other_program_and_a_gpu_needs_no_threads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, idle: float, device: str, said: bool
+) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(cores, "usable_cores", lambda: 4)
+    monkeypatch.setattr(cores, "_idle", lambda: idle)
+    monkeypatch.setattr(cores, "_DEVICES", tmp_path)
+    (tmp_path / device).touch()
+    assert bool(cores.beside_others(choose=False)) == said
 
 
 def test_it_is_said_before_torch_is_imported() -> None:

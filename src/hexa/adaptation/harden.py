@@ -165,8 +165,10 @@ class HardenRequest(AdaptRequest):
                 f"for --price {self.price:g} the weights are {share:.1%} of the way from the start's to those trained"
             )
         if len(features) > 2 and judge is not None:
-            lost = Side.of(native, features[2], judge).clean - before.clean
-            verdict += f"; at its own {native.image_size} px the start has {lost:+.1f}, and more --time allows more px"
+            clean = Side.of(native, features[2], judge).clean
+            verdict += (
+                f"; at its own {native.image_size} px the start has {clean:.1f} %; more --time allows larger images"
+            )
         record: dict[str, Any] = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
         header = ["", f"start, {size} px", f"result, {size} px", "difference"]

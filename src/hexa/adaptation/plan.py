@@ -272,16 +272,14 @@ def _lines(experiment: Experiment, seen: Seen, chosen: Choice, stages: int, shar
     smaller = f", where the start keeps {share:.0%} of its neighbourhoods" if share is not None else ""
     learns = f"the last {start.trainable_stages} of {stages} stages" if start.trainable_stages else "the whole network"
     head_first = ", in the first pass only the head" * (start.freeze_backbone == 1)
-    likely = (
-        "such as these the start is usually kept" if seen.domain == "photos" else "gains are rare, on others likelier"
-    )
+    outlook = "the start is usually kept" if seen.domain == "photos" else "unlike photographs, so a gain is likelier"
     fewer = f", {chosen.images:,} of them trained on" * (chosen.images < seen.count)
     return (
         f"images: {seen}{fewer}",
         f"method: {method}, from {start.weights}, batch-norm statistics {statistics}",
         f"learning: {learns}{head_first}",
         f"views: {experiment.views.based_on} for {seen.domain}, {size} px{smaller}",
-        f"to expect, from weights that know photographs: on photographs {likely}",
+        f"outlook for weights trained on photographs: {outlook}",
     )
 
 

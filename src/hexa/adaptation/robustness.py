@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -167,12 +168,13 @@ def decide(before: Side, after: Side, price: float, tried: int) -> tuple[bool, s
     """
     signs = {_difference(before, after, name, tried).sign for name in ATTACKED} - {0}
     sign = signs.pop() if len(signs) == 1 else 0
-    attacks = ", ".join(f"{name[len('attack of ') :]}: {_change(before, after, name, tried)}" for name in ATTACKED)
+    change = functools.partial(_change, before, after, tried=tried)
+    attacks = ", ".join(f"{name.removeprefix('attack of ')}: {change(name)}" for name in ATTACKED)
     if CLEAN in before.values:
         better = sign > 0 and before.clean - after.clean <= price
-        said = f"under attack within {attacks}; clean {_change(before, after, CLEAN, tried)}"
+        said = f"under attack within {attacks}; clean {change(CLEAN)}"
         said += f", more than --price {price:g}" if before.clean - after.clean > price else ""
-        said += f"; corrupted {_change(before, after, CORRUPTED, tried)}" if CORRUPTED in before.values else ""
+        said += f"; corrupted images {change(CORRUPTED)}" if CORRUPTED in before.values else ""
     else:
         better, kept = sign < 0, unlabelled.kept(before.features, after.features).mean()
         said = f"features move, in percent of the distance between images, within {attacks}; {kept:.0%} of the start's "

@@ -64,12 +64,11 @@ def speedrun(given: Given, extra: Fields) -> int:
     recipe, changes = runs.attempt(one, fields)
     changed = ", ".join(f"{path} {value}" for path, value in changes.items())
     say(f"{one.goal}; {runs.standing(one)}", f"{recipe} for each of the seeds {given.seeds}, {changed or 'unchanged'}")
-    if given.data is None and not given.plan:
-        raise UserError(f"--data is missing; give the images of {one.data}, such as parquet:PATH")
     if given.plan:
-        if given.data is not None:
-            say(runs.foreseen(given.track, given.data, given.start, fields))
+        say(runs.foreseen(given.track, given.data, given.start, fields) if given.data is not None else "")
         return 0
+    if given.data is None:
+        raise UserError(f"--data is missing; give the images of {one.data}, such as parquet:PATH")
     from hexa.runtime.console import Console
 
     out = Path(given.out or f"runs/speedrun-{given.track}")

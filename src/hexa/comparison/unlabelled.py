@@ -1,4 +1,4 @@
-"""What can be measured of backbones without labels. None of it says which of two is better (docs/compare.md)."""
+"""Measures of a backbone that need no labels; none of them tells which of two is better (docs/compare.md)."""
 
 from __future__ import annotations
 

@@ -118,10 +118,12 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
 
 
 def without_labels(sides: Sequence[Side]) -> Verdict:
-    """That it cannot be told, and how many neighbourhoods of the first side each keeps."""
+    """No side is better; the sentence gives the share of the first side's neighbourhoods that each other one keeps."""
     shares = [100 * float(unlabelled.kept(sides[0].features, side.features).mean()) for side in sides[1:]]
     kept = ", ".join(f"{side.name} {share:.0f} %" for side, share in zip(sides[1:], shares, strict=True))
-    said = f"without labels it cannot be told which is better (of {sides[0].name}'s neighbourhoods are kept: {kept}); "
+    said = (
+        f"without labels it cannot be told which is better (share of {sides[0].name}'s neighbourhoods kept: {kept}); "
+    )
     said += "give labelled images (--labelled), a few per class, to know"
     return Verdict(None, said, tuple(Pair(0, place, 0, kept=share) for place, share in enumerate(shares, 1)))
 

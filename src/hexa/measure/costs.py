@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -51,10 +52,16 @@ class Costs:
         return self.read + self.steps[stages] * (size / self.size) ** 2
 
     def run(self, experiment: Experiment, images: int) -> float:
-        """Seconds of a whole training on that number of images."""
-        alone, size = min(experiment.start.freeze_backbone, experiment.epochs), experiment.views.size
-        head, whole = (self.train(size, stages(self.steps)) for stages in (min, max))
-        return self.setup + images * (alone * head + (experiment.epochs - alone) * whole)
+        """Seconds of a whole training on that number of images.
+
+        The epochs in which the head learns alone cost less only if `measure` timed such steps (`partly`).
+        """
+        epochs, seconds = experiment.epochs, 0.0
+        for epoch in range(epochs):
+            stages = (min if epoch < experiment.start.freeze_backbone else max)(self.steps)
+            seconds += images * self.train(experiment.views.at(epoch / epochs).size, stages)
+        seen = (experiment.max_steps or math.inf) * experiment.batch_size
+        return self.setup + seconds * min(1.0, seen / (images * epochs))
 
     def score(self, size: int) -> float:
         """Seconds for the features of an image that is decoded already."""

@@ -147,7 +147,10 @@ def _experiment(name: str, start: str | None, fields: Mapping[str, Any]) -> Expe
         raise UserError(f"--{own.pop()}: the track says it; give --data and --seeds")
     recipe, changes = attempt(one, fields)
     changes = _COMMON | changes | ({} if start is None else {"start.weights": start})
-    return begin_from_weights(override(recipes.get(recipe), changes), changes)
+    made = begin_from_weights(override(recipes.get(recipe), changes), changes)
+    if one.parameters and (count := _parameters(made)) > one.parameters:
+        raise UserError(f"this track allows {one.parameters:,} parameters, and the backbone has {count:,}")
+    return made
 
 
 def attempt(one: Track, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -171,11 +174,8 @@ def _carried_out(
         if any(row["seed"] == seed for row in stored["rows"]):
             continue
         images, scored = _images(one, data, out, seed, held_out)
-        experiment = override(made, {"data": images, "seed": seed})
-        if one.parameters and (count := _parameters(experiment)) > one.parameters:
-            raise UserError(f"this track allows {one.parameters:,} parameters, and the backbone has {count:,}")
         clock, begun = time.perf_counter(), time.process_time()
-        run = pretrain(experiment, _new(out / f"seed-{seed}"))
+        run = pretrain(override(made, {"data": images, "seed": seed}), _new(out / f"seed-{seed}"))
         row: dict[str, Any] = {
             "seed": seed,
             "seconds": time.process_time() - begun,

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+#: Where the system shows its devices.
+_DEVICES = Path("/dev")
+
 
 def allowed_cores() -> list[int]:
     """The numbers of the cores this process may run on."""
@@ -36,20 +39,25 @@ def share_cores() -> None:
 
 
 def beside_others(choose: bool) -> str:
-    """What there is to say where other programs use the cores: threads that wait for each other are slow there.
+    """A warning if other programs use a tenth of the cores or more, on a machine without an NVIDIA GPU, else "".
 
-    choose: there are then as many threads as cores are idle. Nothing where OMP_NUM_THREADS is set.
+    Threads that wait for each other are then many times slower (decision 0011). With `choose`, OMP_NUM_THREADS is
+    set to the number of idle cores, before torch is imported. Does nothing if OMP_NUM_THREADS is set already.
     """
-    if "OMP_NUM_THREADS" in os.environ or (idle := max(1, round(_idle()))) >= usable_cores():
+    if "OMP_NUM_THREADS" in os.environ or next(_DEVICES.glob("nvidia[0-9]*"), None) is not None:
+        return ""
+    idle, usable = _idle(), usable_cores()
+    threads = max(1, round(idle))
+    if idle > 0.9 * usable or threads >= usable:
         return ""
     if choose:
-        os.environ["OMP_NUM_THREADS"] = str(idle)
-        return f"other programs use the cores: {idle} of {usable_cores()} threads; OMP_NUM_THREADS sets another number"
-    return f"other programs use the cores: {usable_cores()} threads may be far slower than OMP_NUM_THREADS={idle}"
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        return f"other programs use the cores: {threads} of {usable} threads; OMP_NUM_THREADS sets another number"
+    return f"other programs use the cores: {usable} threads may be many times slower than OMP_NUM_THREADS={threads}"
 
 
 def _idle(seconds: float = 0.2, file: Path = Path("/proc/stat")) -> float:
-    """How many of the allowed cores nobody uses for a moment; all where the system doesn't tell."""
+    """The number of allowed cores that are idle, averaged over `seconds`; all of them if `file` cannot be read."""
 
     def ticks() -> list[int]:
         """Since the machine's start: all, and those in which a core was idle or waited for a disk."""
