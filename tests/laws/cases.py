@@ -57,6 +57,7 @@ NETWORK: dict[str, dict[str, Any]] = {"cmc": {"streams": "lab"}}
 
 #: Sizes of the crops of each method, small ones last; methods without an entry get two of SIZE.
 CROPS: dict[str, tuple[int, ...]] = {
+    "moco": (SIZE, SIZE, 8),
     "deepcluster-v2": (SIZE, SIZE, 8),
     "swav": (SIZE, SIZE, 8),
     "emp-ssl": (SIZE, SIZE, 8),

@@ -12,7 +12,7 @@ from hexa.config import ConfigError
 from hexa.core import MAIN, Batch, Setting
 from hexa.methods.moco import MoCo, MoCoConfig
 from hexa.nn.backbones import NetworkConfig, build
-from tests.laws.cases import BATCH, Case, batch, one_step
+from tests.laws.cases import BATCH, SIZE, Case, batch, one_step
 
 
 def moco(**fields: object) -> MoCo:
@@ -20,22 +20,28 @@ def moco(**fields: object) -> MoCo:
 
 
 def test_three_steps_equal_the_published_iteration() -> None:
-    """Logits [B, 1+K] by concatenation, target column 0, FIFO queue, EMA of parameters only, plain SGD."""
+    """Logits [B, 1+K] by concatenation, target column 0, FIFO queue, EMA of parameters only, plain SGD.
+
+    A further view is one more query, with the key of the second view; the loss is the mean over queries.
+    """
     ours, theirs = moco(bn_groups=1), moco(bn_groups=1)
     objective = Case("moco", {"bn_groups": 1}).objective(ours)
     optimizer = torch.optim.SGD([p for p in ours.parameters() if p.requires_grad], lr=0.1)
     assert ours.chance_loss == pytest.approx(math.log(33), rel=1e-6)
     query, key, queue, pointer = theirs.query, theirs.key, theirs.queue.T.clone(), 0
     for step in range(6):
-        data = batch(step)
+        data = batch(step, sizes=(SIZE, SIZE, 8))
         one_step(objective, optimizer, data)
 
-        q = F.normalize(query(data.crops[0]))
+        losses = []
         with torch.no_grad():
             k = F.normalize(key(data.crops[1]))
-        logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.clone()], 1)
-        assert logits.shape == (BATCH, 1 + 32)
-        loss = F.cross_entropy(logits / 0.2, torch.zeros(BATCH, dtype=torch.long))
+        for crop in (data.crops[0], data.crops[2]):
+            q = F.normalize(query(crop))
+            logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.clone()], 1)
+            assert logits.shape == (BATCH, 1 + 32)
+            losses.append(F.cross_entropy(logits / 0.2, torch.zeros(BATCH, dtype=torch.long)))
+        loss = sum(losses) / 2
         query.zero_grad()
         loss.backward()
         with torch.no_grad():

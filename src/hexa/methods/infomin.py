@@ -78,20 +78,17 @@ class InfoMin(Method[MoCoLabels], config=InfoMinConfig):
         puzzles = (self.puzzle_head.embed(puzzle, self.contrast.query, branch) for puzzle in crops[1:])
         return torch.stack([self.contrast.embed(crops[:1], branch)[0], *puzzles])
 
-    @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> MoCoLabels:
-        labels = self.contrast.pseudo_labels(batch, embedding)
-        return replace(labels, keys=labels.keys.repeat(2, 1, 1))
+        return self.contrast.pseudo_labels(batch, embedding)
 
     def loss(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
         share = self.config.puzzle_weight
-        # MoCo adds its terms; the mean over two anchors takes that back, and halves what the weights should not
-        weights = torch.tensor([1 - share, share])[: len(embedding), None]
+        # the mean over two anchors would halve them
+        weights = len(embedding) * torch.tensor([1 - share, share])[: len(embedding), None]
         return self.contrast.loss(embedding, labels) * weights.to(embedding.device, non_blocking=True)
 
     def correct(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
         return self.contrast.correct(embedding, labels)
 
-    @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor | None, labels: MoCoLabels) -> None:
-        self.contrast.commit(batch, embedding, replace(labels, keys=labels.keys[:1]))
+        self.contrast.commit(batch, embedding, labels)

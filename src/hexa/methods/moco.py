@@ -29,7 +29,7 @@ class MoCoConfig(EncoderConfig):
     """MoCo-v2 by default; v1 has head linear, temperature 0.07 and the views of v1 (F4)."""
 
     name: Literal["moco"] = "moco"
-    num_views: ClassVar = (2, 2, "MoCo compares two views")
+    num_views: ClassVar = (2, None, "MoCo compares two views")
     dim: int = pydantic.Field(default=128, gt=0)
     """Width of the embedding, D."""
     queue_size: int = pydantic.Field(default=65536, gt=0)
@@ -96,9 +96,9 @@ class MoCoLabels(PseudoLabels):
         """Similarities [V, B, E] of queries [V, B, D] to further keys, −∞ for those of the image itself."""
         if self.partner is not None:
             keys, own = self.partner
-            return (query * keys).sum(-1, keepdim=True).masked_fill((own == self.own)[:, None], -torch.inf)
+            return (query * keys[: len(query)]).sum(-1, keepdim=True).masked_fill((own == self.own)[:, None], -torch.inf)
         if self.batch_keys is not None and self.is_mixed:
-            scores = query @ self.batch_keys.mT
+            scores = query @ self.batch_keys[: len(query)].mT
             every = torch.arange(scores.shape[-1], device=scores.device)
             return scores.masked_fill(every == self.own[:, None], -torch.inf)
         return None
@@ -145,8 +145,8 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         return self.config.keys_per_image * float(torch.log1p(torch.tensor(float(self.config.queue_size))))
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        """The query view only: keys are labels (F16); both views if symmetric."""
-        return batch.crops[: self.config.keys_per_image]
+        """The query view only: keys are labels (F16); both views if symmetric. And all further views."""
+        return batch.crops[: self.config.keys_per_image] + batch.crops[2:]
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         return self.query.embed(crops, branch, together=False)  # as the published code does
@@ -155,6 +155,7 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> MoCoLabels:
         views = batch.crops[1::-1] if self.config.symmetric else batch.crops[1:2]
         keys = [self._keys(view, batch.stream.child("key shuffle", number)) for number, view in enumerate(views)]
+        keys += keys[:1] * (len(batch.crops) - 2)
         own = processes.rank() * len(batch) + torch.arange(len(batch), device=keys[0].device)
         positives = self.config.mixed_positives
         every = torch.stack([processes.all_gather(k) for k in keys]) if positives == "batch" else None
@@ -170,16 +171,18 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         return in_other_places(crops, encode, stream) if self.config.bn_groups > 1 else encode(crops)
 
     def loss(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
-        further = labels.further_similarities(embedding)
+        further, keys = labels.further_similarities(embedding), labels.keys[: len(embedding)]
         # two published terms are added, not averaged, when the loss is symmetric
-        return len(embedding) * info_nce(embedding, labels.keys, self.queue, self.config.temperature, further)
+        return self.config.keys_per_image * info_nce(embedding, keys, self.queue, self.config.temperature, further)
 
     def correct(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
-        return is_nearest(embedding, labels.keys, self.queue, labels.further_similarities(embedding))
+        further, keys = labels.further_similarities(embedding), labels.keys[: len(embedding)]
+        return is_nearest(embedding, keys, self.queue, further)
 
     @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor | None, labels: MoCoLabels) -> None:
-        keys = torch.cat([processes.all_gather(keys) for keys in labels.keys]).to(self.queue.dtype)
+        keys = torch.cat([processes.all_gather(keys) for keys in labels.keys[: self.config.keys_per_image]])
+        keys = keys.to(self.queue.dtype)
         check_queue(len(self.queue), len(keys), wraps=True)
         follow(self.key, self.query, self.config.momentum)
         # positions are computed on the device: reading the pointer would synchronise

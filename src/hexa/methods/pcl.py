@@ -28,7 +28,7 @@ class PCLConfig(MethodConfig):
     """PCL-v2 as published for ImageNet: MoCo-v2 with a queue of 16,384, three clusterings after 20 epochs."""
 
     name: Literal["pcl-v2"] = "pcl-v2"
-    num_views: ClassVar = MoCoConfig.num_views
+    num_views: ClassVar = (2, 2, "PCL compares two views")
     contrast: MoCoConfig = pydantic.Field(default=MoCoConfig.model_validate(_CONTRAST))
     """The part that is MoCo: m 0.999, τ 0.2, which is also the mean of the clusters' temperatures."""
     num_clusters: tuple[pydantic.PositiveInt, ...] = pydantic.Field(default=(25000, 50000, 100000), min_length=1)
