@@ -176,6 +176,11 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     read.assert_called_once()
     starts.read(str(weights))  # later, the file as it is then
     assert read.call_count == 2
+    assert main(["adapt", str(weights), *data, f"--out={out}", *QUICK, "--time=100s", "--plan", "--domain=photos"]) == 0
+    of_photos = capsys.readouterr().out
+    assert "learning: the last 1 of 3 stages, in the first pass only the head" in of_photos
+    assert "outlook for weights trained on photographs: the start is usually kept" in of_photos
+    assert "for photos, 8 px" in of_photos
 
 
 def test_where_the_time_is_not_enough_the_start_is_kept(

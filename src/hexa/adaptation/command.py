@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -198,7 +198,8 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
         raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     draft = first_draft(request.recipe, request.backbone, request.data, len(source), request.fields)
     seen, pixels = look(source, draft.views.size)
-    changes = request.of_domain(request.domain or seen.domain)
+    seen = replace(seen, domain=request.domain or seen.domain)
+    changes = request.of_domain(seen.domain)
     labelled = source if can_judge(source.classes) else None
     if request.labelled is not None:
         changes |= {"monitor.data": request.labelled} if "monitor.data" not in request.fields else {}
@@ -206,7 +207,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
         Judge(labels_of(labelled))  # raises now if they are unsuitable
     made = request.plan(override(draft, changes), source, seen, pixels, labelled, budget, say)
     record: dict[str, Any] = {"request": request.record, "plan": list(made.lines), "compared": made.compared}
-    record["domain"] = request.domain or seen.domain
+    record["domain"] = seen.domain
     if made.experiment is None:
         return record | {"verdict": made.lines[-1], "kept": "start"}
     return record | {"experiment": made.experiment.model_dump(mode="json")}

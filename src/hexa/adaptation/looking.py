@@ -29,18 +29,18 @@ _GREY, _EXTREME = 0.04, 0.15
 class Seen:
     """What a sample shows of a source of `count` images.
 
-    size: median of the shorter sides in pixels. grey, pages, duplicates, unreadable: shares of the sample without
-    colour, with almost only black and white pixels, nearly equal to another image, unreadable. classes: 0 without
-    labels.
+    size: median of the shorter sides in pixels. grey, duplicates, unreadable: shares of the sample without colour,
+    nearly equal to another image, unreadable. classes: 0 without labels. domain: the preset of views that suits the
+    images, or the one that the user names.
     """
 
     count: int
     size: int
     grey: float
-    pages: float
     duplicates: float
     classes: int
     unreadable: float
+    domain: str
 
     def __str__(self) -> str:
         facts = [f"{self.count:,} images, shorter side {self.size} px"]
@@ -49,13 +49,6 @@ class Seen:
         facts += [f"{self.unreadable:.0%} unreadable"] if self.unreadable else []
         facts.append(f"{self.classes} classes" if self.classes else "no labels")
         return ", ".join(facts)
-
-    @property
-    def domain(self) -> str:
-        """The suitable preset of views: documents, medical-grey or photos."""
-        if self.grey < 0.9:
-            return "photos"
-        return "documents" if self.pages > 0.5 else "medical-grey"
 
 
 def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
@@ -93,13 +86,14 @@ def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
             f"{source!r}: only {distinct} of {len(thumbs)} sampled images are distinct, the others are "
             "near-duplicates; give more varied images"
         )
+    domain = "photos" if np.mean(grey) < 0.9 else "documents" if np.mean(pages) > 0.5 else "medical-grey"
     seen = Seen(
         count=len(source),
         size=int(np.median(sides)),
         grey=float(np.mean(grey)),
-        pages=float(np.mean(pages)),
         duplicates=1 - distinct / len(thumbs),
         classes=0 if source.classes is None else len(np.unique(source.classes)),
         unreadable=1 - len(sides) / tried,
+        domain=domain,
     )
     return seen, torch.stack(kept)

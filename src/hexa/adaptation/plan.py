@@ -155,10 +155,13 @@ def plan(
     fields: those set by the user, which are kept.
     """
     say("timing a few steps")
+    backbone = starts.read(draft.start.weights or "")
+    stages = starts.count_stages(backbone.network)
+    if seen.domain == "photos" and stages > 1 and "start.trainable_stages" not in fields:
+        draft = override(draft, {"start.trainable_stages": 1})  # more of it does harm (docs/your-own-images.md)
     costs = measure(draft, source, fields).shared(processes.helpers() + 1)
     by_clock = not {"epochs", "max_steps"} & fields.keys()
     seconds, native = budget.seconds, draft.views.size
-    backbone = starts.read(draft.start.weights or "")
     backbone.to(Machine.of(draft).device)
     shares: dict[int, float] = {}
     share_kept = kept_of(backbone, pixels, costs.score(native), native)
@@ -224,7 +227,7 @@ def plan(
         "epochs": epochs,
         "batch_size": batch,
         "start.freeze_backbone": int(min(epochs * per_epoch, draft.max_steps or math.inf) >= _HEAD_FIRST * per_epoch),
-        "start.trainable_stages": None if chosen.stages == max(costs.steps) else chosen.stages,
+        "start.trainable_stages": None if chosen.stages == stages else chosen.stages,
         "monitor.holdout": round(1 - chosen.images / len(source), 4),
         "monitor.max_images": min(most, draft.monitor.max_images),
         "monitor.knn_every": math.ceil(epochs / SCORES),
@@ -238,7 +241,7 @@ def plan(
             "training.report": pictures(size) < _PICTURES_SHARE * seconds,
         }
     experiment = override(at_size(draft, size, fields), {k: v for k, v in changes.items() if k not in fields})
-    what = _lines(experiment, seen, chosen, max(costs.steps), shares.get(size))
+    what = _lines(experiment, seen, chosen, stages, shares.get(size))
     passes = min(experiment.epochs, (experiment.max_steps or math.inf) / max(1, per_epoch))
     length = f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
     length += f", {format_duration(seconds)} in all" * by_clock

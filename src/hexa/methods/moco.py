@@ -96,7 +96,8 @@ class MoCoLabels(PseudoLabels):
         """Similarities [V, B, E] of queries [V, B, D] to further keys, −∞ for those of the image itself."""
         if self.partner is not None:
             keys, own = self.partner
-            return (query * keys[: len(query)]).sum(-1, keepdim=True).masked_fill((own == self.own)[:, None], -torch.inf)
+            scores = (query * keys[: len(query)]).sum(-1, keepdim=True)
+            return scores.masked_fill((own == self.own)[:, None], -torch.inf)
         if self.batch_keys is not None and self.is_mixed:
             scores = query @ self.batch_keys[: len(query)].mT
             every = torch.arange(scores.shape[-1], device=scores.device)
