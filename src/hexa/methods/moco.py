@@ -108,12 +108,13 @@ class MoCoLabels(PseudoLabels):
 class MoCo(Method[MoCoLabels], config=MoCoConfig):
     """Momentum contrast: L = −log softmax over [k⁺, queue] of q·k/τ, at k⁺ (F3, F4).
 
-        The key encoder follows the query encoder's parameters by momentum and normalises with its own batch statistics.
-        Keys are encoded once, from clean views; they enter the queue after all terms of the step (F16).
+    The key encoder follows the query encoder's parameters by momentum and normalises with its own batch statistics.
+    Keys are encoded once, from clean views; they enter the queue after all terms of the step (F16). Views after the
+    second are further queries for the key of the second (multi-crop); the loss is the mean over queries.
 
-        A query and its key normalised with the statistics of the same few images recognise each other by them (
-    F5, F30). So choose `bn_groups` > 1 on any number of processes: keys are then shuffled between groups. With one
-        group (SyncBN on several processes) all are normalised alike and nothing is shuffled.
+    A query and its key normalised with the statistics of the same few images recognise each other by them (F5, F30). So
+    choose `bn_groups` > 1 on any number of processes: keys are then shuffled between groups. With one group (SyncBN on
+    several processes) all are normalised alike and nothing is shuffled.
     """
 
     def __init__(self, config: MoCoConfig, backbone: nn.Module, setting: Setting) -> None:
@@ -146,7 +147,7 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         return self.config.keys_per_image * float(torch.log1p(torch.tensor(float(self.config.queue_size))))
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        """The query view only: keys are labels (F16); both views if symmetric. And all further views."""
+        """The query view alone, since keys are labels (F16), or both if symmetric; and all further views."""
         return batch.crops[: self.config.keys_per_image] + batch.crops[2:]
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
