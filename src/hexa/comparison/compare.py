@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from hexa.runtime import processes
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 
-Value = TypeVar("Value")
 #: Where networks are fine-tuned, the share of the time for all other measures.
 _FEATURES = 0.2
 
@@ -119,6 +118,7 @@ def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
     ]
 
 
+@processes.alone()  # so that what the main one does waits for no other, as k-means would
 def of_backbones(
     backbones: Mapping[str, Backbone],
     data: Source,
@@ -157,7 +157,7 @@ def of_backbones(
         return rows, twins, notes
 
     judged = labelled.can_judge(judging.classes)
-    rows, twins, notes = _in_main(chosen)
+    rows, twins, notes = from_main(chosen)
     images = Subset(judging, rows)
     found, free = list[tuple[Tensor, Tensor]](), list[dict[str, float]]()
     for name, backbone in backbones.items():
@@ -168,7 +168,7 @@ def of_backbones(
         else:
             passes, positions = passes_of(backbone, images, how, device, tell)
             found.append((passes.images, positions))
-            free.append(_in_main(functools.partial(unlabelled.measures, passes, how.seed)))
+            free.append(from_main(functools.partial(unlabelled.measures, passes, how.seed)))
     every, shared = common(found)
     shared = from_main(lambda: shared)
     if len(shared) < len(images):
@@ -189,11 +189,11 @@ def of_backbones(
         ]
         for place, side in enumerate(sides):
             progress("judging", place, len(sides))
-            sides[place] = replace(side, scores=_in_main(functools.partial(judge.scores, side.features)))
+            sides[place] = replace(side, scores=from_main(functools.partial(judge.scores, side.features)))
         progress("judging", len(sides), len(sides))
         if fine_tune:
             left = all_seconds - (time.perf_counter() - begun)
-            found_right, note = _in_main(lambda: tuning.measured(sides, images, how, left, progress))
+            found_right, note = from_main(lambda: tuning.measured(sides, images, how, left, progress))
             notes.append(note)
             for place, right in enumerate(found_right):
                 scores = cast(labelled.Scores, sides[place].scores)
@@ -202,15 +202,5 @@ def of_backbones(
     sizes = sorted({side.size for side in sides})
     if len(sizes) > 1:
         notes.append(f"each at its own image size: {', '.join(map(str, sizes))} px; --size N compares at a common one")
-    said = _in_main(lambda: verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides))
+    said = from_main(lambda: verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides))
     return Comparison(tuple(sides), said, images, judge, tuple(notes), twins)
-
-
-def _in_main(work: Callable[[], Value]) -> Value:
-    """What `work` returns in the main process, in all; it does not wait for the others, as k-means would."""
-
-    def alone() -> Value:
-        with processes.alone():
-            return work()
-
-    return from_main(alone)
