@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hexa.comparison import unlabelled
-from hexa.comparison.labelled import DECIDING, Difference, Judge, paired
+from hexa.comparison.labelled import DECIDING, Difference, Judge, paired, percent
 from hexa.data import Source
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Subset
@@ -92,16 +92,12 @@ class Side:
 
     def mean(self, name: str) -> float:
         """The mean of a measure over images, in percent."""
-        return float(_percent(self.values[name]).mean())
+        return float(percent(self.values[name]).mean())
 
     def attack(self, shown: Shown, judge: Judge | None, tell: Tell) -> None:
         """Add the measures under attack and corruption."""
         found = _moved(self, shown, tell) if judge is None else _classified(self, shown, judge, tell)
         self.values.update(found)
-
-
-def _percent(values: NDArray[np.generic]) -> NDArray[np.float64]:
-    return (100.0 if values.dtype == np.bool_ else 1.0) * values.astype(np.float64)
 
 
 def _classified(side: Side, shown: Shown, judge: Judge, tell: Tell) -> Values:

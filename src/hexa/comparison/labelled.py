@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from hexa.config import UserError
 from hexa.data import Source
+from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.split import draw_per_class, folds
 from hexa.runtime.random import Stream
@@ -28,7 +29,6 @@ NEIGHBOURS, FOLDS, SHOTS, DRAWS = 15, 5, (1, 2, 4, 8, 16), 5
 _FEWEST = 20
 #: The measures that decide, by the names that tables use.
 DECIDING = ("k-NN", "linear probe")
-CONFIDENCE = 0.95
 
 Right = NDArray[np.bool_]
 Rows = NDArray[np.int64]
@@ -140,14 +140,15 @@ def paired(before: NDArray[np.generic], after: NDArray[np.generic], comparisons:
     confidence of 1 − 0.05 / `comparisons` (Bonferroni), so that all intervals hold together with 95 %. Under 20
     images the interval is infinite.
     """
-    scale = 100.0 if before.dtype == np.bool_ else 1.0
-    from scipy.special import stdtrit  # a quarter of a second, which plans do without
-
-    d = scale * (after.astype(np.float64) - before.astype(np.float64))
+    d = percent(after) - percent(before)
     if len(d) < (_FEWEST if before.dtype == np.bool_ else 2):
         return Difference(float(d.mean()), math.inf)
-    reach = float(stdtrit(len(d) - 1, 1 - (1 - CONFIDENCE) / 2 / comparisons))
-    return Difference(float(d.mean()), float(reach * d.std(ddof=1) / len(d) ** 0.5))
+    return Difference(float(d.mean()), half_width(d, comparisons))
+
+
+def percent(values: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Right or not, bool [M], as 0 or 100; accuracies in percent as they are."""
+    return (100.0 if values.dtype == np.bool_ else 1.0) * values.astype(np.float64)
 
 
 def decide(start: Scores, other: Scores, comparisons: int = 1) -> tuple[int, Mapping[str, Difference]]:

@@ -31,11 +31,15 @@ def _distinct(shots: tuple[int, ...]) -> tuple[int, ...]:
 Shots = Annotated[tuple[int, ...], pydantic.BeforeValidator(listed), pydantic.AfterValidator(_distinct)]
 
 
-def half_width(scores: Sequence[float] | NDArray[np.float64]) -> float:
-    """Half the width of the 95 % interval of a mean over n ≥ 2 draws: t(n − 1) · s / √n, s with n − 1."""
+def half_width(scores: Sequence[float] | NDArray[np.float64], comparisons: int = 1) -> float:
+    """Half the width of the 95 % interval of a mean over n ≥ 2 draws: t(n − 1) · s / √n, s with n − 1.
+
+    comparisons: intervals that are to hold together with 95 % (Bonferroni).
+    """
     from scipy.special import stdtrit  # a quarter of a second, which plans do without
 
-    return float(stdtrit(len(scores) - 1, (1 + CONFIDENCE) / 2) * np.std(scores, ddof=1) / len(scores) ** 0.5)
+    reach = stdtrit(len(scores) - 1, 1 - (1 - CONFIDENCE) / 2 / comparisons)
+    return float(reach * np.std(scores, ddof=1) / len(scores) ** 0.5)
 
 
 def over_scores(name: str, scores: Sequence[float]) -> dict[str, float]:
