@@ -24,7 +24,7 @@ from hexa.comparison.leakage import apart
 from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.sources.source import Subset
-from hexa.evaluation.split import draw_classes
+from hexa.evaluation.split import draw_classes, draw_images
 from hexa.measure.costs import Costs, at_size, measure
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.tables import format_duration
@@ -211,8 +211,7 @@ def drawn(trained: Trained, progress: Progress) -> tuple[Source, bool, list[str]
         rows, _ = apart(data, judging, found, how, notes, progress)
         judged = can_judge(labels_of(judging)[rows])
     else:
-        order = torch.randperm(len(judging), generator=Stream(how.seed).child("judged").generator())
-        rows = np.sort(order[: how.most].numpy())
+        rows = draw_images(len(judging), how.most, Stream(how.seed).child("judged"))
     return Subset(judging, rows), judged, notes
 
 

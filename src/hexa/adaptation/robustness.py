@@ -19,6 +19,7 @@ from hexa.data.sources.source import Subset
 from hexa.evaluation import attack
 from hexa.evaluation.corruptions import kinds
 from hexa.evaluation.protocols.probe import FittedProbe
+from hexa.evaluation.split import draw_images
 from hexa.evaluation.transforms import transform_of
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
@@ -51,7 +52,7 @@ class Shown:
     ) -> Shown:
         """`count` of the images, all of which are readable and, with a judge, judged."""
         stream, among = Stream(seed).child("attacked"), np.arange(len(images)) if judge is None else judge.judged
-        places = np.sort(among[torch.randperm(len(among), generator=stream.generator())[:count].numpy()])
+        places = among[draw_images(len(among), count, stream)]
         parts = evaluation_batches(Subset(images, places), transform_of(backbone), device=device)
         streams = [stream.child(int(place)) for place in places]
         return cls(torch.cat([pixels for pixels, _, _ in parts]), places, streams)

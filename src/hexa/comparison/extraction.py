@@ -21,7 +21,7 @@ from hexa.data.sources.decode import DecodeError
 from hexa.data.views.config import ViewsConfig
 from hexa.data.views.making import Views
 from hexa.evaluation.features import batches, check_finite, extract, share_and_gather
-from hexa.evaluation.split import draw_classes
+from hexa.evaluation.split import draw_classes, draw_images
 from hexa.evaluation.transforms import transform_of
 from hexa.ops.boxes import cut_boxes, kept_share, paste
 from hexa.recipes import domains
@@ -73,12 +73,10 @@ def affordable(
         seconds = sum(passes / images_per_second(one, device) for one in backbones)
         seconds += (len(backbones) + 2 * judged) * seconds_to_read(source)
         most = min(most, max(_LEAST, int(_SHARE * how.seconds / seconds)))
-    if most >= len(source):
-        return np.arange(len(source))
     stream = Stream(how.seed).child("affordable")
-    if judged:
+    if judged and most < len(source):
         return draw_classes(labels_of(source), most, stream)
-    return np.sort(torch.randperm(len(source), generator=stream.generator())[:most].numpy())
+    return draw_images(len(source), most, stream)
 
 
 def seconds_to_read(source: Source, count: int = 4) -> float:

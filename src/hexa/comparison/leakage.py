@@ -13,6 +13,7 @@ from hexa.data import Source
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Subset
 from hexa.data.views.evaluation import EvaluationTransform
+from hexa.evaluation.split import draw_images
 from hexa.reporting.tables import counted
 from hexa.runtime.progress import Progress
 from hexa.runtime.random import Stream
@@ -84,8 +85,7 @@ def apart(
         notes.append(f"left out: {counted(int(drop.sum()), 'near-duplicate')} of other labelled images")
     twins = [(judging.paths[places[row]], judging.paths[places[same[row]]]) for row in np.flatnonzero(drop)]
     if data is not judging and data.fingerprint != judging.fingerprint:
-        order = torch.randperm(len(data), generator=Stream(how.seed).child("learned").generator())
-        learned = np.sort(order[: max(len(rows), _LEARNED)].numpy())
+        learned = draw_images(len(data), max(len(rows), _LEARNED), Stream(how.seed).child("learned"))
         others, found = thumbnails(Subset(data, learned), how.num_workers)
         learned = learned[found]
         same = duplicates(thumbs, others)

@@ -19,6 +19,7 @@ from hexa.comparison.compare import CompareRequest, Comparison
 from hexa.comparison.labelled import DECIDING
 from hexa.comparison.verdict import Side
 from hexa.data.views.evaluation import EvaluationTransform
+from hexa.evaluation.split import draw_images
 from hexa.reporting.gallery import tiles_of
 from hexa.reporting.pictures import Gallery
 from hexa.reporting.plots.neighbours import class_name, class_of
@@ -81,10 +82,9 @@ def _closest(comparison: Comparison, sides: Sequence[Side], queries: Tensor) -> 
 
 def _maps(comparison: Comparison, sides: Sequence[Side]) -> str:
     """The images in two dimensions under each backbone (t-SNE, van der Maaten & Hinton 2008), as SVG."""
-    count = len(comparison.images)
-    order = torch.randperm(count, generator=Stream(0).child("map").generator())[:_MAPPED].sort().values
+    order = draw_images(len(comparison.images), _MAPPED, Stream(0).child("map"))
     classes = comparison.images.classes
-    shown = np.zeros(len(order), np.int64) if classes is None else classes[order.numpy()]
+    shown = np.zeros(len(order), np.int64) if classes is None else classes[order]
     frequent = np.argsort(-np.bincount(shown), kind="stable")[: 0 if classes is None else _COLOURED]
     with drawing(len(sides), width=5.2, height=4.6) as (figure, axes):
         for ax, side in zip(axes, sides, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hexa import data as sources
@@ -101,6 +102,11 @@ def stratified_part(labels: Labels, share: float, stream: Stream) -> Mask:
     for rows in _shuffled(labels, stream).values():
         held[rows[: min(round(share * len(rows)), len(rows) - 1)]] = True
     return held
+
+
+def draw_images(total: int, count: int | None, stream: Stream) -> Labels:
+    """Positions of `count` of `total` images, in order; of all of them if there are no more, or for None."""
+    return np.sort(torch.randperm(total, generator=stream.generator())[:count].numpy())
 
 
 def draw_share(labels: Labels, share: float, stream: Stream) -> Labels:

@@ -30,6 +30,7 @@ from hexa.evaluation.corruptions.official import opened
 from hexa.evaluation.features import extract_part, note_lost, nothing_read
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, listed, named_changes
 from hexa.evaluation.protocols.probe import fit_probe
+from hexa.evaluation.split import draw_images
 from hexa.evaluation.supervised import Plan, tuned
 from hexa.ops import draws
 from hexa.ops.photometric import unit
@@ -250,12 +251,8 @@ def adversarially_trained(task: Task, options: CorruptionOptions) -> tuple[Backb
 
 def drawn(task: Task, count: int | None) -> NDArray[np.int64]:
     """Positions of `count` test images, in order, or of all."""
-    total = len(task.test)
-    if count is None or count >= total:
-        return np.arange(total)
     # not by the seed: repetitions differ by their training, not by the images
-    order = torch.randperm(total, generator=Stream(0).child("robust", "images").generator())
-    return np.sort(order[:count].numpy())
+    return draw_images(len(task.test), count, Stream(0).child("robust", "images"))
 
 
 def test_batches(task: Task, rows: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor, NDArray[np.int64]]]:

@@ -15,6 +15,7 @@ from hexa.data import Source
 from hexa.data.sources.source import Subset
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.features import extract
+from hexa.evaluation.split import draw_images
 from hexa.ops.kmeans import spherical_kmeans
 from hexa.reporting.gallery import tiles_of
 from hexa.reporting.pictures import MID_GREY, Gallery
@@ -47,8 +48,7 @@ class EmbeddedImages:
         progress: Callable[[int, int], None] | None = None,
     ) -> EmbeddedImages:
         """At most `limit` images, drawn by the seed, through the frozen backbone. progress: as for `extract`."""
-        order = torch.randperm(len(source), generator=Stream(seed).child("gallery").generator())[:limit]
-        some = Subset(source, np.sort(order.numpy()))
+        some = Subset(source, draw_images(len(source), limit, Stream(seed).child("gallery")))
         features, _, positions = extract(backbone, some, device=precisions.pick_device("auto"), progress=progress)
         directions = functional.normalize(features, dim=1).numpy()
         return cls(directions, Subset(some, positions.numpy()), backbone.image_size)
