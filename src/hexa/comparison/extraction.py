@@ -20,7 +20,7 @@ from hexa.data import Source
 from hexa.data.sources.decode import DecodeError
 from hexa.data.views.config import ViewsConfig
 from hexa.data.views.making import Views
-from hexa.evaluation.features import batches, check_finite, extract, share_and_gather
+from hexa.evaluation.features import batches, check_finite, extract_together, share_and_gather
 from hexa.evaluation.split import draw_classes, draw_images
 from hexa.evaluation.transforms import transform_of
 from hexa.ops.boxes import cut_boxes, kept_share, paste
@@ -104,14 +104,8 @@ def features_of(
     backbone: Backbone, images: Source, how: Extraction, device: torch.device, progress: Progress = silent
 ) -> tuple[Tensor, Tensor]:
     """Features [N, D] and positions [N] of the readable images; each process extracts a share, the main one has all."""
-
-    def make(share: tuple[int, int], problems: dict[int, str]) -> tuple[Tensor, Tensor]:
-        settings: dict[str, Any] = {"precision": how.precision, "num_workers": how.num_workers, "problems": problems}
-        settings |= {"device": device, "batch_size": 256, "tolerance": 1.0, "share": share, "progress": progress}
-        features, _, positions = extract(backbone, images, **settings)
-        return features, positions
-
-    return share_and_gather(make, images, 1.0)
+    settings: dict[str, Any] = {"device": device, "precision": how.precision, "num_workers": how.num_workers}
+    return extract_together(backbone, images, 1.0, progress=progress, **settings)
 
 
 def passes_of(

@@ -109,14 +109,8 @@ def extract_part(task: Task, part: Part) -> tuple[Tensor, Tensor]:
         return task.extracted[part]
     source: Source = getattr(task, part)
     assert source.labels is not None, "a task has labelled sources"
-
-    def make(share: tuple[int, int], problems: dict[int, str]) -> tuple[Tensor, Tensor]:
-        tell = functools.partial(task.report, f"extracting features ({source.split})")
-        how = {"progress": tell, "problems": problems, "share": share, **task.extraction}
-        features, _, positions = extract(task.backbone, source, **how)
-        return features, positions
-
-    features, positions = share_and_gather(make, source)
+    tell = functools.partial(task.report, f"extracting features ({source.split})")
+    features, positions = extract_together(task.backbone, source, progress=tell, **task.extraction)
     if len(features) < len(source):
         lost = sorted(set(range(len(source))) - set(positions.tolist()))
         note_lost(task, source, lost, "training" if part == "fit" else "test")
@@ -129,8 +123,19 @@ def extract_pair(task: Task) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return *extract_part(task, "fit"), *extract_part(task, "test")
 
 
+def extract_together(backbone: Backbone, source: Source, tolerance: float = 0.01, **how: Any) -> tuple[Tensor, Tensor]:
+    """Features [N, D] and positions int64 [N] as `extract` with `how`, shared out as by `share_and_gather`."""
+
+    def make(share: tuple[int, int], problems: dict[int, str]) -> tuple[Tensor, Tensor]:
+        mine: dict[str, Any] = {"share": share, "problems": problems, "tolerance": tolerance}
+        features, _, positions = extract(backbone, source, **mine, **how)
+        return features, positions
+
+    return share_and_gather(make, source, tolerance)
+
+
 def share_and_gather(
-    make: Callable[[tuple[int, int], dict[int, str]], tuple[Tensor, Tensor]], source: Source, tolerance: float = 0.01
+    make: Callable[[tuple[int, int], dict[int, str]], tuple[Tensor, Tensor]], source: Source, tolerance: float
 ) -> tuple[Tensor, Tensor]:
     """Rows [N, D] and positions int64 [N] of a source, of which every process makes a share, in the main one.
 
