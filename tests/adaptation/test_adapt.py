@@ -187,7 +187,7 @@ def test_where_the_time_is_not_enough_the_start_is_kept(
     weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow = Costs(size=8, read=0.0, steps={3: 3.0, 1: 2.0, 0: 1.0}, look=0.01)
-    monkeypatch.setattr("hexa.adaptation.plan.measure", lambda *_: slow)
+    monkeypatch.setattr("hexa.adaptation.plan.measure", lambda *_, **__: slow)
     out = tmp_path / "run"
     asked = ["adapt", str(weights), f"--data=folder:{photos}/train", f"--out={out}", *QUICK]
     assert main([*asked, "--time=10m"]) == 0

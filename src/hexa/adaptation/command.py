@@ -10,10 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from torch import Tensor
-
-from hexa.adaptation.looking import FEWEST, Seen, look
-from hexa.adaptation.plan import Budget, Plan, Say, first_draft, plan
+from hexa.adaptation.looking import FEWEST, look
+from hexa.adaptation.plan import Budget, Given, Plan, Say, first_draft, plan
 from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import Judge, can_judge, labels_of
 from hexa.config import UserError
@@ -92,18 +90,9 @@ class AdaptRequest:
         """The fields of an experiment that a domain of images sets."""
         return domains.changes(name, self.fields)
 
-    def plan(
-        self,
-        draft: Experiment,
-        source: Source,
-        seen: Seen,
-        pixels: Tensor,
-        labelled: Source | None,
-        budget: Budget,
-        say: Say,
-    ) -> Plan:
+    def plan(self, given: Given) -> Plan:
         """What fits the time; see `plan.plan`."""
-        return plan(draft, source, seen, pixels, labelled, budget, self.fields, say)
+        return plan(given)
 
     def outcome(self, trained: Trained, progress: Progress) -> Outcome:
         """Which of start and result is better on the images."""
@@ -205,7 +194,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
         changes |= {"monitor.data": request.labelled} if "monitor.data" not in request.fields else {}
         labelled = _opened(draft, request.labelled)
         Judge(labels_of(labelled))  # raises now if they are unsuitable
-    made = request.plan(override(draft, changes), source, seen, pixels, labelled, budget, say)
+    made = request.plan(Given(override(draft, changes), source, seen, pixels, labelled, budget, request.fields, say))
     record: dict[str, Any] = {"request": request.record, "plan": list(made.lines), "compared": made.compared}
     record["domain"] = seen.domain
     if made.experiment is None:

@@ -11,11 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
-from hexa.adaptation.looking import Seen
-from hexa.adaptation.plan import SIZES, SPARE, Budget, Plan, Say, kept_of
+from hexa.adaptation.plan import SPARE, Given, Plan, kept_of
 from hexa.adaptation.robustness import Shown, Side, decide, table
 from hexa.comparison.extraction import common, images_per_second
 from hexa.comparison.extraction import features_of as extracted
@@ -25,10 +23,10 @@ from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.split import draw_classes, draw_images
-from hexa.measure.costs import Costs, at_size, measure
-from hexa.recipes.experiment import Experiment, override
+from hexa.measure.costs import Costs, at_size
+from hexa.recipes.experiment import override
 from hexa.reporting.tables import format_duration
-from hexa.runtime import precision, processes
+from hexa.runtime import precision
 from hexa.runtime.progress import Progress
 from hexa.runtime.random import Stream
 from hexa.weights import start as starts
@@ -71,37 +69,24 @@ class HardenRequest(AdaptRequest):
         chosen = {f"hard_examples.adversarial.{field}": value for field, value in attack.items()}
         return mirrored | {path: value for path, value in chosen.items() if path not in self.fields}
 
-    def plan(
-        self,
-        draft: Experiment,
-        source: Source,
-        seen: Seen,
-        pixels: Tensor,
-        labelled: Source | None,
-        budget: Budget,
-        say: Say,
-    ) -> Plan:
+    def plan(self, given: Given) -> Plan:
         """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
-        say("timing a few steps")
-        costs = measure(draft, source, self.fields, partly=False).shared(processes.helpers() + 1)
+        draft, source, labelled, seen = given.draft, given.source, given.labelled, given.seen
+        costs, budget, by_clock = given.costs(partly=False), given.budget, given.by_clock
         backbone, native = starts.read(draft.start.weights or ""), draft.views.size
         judged = min(
             _JUDGED[1], max(_JUDGED[0], int(0.02 * budget.seconds / costs.score(native))), len(labelled or source)
         )
-        by_clock = not {"epochs", "max_steps"} & self.fields.keys()
 
         def room(size: int) -> float:
             """Seconds for training at this size."""
             read = judged * (costs.score(native) + (2 + HALVINGS) * costs.score(size) + 3 * costs.read)
             return SPARE * (budget.left - _JUDGING * budget.seconds - read - 1.5 * costs.setup - budget.here(_END))
 
-        sizes = [native, *(size for size in SIZES if size < native and "views.size" not in self.fields)]
-        size, images = choose(costs, sizes if by_clock else sizes[:1], room, seen.size)
+        size, images = choose(costs, given.sizes, room, seen.size)
         if by_clock and images < _LEAST:
             more = (_LEAST - images) * costs.train(size, max(costs.steps)) / SPARE / (1 - _JUDGING)
-            minutes = math.ceil((1.2 * (budget.seconds + more)) / 60)
-            said = f"not enough time: the start is kept; from {minutes} minutes on it is worth a try"
-            return Plan(None, (f"images: {seen}", said))
+            return given.too_short(1.2 * (budget.seconds + more))
         per_epoch = len(source) // draft.batch_size
         passes = images / len(source) if by_clock else min(draft.epochs, (draft.max_steps or math.inf) / per_epoch)
         changes: dict[str, Any] = {"monitor.knn_every": 0, "training.report": False}
@@ -114,7 +99,7 @@ class HardenRequest(AdaptRequest):
         smaller = ""
         if size != native:
             backbone.to(precision.pick_device(draft.training.device))
-            share = kept_of(backbone, pixels, costs.score(native), native)(size)
+            share = kept_of(backbone, given.pixels, costs.score(native), native)(size)
             smaller = f", where the start keeps {share:.0%} of its neighbourhoods"
         whose = "those of the images themselves" if labelled is source else repr(labelled)
         labels = "none: how far features move is measured" if labelled is None else f"{whose}; {judged:,} to judge by"

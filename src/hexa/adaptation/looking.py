@@ -54,10 +54,8 @@ class Seen:
 def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
     """Inspect a sample; returns also its images as evaluation sees them at this size, float [n, C, S, S] in [0, 1].
 
-    Raises UserError if there are too few images, or too few distinct ones.
+    Raises UserError if there are too few distinct images, or too few can be read.
     """
-    if len(source) < FEWEST:
-        raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     order = torch.randperm(len(source), generator=Stream(seed).child("looking").generator())[:_SAMPLE].tolist()
     sides: list[int] = []
     grey, pages, thumbs, kept = [], [], [], []

@@ -6,7 +6,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -127,6 +127,45 @@ class Plan:
     compared: int = 0
 
 
+@dataclass(frozen=True)
+class Given:
+    """What a plan is made from.
+
+    pixels: some of the images at the start's size. labelled: images to judge by, `source` itself if it has classes.
+    fields: those set by the user, which are kept.
+    """
+
+    draft: Experiment
+    source: Source
+    seen: Seen
+    pixels: Tensor
+    labelled: Source | None
+    budget: Budget
+    fields: Mapping[str, Any]
+    say: Say
+
+    def costs(self, *, partly: bool = True) -> Costs:
+        """Measured now, of each of the processes that share the images of a step. partly: as for `measure`."""
+        self.say("timing a few steps")
+        return measure(self.draft, self.source, self.fields, partly=partly).shared(processes.helpers() + 1)
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether the time decides the length of the training."""
+        return not {"epochs", "max_steps"} & self.fields.keys()
+
+    @property
+    def sizes(self) -> list[int]:
+        """The start's own image size, then smaller ones, unless the user has decided."""
+        native, decided = self.draft.views.size, "views.size" in self.fields or not self.by_clock
+        return [native, *(size for size in SIZES if size < native and not decided)]
+
+    def too_short(self, seconds: float) -> Plan:
+        """The plan where there is not enough time, but would be within these seconds."""
+        said = f"not enough time: the start is kept; from {math.ceil(seconds / 60)} minutes on it is worth a try"
+        return Plan(None, (f"images: {self.seen}", said))
+
+
 def first_draft(recipe: str, backbone: str, data: str, count: int, fields: Mapping[str, Any]) -> Experiment:
     """The experiment on `count` images without its views and length, at the start's own size."""
     made = recipes.get(recipe)
@@ -139,36 +178,23 @@ def _batch(count: int) -> int:
     return min(128, 1 << (count // 4).bit_length() - 1)
 
 
-def plan(
-    draft: Experiment,
-    source: Source,
-    seen: Seen,
-    pixels: Tensor,
-    labelled: Source | None,
-    budget: Budget,
-    fields: Mapping[str, Any],
-    say: Say,
-) -> Plan:
-    """Measure, and plan.
-
-    pixels: some of the images at the start's size. labelled: images to judge by, `source` itself if it has classes.
-    fields: those set by the user, which are kept.
-    """
-    say("timing a few steps")
-    backbone = starts.read(draft.start.weights or "")
+def plan(given: Given) -> Plan:
+    """Measure, and plan."""
+    backbone, fields = starts.read(given.draft.start.weights or ""), given.fields
     stages = starts.count_stages(backbone.network)
-    if seen.domain == "photos" and stages > 1 and "start.trainable_stages" not in fields:
-        draft = override(draft, {"start.trainable_stages": 1})  # more of it does harm (docs/your-own-images.md)
-    costs = measure(draft, source, fields).shared(processes.helpers() + 1)
-    by_clock = not {"epochs", "max_steps"} & fields.keys()
+    if given.seen.domain == "photos" and stages > 1 and "start.trainable_stages" not in fields:
+        # more of it does harm (docs/your-own-images.md)
+        given = replace(given, draft=override(given.draft, {"start.trainable_stages": 1}))
+    draft, source, labelled = given.draft, given.source, given.labelled
+    costs, budget, by_clock = given.costs(), given.budget, given.by_clock
     seconds, native = budget.seconds, draft.views.size
     backbone.to(Machine.of(draft).device)
     shares: dict[int, float] = {}
-    share_kept = kept_of(backbone, pixels, costs.score(native), native)
+    share_kept = kept_of(backbone, given.pixels, costs.score(native), native)
 
     def keeps(size: int) -> bool:
         """Whether most neighbourhoods of the start are the same at this image size."""
-        say(f"checking whether {size} px is enough")
+        given.say(f"checking whether {size} px is enough")
         try:
             shares[size] = share_kept(size)
         except UserError:  # a ViT of a fixed size
@@ -203,18 +229,15 @@ def plan(
         scores = SCORES * (3 * queries + bank) * costs.score(size)
         return budget.left - after(size) - scores
 
-    sizes = [native, *(size for size in SIZES if size < native and by_clock and "views.size" not in fields)]
     trainable = len(source) - held
-    chosen = choose(costs, sizes, trainable, room, keeps, seen.size)
+    chosen = choose(costs, given.sizes, trainable, room, keeps, given.seen.size)
     if not by_clock:
         chosen = Choice(native, max(costs.steps), trainable, draft.epochs)
     size = chosen.size
     least = min(trainable, _LEAST_IMAGES)
     if chosen.images < least:
         six = least * (costs.train(size, 0) + (PASSES - 1) * costs.train(size, chosen.stages)) / SPARE
-        minutes = math.ceil(1.1 * (seconds - room(size) + six) / 60)
-        said = f"not enough time: the start is kept; from {minutes} minutes on it is worth a try"
-        return Plan(None, (f"images: {seen}", said))
+        return given.too_short(1.1 * (seconds - room(size) + six))
 
     batch = draft.batch_size if "batch_size" in fields else min(draft.batch_size, _batch(chosen.images))
     room_for = _ROOM * memory_of(Machine.of(draft).device)
@@ -241,7 +264,7 @@ def plan(
             "training.report": pictures(size) < _PICTURES_SHARE * seconds,
         }
     experiment = override(at_size(draft, size, fields), {k: v for k, v in changes.items() if k not in fields})
-    what = _lines(experiment, seen, chosen, stages, shares.get(size))
+    what = _lines(experiment, given.seen, chosen, stages, shares.get(size))
     passes = min(experiment.epochs, (experiment.max_steps or math.inf) / max(1, per_epoch))
     length = f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
     length += f", {format_duration(seconds)} in all" * by_clock
