@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from hexa.config import UserError
+from hexa.config import UserError, whole_characters
 from hexa.runtime import parsing, targets
-from hexa.runtime.files import write_whole
+from hexa.runtime.files import write_text
 from hexa.runtime.lock import locked
 
 STUDY, COSTS, RESULT = "study.json", "costs.json", "result.json"
@@ -36,8 +36,7 @@ def read(path: Path) -> Any:
 def write(path: Path, content: str | Mapping[str, Any]) -> Path:
     """A text, or an object as JSON."""
     text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    encoded = text.encode(errors="backslashreplace")  # a name that is not UTF-8 is written with escapes
-    return write_whole(path, lambda file: file.write(encoded))
+    return write_text(path, whole_characters(text))
 
 
 def lock_file(out: Path, name: str = "study") -> Path:

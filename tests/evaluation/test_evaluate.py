@@ -154,14 +154,14 @@ def test_a_run_that_cannot_collect_is_told_before_the_work(tmp_path: Path, monke
 
 def test_a_result_that_cannot_be_written_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, out = a_run(tmp_path), tmp_path / "full" / "result.json"
-    whole = results.write_whole
+    whole = results.write_text
 
-    def full(path: Path, write: Any) -> Path:
+    def full(path: Path, text: str) -> Path:
         if path == out:
             raise OSError(28, "No space left on device", str(path))
-        return whole(path, write)
+        return whole(path, text)
 
-    monkeypatch.setattr(results, "write_whole", full)
+    monkeypatch.setattr(results, "write_text", full)
     with pytest.raises(results.NotWritten, match=r"full/result\.json: the disk is full") as caught:
         evaluate("knn", run, "digits", out=out, **QUIET)
     assert caught.value.result["metrics"]["top1"] > 10

@@ -18,6 +18,7 @@ from hexa.comparison import unlabelled, verdict
 from hexa.comparison.compare import CompareRequest, Comparison
 from hexa.comparison.labelled import DECIDING
 from hexa.comparison.verdict import Side
+from hexa.config import whole_characters
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.split import draw_images
 from hexa.reporting.gallery import tiles_of
@@ -26,7 +27,7 @@ from hexa.reporting.plots.neighbours import class_name, class_of
 from hexa.reporting.report import picture, rendered
 from hexa.reporting.style import COLOURS, MARKERS, MUTED, drawing
 from hexa.reporting.tables import Table, text
-from hexa.runtime.files import write_text, write_whole
+from hexa.runtime.files import write_text
 from hexa.runtime.random import Stream
 
 #: Images whose neighbours are shown, neighbours of each, the side of a picture in pixels, and images among which those
@@ -64,8 +65,7 @@ def write(comparison: Comparison, request: CompareRequest, folder: Path) -> Path
         "twins": len(comparison.duplicates),
         "facts": [(name, text(value)) for name, value in asked.items()],
     }
-    html = rendered("compare.html", **shown).encode(errors="backslashreplace")
-    return write_whole(folder / "compare.html", lambda file: file.write(html))
+    return write_text(folder / "compare.html", whole_characters(rendered("compare.html", **shown)))
 
 
 def _closest(comparison: Comparison, sides: Sequence[Side], queries: Tensor) -> Any:

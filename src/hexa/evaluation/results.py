@@ -8,9 +8,9 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from hexa.config import UserError
+from hexa.config import UserError, whole_characters
 from hexa.runtime import parsing, targets
-from hexa.runtime.files import describe, sweep, write_whole
+from hexa.runtime.files import describe, sweep, write_text
 from hexa.runtime.lock import locked
 from hexa.runtime.packages import version
 
@@ -65,9 +65,9 @@ def keep(result: Result, out: Path | None, collected: Path | None) -> None:
         raise NotWritten(result, problems)
 
 
-def write(result: Result, path: Path) -> None:
-    """Write one result atomically."""
-    _replace(path, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+def write(content: Result | list[Result], path: Path) -> None:
+    """Write a result, or a list of them, atomically; half a character, of a name that is not UTF-8, as an escape."""
+    write_text(path, whole_characters(json.dumps(content, indent=2, ensure_ascii=False) + "\n"))
 
 
 def append(result: Result, path: Path) -> None:
@@ -77,7 +77,7 @@ def append(result: Result, path: Path) -> None:
     """
     with locked(path.with_name(f".{path.name}.lock"), "writes there", patience=math.inf):
         sweep(path.parent, path.name)
-        _replace(path, json.dumps([*read(path), result], indent=2, ensure_ascii=False) + "\n")
+        write([*read(path), result], path)
 
 
 def read(path: Path) -> list[Result]:
@@ -92,9 +92,3 @@ def read(path: Path) -> list[Result]:
     if not isinstance(stored, list):
         raise UserError(f"{path}: does not hold a list of results; move it away and evaluate again")
     return stored
-
-
-def _replace(path: Path, text: str) -> None:
-    # half a character, of a name that is not UTF-8, as JSON writes it
-    content = text.encode(errors="backslashreplace")
-    write_whole(path, lambda file: file.write(content))

@@ -13,14 +13,14 @@ import jinja2
 from markupsafe import Markup
 from PIL import Image
 
-from hexa.config import UserError
+from hexa.config import UserError, whole_characters
 from hexa.reporting import attacks, comparison, counterparts, curves, scores
 from hexa.reporting.pictures import Gallery, Pixels
 from hexa.reporting.runs import Record, Run, flatten, is_number, read_run
 from hexa.reporting.style import SIDE, save
 from hexa.reporting.tables import format_duration, format_number, text
 from hexa.runtime import parsing, processes
-from hexa.runtime.files import write_whole
+from hexa.runtime.files import write_text
 
 Shown = dict[str, Any]
 """What the template shows of one thing, by name."""
@@ -48,12 +48,11 @@ def report(
     if not runs:
         raise UserError("no run to report on; give one or several run folders")
     read = [read_run(run) for run in runs]
-    # a name that is not UTF-8 is shown with escapes
-    page = render(read, makers).encode(errors="backslashreplace")
+    page = render(read, makers)
     lacking = [run.name for run in read if run.config and any(not _file(run, kind).is_file() for kind in PICTURES)]
     if left_out is not None and not makers and lacking:
         left_out.append(f"no pictures of {', '.join(lacking)}; add --data SOURCE to make them")
-    return write_whole(Path(out), lambda file: file.write(page))
+    return write_text(Path(out), whole_characters(page))
 
 
 def render(runs: Sequence[Run], makers: Makers | None = None) -> str:
