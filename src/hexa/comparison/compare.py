@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hexa.comparison import labelled, leakage, tuning, unlabelled, verdict
 from hexa.comparison.extraction import FEWEST, Extraction, affordable, common, features_of, passes_of
-from hexa.comparison.verdict import FEW, Side, Verdict
+from hexa.comparison.verdict import Side, Verdict, few_name
 from hexa.config import UserError, some
 from hexa.data import Source, open_source
 from hexa.data.sources.source import Subset
@@ -183,7 +183,7 @@ def of_backbones(
     if judge is not None:
         classes = len(np.unique(judge.labels[judge.judged]))
         notes += [
-            f"{FEW.format(shots, 's' * (shots > 1))}: of the {count} of {classes} classes that have more images"
+            f"{few_name(shots)}: of the {count} of {classes} classes that have more images"
             for shots, drawn in judge.draws.items()
             if (count := len(np.unique(judge.labels[drawn[0]]))) < classes
         ]

@@ -12,10 +12,8 @@ from torch import Tensor
 from hexa.comparison import labelled, unlabelled
 from hexa.comparison.labelled import DECIDING, Difference, Scores
 from hexa.config import UserError
+from hexa.reporting.tables import counted
 from hexa.weights.pretrained import Backbone
-
-#: The name of the row with the accuracy from k labelled images of each class.
-FEW = "{} label{} per class"
 
 
 @dataclass(frozen=True)
@@ -90,10 +88,7 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
             for name in mine.right
             if name not in DECIDING
         }
-        few = {
-            FEW.format(shots, "s" * (shots > 1)): labelled.paired(mine.few[shots], theirs.few[shots], count)
-            for shots in mine.few
-        }
+        few = {few_name(shots): labelled.paired(mine.few[shots], theirs.few[shots], count) for shots in mine.few}
         pairs.append(Pair(a, b, better, {**differences, **further, **few}))
     every = range(len(sides))
     beaten = [{_other(pair, place) for pair in pairs if pair.winner == place} for place in every]
@@ -145,6 +140,11 @@ def table(sides: Sequence[Side], verdict: Verdict) -> tuple[list[str], list[list
         rows[-1] += [f"{value - values[0]:+.2f}".replace("-", "−") for value in values[1:]]
     kept = [f"{pair.kept:.0f} %" for pair in pairs]
     return header, [*rows, [f"neighbourhoods of {sides[0].name} kept", "100 %", *kept, *[""] * len(pairs)]]
+
+
+def few_name(shots: int) -> str:
+    """The name of the row with the accuracy from so many labelled images of each class."""
+    return f"{counted(shots, 'label')} per class"
 
 
 def _shown(side: Side, name: str) -> str:
