@@ -22,7 +22,7 @@ from hexa.evaluation.protocols import fine_tune, semi_supervised
 from hexa.evaluation.protocols.fine_tune import FineTuneOptions
 from hexa.evaluation.protocols.robust import PGDOptions, adversarially_trained
 from hexa.evaluation.protocols.semi_supervised import SemiSupervisedOptions
-from hexa.evaluation.supervised import AugmentedImages, Plan, decayed, new_classifier, slow_statistics, tune
+from hexa.evaluation.supervised import AugmentedImages, Plan, decayed, new_classifier, slow_statistics, tuned
 from hexa.ops import draws
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
@@ -83,7 +83,7 @@ def test_every_image_is_seen_once_an_epoch_the_last_few_too(smallest: int) -> No
 def test_tuning_is_a_loop_with_torchs_schedule(plan: Plan, steps: list[int]) -> None:
     given = task()
     before = {name: value.clone() for name, value in given.backbone.state_dict().items()}
-    curve = tune(given, given.fit, given.test, plan, Stream(3), "").details["curve"]
+    curve = tuned(given, given.fit, given.test, plan, Stream(3), "")[0].details["curve"]
     assert all(torch.equal(value, before[name]) for name, value in given.backbone.state_dict().items())
 
     backbone, head = random_backbone(SMALL, 8).to(memory_format=torch.channels_last), new_classifier(8, 3, Stream(3))
@@ -114,9 +114,9 @@ def test_fine_tuning_chooses_its_rate_on_training_images(monkeypatch: pytest.Mon
     def fake(task: Task, fit: Any, test: Any, plan: Plan, *_: object, **__: object) -> Any:
         scored.append((test.name, plan.trunk_rate))
         assert len(fit) + len(test) == 50 or test is task.test
-        return Outcome({"top1_last": 90.0 if plan.trunk_rate == 0.01 else 10.0})
+        return Outcome({"top1_last": 90.0 if plan.trunk_rate == 0.01 else 10.0}), None, None
 
-    monkeypatch.setattr(fine_tune, "tune", fake)
+    monkeypatch.setattr(fine_tune, "tuned", fake)
     found = fine_tune.run(task(), FineTuneOptions(learning_rates=(0.001, 0.01, 0.1)))
     assert scored == [("hues0", 0.001), ("hues0", 0.01), ("hues0", 0.1), ("hues1", 0.01)]
     assert found.details["learning_rate"] == 0.01
@@ -143,9 +143,9 @@ def test_rates_are_those_of_the_share_of_labels(
 
     def fake(task: Task, fit: Any, test: Any, plan: Plan, *_: object, **__: object) -> Any:
         plans.append((len(fit), plan))
-        return Outcome({"top1": 1.0}, effective={"batch_size": 256})
+        return Outcome({"top1": 1.0}, effective={"batch_size": 256}), None, None
 
-    monkeypatch.setattr(semi_supervised, "tune", fake)
+    monkeypatch.setattr(semi_supervised, "tuned", fake)
     published = semi_supervised.PROTOCOL.presets[preset]
     options = SemiSupervisedOptions.model_validate({**published.model_dump(), "percent": percent})
     found = semi_supervised.run(task(images(600, 0)), options)

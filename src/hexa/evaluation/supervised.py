@@ -141,13 +141,6 @@ class Plan:
     decay_at: tuple[float, ...]
 
 
-def tune(
-    task: Task, fit: Source, test: Source, plan: Plan, stream: Stream, label: str, score_every: int = 1
-) -> Outcome:
-    """Accuracy of `tuned`."""
-    return tuned(task, fit, test, plan, stream, label, score_every)[0]
-
-
 def tuned(
     task: Task,
     fit: Source,

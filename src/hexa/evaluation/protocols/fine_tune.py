@@ -11,7 +11,7 @@ import torch
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, named_changes
 from hexa.evaluation.protocols.linear import AdamaxOptions
 from hexa.evaluation.split import stratified_part, without
-from hexa.evaluation.supervised import Plan, tune
+from hexa.evaluation.supervised import Plan, tuned
 from hexa.runtime.random import Stream
 
 
@@ -36,10 +36,11 @@ def run(task: Task, options: FineTuneOptions) -> Outcome:
         kept, out = without(task.fit, held)
         for rate in rates:
             label = f"choosing the rate: {rate:g}"
-            tried = tune(task, kept, out, _plan(options, rate), stream, label, score_every=options.epochs)
+            tried, *_ = tuned(task, kept, out, _plan(options, rate), stream, label, score_every=options.epochs)
             held_out[rate] = tried.metrics["top1_last"]
     chosen = max(rates, key=lambda rate: held_out.get(rate, 0.0))
-    outcome = tune(task, task.fit, task.test, _plan(options, chosen), stream, "fine-tuning", options.score_every)
+    how = (_plan(options, chosen), stream, "fine-tuning", options.score_every)
+    outcome, *_ = tuned(task, task.fit, task.test, *how)
     chosen_by = {str(rate): top1 for rate, top1 in held_out.items()}
     outcome.details |= {"learning_rate": chosen, "held_out": chosen_by}
     return outcome

@@ -22,7 +22,7 @@ from hexa.evaluation.protocol import Outcome, Protocol, Task, named_changes
 from hexa.evaluation.semi.options import RESOLVED, WHICH, SemiSupervisedOptions
 from hexa.evaluation.semi.training import train
 from hexa.evaluation.split import Labels, draw_per_class, draw_share
-from hexa.evaluation.supervised import Plan, tune
+from hexa.evaluation.supervised import Plan, tuned
 from hexa.runtime.random import Stream
 
 #: (largest percentage, rate of the network, rate of the classifier): the paper's, and those of SwAV's code. (D25, D26)
@@ -74,7 +74,7 @@ def _supervised(task: Task, fit: Source, options: SemiSupervisedOptions, stream:
     trunk, head = options.trunk_rate or trunk, options.head_rate or head
     sgd = partial(torch.optim.SGD, momentum=0.9, weight_decay=options.weight_decay)
     plan = Plan(options.epochs, options.batch_size, sgd, trunk, head, 0.2, (0.6, 0.8))
-    outcome = tune(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)
+    outcome, *_ = tuned(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)
     outcome.effective |= {"trunk_rate": trunk, "head_rate": head}
     return outcome
 
