@@ -31,7 +31,7 @@ ABSENT, VERSIONS = _DATA["absent"], _DATA["versions"]
 #: The beginning of the page of all of them, with places for numbers.
 HEAD: str = _DATA["head"]
 #: The experiments of which `all` consists, with their methods.
-ALL = [tuple(part.split()) for part in _DATA["all"]]
+PARTS = [tuple(part.split()) for part in _DATA["all"]]
 #: The row that HEXA-D of eight crops is compared with. The paper has it with 800 epochs alone.
 PLAIN = ("DeepCluster-v2 (8-crop)", 200)
 #: At the small scale terms are averaged, so that no arm takes larger steps.

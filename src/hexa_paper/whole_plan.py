@@ -27,14 +27,12 @@ from hexa_paper.plan import Costs, Job, digest, experiment_of, run_name
 from hexa_paper.request import Request
 from hexa_paper.running import complete
 from hexa_paper.storage import refuse
-from hexa_paper.studies import ALL, EXPERIMENTS, KNN, LEARNERS, TABLES, Arm, Measure, Study, learned, shortened, study
+from hexa_paper.studies import EXPERIMENTS, KNN, LEARNERS, PARTS, TABLES, Arm, Measure, Study, learned, shortened, study
 from hexa_paper.work import Work, measured_on, table
 
 if TYPE_CHECKING:
     import rich.table
 
-#: The studies, with their methods.
-PARTS = ALL
 #: A search takes a quarter of the epochs, so with fewer than these there is none, and rates are the recipes'.
 SEARCHED = 4
 #: Parts that are no study.
