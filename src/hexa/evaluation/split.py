@@ -29,7 +29,9 @@ def fit_and_test(data: str, request: EvaluationRequest, channels: int) -> tuple[
     elif request.test_data is not None:
         raise UserError("holdout and test_data both say which images to score; give one of them")
     else:
-        fit, test = _held_out(fit, request.holdout, request.seed)
+        fit, test = hold_out(fit, request.holdout, Stream(request.seed).child("holdout"))
+        if not len(test):
+            raise UserError(f"holdout {request.holdout:g} of {len(fit)} images selects no images; increase it")
     assert fit.labels is not None
     assert test.labels is not None
     if fit.labels.ndim != test.labels.ndim:
@@ -72,16 +74,10 @@ def _test_images(data: str, fit: Source, request: EvaluationRequest, channels: i
     return _labelled(request.test_data, "test" if has_test else None, request, channels)
 
 
-def _held_out(source: Source, share: float, seed: int) -> tuple[Source, Source]:
+def hold_out(source: Source, share: float, stream: Stream) -> tuple[Source, Source]:
+    """The labelled images of a source without a part of `share` of every class, and that part."""
     assert source.labels is not None
-    held = stratified_part(source.labels, share, Stream(seed).child("holdout"))
-    if not held.any():
-        raise UserError(f"holdout {share:g} of {len(source)} images selects no images; increase it")
-    return without(source, held)
-
-
-def without(source: Source, held: Mask) -> tuple[Source, Source]:
-    """The images of a source that are not held out, and those that are."""
+    held = stratified_part(source.labels, share, stream)
     return Subset(source, (~held).nonzero()[0]), Subset(source, held.nonzero()[0])
 
 

@@ -10,7 +10,7 @@ import torch
 
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, named_changes
 from hexa.evaluation.protocols.linear import AdamaxOptions
-from hexa.evaluation.split import stratified_part, without
+from hexa.evaluation.split import hold_out
 from hexa.evaluation.supervised import Plan, tuned
 from hexa.runtime.random import Stream
 
@@ -31,9 +31,7 @@ def run(task: Task, options: FineTuneOptions) -> Outcome:
     stream = Stream(task.seed).child("fine-tune")
     rates, held_out = options.learning_rates, {}
     if len(rates) > 1:
-        assert task.fit.labels is not None
-        held = stratified_part(task.fit.labels, options.selection, stream.child("selection"))
-        kept, out = without(task.fit, held)
+        kept, out = hold_out(task.fit, options.selection, stream.child("selection"))
         for rate in rates:
             label = f"choosing the rate: {rate:g}"
             tried, *_ = tuned(task, kept, out, _plan(options, rate), stream, label, score_every=options.epochs)
