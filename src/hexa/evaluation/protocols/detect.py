@@ -87,6 +87,7 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     tables = {rule: 100 * precisions(list(detected.values()), seen, task.num_classes, rule) for rule in RULES}
     shown = np.isfinite(tables[used.ap][:, 0])
     figures = {rule: _metrics(table[shown]) for rule, table in tables.items()}
+    metrics = figures.pop(used.ap)
     of_classes = zip(task.class_names, tables[used.ap][:, 0].tolist(), strict=True)
     details = {
         "AP50_of_classes": {name: value for name, value in of_classes if not np.isnan(value)},
@@ -94,8 +95,8 @@ def run(task: Task, options: DetectOptions) -> Outcome:
         "training_fingerprint": fit.fingerprint,
         "boxes_fingerprints": {"fit": fingerprint_of_boxes(boxes), "test": fingerprint_of_boxes(truth)},
         "loss": training.curve,
+        "other_rules": figures,
     }
-    metrics = figures.pop(used.ap)
     notes = []
     if options.with_2012 and not with_2012:
         notes.append(f"trained on {len(fit):,} images without VOC2012, which is not beside them")
@@ -106,17 +107,8 @@ def run(task: Task, options: DetectOptions) -> Outcome:
         notes.append(f"{len(training.problems)} training images could not be read; others took their places")
     if training.resumed:
         notes.append(f"continued from iteration {training.resumed:,} of an earlier attempt")
-    return Outcome(
-        metrics,
-        details | {"other_rules": figures},
-        notes,
-        resolved,
-        {
-            "shorter_side": used.test_shorter_side,
-            "longest_side": used.longest_side,
-            "interpolation": "bilinear, antialiased",
-        },
-    )
+    sides = {"shorter_side": used.test_shorter_side, "longest_side": used.longest_side}
+    return Outcome(metrics, details, notes, resolved, sides | {"interpolation": "bilinear, antialiased"})
 
 
 def _training_images(fit: Source, options: DetectOptions) -> tuple[Source, bool]:
