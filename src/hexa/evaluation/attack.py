@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hexa.evaluation.corruptions.per_image import PerImage
 from hexa.runtime.random import Stream
 
 #: Pixels in [0, 1], [B, C, H, W] -> class scores [B, K], differentiable.
@@ -122,6 +123,5 @@ def smallest_radius(
 
 def noise(images: Tensor, streams: Sequence[Stream], number: int) -> Tensor:
     """Numbers in [−1, 1), in the shape of the images [B, C, H, W], each image's from its stream."""
-    shape = images.shape[1:]
-    drawn = [torch.rand(shape, generator=stream.child("start", number).generator()) for stream in streams]
-    return 2 * torch.stack(drawn).to(images.device) - 1
+    draws = PerImage([stream.child("start", number) for stream in streams], images.device)
+    return draws.uniform(*images.shape[1:], low=-1, high=1)
