@@ -22,12 +22,10 @@ def in_step(work: Callable[[], Value]) -> Value:
         value.append(work())
     except UserError as error:
         problem = error
-    problems = processes.exchange(None if problem is None else str(problem))
-    if problem is not None:
-        raise problem
-    for said in problems:
-        if said is not None:
-            raise UserError(said)
+    everyones = processes.exchange(None if problem is None else str(problem))
+    problems = [said for said in everyones if said is not None]
+    if problems:
+        raise problem or UserError(problems[0])
     return value[0]
 
 
