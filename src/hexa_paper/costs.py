@@ -57,7 +57,5 @@ def origin_of(out: Path) -> str:
     """When the costs of a study were last measured and on what, with the way to new ones."""
     path = out / storage.COSTS
     machine = max((measured["machine"] for measured in storage.read(path).values()), key=lambda one: one["time"])
-    words = (
-        f"of {machine['time'][:16].replace('T', ' ')} on {machine['device']}, {counted(machine['threads'], 'thread')}"
-    )
-    return f"a benchmark {words}, kept in {path}; to measure anew, remove that file before any run is made"
+    when, on = machine["time"][:16].replace("T", " "), f"{machine['device']}, {counted(machine['threads'], 'thread')}"
+    return f"a benchmark of {when} on {on}, kept in {path}; to measure anew, remove that file before any run is made"

@@ -73,10 +73,8 @@ def _length(row: Outcome) -> str:
 
 def _cells(plan: Plan, rows: Sequence[Outcome], column: str, title: str) -> Figure | None:
     """The attack grid or the study of Beta; None for other studies, and if all but the plain arm diverged."""
-    study, values = (
-        plan.study,
-        {row["key"]: row["scores"][column]["values"] for row in rows if row["comparison"] == EPOCHS},
-    )
+    study = plan.study
+    values = {row["key"]: row["scores"][column]["values"] for row in rows if row["comparison"] == EPOCHS}
     given: dict[str, Any] = {"label": f"{column} (%)", "baseline": values.pop("i", ()), "title": title}
     length = f"{counted(max((row['epochs'] for row in rows), default=0), 'epoch')}, {_seeds(rows)}"
     if study.name == "attack-grid" and values:

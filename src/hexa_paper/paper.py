@@ -200,10 +200,5 @@ def _why_not(table: str, row: Row, arms: list[Any], record: Mapping[str, Any]) -
         return f"only {VERSIONS[row.method]} is here: see table 1"
     if row.method in ABSENT:
         return str(ABSENT[row.method])
-
-    made = {
-        f"{table}-{method}": {arm.published and arm.published[0] for arm in arms_of(method, "full")}
-        for method in METHODS
-    }
-    part = next((part for part, methods in made.items() if row.method in methods), "")
-    return str(record["left_out"].get(part, "not in this run"))
+    made_by = {arm.published[0]: method for method in METHODS for arm in arms_of(method, "full") if arm.published}
+    return str(record["left_out"].get(f"{table}-{made_by.get(row.method)}", "not in this run"))

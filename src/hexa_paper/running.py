@@ -169,10 +169,7 @@ def _several(jobs: Sequence[Job], out: Path, workers: int) -> Iterator[dict[str,
                 for job in [job for job, process in going.items() if process.poll() is not None]:
                     if going.pop(job).returncode:
                         log = _log(out, job)
-                        *_, last = [
-                            "no output",
-                            *filter(None, map(str.strip, log.read_text(errors="replace").split("\n"))),
-                        ]
+                        last = log.read_text(errors="replace").strip().rpartition("\n")[2].strip() or "no output"
                         raise UserError(f"run {job.name} failed: {last[:300]}; see {log}")
                     yield storage.read(storage.job_file(out, job.name))
                 time.sleep(_POLL_SECONDS)

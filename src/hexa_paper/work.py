@@ -210,8 +210,7 @@ def table(
     shapes: by column what makes text of a number.
     """
     heads, labels = list(lines[0]), sum(isinstance(value, str) for value in lines[0].values())
-    sums = (
-        [{"": "all"} | {head: sum(line[head] for line in lines) for head in heads if head in totals}] if totals else []
-    )
-    cells = tuple(tuple(shapes.get(head, str)(line.get(head, "")) for head in heads) for line in (*lines, *sums))
+    sums = {"": "all"} | {head: sum(line[head] for line in lines) for head in heads if head in totals}
+    every = [*lines, sums] if totals else lines
+    cells = tuple(tuple(shapes.get(head, str)(line.get(head, "")) for head in heads) for line in every)
     return Table(tuple(heads), cells, labels, own=(len(lines),)).terminal(pad_edge=False)
