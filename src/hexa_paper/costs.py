@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,15 @@ from hexa.measure.benchmark import benchmark
 from hexa.objective.schemes import SCHEMES
 from hexa.recipes.experiment import override
 from hexa.reporting.tables import counted
+from hexa.runtime.progress import Progress, silent
 from hexa_paper import storage
 from hexa_paper.studies import Arm
 
-Progress = Callable[[str, int, int], None]
 _REPEATS = 3
 
 
 def costs_of(
-    arms: Iterable[Arm], fields: Mapping[str, Any], out: Path, *, progress: Progress | None = None
+    arms: Iterable[Arm], fields: Mapping[str, Any], out: Path, *, progress: Progress = silent
 ) -> dict[str, dict[str, float]]:
     """Seconds of an image by recipe and scheme: those in `out`/costs.json, or measured now and kept there.
 

@@ -18,11 +18,12 @@ from hexa.evaluation import evaluate
 from hexa.reporting.tables import counted, format_duration
 from hexa.runtime.console import Console
 from hexa.runtime.parsing import seconds_of
+from hexa.runtime.progress import Progress, silent
 from hexa.runtime.signals import Interrupted
 from hexa.training.clock import Clock
 from hexa.weights.pretrained import random_backbone
 from hexa_paper import paper, storage
-from hexa_paper.costs import Progress, costs_of
+from hexa_paper.costs import costs_of
 from hexa_paper.plan import Costs, Job, digest, experiment_of, run_name
 from hexa_paper.request import Request
 from hexa_paper.running import complete
@@ -200,7 +201,7 @@ class WholePlan:
         """What is carried out, in a line."""
         return "all experiments of the paper"
 
-    def measured(self, progress: Progress | None = None) -> Self:
+    def measured(self, progress: Progress = silent) -> Self:
         """With what an image costs in every arm, and the epochs that follow; evaluations are timed on random weights.
 
         Everything is measured once. Raises UserError if not even one epoch fits the time.
@@ -208,8 +209,7 @@ class WholePlan:
         storage.claim(self.out, self.claim)
         costs = costs_of(self.arms.values(), self.request.plain_fields, self.out, progress=progress)
         for number, evaluation in enumerate(self.evaluations):
-            if progress is not None:
-                progress("measuring evaluations", number, len(self.evaluations))
+            progress("measuring evaluations", number, len(self.evaluations))
             self.untrained(evaluation, self.request.seeds[0])
         whole = replace(self, costs=costs)
         return replace(whole, epochs=whole.decide())

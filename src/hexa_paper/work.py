@@ -15,8 +15,9 @@ from hexa.objective.schemes import SCHEMES
 from hexa.reporting.plots import SUFFIXES
 from hexa.reporting.tables import Table, format_duration
 from hexa.runtime.console import Console
+from hexa.runtime.progress import Progress, silent
 from hexa_paper import drawing, storage, writing
-from hexa_paper.costs import Progress, costs_of, origin_of
+from hexa_paper.costs import costs_of, origin_of
 from hexa_paper.plan import Job, Plan, Stored
 from hexa_paper.request import Request
 from hexa_paper.rows import metrics_of, rows_of
@@ -76,7 +77,7 @@ class Work(Plan):
         chosen = self.study
         return f"{chosen.name}, {chosen.method}, {chosen.scale} scale: {writing.sentence(chosen.question)}"
 
-    def measured(self, progress: Progress | None = None) -> Self:
+    def measured(self, progress: Progress = silent) -> Self:
         """With what images cost here; without at the full scale, which is counted in passes instead."""
         if self.study.scale == "full":
             return self

@@ -19,9 +19,10 @@ from hexa.config import UserError
 from hexa.evaluation import evaluate
 from hexa.evaluation.detection import scoring
 from hexa.evaluation.detection.training import Training
-from hexa.evaluation.protocol import Progress, Task
+from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols.detect import PROTOCOL
 from hexa.nn.branch_norm import convert
+from hexa.runtime.progress import Progress
 from hexa.runtime.signals import Interrupted
 from hexa.weights.pretrained import load_backbone, save_backbone
 from tests.evaluation.given import QUIET

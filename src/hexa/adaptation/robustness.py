@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hexa.comparison import unlabelled
+from hexa.comparison.extraction import Tell
 from hexa.comparison.labelled import DECIDING, Difference, Judge, paired, percent
 from hexa.data import Source
 from hexa.data.loading.loaders import evaluation_batches
@@ -32,7 +33,6 @@ _SEVERITY, _BATCH = 3, 32
 CLEAN, CORRUPTED, ATTACKED = DECIDING[1], "corrupted images", [f"attack of ε = {epsilon:g}" for epsilon in EPSILONS]
 
 Values = dict[str, NDArray[np.generic]]
-Tell = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)

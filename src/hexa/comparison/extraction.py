@@ -31,8 +31,8 @@ from hexa.weights.pretrained import Backbone
 
 #: Fewest images of a source, fewest that are looked at however short the time, and the most that views are made of.
 FEWEST, _LEAST, MOST_VIEWS = 10, 100, 1000
-Progress = Callable[[int, int], object]
-silent: Progress = lambda done, total: None  # noqa: E731
+#: Told how many of how many images are done.
+Tell = Callable[[int, int], object]
 #: The share of the time that networks may take; probes, neighbours and the page take the rest.
 _SHARE = 0.7
 
@@ -101,15 +101,15 @@ def images_per_second(backbone: Backbone, device: torch.device, count: int = 8) 
 
 
 def features_of(
-    backbone: Backbone, images: Source, how: Extraction, device: torch.device, progress: Progress = silent
+    backbone: Backbone, images: Source, how: Extraction, device: torch.device, tell: Tell | None = None
 ) -> tuple[Tensor, Tensor]:
     """Features [N, D] and positions [N] of the readable images; each process extracts a share, the main one has all."""
     settings: dict[str, Any] = {"device": device, "precision": how.precision, "num_workers": how.num_workers}
-    return extract_together(backbone, images, 1.0, progress=progress, **settings)
+    return extract_together(backbone, images, 1.0, progress=tell, **settings)
 
 
 def passes_of(
-    backbone: Backbone, images: Source, how: Extraction, device: torch.device, progress: Progress = silent
+    backbone: Backbone, images: Source, how: Extraction, device: torch.device, tell: Tell
 ) -> tuple[Passes, Tensor]:
     """Features of images, of two views of each and of mixtures, all made of one decoding; and positions, as above."""
     size = backbone.image_size
@@ -136,7 +136,7 @@ def passes_of(
         for part, _, index in batches(backbone, four, images, transform_of(backbone), **settings):
             made.append(torch.cat([part, shares[-1][:, None], index.roll(1)[:, None].float()], 1))
             positions.append(index)
-            progress(int(index[-1]) + 1, len(images))
+            tell(int(index[-1]) + 1, len(images))
         if not made:  # other processes may have some
             return torch.empty(0, 4 * backbone.num_features + 2), torch.empty(0, dtype=torch.int64)
         return torch.cat(made), torch.cat(positions)

@@ -75,7 +75,7 @@ def scored(side: Side, images: Source, how: Extraction, progress: Progress) -> R
             num_workers=how.num_workers,
             extraction_batch=256,
             seed=how.seed,
-            progress=progress,
+            report=progress,
         )
         stream, label = Stream(how.seed).child("fine-tuning", fold), f"{side.name}, {MEASURE} {fold} of {FOLDS}"
         _, network, head = tuned(task, fit, test, PLAN, stream, label, score_every=PLAN.epochs)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hexa.evaluation.protocol import Progress
+    from hexa.runtime.progress import Progress
     from hexa.weights.pretrained import Backbone
 
 
@@ -28,5 +28,6 @@ def evaluate(
     Raises UserError; NotWritten, which has the result, if it cannot be written in the end.
     """
     from hexa.evaluation.measure import measure
+    from hexa.runtime.progress import silent
 
-    return measure(protocol, backbone, data, options, progress)
+    return measure(protocol, backbone, data, options, progress or silent)

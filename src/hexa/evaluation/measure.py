@@ -15,12 +15,13 @@ from hexa.data.sources.known import known_as
 from hexa.evaluation import protocols, results, transforms
 from hexa.evaluation.collective import from_main, main_first
 from hexa.evaluation.features import extract_part
-from hexa.evaluation.protocol import Outcome, Progress, Protocol, Task, deviations
+from hexa.evaluation.protocol import Outcome, Protocol, Task, deviations
 from hexa.evaluation.request import EvaluationRequest
 from hexa.evaluation.split import fit_and_test
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 from hexa.runtime.packages import provenance
+from hexa.runtime.progress import Progress
 from hexa.weights.preparation import shown
 from hexa.weights.pretrained import Backbone, describe, load_backbone
 
@@ -39,7 +40,7 @@ class _Asked:
 
 
 def measure(
-    protocol: str, backbone: str | Path | Backbone, data: str, options: Mapping[str, Any], progress: Progress | None
+    protocol: str, backbone: str | Path | Backbone, data: str, options: Mapping[str, Any], progress: Progress
 ) -> dict[str, Any]:
     """`hexa.evaluation.evaluate`."""
     made_by = provenance()
@@ -79,9 +80,7 @@ def _asked(protocol: str, options: Mapping[str, Any]) -> _Asked:
     return _Asked(protocol, chosen, request, preset, used, frozenset(settings))
 
 
-def _load(
-    asked: _Asked, backbone: str | Path | Backbone, data: str, target: Path | None, progress: Progress | None
-) -> Task:
+def _load(asked: _Asked, backbone: str | Path | Backbone, data: str, target: Path | None, progress: Progress) -> Task:
     """The backbone and the images. Raises UserError for what does not fit together."""
     request, chosen = asked.request, asked.chosen
     trained = not chosen.extracts(asked.settings)
@@ -107,7 +106,7 @@ def _load(
         seed=request.seed,
         target=target,
         chosen=asked.explicit,
-        progress=progress,
+        report=progress,
     )
     transforms.check(task, asked.protocol, chosen, asked.settings)
     return task

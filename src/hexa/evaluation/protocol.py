@@ -14,10 +14,9 @@ from torch import Tensor
 from hexa.config import Config, UserError, nearest
 from hexa.data import Source
 from hexa.data.views.evaluation import EvaluationTransform
+from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone
 
-#: Called with what is being done, how much of it is done, and how much there is.
-Progress = Callable[[str, int, int], None]
 Part = Literal["fit", "test"]
 #: The accuracy after some epochs: [{"epoch", "top1", "top5"}, …], the last epoch at its end.
 Curve = list[dict[str, float]]
@@ -41,7 +40,8 @@ class Task:
     """The file that the result is written to; what an interrupted protocol keeps stands beside it."""
     chosen: frozenset[str] = frozenset()
     """Options that were asked for, whatever their preset says."""
-    progress: Progress | None = None
+    report: Progress = silent
+    """Told of what is being done, how much of it is done, and how much there is."""
     notes: list[str] = field(default_factory=list)
     """Sentences about the images, whatever the protocol."""
     extracted: dict[Part, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
@@ -57,11 +57,6 @@ class Task:
         """How features are extracted, as `hexa.evaluation.features.extract` takes it."""
         how = {"transform": self.transform, "batch_size": self.extraction_batch, "device": self.device}
         return {**how, "precision": self.precision, "num_workers": self.num_workers}
-
-    def report(self, label: str, done: int, total: int) -> None:
-        """Report progress, if anyone asked for it."""
-        if self.progress is not None:
-            self.progress(label, done, total)
 
 
 @dataclass

@@ -23,6 +23,7 @@ from hexa.objective import schemes as published
 from hexa.recipes.experiment import Experiment, override
 from hexa.run import build
 from hexa.run.build import Machine
+from hexa.runtime.progress import Progress, silent
 from hexa.runtime.random import Stream
 from hexa.training.journal import environment
 from hexa.training.step import prepared, step
@@ -44,7 +45,7 @@ def benchmark(
     repeats: int | None = None,
     *,
     schemes: Collection[str] | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress = silent,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Measure an experiment's method, network, views and batch size in every scheme, on random images of that size.
@@ -86,8 +87,7 @@ def benchmark(
                 break
             for number, (name, piece) in enumerate(work.items(), done * len(work) + 1):
                 measured[name].append(timed(piece, counts[name]))
-                if progress is not None:
-                    progress("measuring", number, most * len(work))
+                progress("measuring", number, most * len(work))
     seconds = {name: statistics.median(values) for name, values in measured.items()}
     rates = {name: round(size / median, 1) for name, median in seconds.items()}
 
