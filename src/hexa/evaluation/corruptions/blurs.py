@@ -15,6 +15,11 @@ from torch.nn import functional as F
 from hexa.evaluation.corruptions.per_image import PerImage
 
 
+def whole_pixels(length: float) -> int:
+    """The nearest whole number of pixels, but at least one."""
+    return max(1, round(length))
+
+
 def smoothed(images: Tensor, sigma: float, border: str, truncate: float = 4.0) -> Tensor:
     """Gaussian blur of [..., H, W] by kernels of int(truncate · σ + ½) pixels to either side.
 

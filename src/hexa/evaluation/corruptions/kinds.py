@@ -65,19 +65,7 @@ def _impulse_noise(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> T
     return torch.where(drawn < p[0] / 2, 0.0, torch.where(drawn >= 1 - p[0] / 2, 1.0, x))
 
 
-# -- blur -------------------------------------------------------------------------------------------------------------
-
-
-def _pixels(length: float) -> int:
-    return max(1, round(length))
-
-
 # -- weather ----------------------------------------------------------------------------------------------------------
-
-
-def _snow(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
-    mean, deviation, zoom, threshold, radius, sigma, kept = p
-    return weather.snow(x, mean, deviation, zoom, threshold, _pixels(scale * radius), scale * sigma, kept, draws)
 
 
 def _brightness(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
@@ -125,12 +113,14 @@ _MAKE: dict[str, Callable[[Tensor, Parameters, float, PerImage], Tensor]] = {
     "shot_noise": _shot_noise,
     "impulse_noise": _impulse_noise,
     "defocus_blur": lambda x, p, scale, draws: blurs.defocus(x, scale * p[0], p[1]),
-    "glass_blur": lambda x, p, scale, draws: blurs.glass(x, scale * p[0], _pixels(scale * p[1]), int(p[2]), draws),
+    "glass_blur": lambda x, p, scale, draws: blurs.glass(
+        x, scale * p[0], blurs.whole_pixels(scale * p[1]), int(p[2]), draws
+    ),
     "motion_blur": lambda x, p, scale, draws: blurs.motion(
-        x, _pixels(scale * p[0]), scale * p[1], draws.uniform(low=-45, high=45)
+        x, blurs.whole_pixels(scale * p[0]), scale * p[1], draws.uniform(low=-45, high=45)
     ),
     "zoom_blur": lambda x, p, scale, draws: blurs.zoom_blur(x, *p),
-    "snow": _snow,
+    "snow": weather.snow,
     "frost": lambda x, p, scale, draws: weather.frost(x, p[0], p[1], draws),
     "fog": lambda x, p, scale, draws: weather.fog(x, p[0], p[1], draws),
     "brightness": _brightness,

@@ -6,11 +6,12 @@ Images are float [B, 3, S, S] in [0, 1]; lengths are in pixels.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from hexa.evaluation.corruptions.blurs import motion, zoomed
+from hexa.evaluation.corruptions.blurs import motion, whole_pixels, zoomed
 from hexa.evaluation.corruptions.per_image import PerImage
 from hexa.ops.photometric import luma
 
@@ -18,22 +19,16 @@ from hexa.ops.photometric import luma
 _FROST, _SPREAD = (0.52, 0.61, 0.66), 0.3
 
 
-def snow(
-    images: Tensor,
-    mean: float,
-    deviation: float,
-    zoom: float,
-    threshold: float,
-    radius: int,
-    sigma: float,
-    kept: float,
-    draws: PerImage,
-) -> Tensor:
-    """Flakes of thresholded, enlarged noise, blurred along a line, and again turned by 180°; the image is whitened."""
+def snow(images: Tensor, parameters: Sequence[float], scale: float, draws: PerImage) -> Tensor:
+    """Flakes of thresholded, enlarged noise, blurred along a line, and again turned by 180°; the image is whitened.
+
+    scale: what lengths are multiplied by.
+    """
+    mean, deviation, zoom, threshold, radius, sigma, kept = parameters
     height, width = images.shape[2:]
     flakes = zoomed(mean + deviation * draws.normal(1, height, width), zoom)
     flakes = torch.where(flakes < threshold, 0.0, flakes).clamp(0, 1)
-    flakes = motion(flakes, radius, sigma, draws.uniform(low=-135, high=-45))
+    flakes = motion(flakes, whole_pixels(scale * radius), scale * sigma, draws.uniform(low=-135, high=-45))
     whitened = torch.maximum(images, luma(images) * 1.5 + 0.5)
     return kept * images + (1 - kept) * whitened + flakes + flakes.rot90(2, (2, 3))
 
