@@ -74,9 +74,8 @@ class HardenRequest(AdaptRequest):
         draft, source, labelled, seen = given.draft, given.source, given.labelled, given.seen
         costs, budget, by_clock = given.costs(partly=False), given.budget, given.by_clock
         backbone, native = starts.read(draft.start.weights or ""), draft.views.size
-        judged = min(
-            _JUDGED[1], max(_JUDGED[0], int(0.02 * budget.seconds / costs.score(native))), len(labelled or source)
-        )
+        fewest, most = _JUDGED
+        judged = min(max(fewest, int(0.02 * budget.seconds / costs.score(native))), most, len(labelled or source))
 
         def room(size: int) -> float:
             """Seconds for training at this size."""

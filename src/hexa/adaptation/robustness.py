@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -165,7 +164,10 @@ def decide(before: Side, after: Side, price: float, tried: int) -> tuple[bool, s
     """
     signs = {_difference(before, after, name, tried).sign for name in ATTACKED} - {0}
     sign = signs.pop() if len(signs) == 1 else 0
-    change = functools.partial(_change, before, after, tried=tried)
+
+    def change(name: str) -> str:
+        return f"{before.mean(name):.1f} → {after.mean(name):.1f} % ({_difference(before, after, name, tried)})"
+
     attacks = ", ".join(f"{name.removeprefix('attack of ')}: {change(name)}" for name in ATTACKED)
     if CLEAN in before.values:
         better = sign > 0 and before.clean - after.clean <= price
@@ -191,7 +193,3 @@ def table(before: Side, after: Side, tried: int) -> list[list[str]]:
 
 def _difference(before: Side, after: Side, name: str, tried: int) -> Difference:
     return paired(before.values[name], after.values[name], tried * len(ATTACKED) if name in ATTACKED else tried)
-
-
-def _change(before: Side, after: Side, name: str, tried: int) -> str:
-    return f"{before.mean(name):.1f} → {after.mean(name):.1f} % ({_difference(before, after, name, tried)})"

@@ -66,10 +66,8 @@ def measures(passes: Passes, seed: int = 0) -> dict[str, float]:
                  images lies between their features
     """
     mean = passes.images.mean(0)
-    x, a, b, m = (
-        functional.normalize(one.float() - mean, dim=1)
-        for one in (passes.images, passes.first, passes.second, passes.mixed)
-    )
+    every = (passes.images, passes.first, passes.second, passes.mixed)
+    x, a, b, m = (functional.normalize(one.float() - mean, dim=1) for one in every)
     lean = (m * x).sum(1) - (m * x[passes.partners]).sum(1)
     return label_free(passes.images, passes.first, passes.second, seed) | {
         "LiDAR": _lidar(a, b),

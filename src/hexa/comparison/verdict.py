@@ -116,10 +116,8 @@ def without_labels(sides: Sequence[Side]) -> Verdict:
     """No side is better; the sentence gives the share of the first side's neighbourhoods that each other one keeps."""
     shares = [100 * float(unlabelled.kept(sides[0].features, side.features).mean()) for side in sides[1:]]
     kept = ", ".join(f"{side.name} {share:.0f} %" for side, share in zip(sides[1:], shares, strict=True))
-    said = (
-        f"without labels it cannot be told which is better (share of {sides[0].name}'s neighbourhoods kept: {kept}); "
-    )
-    said += "give labelled images (--labelled), a few per class, to know"
+    said = f"without labels it cannot be told which is better (share of {sides[0].name}'s neighbourhoods kept: {kept})"
+    said += "; give labelled images (--labelled), a few per class, to know"
     return Verdict(None, said, tuple(Pair(0, place, 0, kept=share) for place, share in enumerate(shares, 1)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,9 +82,8 @@ def embed(
         made = batches(loaded, lambda images: last(loaded.normalize(images)), source, **how)
         num_images, *shape = dense.write(out, _parts(source, names, made), len(source), request.maps_precision)
     else:
-        features, labels, positions = extract(
-            loaded, source, progress=lambda done, total: progress("extracting features", done, total), **how
-        )
+        tell = functools.partial(progress, "extracting features")
+        features, labels, positions = extract(loaded, source, progress=tell, **how)
         paths, known = names[positions.numpy()].astype(str), None if labels is None else labels.numpy()
         write_whole(out, lambda file: _write(file, out.suffix, features.numpy(), known, paths))
         num_images, *shape = features.shape

@@ -60,10 +60,8 @@ def _agreement(a: Tensor, b: Tensor, seed: int) -> float:
     if num_clusters < 2:
         return 0.0
     stream = Stream(seed).child("label-free clusters")
-    assigned = [
-        spherical_kmeans(
-            view, num_clusters, stream.child("view", number).generator(view.device), precision="fp32"
-        ).assignments.cpu()
-        for number, view in enumerate((a, b))
-    ]
-    return float(adjusted_rand_score(assigned[0], assigned[1]))
+    assigned = []
+    for number, view in enumerate((a, b)):
+        generator = stream.child("view", number).generator(view.device)
+        assigned.append(spherical_kmeans(view, num_clusters, generator, precision="fp32").assignments.cpu())
+    return float(adjusted_rand_score(*assigned))

@@ -176,11 +176,8 @@ def _carried_out(
         images, scored = _images(one, data, out, seed, held_out)
         clock, begun = time.perf_counter(), time.process_time()
         run = pretrain(override(made, {"data": images, "seed": seed}), _new(out / f"seed-{seed}"))
-        row: dict[str, Any] = {
-            "seed": seed,
-            "seconds": time.process_time() - begun,
-            "wall_seconds": time.perf_counter() - clock,
-        }
+        seconds, wall = time.process_time() - begun, time.perf_counter() - clock
+        row: dict[str, Any] = {"seed": seed, "seconds": seconds, "wall_seconds": wall}
         row |= {"metrics": _measured(one, str(run), scored, held_out), "losses": _losses(run)}
         if made.start.weights is not None and one.not_below:
             row["start"] = _measured(one, made.start.weights, scored, held_out)

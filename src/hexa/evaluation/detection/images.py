@@ -95,9 +95,7 @@ class TrainingBatches(Dataset[tuple[list[Tensor], list[Objects], Problems]]):
             boxes = scaled(self.boxes[position].boxes, image.shape[1:], view.shape[1:])
             if flip:
                 view = view.flip(2)
-                boxes = torch.stack(
-                    (view.shape[2] - boxes[:, 2], boxes[:, 1], view.shape[2] - boxes[:, 0], boxes[:, 3]), 1
-                )
+                boxes[:, [0, 2]] = view.shape[2] - boxes[:, [2, 0]]
             images.append(view)
             objects.append({"boxes": boxes, "labels": self.boxes[position].labels + 1})
         return images, objects, problems
