@@ -108,7 +108,4 @@ def _write(file: BinaryIO, kind: str, features: Array, labels: Array | None, pat
         np.savez(file, **arrays)  # type: ignore[arg-type]
         return
     rows = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.reshape(-1)), features.shape[1])
-    columns = {"features": rows, "paths": pyarrow.array(paths)}
-    if labels is not None:
-        columns["labels"] = pyarrow.array(list(labels))
-    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    pyarrow.parquet.write_table(dense.columns("features", rows, labels, paths), file)

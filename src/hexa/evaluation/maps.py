@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -83,13 +83,16 @@ def _write_npy(file: BinaryIO, parts: Iterable[Part], most: int, known: dict[str
     assert file.tell() == start, "numpy's headers have one length"
 
 
+def columns(name: str, rows: pyarrow.Array, labels: Array | None, paths: Sequence[str] | Array) -> pyarrow.Table:
+    """What is written of some images to .parquet: rows by this name, paths and, where there are any, labels."""
+    known = {} if labels is None else {"labels": pyarrow.array(list(labels))}
+    return pyarrow.table({name: rows, "paths": pyarrow.array(paths), **known})
+
+
 def _write_parquet(file: BinaryIO, parts: Iterable[Part]) -> None:
     writer = None
     for maps, labels, paths in parts:
-        columns = {"maps": pyarrow.FixedShapeTensorArray.from_numpy_ndarray(maps), "paths": pyarrow.array(paths)}
-        if labels is not None:
-            columns["labels"] = pyarrow.array(list(labels))
-        table = pyarrow.table(columns)
+        table = columns("maps", pyarrow.FixedShapeTensorArray.from_numpy_ndarray(maps), labels, paths)
         writer = writer or pyarrow.parquet.ParquetWriter(file, table.schema)
         writer.write_table(table)
     assert writer is not None, "there are maps"
