@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,10 +195,9 @@ def of_backbones(
             left = all_seconds - (time.perf_counter() - begun)
             found_right, note = from_main(lambda: tuning.measured(sides, images, how, left, progress))
             notes.append(note)
-            for place, right in enumerate(found_right):
-                scores = cast(labelled.Scores, sides[place].scores)
-                scores = replace(scores, right=scores.right | {tuning.MEASURE: right})
-                sides[place] = replace(sides[place], scores=scores)
+            for side, right in zip(sides, found_right, strict=False):  # of no side where the time is too short
+                assert side.scores is not None
+                side.scores.right[tuning.MEASURE] = right
     sizes = sorted({side.size for side in sides})
     if len(sizes) > 1:
         notes.append(f"each at its own image size: {', '.join(map(str, sizes))} px; --size N compares at a common one")

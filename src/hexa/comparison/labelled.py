@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,6 +84,7 @@ class Judge:
             given = f"{int((counts > 1).sum())} of {int((counts > 0).sum())} classes have two labelled images or more"
             raise UserError(f"{given}, and a comparison needs two such classes; label more images")
         self.judged = np.sort(np.concatenate(self.parts))
+        self.rests = [np.setdiff1d(np.arange(len(labels)), part) for part in self.parts]
         self.draws: dict[int, list[Rows]] = {}
         for shots in SHOTS:
             rows = np.flatnonzero(counts[labels] > shots)  # one image at least is left to classify
@@ -96,8 +98,7 @@ class Judge:
 
         wanted, classes = torch.from_numpy(self.labels), int(self.labels.max()) + 1
         made: list[FittedProbe] = []
-        for part in self.parts:
-            rest = np.setdiff1d(np.arange(len(wanted)), part)
+        for rest in self.rests:
             # chosen once, for all of them: in each fold it would take six times as long
             decays = (made[0].weight_decay,) if made else WEIGHT_DECAYS
             made.append(fit_probe(features[rest], wanted[rest], classes, weight_decays=decays, seed=self.seed))
@@ -107,15 +108,12 @@ class Judge:
         """The scores of features [N, D]. probes: of these features, fitted before."""
         wanted, classes = torch.from_numpy(self.labels), int(self.labels.max()) + 1
         right = {measure: np.zeros(len(wanted), dtype=np.bool_) for measure in DECIDING}
-        for part, probe in zip(self.parts, probes or self.probes(features), strict=True):
-            rest = np.setdiff1d(np.arange(len(wanted)), part)
+        for part, rest, probe in zip(self.parts, self.rests, probes or self.probes(features), strict=True):
             votes = knn_classify(features[rest], wanted[rest], features[part], NEIGHBOURS, num_classes=classes)
             for measure, scored in zip(DECIDING, (votes, probe.scores(features[part])), strict=True):
                 right[measure][part] = (scored.argmax(1) == wanted[part]).numpy()
-        few = {
-            shots: np.array([self._nearest_mean(features, rows) for rows in drawn])
-            for shots, drawn in self.draws.items()
-        }
+        accuracy = functools.partial(self._nearest_mean, features)
+        few = {shots: np.array([*map(accuracy, drawn)]) for shots, drawn in self.draws.items()}
         return Scores({measure: row[self.judged] for measure, row in right.items()}, few)
 
     def _nearest_mean(self, features: Tensor, drawn: Rows) -> float:

@@ -62,8 +62,8 @@ def scored(side: Side, images: Source, how: Extraction, progress: Progress) -> R
     for module in backbone.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
             module.momentum = max(module.momentum, _MOMENTUM)
-    for fold, part in enumerate(judge.parts, 1):
-        fit, test = (Subset(images, rows) for rows in (np.setdiff1d(np.arange(len(images)), part), part))
+    for fold, (rest, part) in enumerate(zip(judge.rests, judge.parts, strict=True), 1):
+        fit, test = Subset(images, rest), Subset(images, part)
         task = Task(
             backbone=backbone,
             fit=fit,
