@@ -7,15 +7,14 @@ float images [B, 3, S, S] in [0, 1], its parameters, and numbers that are drawn 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
-import yaml
 from torch import Tensor
 from torchvision.io import decode_jpeg, encode_jpeg
 
 from hexa.evaluation.corruptions import blurs, weather
 from hexa.evaluation.corruptions.per_image import PerImage
+from hexa.published import read
 from hexa.runtime.random import Stream
 
 Parameters = Sequence[float]
@@ -130,6 +129,4 @@ _MAKE: dict[str, Callable[[Tensor, Parameters, float, PerImage], Tensor]] = {
     "jpeg_compression": _jpeg_compression,
 }
 #: {kind: {side: parameters of each severity}}
-_SEVERITIES: dict[str, dict[int, list[Parameters]]] = yaml.safe_load(
-    Path(__file__).with_name("severities.yaml").read_text(encoding="utf-8")
-)
+_SEVERITIES: dict[str, dict[int, list[Parameters]]] = read("hexa.evaluation.corruptions", "severities.yaml")
