@@ -75,11 +75,11 @@ def apart(
     thumbs, found = thumbnails(Subset(judging, rows), how.num_workers)
     places, labels = rows[found], labels_of(judging)
     same = duplicates(thumbs)
-    drop = (same >= 0) & (labels[places] == labels[places[same]])
-    if 2 * (same >= 0).sum() > len(drop):
-        notes.append(
-            f"{(same >= 0).sum()} of {len(drop)} labelled images are near-duplicates of others, and judge each other"
-        )
+    alike = same >= 0
+    drop = alike & (labels[places] == labels[places[same]])
+    if 2 * alike.sum() > len(drop):
+        told = f"{alike.sum()} of {len(drop)} labelled images are near-duplicates of others"
+        notes.append(f"{told}, and judge each other")
         drop[:] = False
     elif drop.any():
         notes.append(f"left out: {counted(int(drop.sum()), 'near-duplicate')} of other labelled images")

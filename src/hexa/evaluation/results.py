@@ -57,10 +57,8 @@ def keep(result: Result, out: Path | None, collected: Path | None) -> None:
         try:
             if path is not None:
                 store(result, path)
-        except OSError as error:
-            problems.append(describe(error))
-        except UserError as error:  # results.json has become something else meanwhile
-            problems.append(str(error))
+        except (OSError, UserError) as error:  # results.json may have become something else meanwhile
+            problems.append(describe(error) if isinstance(error, OSError) else str(error))
     if problems:
         raise NotWritten(result, problems)
 

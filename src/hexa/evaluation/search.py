@@ -77,9 +77,8 @@ class Features:
         if not known:
             raise UserError(f"{path}: no image of that path in the file, such as {self.paths[0]}")
         place = self.paths.index(max(known, key=len))
-        distances, places = self._neighbours.kneighbors(
-            self.directions[place : place + 1], min(count + 1, len(self.paths))
-        )
+        most = min(count + 1, len(self.paths))  # itself, too
+        distances, places = self._neighbours.kneighbors(self.directions[[place]], most)
         found = [(one, 1 - far) for one, far in zip(places[0], distances[0], strict=True) if one != place]
         return [Found([self.paths[one]], float(similarity)) for one, similarity in found[:count]]
 

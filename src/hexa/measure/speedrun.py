@@ -148,7 +148,7 @@ def _experiment(name: str, start: str | None, fields: Mapping[str, Any]) -> Expe
     recipe, changes = attempt(one, fields)
     changes = _COMMON | changes | ({} if start is None else {"start.weights": start})
     made = begin_from_weights(override(recipes.get(recipe), changes), changes)
-    if one.parameters and (count := _parameters(made)) > one.parameters:
+    if one.parameters and (count := sum(p.numel() for p in outline(made.network).parameters())) > one.parameters:
         raise UserError(f"this track allows {one.parameters:,} parameters, and the backbone has {count:,}")
     return made
 
@@ -231,10 +231,6 @@ def _measured(one: Track, backbone: str | Backbone, data: str, held_out: bool) -
     options = one.options | ({"holdout": _HELD_OUT} if held_out and one.test_per_class is None else {})
     metrics: dict[str, float] = evaluate(one.protocol, backbone, data, device="cpu", **options)["metrics"]
     return metrics
-
-
-def _parameters(experiment: Experiment) -> int:
-    return sum(parameter.numel() for parameter in outline(experiment.network).parameters())
 
 
 def _losses(run: Path) -> list[list[float]]:

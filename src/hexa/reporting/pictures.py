@@ -17,6 +17,8 @@ from hexa.reporting.style import INK, MUTED, drawing
 from hexa.runtime.files import write_whole
 
 MID_GREY = 128
+#: The texts of a gallery, as they are stored.
+_TEXTS = ("heads", "captions", "labels")
 _MOST_BYTES, _MOST_TILES = 64 * 1024**2, 4096
 
 Pixels = NDArray[np.uint8]
@@ -59,9 +61,7 @@ class Gallery:
 
     def store(self, path: Path) -> Path:
         """Write tiles and texts as .npz, atomically."""
-        texts: dict[str, Any] = {
-            name: np.array(getattr(self, name), dtype=np.str_) for name in ("heads", "captions", "labels")
-        }
+        texts: dict[str, Any] = {name: np.array(getattr(self, name), dtype=np.str_) for name in _TEXTS}
         return write_whole(path, lambda file: np.savez_compressed(file, tiles=self.tiles, **texts))
 
     @classmethod
@@ -74,7 +74,7 @@ class Gallery:
             if sum(part.file_size for part in archive.infolist()) > _MOST_BYTES:
                 raise ValueError(f"{path}: too large for a gallery")
         with np.load(path, allow_pickle=False) as stored:
-            tiles, heads, captions, labels = (stored[name] for name in ("tiles", "heads", "captions", "labels"))
+            tiles, heads, captions, labels = (stored[name] for name in ("tiles", *_TEXTS))
         rows, columns, height, width, channels = tiles.shape
         shapes = heads.shape in ((0,), (columns,)) and labels.shape in ((0,), (rows,))
         shapes = shapes and captions.shape in ((0,), (rows, columns)) and height == width and channels == 3

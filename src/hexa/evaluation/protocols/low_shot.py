@@ -49,9 +49,8 @@ def draw_union(labels: Labels, k: int, stream: Stream) -> Rows:
 def draw_apart(column: Labels, k: int, negatives: int, stream: Stream) -> Rows:
     """Goyal's sample for one class: positions of k positives and of as many `negatives`; no difficult images."""
     generator = np.random.default_rng(stream.integer())
-    return np.concatenate(
-        [generator.permutation(np.flatnonzero(column == sign))[:n] for sign, n in ((1, k), (-1, negatives))]
-    )
+    counts = {1: k, -1: negatives}
+    return np.concatenate([generator.permutation(np.flatnonzero(column == sign))[:n] for sign, n in counts.items()])
 
 
 def _samples(labels: Labels, k: int, options: LowShotOptions, stream: Stream) -> list[Rows]:
