@@ -8,6 +8,7 @@ import pydantic
 
 from hexa.config import Config
 from hexa.evaluation.protocol import Positive
+from hexa.evaluation.supervised import decayed
 
 
 class DetectOptions(Config):
@@ -57,7 +58,6 @@ class DetectOptions(Config):
     def rate(self, iteration: int) -> float:
         """The learning rate of an iteration, 0 … iterations − 1; it rises linearly from a thousandth."""
         assert self.iterations is not None
-        iterations = self.iterations
-        factor = 0.1 ** sum(iteration >= round(share * iterations) for share in self.decay_at)
+        factor = decayed(0.1, self.decay_at, iteration, self.iterations)
         risen = min(1.0, iteration / self.warmup_iterations) if self.warmup_iterations else 1.0
-        return float(self.learning_rate * factor * (risen + (1 - risen) / 1000))
+        return self.learning_rate * factor * (risen + (1 - risen) / 1000)
