@@ -44,9 +44,8 @@ def drawn(sides: Sequence[Side], images: Source, how: Extraction, seconds: float
     least, most = min(_FEWEST, len(labels)), int(min(seconds / cost, len(labels)))
     if most < least:
         return np.empty(0, np.int64), f"not fine-tuned: {least} images would take about {format_duration(least * cost)}"
-    rows = np.arange(len(labels))
-    if most < len(labels):
-        rows = draw_classes(labels, most, Stream(how.seed).child("fine-tuned"))
+    stream = Stream(how.seed).child("fine-tuned")
+    rows = draw_classes(labels, most, stream) if most < len(labels) else np.arange(len(labels))
     told = f"on {len(rows):,} of {len(labels):,} images, about {format_duration(len(rows) * cost)}"
     return rows, f"{MEASURE} {told} by plan; it does not decide which is better"
 

@@ -136,8 +136,8 @@ def neighbours(features: Tensor, k: int = NEIGHBOURS, rows: Tensor | None = None
     return torch.cat(near)
 
 
-def kept(reference: Tensor, other: Tensor, k: int = NEIGHBOURS, rows: Tensor | None = None) -> Tensor:
-    """The share of the k nearest of these rows, or of all, that survives from features [N, D] to others [N, D'];
+def kept(reference: Tensor, other: Tensor, rows: Tensor | None = None) -> Tensor:
+    """The share of the nearest of these rows, or of all, that survives from features [N, D] to others [N, D'];
     float [n]."""
-    a, b = (neighbours(one, k, rows) for one in (reference, other))
+    a, b = (neighbours(one, rows=rows) for one in (reference, other))
     return (a[:, :, None] == b[:, None, :]).any(2).double().mean(1)

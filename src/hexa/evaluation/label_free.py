@@ -46,10 +46,8 @@ def _shared_neighbours(x: Tensor, a: Tensor, b: Tensor) -> float:
     if k < 1:
         return 0.0
     own = torch.eye(len(x), dtype=torch.bool, device=x.device)
-    near = [
-        torch.zeros_like(own).scatter_(1, (view @ x.T).masked_fill(own, -2).topk(k).indices, True) for view in (a, b)
-    ]
-    return float((near[0] & near[1]).sum(1).double().mean()) / k
+    first, second = ((view @ x.T).masked_fill(own, -2).topk(k).indices for view in (a, b))
+    return float((first[:, :, None] == second[:, None, :]).any(2).sum(1).double().mean()) / k
 
 
 def _agreement(a: Tensor, b: Tensor, seed: int) -> float:

@@ -116,9 +116,8 @@ class Detector(nn.Module):
 
     def _batch(self, images: Sequence[Tensor]) -> Tensor:
         """Normalised, and 0 beyond the right and lower edges up to the largest of them, a multiple of the stride."""
-        high, wide = (
-            math.ceil(max(image.shape[side] for image in images) / self.multiple) * self.multiple for side in (1, 2)
-        )
+        largest = [max(image.shape[side] for image in images) for side in (1, 2)]
+        high, wide = (math.ceil(side / self.multiple) * self.multiple for side in largest)
         pixels = [self.normalize(image[None].float().div_(255)) for image in images]
         padded = [F.pad(p, (0, wide - p.shape[3], 0, high - p.shape[2])) for p in pixels]
         batch = torch.cat(padded)
@@ -193,9 +192,8 @@ class AlignedRegions(nn.Module):
         rows = torch.cat((owner, joined), 1)
         levels = list(maps.values())[: len(self.strides)]
         side = (joined[:, 2:] - joined[:, :2]).clamp(min=0).prod(1).sqrt()
-        wanted = torch.floor(4 + torch.log2(side / 224 + 1e-8)).clamp(
-            math.log2(self.strides[0]), math.log2(self.strides[-1])
-        )
+        finest, coarsest = math.log2(self.strides[0]), math.log2(self.strides[-1])
+        wanted = torch.floor(4 + torch.log2(side / 224 + 1e-8)).clamp(finest, coarsest)
         out = levels[0].new_zeros(len(rows), levels[0].shape[1], self.size, self.size)
         for stride, level in zip(self.strides, levels, strict=True):
             here = (wanted == math.log2(stride)).nonzero()[:, 0]

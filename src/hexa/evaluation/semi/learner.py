@@ -155,9 +155,8 @@ class RotationLearner(Learner):
     def clean_loss(self, embedding: Tensor, labels: Guesses) -> Tensor:
         scores, turned = embedding.tensor_split((-self.num_turns,), -1)
         turns = torch.eye(self.num_turns, device=turned.device)[: len(turned), None]  # [V, 1, 4]
-        return cross_entropy(scores, labels.target) * self._of_labelled(labels) + self.weight * cross_entropy(
-            turned, turns
-        )
+        loss = cross_entropy(scores, labels.target) * self._of_labelled(labels)
+        return loss + self.weight * cross_entropy(turned, turns)
 
     def loss(self, embedding: Tensor, labels: Guesses) -> Tensor:
         return self.clean_loss(embedding, labels)
